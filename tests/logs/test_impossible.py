@@ -13,16 +13,12 @@ import pytest
 from rackproof import logs
 from rackproof.core.records import Verdict
 
-from .log_samples import MLL06, MLP05, MXNET, NVIDIA_SMI_CSV, NVLINK, TF_CNN, event, mll, mllog
+from .log_samples import MLL06, MLP05, MXNET, NVIDIA_SMI_CSV, NVLINK, TF_CNN, event, mll, mllog, mllog_of
 
 
 def judged(data: bytes) -> tuple[Verdict, set[str]]:
     parsed = logs.parse(BytesIO(data))
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
-
-
-def of_benchmark(name: str, final: Any, *extra: str) -> bytes:
-    return mllog(*extra, final=final).replace(b"llama2_70b_lora", name.encode())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +40,7 @@ def of_benchmark(name: str, final: Any, *extra: str) -> bytes:
 )
 def test_no_metric_is_beyond_its_bounds(trained: str, value: float, verdict: Verdict) -> None:
     extra = [event("eval_accuracy", 1.2, 200, samples_count=500)] if value == 1.0 else []
-    found, codes = judged(of_benchmark(trained, value, *extra))
+    found, codes = judged(mllog_of(trained, value, *extra))
     assert (found, "impossible_value" in codes) == (verdict, verdict is Verdict.UNPROVEN)
 
 
@@ -153,7 +149,7 @@ def test_an_event_in_single_quotes_with_a_key_twice_is_damaged(old: str, new: st
     ],
 )
 def test_statistics_with_a_key_twice_are_damaged(change: tuple[str, str]) -> None:
-    line = event("tracked_stats", {"train_loss": 1.5, "throughput": 8.25}, 200)
+    line = event("tracked_stats", {"train_loss": 1.5, "throughput": 2.5}, 200)
     assert change[0] in line
     assert judged(mllog(line))[0] is Verdict.PASS
     found, codes = judged(mllog(line.replace(*change)))
@@ -234,7 +230,7 @@ def test_a_run_in_a_year_without_mlperf_or_still_to_come_is_remarked_on(year: in
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1e3, 1e6])
-@pytest.mark.parametrize("sample", [mllog(), of_benchmark("bert", 0.72), of_benchmark("resnet", 0.76)])
+@pytest.mark.parametrize("sample", [mllog(), mllog_of("bert", 0.72), mllog_of("resnet", 0.76)])
 def test_times_that_are_not_in_milliseconds_give_no_duration(sample: bytes, factor: float) -> None:
     data = re.sub(rb'(?<="time_ms": )\d+', lambda ms: b"%d" % (int(ms[0]) * factor), sample)
     found, codes = judged(data)

@@ -134,7 +134,7 @@ def test_times_in_seconds_prove_no_more_than_others(data: bytes, verdict: Verdic
 def test_what_is_stated_at_no_time_holds() -> None:
     """Without its benchmark, a log would be compared with no target."""
     head = ':::MLLOG {"time_s": 0.0, "key": "submission_benchmark", "value": "resnet", "metadata": {}}\n'
-    body = in_seconds(mllog(final=0.7)).decode()
+    body = in_seconds(mllog(final=0.7, before=0.6)).decode()
     body = "".join(line for line in body.splitlines(True) if "submission_benchmark" not in line)
     parsed = read(head + body)
     assert parsed.tags["submission_benchmark"] == "resnet"

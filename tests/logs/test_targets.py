@@ -34,8 +34,7 @@ def published() -> list[tuple[str, str, str, float]]:
 
 
 def log_of(benchmark: str, final: float, *extra: str) -> ParsedLog:
-    raw = samples.mllog(*extra, final=final).replace(b"llama2_70b_lora", benchmark.encode())
-    return logs.parse(io.BytesIO(raw), name="log.txt")
+    return logs.parse(io.BytesIO(samples.mllog_of(benchmark, final, *extra)), name="log.txt")
 
 
 @pytest.mark.parametrize(("round_name", "name", "sense", "target"), published())

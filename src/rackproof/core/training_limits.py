@@ -18,8 +18,24 @@ FASTER_THAN_FEW_RESULTS = 2.5
 """The same ratio for GPUs with one or two published results. In rounds 4.0 to 5.1 (697 results, compared
 in pairs of the same GPU), 0.75 % were faster than this ratio allows."""
 FEW_RESULTS = 2
+FASTER_THAN_STATED = 1.2
+"""Largest ratio of a whole run's throughput to the one in its log. Published results have at most 1.04."""
+FASTER_THAN_ITSELF = 1.5
+"""Largest ratio of a whole run's pace to the median pace between its evaluations. Published results have
+at most 1.22."""
 MOST_OF_NODE = 72
 """Largest number of GPUs in a node of a log. An NVL72 counts as one node; other nodes have at most 16."""
+
+_MOST_EPOCHS = 1000
+"""Largest number of epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of
+epochs (rounds 3.1 to 5.0)."""
+_MOST_EPOCHS_OF = {"unet3d": 20_000}
+"""The same number for a benchmark whose data set has few samples. In round 3.1, 756 logs of unet3d have up
+to 9,700 epochs."""
+_IMAGES_OF_EPOCH = {"maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
+"""Images per epoch of benchmarks whose ``train_samples`` is in batches in some submitters' logs."""
+FEWEST_IMAGES = 100_000
+"""Smallest ``train_samples`` of these benchmarks that is a number of images."""
 
 
 @lru_cache
@@ -129,6 +145,33 @@ def gpus_of_platform(platform: str) -> tuple[str, int] | None:
     # A number at the beginning is the number of nodes, even directly before the model (8xB200).
     stated = found[1] is not None and found.start() >= nodes.end()
     return found[2], int(nodes[1]) * (int(found[1]) if stated else MOST_OF_NODE)
+
+
+def images_of_epoch(benchmark: str) -> int | None:
+    """Return the images per epoch of a benchmark whose logs may state batches instead, or None.
+
+    maskrcnn is left out, because its logs state neither.
+    """
+    return None if benchmark == "maskrcnn" else _IMAGES_OF_EPOCH.get(benchmark)
+
+
+def samples_trained(benchmark: str, kind: str, amount: float, train_samples: float | None) -> float | None:
+    """Return the number of samples that a training's progress stands for, or None if it is unknown.
+
+    Args:
+        benchmark: The name in MLPerf's rules.
+        kind: The name of the progress in the log (``samples_count`` or ``epoch_num``).
+        amount: The progress.
+        train_samples: The number of samples per epoch in the log.
+    """
+    if kind == "samples_count" or (
+        kind == "epoch_num" and amount > _MOST_EPOCHS_OF.get(benchmark, _MOST_EPOCHS)
+    ):
+        return amount
+    images = _IMAGES_OF_EPOCH.get(benchmark)
+    if images is not None and (train_samples or 0) < FEWEST_IMAGES:
+        train_samples = images
+    return amount * train_samples if kind == "epoch_num" and train_samples else None
 
 
 def impossible_speeds(

@@ -35,11 +35,17 @@ _FROM_THE_START = frozenset(
 _FEWEST_SHARE = 0.5
 """Each of the 6,328 published successes of rounds 3.1 to 5.1 has values for at least this share of
 its evaluations."""
+_MOST_EPOCHS = 1000
+"""Largest number of epochs. Larger values are samples, which are different at each evaluation."""
 _GAP = 1.75
 """An interval that is this many times as long as usual lacks an evaluation. Published logs have at most
 1.6 (llama31_405b, 5.1)."""
 _SYSTEMATIC = 0.6
 """Share of all pairs above which a pattern comes from the submitter's code."""
+_FEWEST_OF_STEPS = 0.8
+"""Smallest number of statistics of a block, as a share of the number in as many steps of another block."""
+_EPOCHS_OF_NEW_SSD = 20
+"""Largest number of epochs of ssd since round 2.0. Published logs have at most 8."""
 _FEWEST_BLOCKS = 4
 _MOST_KEPT, _MOST_EXTREMES = 20_000, 40
 
@@ -149,6 +155,10 @@ class Course:
         """Number of statistics of each kind when the current block began."""
         self.of_blocks: list[tuple[int, ...]] = []
         """Statistics of each completed block, by kind."""
+        self.steps_of: list[float] = []
+        """Steps of each completed block, or 0 where the log does not state them."""
+        self.first_step: float | None = None
+        """Step at the start of the current block."""
         self.extremes: dict[tuple[str, bool], Extreme] = {}
         """Lowest and highest evaluation of each metric."""
 
@@ -158,17 +168,19 @@ class Course:
         counted = self.progress.get(("samples_count", ""))
         return counted.last if counted is not None else None
 
-    def block_started(self, time: float, counts: tuple[int, ...]) -> None:
-        """Record the number of statistics before a block."""
-        self.before_block, self.block_began = counts, time
+    def block_started(self, time: float, counts: tuple[int, ...], step: float | None) -> None:
+        """Record the number of statistics before a block, and its first step."""
+        self.before_block, self.block_began, self.first_step = counts, time, step
 
-    def block_stopped(self, time: float, counts: tuple[int, ...]) -> None:
-        """Record the number of statistics before the end of a block."""
+    def block_stopped(self, time: float, counts: tuple[int, ...], step: float | None) -> None:
+        """Record the number of statistics before the end of a block, and its last step."""
         if self.pairs["block"].open:
             self.trained_s += time - self.block_began
             if len(self.of_blocks) < _MOST_KEPT:
                 here = (now - then for now, then in zip(counts, self.before_block, strict=True))
                 self.of_blocks.append(tuple(here))
+                first = self.first_step
+                self.steps_of.append(0.0 if step is None or first is None else max(0.0, step - first))
 
     def advance(self, name: str, metric: str, value: float, line_at: LineAt, position: int) -> None:
         """Record the training's progress, from a ``samples_count``, ``epoch_num`` or ``step_num``."""
@@ -214,6 +226,7 @@ class Course:
         for (name, metric), progress in self.progress.items():
             yield from _missing_of_progress(benchmark, name, metric, progress)
         yield from self._missing_statistics(benchmark)
+        yield from self._thin_statistics()
 
     def _missing_statistics(self, benchmark: str) -> Iterator[Found]:
         """Find a block with fewer statistics than the others, which differ by one at most."""
@@ -229,6 +242,27 @@ class Course:
                 message = f"block {number} has {fewest} statistics of training, others have {usual}"
                 yield f"{message}: lines of the log are missing", None
                 return
+
+    def _thin_statistics(self) -> Iterator[Found]:
+        """Find a block with far fewer statistics per step than another one, if there are few blocks."""
+        if not 1 < len(self.of_blocks) < _FEWEST_BLOCKS:
+            return
+        for kind in range(len(self.of_blocks[0])):
+            blocks = [
+                (number, counts[kind], steps)
+                for number, (counts, steps) in enumerate(zip(self.of_blocks, self.steps_of, strict=True), 1)
+                if steps
+            ]
+            # A block may have one statistic more or less than its share.
+            most = max(((count - 1) / steps for _, count, steps in blocks), default=0.0)
+            for number, count, steps in blocks:
+                if count + 1 < _FEWEST_OF_STEPS * most * steps:
+                    yield (
+                        f"block {number} has {count} statistics of training in {steps:g} steps, another one "
+                        f"has {most * steps:.0f} in as many: lines of the log are missing",
+                        None,
+                    )
+                    return
 
 
 def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool) -> Iterator[Found]:
@@ -249,13 +283,14 @@ def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advan
         before, value, line = progress.back
         message = f"{name}{of} is {value:g} after {before:g}: training does not go backwards"
         yield message, line
-    if progress.same is not None and (name != "epoch_num" or benchmark not in _EPOCHS_STAY):
+    stays = name == "epoch_num" and benchmark in _EPOCHS_STAY
+    if progress.same is not None and (not stays or progress.same[0] > _MOST_EPOCHS):
         value, line = progress.same
         yield f"two evaluations at {name} {value:g}: nothing was trained between them", line
     gap, line = progress.largest
     usual = progress.usual
-    # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer.
-    longer = benchmark == "ssd" and [gap] == progress.gaps[:1]
+    # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer, and it has 40 epochs or more.
+    longer = benchmark == "ssd" and [gap] == progress.gaps[:1] and (progress.last or 0) > _EPOCHS_OF_NEW_SSD
     if usual and gap > _GAP * usual and not longer:
         message = f"{gap:g} of {name}{of} between evaluations, not the usual {usual:g}: some are missing"
         yield message, line

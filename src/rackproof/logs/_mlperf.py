@@ -19,8 +19,15 @@ from math import inf, isclose, isfinite
 from rackproof.core.gpu_models import share_of_peak
 from rackproof.core.published_events import PROGRESS, SECOND_EVALUATION, THROUGHPUT, events_of
 from rackproof.core.records import Direction, Measurement, ParsedLog, Spread, Verdict
-from rackproof.core.training_limits import gpus_of_platform, impossible_speeds
+from rackproof.core.training_limits import (
+    FEWEST_IMAGES,
+    gpus_of_platform,
+    images_of_epoch,
+    impossible_speeds,
+    samples_trained,
+)
 from rackproof.logs._course import KINDS, Course
+from rackproof.logs._pace import NOISE_S, SINCE, Pace, RunTimes
 from rackproof.logs._reading import (
     MAX_EXCERPT,
     MAX_TAGS,
@@ -250,11 +257,18 @@ SHARES_OF_RATE = 0.7, 1.3
 to 1.02."""
 _BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
 """Benchmarks whose blocks contain only training, and whose evaluations count samples."""
+LONGER_THAN_EVENTS, BEFORE_EVENTS_S = 1.8, 600.0
+"""Largest wall time of the run script, as a multiple of the time of all events and in seconds more than
+that. In the published logs of rounds 3.1 and 5.1, the excess is at most 445 s."""
+COMPARED_FORMAT = "mllog"
+"""Notation of the published logs from which the bounds for times come."""
+BATCHES_SLACK = 0.02
+"""Largest share by which batches in an epoch may differ from the data set. Published logs have 0.008."""
+FEWEST_LOSSES = 10
+"""Number of losses from which equal ones show no training."""
 CLOCK_S = 0.5
 """Tolerance for the millisecond clocks that time many short steps. A tenth of a second is no
 contradiction."""
-NOISE_S = 2.0
-"""Tolerance for a busy processor in a training that lasts seconds. No real benchmark is so short."""
 AFTER_STOP_S = 60.0
 """Seconds after run_stop in which other ranks report. In 1,900 logs of rounds 2.1, 4.1 and 5.0, it is at
 most 14 s."""
@@ -412,6 +426,17 @@ def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
             yield measurement.model_copy(update={"name": "mfu", "value": share, "unit": "1", "spread": None})
 
 
+def _numbers_of(meta: Mapping[str, object]) -> dict[str, float]:
+    """Return the progress that an event states, by name."""
+    found = {name: number(meta[name]) for name in _PROGRESS if name in meta}
+    return {name: value for name, value in found.items() if value is not None and isfinite(value)}
+
+
+def _speed_of(measurements: list[Measurement]) -> float | None:
+    """Return the throughput that a log states, or None."""
+    return next((one.value for one in measurements if one.name == "samples_per_second"), None)
+
+
 def _day_of(seconds: float) -> date | None:
     try:
         return datetime.fromtimestamp(seconds, UTC).date()
@@ -485,8 +510,10 @@ class Events(LogParser):
         """Samples and steps of the first block of training, and the block's line."""
         self.steps = 0.0
         self.course = Course()
+        self.pace = Pace()
         self.handlers = {
             "init_start": self.on_init_start,
+            "init_stop": self.on_init_stop,
             "run_start": self.on_run_start,
             "run_stop": self.on_run_stop,
             "run_final": self.on_run_stop,
@@ -639,6 +666,13 @@ class Events(LogParser):
         self.init_start_line = self.init_start_line or self.log.line_at(position)
         self.init_start = time if self.init_start is None else min(self.init_start, time)
 
+    def on_init_stop(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Store the latest end of initialization before the start of the run."""
+        if self.run_start is None:
+            self.pace.init_stop = max(time, self.pace.init_stop or time)
+
     def on_first_step(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
@@ -673,6 +707,7 @@ class Events(LogParser):
         if self.run_stop is None and key == "run_stop":
             self.run_stop, self.run_stop_line = time, line
             self.is_steady = False
+            self.pace.at_stop = _numbers_of(meta)
             self.latest_at_stop = self.latest
 
     def on_block_stop(
@@ -695,12 +730,14 @@ class Events(LogParser):
             return  # ranks report their last ones late
         kind, starts = _PARTS[key]
         course = self.course
+        self.pace.part(key, time)
         if key == "block_start" and not course.pairs[kind].starts and "step" in meta:
             self._note_beginning("step", meta["step"], position)
         if kind == "block":
             curves = self.curves
             counts = tuple([curves[name].count for name in _TRAINED])
-            (course.block_started if starts else course.block_stopped)(time, counts)
+            step = number(meta.get("step"))
+            (course.block_started if starts else course.block_stopped)(time, counts, step)
         if starts:
             course.pairs[kind].start(self.log.line_at, position)
         else:
@@ -710,7 +747,7 @@ class Events(LogParser):
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Store the last value of every metric."""
-        self._check_progress(meta, position)
+        progress = self._take_progress(meta, position)
         self.course.evaluations += 1
         epoch = number(meta.get("epoch_num"))
         if isinstance(value, dict) and "epoch" in value:  # 0.5: {"epoch": 59, "value": 0.7}
@@ -718,6 +755,12 @@ class Events(LogParser):
         values = _eval_values(value, meta, self.benchmark)
         if not values:
             self.damaged(key, position)
+        if value is None:
+            self._impossible("an evaluation has no value", position)
+        if self.run_stop is None:
+            self.pace.part(key, time)
+            only = number(next(iter(values.values()))) if len(values) == 1 else None
+            self.pace.evaluate(progress, time, only)
         for name, raw in list(values.items())[:20]:
             accuracy = number(raw)
             if accuracy is None:
@@ -727,8 +770,9 @@ class Events(LogParser):
         self.eval_count += 1
         self._epoch_seen(epoch, position)
 
-    def _check_progress(self, meta: Mapping[str, object], position: int) -> None:
-        """Record the progress that an evaluation states, and report values that no progress can have."""
+    def _take_progress(self, meta: Mapping[str, object], position: int) -> dict[str, float]:
+        """Return the progress that an evaluation states, by name. Report values that no progress can have."""
+        progress: dict[str, float] = {}
         stated = [name for name in _PROGRESS if name in meta]
         self.placed_evaluations += bool(stated)
         for name in stated:
@@ -737,8 +781,10 @@ class Events(LogParser):
             if found is None or not 0 <= found < inf or broken:
                 self._impossible(f"{name} of an evaluation is {text_of(meta[name], 40)}", position)
             else:
+                progress[name] = found
                 metric = text_of(meta.get("metric", ""), 40)
                 self.course.advance(name, metric, found, self.log.line_at, position)
+        return progress
 
     def _impossible(self, what: str, position: int) -> None:
         line, rank = self.place(position)
@@ -1144,6 +1190,13 @@ class Events(LogParser):
                 Verdict.UNPROVEN,
                 line=line,
             )
+        events = self.latest - min(self.first_time or inf, self.init_start or inf)
+        if self._is_compared() and wall > max(events * LONGER_THAN_EVENTS, events + BEFORE_EVENTS_S):
+            message = (
+                f"the RESULT line has {wall:.0f} s, and all events lie within {events:.0f} s: times were "
+                "changed, or lines are missing"
+            )
+            self.log.find("result_mismatch", message, Verdict.UNPROVEN, line=line)
 
     def judge_quality(self, measurements: list[Measurement]) -> None:
         """Add the last evaluation of each metric, and compare it with the benchmark's target."""
@@ -1243,6 +1296,7 @@ class Events(LogParser):
         self._remark_on_events_after_stop()
         self._remark_on_several_runs()
         self._remark_on_batch_size()
+        self._remark_on_batches()
         self._remark_on_data()
         self._remark_on_stated_target()
         self._remark_on_step_times()
@@ -1307,6 +1361,10 @@ class Events(LogParser):
             loss, line = self.largest_loss
             message = f"a training loss of {loss:g}: {self.benchmark} has none above {MOST_LOSS:g}"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
+        losses = self.curves["train_loss"].y
+        if self.benchmark in self.targets and len(losses) >= FEWEST_LOSSES and len(set(losses)) == 1:
+            message = f"each of {len(losses)} training losses is {losses[0]:g}: no training does that"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=self.stats["train_loss"][1])
 
     def _remark_on_clocks(self) -> None:
         behind, key, line = self.course_backwards or (0.0, "", 0)
@@ -1369,6 +1427,20 @@ class Events(LogParser):
             )
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN, line=line)
 
+    def _remark_on_batches(self) -> None:
+        """Find a number of batches per epoch that does not fit the batch size and the data set."""
+        images, batches = images_of_epoch(self.benchmark), number(self.log.tags.get("train_samples"))
+        if (
+            not (images and batches and self.batch_size)
+            or batches >= FEWEST_IMAGES
+            or not self._is_compared()
+        ):
+            return
+        if not isclose(batches * self.batch_size, images, rel_tol=BATCHES_SLACK):
+            each = f"{batches:g} batches of {self.batch_size:g}"
+            message = f"{each} in an epoch, and {self.benchmark} has {images} images"
+            self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
+
     def _remark_on_data(self) -> None:
         """Find numbers of samples that do not match the data set. The open division may use other data."""
         if self.log.tags.get("submission_division") == "open":
@@ -1422,6 +1494,7 @@ class Events(LogParser):
         self._measure_throughput(measurements)
         self._compare_with_course(measurements)
         self._compare_with_gpus(measurements)
+        self._compare_times(measurements)
         if self.epochs is not None:
             measurements.append(self.measure("epochs", self.epochs[0], "epochs", LOWER, self.epochs[1]))
         if "train_loss" in self.stats:
@@ -1435,8 +1508,7 @@ class Events(LogParser):
 
     def _compare_with_course(self, measurements: list[Measurement]) -> None:
         """Find a throughput that contradicts the progress that the evaluations state."""
-        rate = next((one.value for one in measurements if one.name == "samples_per_second"), None)
-        samples = self.course.samples
+        rate, samples = _speed_of(measurements), self.course.samples
         whole = self.benchmark in _BLOCKS_ARE_TRAINING and not self.course.pairs["block"].broken
         if not whole or not rate or not samples or self.course.trained_s <= 0:
             return
@@ -1453,13 +1525,60 @@ class Events(LogParser):
     def _compare_with_gpus(self, measurements: list[Measurement]) -> None:
         """Find a speed that the GPUs of the log's own platform cannot reach."""
         gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
-        stated = next((one.value for one in measurements if one.name == "samples_per_second"), None)
-        had = (self.run_stop or 0.0) - (self.run_start or inf)
-        counts = self.benchmark in _BLOCKS_ARE_TRAINING and had > 0
-        trained = self.course.samples / had if counts and self.course.samples else None
-        for message in impossible_speeds(self.benchmark, gpus, (("trained", trained), ("states", stated))):
+        had, samples = (self.run_stop or 0.0) - (self.run_start or inf), self._samples()
+        trained = samples / had if had > 0 and samples else None
+        speeds = (("trained", trained), ("states", _speed_of(measurements)))
+        for message in impossible_speeds(self.benchmark, gpus, speeds):
             self.log.find(
                 "implausible_speed", f"the log {message}", Verdict.UNPROVEN, line=self.run_stop_line or None
+            )
+
+    def _is_compared(self) -> bool:
+        """Return whether the bounds of published logs apply to this log's times."""
+        day = _day_of(self.latest)
+        known = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
+        return self.format == COMPARED_FORMAT and known and day is not None and day >= SINCE
+
+    def _samples(self) -> float | None:
+        """Return the number of samples trained until the last evaluation, or None if it is unknown."""
+        amount, steps = self.pace.amount, self.pace.at_stop.get("step_num")
+        if self.benchmark in EVALUATED_OFFLINE and steps and self.batch_size:
+            return steps * self.batch_size  # run_stop is at the checkpoint that reached the target
+        if amount is None:
+            return None
+        train_samples = number(self.log.tags.get("train_samples"))
+        return samples_trained(self.benchmark, self.pace.kind, amount, train_samples)
+
+    def _compare_times(self, measurements: list[Measurement]) -> None:
+        """Find times that contradict the course of the run or the speed that the log states."""
+        start, stop = self.run_start, self.run_stop
+        if start is None or stop is None or stop <= start or not self._is_compared():
+            return
+        gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
+        stated, processes = _speed_of(measurements), gpus[1] if gpus else None
+        run = RunTimes(self.benchmark, start, stop, self._samples(), stated, processes)
+        for code, messages in (
+            ("training_before_run_start", self.pace.early_start(start, stop)),
+            ("events_out_of_order", self.pace.without_duration()),
+            ("implausible_speed", self.pace.too_fast(run)),
+            ("steps_contradict", self.pace.beside_stated(run)),
+            ("course_incomplete", self.pace.missing()),
+            ("course_incomplete", self._went_on()),
+        ):
+            for message in messages:
+                self.log.find(code, message, Verdict.UNPROVEN, line=self.run_stop_line)
+
+    def _went_on(self) -> Iterator[str]:
+        """Yield the contradiction that the target was reached and the training went on."""
+        targets = self.targets.get(self.benchmark, ())
+        if len(targets) != 1:
+            return
+        reached = [one.value is not None and targets[0].reached(one.value) for one in self.pace.evaluations]
+        amount = self.pace.reached_before(self.benchmark, reached)
+        if amount is not None:
+            yield (
+                f"the evaluation at {self.pace.kind} {amount:g} reached the target ({targets[0]}), and the "
+                "training went on: this is not the time to the target"
             )
 
     def _measure_throughput(self, measurements: list[Measurement]) -> None:

@@ -27,6 +27,10 @@ _ARGUMENT = re.compile(
     r"\b(num_epochs|load_epoch|batch_size|network|gpus|lr|lr_step_epochs|num_examples|kv_store|optimizer|disp_batches|seed)=('[^']{0,100}'|[^,)\s]{1,100})"
 )
 _END = re.compile(r"^(?:fit|total) (\d[\d.]{0,30})\s*$")
+_SHORTER, _LONGER = 0.5, 10.0
+"""Bounds for the time of an epoch, as a share of the time that its batches take at the logged speed. An
+epoch may also validate, save, and wait for data."""
+_SHORT_S = 1.0
 _LOSS = re.compile(r"loss|entropy|perplexity|[rm][ma]s?e$")
 MAX_VALUES = 100_000
 _HEAD = re.compile(
@@ -50,6 +54,10 @@ class MxnetParser(LogParser):
         self.speeds: list[float] = []
         self.speed_line = self.time_line = 1
         self.times: list[float] = []
+        self.time_of: dict[int, float] = {}
+        """Time of each epoch."""
+        self.slowest: dict[int, float] = {}
+        """Lowest speed in each epoch."""
         self.metrics: dict[str, tuple[float, int]] = {}
         self.batches: dict[int, Steps] = {}
         """The batches of each epoch."""
@@ -106,6 +114,7 @@ class MxnetParser(LogParser):
             self.times.append(value)
             self.time_line = at
             self.ended_epochs.add(epoch)
+            self.time_of[epoch] = value
 
     def speed(self, at: int, epoch: int, raw: str, rest: str, text: str) -> None:
         """Read one progress line."""
@@ -121,6 +130,7 @@ class MxnetParser(LogParser):
         elif len(self.speeds) < MAX_VALUES:
             self.speeds.append(value)
             self.speed_line = at
+            self.slowest[epoch] = min(value, self.slowest.get(epoch, math.inf))
             self.curve("samples_per_second", "samples/s").add(epoch + len(self.speeds) * 1e-6, value)
         for name, number_text in _INLINE.findall(rest):
             if (inline := number(number_text)) is not None and not math.isfinite(inline):
@@ -190,6 +200,7 @@ class MxnetParser(LogParser):
                 self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
                 break
         self._judge_batches(ended)
+        self._judge_speeds()
         for epoch, batches in self.batches.items():
             if problem := batches.problem(f"batches of epoch {epoch}"):
                 self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
@@ -207,6 +218,24 @@ class MxnetParser(LogParser):
                 shown = "no batch" if last is None else f"batches up to {last:g}"
                 message = f"epoch {epoch} shows {shown}, and another one some up to {most:g}"
                 self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
+                return
+
+    def _judge_speeds(self) -> None:
+        """Find an epoch whose time contradicts its speed. The first epoch includes the start-up."""
+        batch = number(self.log.tags.get("global_batch_size"))
+        epochs = sorted(self.time_of.keys() & self.slowest.keys() & self.batches.keys())
+        if batch is None or not 0 < batch < math.inf:
+            return
+        for epoch in epochs[1:] or epochs:
+            last, gap = self.batches[epoch].last or 0.0, self.batches[epoch].usual
+            took, longest = self.time_of[epoch], (last + (gap or last)) * batch / self.slowest[epoch]
+            shortest = last * batch / max(self.speeds)
+            if took + _SHORT_S < _SHORTER * shortest or took > _LONGER * longest + _SHORT_S:
+                message = (
+                    f"epoch {epoch} took {took:g} s, and its {last:g} batches of {batch:g} take "
+                    f"{shortest:.3g} to {longest:.3g} s at the logged speed"
+                )
+                self.log.find("steps_contradict", message, Verdict.UNPROVEN, line=self.time_line)
                 return
 
     def _measure_times(self, measurements: list[Measurement]) -> None:

@@ -25,11 +25,14 @@ from rackproof.analysis.mlperf.published import find_published
 from rackproof.core.gpu_models import is_model
 from rackproof.core.records import Finding, Source, Verdict
 from rackproof.core.training_limits import (
+    FASTER_THAN_ITSELF,
+    FASTER_THAN_STATED,
     MOST_OF_NODE,
     fastest_published,
     gpus_of_platform,
     impossible_speeds,
     lacks_gpu,
+    samples_trained,
 )
 
 SAME_TIMES = 0.8
@@ -41,11 +44,6 @@ whose statistics have few digits)."""
 FASTER_THAN_REPEATS = 1.5
 """Largest ratio of a run's samples per second to the median of all. In published results, it is at most
 1.33."""
-FASTER_THAN_ITSELF = 1.5
-"""Largest ratio of a whole run's pace to the median pace between its evaluations. Published results have
-at most 1.22."""
-FASTER_THAN_STATED = 1.2
-"""Largest ratio of a whole run's throughput to the one in its log. Published results have at most 1.04."""
 FASTER_THAN_PUBLISHED = 3.0
 """Largest ratio of a result's speed to the fastest ever published for the benchmark, on any system."""
 SEEDS_SINCE = (4, 0)
@@ -62,9 +60,6 @@ _DIGITS, _MANY_DIGITS = 5, 8
 """Numbers of digits from which equal numbers are not a coincidence. The first is for several numbers,
 the second for one."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
-_MOST_EPOCHS = 1000
-"""Largest number of epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of
-epochs (rounds 4.0 to 5.0)."""
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
 _SYSTEM = ("submission_platform", "submission_org", "submission_division")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
@@ -513,13 +508,8 @@ def _limits(trace: RunTrace) -> Iterator[tuple[bool, str]]:
 def _samples_per_second(trace: RunTrace) -> float | None:
     if trace.pace is None:
         return None
-    if trace.amount_kind == "samples_count":
-        return trace.pace
-    if trace.amount_kind != "epoch_num":
-        return None
-    if trace.amounts[-1][1] > _MOST_EPOCHS:
-        return trace.pace
-    return trace.pace * trace.train_samples if trace.train_samples else None
+    samples = samples_trained(trace.benchmark, trace.amount_kind, trace.amounts[-1][1], trace.train_samples)
+    return samples / trace.seconds if samples else None
 
 
 def _pace_between_evaluations(trace: RunTrace) -> float | None:

@@ -1,0 +1,230 @@
+"""Compare the times of an MLPerf training with the work that its log states. No I/O.
+
+Every bound has a margin to all published logs of rounds 3.1 and 5.1 (3,877 logs). Logs of earlier years
+are not compared, because their submitters measured in other ways.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from datetime import date
+from itertools import pairwise
+from typing import NamedTuple
+
+from rackproof.core.training_limits import FASTER_THAN_ITSELF, FASTER_THAN_STATED
+
+SINCE = date(2023, 3, 1)
+"""First day from which logs are compared. The oldest log of round 3.1 is from April 2023."""
+LATE_S = 1.0
+"""Seconds by which training may begin before run_start, because the clocks of ranks differ."""
+_START_SHARE, _START_S = 0.05, 5.0
+"""Longest time from init_stop to run_start, as a share of the run and in seconds. In published logs, the
+share is at most 0.011."""
+_FASTEST_INTERVAL = 3.0
+"""Largest ratio of the pace between two evaluations to the usual one. Published logs have at most 1.98."""
+NOISE_S = 2.0
+"""Tolerance for a busy processor in a training that lasts seconds. No real benchmark is so short."""
+_SHORT_RUN_S = 120.0
+"""Duration of a run up to which a busy processor may change its pace."""
+_FEWEST_EVALUATIONS = 3
+_MOST_EVALUATIONS = 20_000
+_MISSED_INTERVALS = 1.5
+"""Usual intervals by which run_stop may be after the last evaluation. In published logs, it is 0."""
+_UNEVEN = frozenset({"dlrm", "maskrcnn", "minigo", "ssd", "stable_diffusion"})
+"""Benchmarks whose evaluations are logged late or at any time. Their intervals show no pace."""
+_OWN_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
+"""Benchmarks of which not even the median of the intervals shows a pace."""
+_ENDS_AT_TARGET = frozenset(
+    {
+        "dlrm_dcnv2", "flux1", "gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b", "resnet", "retinanet",
+        "rgat", "rnnt", "unet3d",
+    }
+)  # fmt: skip
+"""Benchmarks whose published logs all end at the first evaluation that reaches the target."""
+_SLOWEST: Mapping[str, float] = {
+    "bert": 0.6, "dlrm_dcnv2": 0.6, "flux1": 0.4, "gpt3": 0.6, "llama2_70b_lora": 0.4, "llama31_405b": 0.4,
+    "llama31_8b": 0.4, "maskrcnn": 0.5, "resnet": 0.5, "rgat": 0.5, "rnnt": 0.5, "unet3d": 0.5,
+}  # fmt: skip
+"""Smallest ratio of a run's throughput to the one that its log states. Published logs have at least 0.94
+(bert, dlrm_dcnv2, gpt3) and 0.69 (the others). Benchmarks that are missing here state it in several ways."""
+_PER_PROCESS = frozenset({"retinanet", "ssd"})
+"""Benchmarks of which some logs state the throughput of one process, which has one GPU."""
+_MOST_OF_PROCESS = 1200.0
+"""Samples per second of these benchmarks that no single GPU reaches. The fastest one reaches 454."""
+_PROGRESS = ("samples_count", "epoch_num", "step_num")
+
+
+class Evaluation(NamedTuple):
+    """Describe an evaluation by its time, the training's progress, and its value."""
+
+    time: float
+    amount: float
+    value: float | None
+
+
+class RunTimes(NamedTuple):
+    """Describe the time of a run, and what its log states about its speed.
+
+    Attributes:
+        benchmark: The name in MLPerf's rules.
+        start: The time of run_start in seconds.
+        stop: The time of run_stop in seconds.
+        samples: The number of samples trained until the last evaluation, or None if unknown.
+        stated: The throughput in the log, or None.
+        processes: The largest possible number of processes, or None if unknown.
+    """
+
+    benchmark: str
+    start: float
+    stop: float
+    samples: float | None
+    stated: float | None
+    processes: int | None
+
+    @property
+    def seconds(self) -> float:
+        """Return the duration of the run."""
+        return self.stop - self.start
+
+
+class Pace:
+    """The times of one log's course while its events are read."""
+
+    def __init__(self) -> None:
+        self.init_stop: float | None = None
+        self.first_part: tuple[float, str] | None = None
+        """Time and key of the earliest event of the training."""
+        self._started: dict[str, float] = {}
+        self.negative: tuple[float, str] | None = None
+        """Seconds by which the stop of a part is before its start, and the key of the stop."""
+        self.kind = ""
+        """Name of the progress that the evaluations state."""
+        self.evaluations: list[Evaluation] = []
+        """Evaluations, as long as their progress increases."""
+        self.at_stop: dict[str, float] = {}
+        """Progress that run_stop states."""
+
+    def part(self, key: str, time: float) -> None:
+        """Record an event of the training."""
+        if self.first_part is None or time < self.first_part[0]:
+            self.first_part = time, key
+        kind, _, end = key.partition("_")
+        if end == "start":
+            self._started[kind] = time
+        elif end == "stop":
+            before = self._started.pop(kind, time) - time
+            if before > LATE_S and self.negative is None:
+                self.negative = before, key
+
+    def evaluate(self, stated: Mapping[str, float], time: float, value: float | None) -> None:
+        """Record an evaluation with the progress that it states by name."""
+        kind = next((name for name in _PROGRESS if name in stated), "")
+        if not kind or (self.kind and kind != self.kind):
+            return
+        self.kind = kind
+        before = self.evaluations[-1].amount if self.evaluations else 0.0
+        if stated[kind] > before and len(self.evaluations) < _MOST_EVALUATIONS:
+            self.evaluations.append(Evaluation(time, stated[kind], value))
+
+    @property
+    def amount(self) -> float | None:
+        """Return the progress at the last evaluation."""
+        return self.evaluations[-1].amount if self.evaluations else None
+
+    def early_start(self, start: float, stop: float) -> Iterator[str]:
+        """Yield the evidence that the training began before run_start."""
+        if self.first_part is not None and start - self.first_part[0] > LATE_S:
+            time, key = self.first_part
+            yield f"{key} is {start - time:.3f} s earlier than run_start: the duration is unknown"
+        late = start - self.init_stop if self.init_stop is not None else 0.0
+        if late > max(_START_S, _START_SHARE * (stop - start)):
+            yield (
+                f"run_start is {late:.1f} s after init_stop, and the run takes {stop - start:.1f} s: the "
+                "training may have begun earlier, so the duration is unknown"
+            )
+
+    def without_duration(self) -> Iterator[str]:
+        """Yield the part of the training that stops before it starts."""
+        if self.negative is not None:
+            before, key = self.negative
+            yield f"a {key} is {before:.3f} s earlier than its start: the duration is unknown"
+
+    def too_fast(self, run: RunTimes) -> Iterator[str]:
+        """Yield the evidence that the run took longer than from run_start to run_stop."""
+        if run.seconds < _SHORT_RUN_S:
+            return
+        fastest = _uneven_pace(run, self.evaluations)
+        paces = _paces(self.evaluations)
+        if fastest:
+            yield fastest
+        elif len(paces) > 1 and run.benchmark not in _OWN_PACE:
+            times = self.evaluations[-1].amount / run.seconds / statistics.median(paces)
+            if times > FASTER_THAN_ITSELF:
+                yield f"the whole run has {times:.3g} times the pace between its evaluations"
+
+    def beside_stated(self, run: RunTimes) -> Iterator[str]:
+        """Yield the contradiction between the run's samples per second and those that its log states."""
+        if not run.samples or not run.stated:
+            return
+        if abs(run.samples / run.stated - run.seconds) < NOISE_S:
+            return
+        share = run.samples / run.seconds / run.stated
+        of_process = run.benchmark in _PER_PROCESS and run.stated < _MOST_OF_PROCESS
+        each = (run.processes or 0) if of_process else 1
+        if share < _SLOWEST.get(run.benchmark, 0.0) or (each and share > FASTER_THAN_STATED * each):
+            yield (
+                f"{run.samples:g} samples in {run.seconds:.0f} s are {share:.3g} times the throughput of "
+                f"{run.stated:.4g} samples/s that the log states"
+            )
+
+    def missing(self) -> Iterator[str]:
+        """Yield the evidence that the last evaluation is not the one at which the run stopped."""
+        stated, amount = self.at_stop.get(self.kind), self.amount
+        if stated is None or amount is None or self.kind == "step_num":
+            return
+        gaps = [later.amount - one.amount for one, later in pairwise(self.evaluations)]
+        usual = statistics.median_low(gaps) if gaps else amount
+        if not amount <= stated <= amount + _MISSED_INTERVALS * usual:
+            yield (
+                f"the run stopped at {self.kind} {stated:g}, and its last evaluation is at {amount:g}: lines "
+                "of the log are missing, or belong to another run"
+            )
+
+    def reached_before(self, benchmark: str, reached: list[bool]) -> float | None:
+        """Return the progress at which the target was reached although the run went on, or None.
+
+        Args:
+            benchmark: The name in MLPerf's rules.
+            reached: Whether each of the evaluations reached the target.
+        """
+        if benchmark not in _ENDS_AT_TARGET or True not in reached[:-1]:
+            return None
+        return self.evaluations[reached.index(True)].amount
+
+
+def _paces(evaluations: list[Evaluation]) -> list[float]:
+    """Return the progress per second between evaluations. Intervals without time are left out."""
+    return [
+        (later.amount - one.amount) / (later.time - one.time)
+        for one, later in pairwise(evaluations)
+        if later.time > one.time
+    ]
+
+
+def _uneven_pace(run: RunTimes, evaluations: list[Evaluation]) -> str:
+    """Return a message about an interval in which the training was much faster than usual, or ""."""
+    paces = _paces(evaluations)
+    if len(evaluations) < _FEWEST_EVALUATIONS or run.benchmark in _UNEVEN:
+        return ""
+    # Without times between evaluations, only the pace of the whole run is left.
+    usual = statistics.median_low(paces) if len(paces) > 1 else evaluations[-1].amount / run.seconds
+    for one, later in pairwise((Evaluation(run.start, 0.0, None), *evaluations)):
+        seconds = max(0.0, later.time - one.time)
+        times = (later.amount - one.amount) / (seconds + NOISE_S) / usual
+        if times > _FASTEST_INTERVAL:
+            return (
+                f"the training went from {one.amount:g} to {later.amount:g} in {seconds:.1f} s, {times:.3g} "
+                "times its usual pace"
+            )
+    return ""

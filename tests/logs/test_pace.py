@@ -1,0 +1,313 @@
+"""Times of an MLPerf log against the work, the speed and the course that the same log states."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rackproof import logs
+from rackproof.core.records import ParsedLog, Verdict
+from rackproof.logs._mlperf import TARGETS
+
+from .log_samples import MXNET, event
+
+_INTERVAL_S, _EVALUATIONS, _START = 100, 6, 60
+_EPOCH = {"bert": 150_000.0, "unet3d": 400.0, "rgat": 0.05, "gpt3": 50e6}
+"""Progress between evaluations. bert and gpt3 count samples, the others epochs."""
+_SAMPLES = {
+    "dlrm_dcnv2": 4_195_197_692, "maskrcnn": 40_000, "resnet": 1_281_167, "retinanet": 4572,
+    "rgat": 94_605_581, "rnnt": 278_528, "ssd": 4572, "unet3d": 168,
+}  # fmt: skip
+_IMAGES = {"ssd": 1_170_301, "retinanet": 1_170_301, "maskrcnn": 117_266}
+Change = Callable[[list[str]], list[str]]
+
+
+def training(benchmark: str, *, platform: str = "1xEXAMPLE", speed: float | None = 1.02) -> list[str]:
+    """Return the lines of a log with six evaluations, of which the last one reaches the target.
+
+    Args:
+        benchmark: Its name in MLPerf's rules.
+        platform: The system.
+        speed: The throughput that the log states, as a multiple of the real one, or None for no throughput.
+    """
+    epoch, each = _EPOCH.get(benchmark, 1.0), _SAMPLES.get(benchmark, 1000)
+    samples = epoch * (_IMAGES.get(benchmark, each) if epoch <= 400 else 1)
+    target = TARGETS["retinanet" if benchmark == "ssd" else benchmark][0]
+    stop = _START + _EVALUATIONS * _INTERVAL_S
+    lines = [
+        event("submission_benchmark", benchmark),
+        event("submission_platform", platform),
+        event("global_batch_size", 256),
+        event("train_samples", each),
+        event("init_start", None, 1),
+        event("init_stop", None, _START),
+        event("run_start", None, _START),
+    ]
+    for number in range(1, _EVALUATIONS + 1):
+        at, last = _START + number * _INTERVAL_S, number == _EVALUATIONS
+        value = target.value * (1 if last else 1.2 if target.at_most else 0.8)
+        progress = {"epoch_num": number * epoch}
+        if speed is not None:
+            stated = speed * samples / _INTERVAL_S
+            lines.append(event("tracked_stats", {"throughput": stated, "loss": 2.0 - number / 10}, at - 1))
+        metrics = ("BBOX", "SEGM") if benchmark == "maskrcnn" else ("",)
+        lines += [event("eval_accuracy", value, at, metric=metric, **progress) for metric in metrics]
+    return [*lines, event("run_stop", None, stop, status="success", epoch_num=_EVALUATIONS * epoch)]
+
+
+def judge(lines: list[str]) -> tuple[Verdict, set[str]]:
+    found: ParsedLog = logs.parse(io.BytesIO("".join(lines).encode()), name="log.txt")
+    return found.verdict, {one.code for one in found.findings if one.verdict is not None}
+
+
+def at_time(line: str, change: Callable[[float], float]) -> str:
+    """Return a line whose seconds since the first event are changed."""
+    first = 1_700_000_000_000
+
+    def other(found: re.Match[str]) -> str:
+        return f'"time_ms": {round(first + 1000 * change((int(found[1]) - first) / 1000))}'
+
+    return re.sub(r'"time_ms": (\d+)', other, line)
+
+
+def faster(factor: float, since: float = _START) -> Change:
+    """Return a change that moves all times after a moment closer together."""
+    return lambda lines: [at_time(one, lambda at: min(at, since + (at - since) / factor)) for one in lines]
+
+
+def of_key(key: str, change: Callable[[str], str | None], *, only: int | None = None) -> Change:
+    """Return a change of the lines with a key, or of one of them. None removes a line."""
+
+    def changed(lines: list[str]) -> Iterator[str]:
+        seen = 0
+        for line in lines:
+            new: str | None = line
+            if f'"key": "{key}"' in line:
+                new = change(line) if only in (None, seen) else line
+                seen += 1
+            if new is not None:
+                yield new
+
+    return lambda lines: list(changed(lines))
+
+
+def late_start(seconds: float) -> Change:
+    """Return a change that moves run_start, with its line, as one who knows the order of the events."""
+
+    def changed(lines: list[str]) -> list[str]:
+        at = next(n for n, line in enumerate(lines) if '"run_start"' in line)
+        moved = at_time(lines[at], lambda old: old + seconds)
+        rest = lines[:at] + lines[at + 1 :]
+        time = int(re.findall(r'"time_ms": (\d+)', moved)[0])
+        later = (n for n, line in enumerate(rest) if int(re.findall(r'"time_ms": (\d+)', line)[0]) > time)
+        place = next(later)
+        return [*rest[:place], moved, *rest[place:]]
+
+    return changed
+
+
+def times_throughput(factor: float) -> Change:
+    return lambda lines: [
+        re.sub(r'("throughput": )([0-9.]+)', lambda m: f"{m[1]}{float(m[2]) * factor}", one) for one in lines
+    ]
+
+
+def times_progress(factor: float) -> Change:
+    return lambda lines: [
+        re.sub(r'("epoch_num": )([0-9.]+)', lambda m: f"{m[1]}{float(m[2]) * factor}", one) for one in lines
+    ]
+
+
+def with_result(seconds: int) -> Change:
+    return lambda lines: [*lines, f"RESULT,TRAINING,,{seconds},user,2023-11-14 10:08:02 PM\n"]
+
+
+def target_early(lines: list[str]) -> list[str]:
+    """Return a log whose third evaluation has the value of the last one."""
+    value = re.findall(r'"value": ([0-9.]+)', [one for one in lines if "eval_accuracy" in one][-1])[0]
+    return of_key("eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', f'"value": {value}', one), only=2)(
+        lines
+    )
+
+
+def same_losses(lines: list[str]) -> list[str]:
+    flat = [re.sub(r'"loss": [0-9.]+', '"loss": 1.5', one) for one in lines]
+    return [copy for one in flat for copy in ([one, one] if "loss" in one else [one])]
+
+
+SHARED = ("bert", "dlrm_dcnv2", "gpt3", "maskrcnn", "resnet", "rgat", "rnnt", "unet3d")
+EDITS: tuple[tuple[str, tuple[str, ...], Change, str], ...] = (
+    ("twice as fast", SHARED, faster(2), "steps_contradict"),
+    ("ten times as fast", SHARED, faster(10), "steps_contradict"),
+    ("stated speed three times as high", SHARED, times_throughput(3), "steps_contradict"),
+    ("progress halved", ("bert", "gpt3", "rgat"), times_progress(0.45), "steps_contradict"),
+    (
+        "run_start 20 % later",
+        ("bert", "maskrcnn", "resnet", "rgat", "retinanet", "ssd", "unet3d"),
+        late_start(120),
+        "training_before_run_start",
+    ),
+    ("run_start 50 % later", ("unet3d", "dlrm_dcnv2"), late_start(300), "training_before_run_start"),
+    ("the last third four times as fast", ("unet3d", "resnet"), faster(4, 460), "implausible_speed"),
+    ("evaluations without time", ("unet3d", "bert"), faster(1e9, 300), "implausible_speed"),
+    (
+        "the first evaluation right after the start",
+        ("unet3d", "bert", "retinanet"),
+        of_key("eval_accuracy", lambda one: at_time(one, lambda _: _START + 1), only=0),
+        "implausible_speed",
+    ),
+    (
+        "the last two evaluations are missing",
+        ("bert", "rgat", "dlrm_dcnv2"),
+        lambda lines: [one for one in lines if "eval_accuracy" not in one or lines.index(one) < 13],
+        "course_incomplete",
+    ),
+    (
+        "an evaluation twice",
+        ("bert",),
+        of_key("eval_accuracy", lambda one: one + one, only=2),
+        "course_incomplete",
+    ),
+    ("the target is reached early", ("unet3d", "rgat", "rnnt", "gpt3"), target_early, "course_incomplete"),
+    (
+        "an evaluation without a value",
+        ("unet3d", "bert"),
+        of_key("eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', '"value": null', one), only=2),
+        "impossible_value",
+    ),
+    (
+        "a part that ends before it starts",
+        ("unet3d", "rgat"),
+        lambda lines: [
+            *lines[:10],
+            event("epoch_start", None, 300),
+            event("epoch_stop", None, 200),
+            *lines[10:],
+        ],
+        "events_out_of_order",
+    ),
+    (
+        "other batches than those of the data",
+        ("ssd", "retinanet"),
+        of_key("global_batch_size", lambda one: one.replace("256", "512")),
+        "batch_size_contradicts",
+    ),
+    ("the first gap of ssd", ("ssd",), of_key("eval_accuracy", lambda _: None, only=1), "course_incomplete"),
+    ("losses that never change", ("unet3d", "resnet"), same_losses, "impossible_value"),
+    ("a wall time of another run", ("ssd", "retinanet"), with_result(2000), "result_mismatch"),
+)
+CASES = [
+    pytest.param(benchmark, change, code, id=f"{name}-{benchmark}")
+    for name, benchmarks, change, code in EDITS
+    for benchmark in benchmarks
+]
+
+
+@pytest.mark.parametrize(("trained", "change", "code"), CASES)
+def test_a_changed_log_is_unproven(trained: str, change: Change, code: str) -> None:
+    lines = training(trained)
+    assert judge(lines) == (Verdict.PASS, set())
+    verdict, codes = judge(change(lines))
+    assert (verdict in (Verdict.UNPROVEN, Verdict.FAIL), code in codes) == (True, True), codes
+
+
+@pytest.mark.parametrize(
+    ("trained", "platform", "speed", "change", "code"),
+    [
+        # 8 H100 train 2,180 images per second of ssd at most, and this run has 11,700.
+        ("ssd", "1xXE9680x8H100", None, faster(1), "implausible_speed"),
+        ("retinanet", "1xXE9680x8B200", None, faster(1), "implausible_speed"),
+        ("ssd", "8xXE9680x8H100", None, faster(1), ""),
+        # A process states its own throughput, and there are at most as many as GPUs.
+        ("ssd", "1xXE9680x8A30", 0.05, faster(1), "steps_contradict"),
+        ("ssd", "16xXE9680x8H100", 0.05, faster(1), ""),
+        ("retinanet", "1xEXAMPLE", 1.02, faster(2), "steps_contradict"),
+    ],
+)
+def test_images_are_counted_where_the_log_states_batches(
+    trained: str, platform: str, speed: float | None, change: Change, code: str
+) -> None:
+    _, codes = judge(change(training(trained, platform=platform, speed=speed)))
+    assert (code in codes) if code else not codes
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 5.0])
+@pytest.mark.parametrize("trained", ["bert", "unet3d", "dlrm_dcnv2"])
+def test_a_training_of_a_second_on_a_busy_machine_passes(trained: str, speed: float) -> None:
+    lines = times_throughput(600 * speed)(faster(600)(training(trained)))
+    assert judge(lines) == (Verdict.PASS, set())
+
+
+@pytest.mark.parametrize(
+    ("dropped", "found"),
+    [(range(0), False), (range(9, 10), False), (range(5, 20), True), (range(42, 50), True)],
+)
+def test_a_block_with_few_statistics_for_its_steps_lacks_lines(dropped: range, found: bool) -> None:
+    lines = [event("submission_benchmark", "llama31_405b"), event("run_start", None, 1)]
+    number = 0
+    for first, last in ((0, 300), (300, 400), (400, 500)):
+        lines.append(event("block_start", None, 2 + first, step=first))
+        for step in range(first + 10, last + 1, 10):
+            kept = number not in dropped
+            lines += (
+                [event("tracked_stats", {"reduced_train_loss": 5.0 + 1 / step}, 2 + step)] if kept else []
+            )
+            number += 1
+        lines.append(event("block_stop", None, 2 + last, step=last))
+        lines.append(event("eval_accuracy", 5.7 if last < 500 else 5.5, 2 + last, samples_count=last - 200))
+    verdict, codes = judge([*lines, event("run_stop", None, 503, status="success")])
+    assert (verdict is Verdict.UNPROVEN, "course_incomplete" in codes) == (found, found), codes
+
+
+@pytest.mark.parametrize("since", [0, -30_000_000])
+def test_logs_of_early_rounds_are_not_compared(since: int) -> None:
+    lines = [at_time(one, lambda at: at + since) for one in faster(10)(training("unet3d"))]
+    assert judge(lines)[0] is (Verdict.UNPROVEN if since == 0 else Verdict.PASS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    trained=st.sampled_from(["bert", "dlrm_dcnv2", "resnet", "unet3d"]),
+    shares=st.lists(st.floats(0.7, 1.4), min_size=_EVALUATIONS, max_size=_EVALUATIONS),
+    slow=st.floats(1.0, 1.5),
+)
+def test_intervals_that_vary_as_in_real_runs_pass(trained: str, shares: list[float], slow: float) -> None:
+    ends = [_START + _INTERVAL_S * slow * sum(shares[:number]) for number in range(_EVALUATIONS + 1)]
+
+    def moved(at: float) -> float:
+        number = min(_EVALUATIONS - 1, max(0, int((at - _START) // _INTERVAL_S)))
+        part = (at - _START) / _INTERVAL_S - number
+        return at if at <= _START else ends[number] + part * (ends[number + 1] - ends[number])
+
+    lines = [at_time(one, moved) for one in training(trained)]
+    # The log states the throughput of its own time.
+    assert judge(times_throughput(_EVALUATIONS * _INTERVAL_S / (ends[-1] - _START))(lines)) == (
+        Verdict.PASS,
+        set(),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(trained=st.sampled_from(SHARED), factor=st.floats(1.3, 1000))
+def test_a_shorter_run_never_passes(trained: str, factor: float) -> None:
+    assert judge(faster(factor)(training(trained)))[0] is Verdict.UNPROVEN
+
+
+def _times_decimals(factor: float) -> bytes:
+    def other(found: re.Match[bytes]) -> bytes:
+        return b"%.6f" % (float(found[0]) * factor)
+
+    without_accuracy = re.sub(rb"\taccuracy=\S+|.*(?:Train|Validation)-.*\n", b"", MXNET)
+    return re.sub(rb"(?<![0-9.])[0-9]+\.[0-9]+", other, without_accuracy)
+
+
+@pytest.mark.parametrize(("factor", "contradicts"), [(1.0, False), (0.05, True), (10.0, True), (30.0, True)])
+def test_the_time_of_an_mxnet_epoch_fits_its_speed(factor: float, contradicts: bool) -> None:
+    found = logs.parse(io.BytesIO(_times_decimals(factor)), name="log.txt")
+    assert ("steps_contradict" in {one.code for one in found.findings}) is contradicts
+    assert (found.verdict is Verdict.PASS) is not contradicts
