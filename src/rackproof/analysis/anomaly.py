@@ -97,7 +97,7 @@ class AnomalyPolicy:
     share_least: int = 3
     """Smallest number of nodes with one finding that counts as a fault of the tool, whatever the share."""
     require_references: bool = True
-    """Whether a number without a floor is unproven. If false, the fleet and the past alone judge it."""
+    """True if a number without a floor is unproven. If false, the fleet and the past alone judge it."""
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ class NodeNight(Record):
     findings: tuple[HealthFinding, ...] = ()
     reasons: tuple[NightReason, ...] = ()
     measured: bool = False
-    # Nights of earlier versions have the name "anew".
+    # Nights of earlier versions have the name `anew`.
     read_again: tuple[str, ...] = Field(default=(), validation_alias=AliasChoices("read_again", "anew"))
     unreached: str = ""
     slurm: SlurmState | None = None
