@@ -748,8 +748,10 @@ def _compare_nights(
 def _slow_racks(
     fleet: _Fleet, table: SeriesTable, tonight: NDArray[np.intp], policy: FleetPolicy
 ) -> list[_Findings]:
-    """Return findings on the nodes of racks that are slow as a whole. They degrade, because no node of
-    such a rack is at fault alone."""
+    """Return findings on the nodes of racks that are slow as a whole.
+
+    The findings degrade the nodes, because the nodes of such a rack share the cause.
+    """
     if not table.groups:
         return []
     # A rack is judged like a node, by its median compared with other racks.

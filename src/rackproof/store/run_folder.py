@@ -38,7 +38,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ResultsError(RackproofError):
-    """Report a results folder or record that cannot be used. The message has the remedy."""
+    """Report why a results folder or a record cannot be used. The message has the remedy."""
 
 
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:

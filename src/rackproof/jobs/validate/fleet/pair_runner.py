@@ -1,8 +1,7 @@
 """Measure nodes in pairs, and find the nodes and links at fault.
 
 The probe scheduler of job validate calls :func:`measure_pairs` after it has measured each node alone.
-The input is the nodes that are good alone, and the pairs of earlier nights. A runner of Slurm jobs
-measures the pairs.
+The input is the nodes that are good alone, the pairs of earlier nights, and a runner of Slurm jobs.
 """
 
 from __future__ import annotations
