@@ -6,8 +6,8 @@ the functions that find suspect numbers and that measure nodes again.
 A number is suspect if it is below its floor or far below the fleet. The better of its two values is
 judged, so that a part fails only if it was bad twice. The worse value remains as evidence, and keeps the
 node from passing. If a part cannot be measured again, a suspicion from its last measured night counts as
-the second measurement. Without such a
-suspicion, the node is unproven, and no night drains it for this number.
+the second measurement. Without such a suspicion, the node is unproven, and no night drains it for this
+number.
 """
 
 from __future__ import annotations
