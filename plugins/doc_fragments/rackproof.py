@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define options that several modules document in the same way.
+"""Define the documentation of options that several modules share.
 
-ansible-doc adds them to each module that extends this fragment.
+ansible-doc adds it to each module that extends a fragment of this file.
 """
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Hold the fragments.
+    """Hold the fragments by name.
 
-    ``extends_documentation_fragment: rackproof.bmc`` adds BMC. The module's own text has precedence.
+    With ``extends_documentation_fragment: rackproof.bmc``, a module gets the fragment BMC. If both
+    describe an option, the module's own text is used.
     """
 
     NO_DIFF = r"""
 attributes:
   diff_mode:
-    description: There is nothing to show as a difference.
+    description: The module has no difference to show.
     support: none
 """
 
-    # This is only for options of the module itself, because fragments do not apply to suboptions.
+    # Fragments do not apply to suboptions, so this is only for modules that have these options themselves.
     BMC = r"""
 options:
   protocol:
@@ -29,25 +30,25 @@ options:
     choices: [redfish, ipmi]
     default: redfish
   user:
-    description: Account on the BMC. From Vault.
+    description: Account on the BMC. Keep it in Vault.
     type: str
     default: ""
   password:
-    description: Its password. A secret, from Vault.
+    description: Password of the account. It is a secret, so keep it in Vault.
     type: str
     default: ""
     no_log: true
   ca_file:
-    description: Certificates to trust; by default those that this machine trusts.
+    description: File with the certificates to trust. The default is those that this machine trusts.
     type: path
   fingerprint:
     description:
-      - SHA-256 of the BMC's certificate, as hexadecimal digits with or without colons. Then no other is
-        taken, whichever authority signed it. Redfish's.
+      - SHA-256 of the BMC's certificate, as hexadecimal digits with or without colons. All other
+        certificates are then refused, whichever authority signed them. Only Redfish uses it.
     type: str
     default: ""
   cipher_suite:
-    description: Cipher suite of IPMI; V(3) is of older BMCs and weaker (SHA-1).
+    description: Cipher suite for IPMI. V(3) is for older BMCs, and is weaker (SHA-1).
     type: int
     choices: [17, 3]
     default: 17
@@ -58,19 +59,19 @@ requirements:
     REIMAGE_RUN = r"""
 options:
   run:
-    description: The run, as M(rackproof_reimage_begin) returned it.
+    description: The run that M(rackproof_reimage_begin) returned.
     type: dict
     required: true
 attributes:
   check_mode:
-    description: Writes in check mode, too; reimage.yml ends before it.
+    description: The action also writes in check mode. reimage.yml ends before it gets here.
     support: none
 """
 
     NIGHT = r"""
 options:
   night:
-    description: The night, as M(rackproof_validate_begin) returned it.
+    description: The night that M(rackproof_validate_begin) returned.
     type: dict
     required: true
 """
@@ -78,19 +79,19 @@ options:
     MEASURING = r"""
 options:
   checkout:
-    description: The checkout, for its C(workloads/) and C(benchmarks/).
+    description: Folder of the checkout, which has C(workloads/) and C(benchmarks/).
     type: path
     required: true
   python:
-    description: Interpreter on the nodes that holds PyTorch and mlperf-logging.
+    description: Python on the nodes that has PyTorch and mlperf-logging.
     type: str
     required: true
   device:
-    description: V(gpu), or V(cpu) for nodes without one.
+    description: Device to measure. V(cpu) is for nodes without GPUs.
     type: str
     default: gpu
   pair_s:
-    description: Seconds that a pair may take.
+    description: Largest time for the job of a pair, in seconds.
     type: int
     default: 180
   srun:
@@ -99,7 +100,7 @@ options:
     elements: str
     default: []
   partitions:
-    description: Result of the command C(sinfo) with node, partition and reason.
+    description: Result of the command C(sinfo) that lists node, partition and reason.
     type: dict
     default: {}
 """

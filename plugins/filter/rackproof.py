@@ -1,7 +1,9 @@
-"""Provide filters that check types, call the package, and translate its errors.
+"""Provide Rackproof's filters to Ansible.
 
-The errors are raised `from None`. Otherwise, Ansible would also show the cause, which repeats the same
-text.
+Roles and playbooks use them. Each filter checks the types of its input, calls a function of the package,
+and translates errors into Ansible's. A file with the filter's name beside this one documents it.
+
+Errors are raised `from None`. Otherwise, Ansible would show the cause, too, which repeats the text.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pydantic import ValidationError
 try:
     import rackproof_ansible  # noqa: F401
 except ImportError:
-    # The callback usually does this. But a listing loads no callback, and evaluates the hosts of plays.
+    # The callback usually adds this path. But a listing loads no callback, and still evaluates the hosts.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rackproof import logs
@@ -39,17 +41,17 @@ def first_error(error: ValueError) -> str:
     """Return an error on one line. If data has several mistakes, return the first."""
     if not isinstance(error, ValidationError):
         return str(error)
-    # One mistake at a time fits the line that Ansible shows.
+    # Ansible shows a single line, which has room for one mistake.
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}" if place else str(first["msg"])
 
 
 def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:
-    """Parse the text of a log."""
+    """Return the measurements, findings and verdict of a log's text."""
     if not isinstance(text, str | bytes):
         raise AnsibleFilterError(f"parse_log needs the text of a log, not {type(text).__name__}")
-    # Ansible decodes files so, and the bytes of a log that is not UTF-8 come back as they were.
+    # Ansible decodes files with surrogates, so this restores the bytes of a log that is not UTF-8.
     data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     try:
         return logs.parse(BytesIO(data), format=format).model_dump(mode="json")
@@ -76,7 +78,7 @@ def _check_verdict_input(value: Any, reference: Any, direction: str) -> None:
     """Refuse a value that is not a number, and a reference that every number would pass."""
     if not isinstance(reference, Mapping):
         raise AnsibleFilterError("verdict needs a reference: {value, low, high, warn, unit, source}")
-    # True is a number to Python.
+    # Python takes True as the number 1.
     if isinstance(value, bool):
         raise AnsibleFilterError("verdict needs a number, not a boolean")
     bad_side = "high" if direction == "lower" else "low"
@@ -87,11 +89,11 @@ def _check_verdict_input(value: Any, reference: Any, direction: str) -> None:
 def peer_memory_choice(
     facts: Any, method: str = "auto", dmabuf_kernel: str = "", driver: str = "", ofed: str = ""
 ) -> dict[str, Any]:
-    """Choose the way between GPU and network card on a node."""
+    """Choose the method by which GPU and network card share memory on a node."""
     if not isinstance(facts, Mapping) or not {"kernel", "packages", "modules", "commands"} <= set(facts):
         raise AnsibleFilterError("peer_memory_choice needs the fact rackproof_node")
     node = peer_memory.expect_driver(peer_memory.describe_node(facts), driver)
-    # The driver that the play is going to install counts, not the present one.
+    # Use the network driver that the play is going to install, not the present one.
     node = replace(node, ofed=ofed or node.ofed)
     try:
         choice = peer_memory.choose_method(node, method=method, dmabuf_kernel=dmabuf_kernel)
@@ -114,7 +116,7 @@ def preflight_remarks(facts: Any, expected: Any, answered_at: float = 0) -> list
 
 
 def dry_run_answers(results: Any) -> dict[str, list[str]]:
-    """Return what nodes answered to a dry run, each thing once."""
+    """Return the answers of nodes to a dry run, each answer once."""
     try:
         return plan_text.dry_run_answers(results)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -127,7 +129,7 @@ def _expectations(expected: Any) -> preflight.Expected:
     """Return a playbook's expectations of a node."""
     if not isinstance(expected, Mapping):
         raise AnsibleFilterError("preflight_remarks needs a dict of expectations")
-    # A misspelt expectation would be met by every node.
+    # Refuse a misspelt expectation, because every node would meet it.
     known = {field.name for field in fields(preflight.Expected)}
     if stray := sorted(set(expected) - known):
         raise AnsibleFilterError(f"preflight_remarks: unknown expectation {', '.join(map(str, stray))}")
@@ -138,7 +140,7 @@ def _expectations(expected: Any) -> preflight.Expected:
 
 
 def packages_lacking(wanted: Any, installed: Any, hold: bool = True, exact: bool = False) -> list[str]:
-    """Name the packages of a node that are not as they are pinned."""
+    """Return the names of the packages of a node that differ from their pins."""
     if not isinstance(wanted, Mapping) or not isinstance(installed, Mapping):
         raise AnsibleFilterError(
             "packages_lacking needs a dict of name to version, and rackproof_node.packages"
@@ -148,7 +150,7 @@ def packages_lacking(wanted: Any, installed: Any, hold: bool = True, exact: bool
 
 
 def files_lacking(wanted: Any, facts: Any, modes: bool = False) -> list[Mapping[str, Any]]:
-    """Return the files that a node lacks, or has with another content."""
+    """Return the wanted files that a node lacks, or that differ there."""
     compared = {"files", "modes"} if modes else {"files"}
     if not isinstance(facts, Mapping) or not all(isinstance(facts.get(name), Mapping) for name in compared):
         raise AnsibleFilterError("files_lacking needs the fact rackproof_node")
@@ -175,7 +177,7 @@ def slurm_misfit(node: Any, controller: Any) -> str:
 
 
 def plain_data(value: Any) -> Any:
-    """Return data as Python's own: Ansible's containers render a value only when it is read."""
+    """Return data in Python's own containers. Ansible's render a value only when it is read."""
     if isinstance(value, Mapping):
         return {str(name): plain_data(one) for name, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -208,7 +210,7 @@ def image_report(results: Any, known_hosts: str, name: str, wave: Any = None) ->
     known = path.read_text(errors="replace") if path.exists() else ""
     others = [_slurped(one[0]) for one in wave or []]
     if report in others:
-        others.remove(report)  # This is the node's own report. The same text a second time is another node's.
+        others.remove(report)  # Remove the node's own report once. A second equal report is another node's.
     found = reports.read_image_report(report, alarms, known, name, others)
     return found.model_dump(mode="json")
 
@@ -224,7 +226,7 @@ def imex_nodes_config(addresses: Any) -> str:
 
 
 def order_key_problem(path: Any) -> str:
-    """Explain why orders cannot be signed by a key."""
+    """Explain why a key cannot sign orders for nodes."""
     return order_signature.find_signing_problem(Path(str(path)).expanduser())
 
 
@@ -252,10 +254,10 @@ def refuse_partial_runs(pattern: Any, groups: Any) -> str:
 
 
 class FilterModule:
-    """Provide the filters by name. Each is documented in a file of its name beside this one."""
+    """Provide the filters by name."""
 
     def filters(self) -> dict[str, Any]:
-        """Return them."""
+        """Return the filters by name."""
         return {
             "parse_log": parse_log,
             "refuse_partial_runs": refuse_partial_runs,

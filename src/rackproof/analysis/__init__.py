@@ -1,4 +1,5 @@
-"""Score and compare results.
+"""Draw conclusions from records and logs, such as a night's verdicts, scores and comparisons.
 
-The modules have MLPerf scores, submissions, scaling studies, comparisons of systems, and certificates.
+The jobs, the reports and the commands call these modules. They return results, and leave it to the callers to
+store them.
 """

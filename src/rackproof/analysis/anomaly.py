@@ -1,23 +1,26 @@
-"""Judge a night. Compare every number of every node with floors, its own history, and the fleet.
+"""Judge every number of a night, and give each node its verdict.
+
+Job validate calls :func:`judge_night`. The input is the numbers of tonight and of earlier nights from
+the history, and the references from the inventory. Each number is compared with floors, with its own
+past, and with the rest of the fleet.
 
 These are the rules:
 
-* Floors are a SKU's references and the accepted history. :func:`rackproof.core.judging.judge` decides
-  whether a number fails. A later, better number of the same night does not replace an earlier one.
-* One model compares with fleet and past (:mod:`rackproof.analysis.fleet_model`), with a budget of false
-  alarms. It finds parts that became slow or are slower than all others. Proven losses fail, smaller losses
-  and slow racks degrade, and suspicions are unproven until they are measured again.
-* If no earlier night is known, nodes of one SKU are compared by robust z (median and MAD). Each node is
-  represented by its worst GPU.
-* Without any floor, a GPU is unproven if it is far below its own past, or far below the others of a SKU
-  with few nodes. A value that is impossible for its model is unproven too. The number of nodes with such
-  a value does not matter.
-* Values that are not measured, not finite, or without any floor are unproven.
-* One kind of finding on more than a share of the fleet is probably a fault of the tool or the fabric. It
-  is unproven instead of fail, is reported once, and drains no node.
+* Floors are the references of a SKU and the accepted history. :func:`rackproof.core.judging.judge`
+  decides whether a number fails. If a number was measured twice, the worse one counts.
+* One model compares each part with its past and with the fleet
+  (:mod:`rackproof.analysis.fleet_model`), and limits the rate of false alarms. A proven loss fails. A
+  smaller loss, or a rack that is slow as a whole, degrades. A suspicion is unproven until the part is
+  measured again.
+* If no earlier night is known, the nodes of a SKU are compared by robust z (median and MAD). The worst
+  number of a node counts.
+* A GPU is unproven if it is far below its own past, or far below the other GPUs of a SKU with few nodes.
+  A value that is impossible for its model is unproven, too. These rules also apply without a floor.
+* A number that was not measured, is not finite, or has no floor is unproven.
+* If more than a share of the fleet has the same finding, the tool or the fabric is probably at fault.
+  The finding is then unproven instead of fail, is reported once, and drains no node.
 
-Ten nodes and ten thousand nodes are processed in the same way. Numbers are in arrays, and texts are made
-only for findings.
+All numbers are in arrays, so that 10,000 nodes can be judged. Only findings get a text.
 """
 
 from __future__ import annotations
@@ -59,51 +62,52 @@ _REASONS_SHOWN = 20
 
 Bools = NDArray[np.bool_]
 Conditions = Mapping[str, tuple[str, str]]
-"""Firmware and rack by a node's key. Nodes share these properties, and they change from night to night."""
+"""Firmware and rack by a node's key, for one night. Equal values form groups."""
 
 
 @dataclass(frozen=True)
 class AnomalyPolicy:
     """Hold the limits by which a night is judged.
 
-    Fractions are relative to the reference value, and negative ones are worse. ``outlier_z`` alone never
-    condemns a node, because among 400,000 numbers a night, chance exceeds any fixed z. The limit
-    therefore grows with the number of comparisons (normal noise causes at most ``chance`` false alarms a
-    night), and the distance must be significant too. ``resolution`` is the repeatability of a probe. It
-    is the smallest spread that is assumed, because the MAD is too small if most values are equal.
+    Fractions are relative to the reference value. Negative fractions are worse.
+
+    A fixed limit for z is not enough. Some of 400,000 numbers a night exceed it by chance. The limit
+    therefore grows with the number of comparisons, so that normal noise causes at most ``chance`` false
+    alarms a night. In addition, the loss must be at least ``outlier_degrades``.
+
+    ``resolution`` is the repeatability of a probe. No smaller spread is assumed, because the MAD is too
+    small if most values are equal.
     """
 
     nights: int = 14
     """Number of earlier nights used for comparison."""
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
-    """The budget of false alarms, and the verdicts for losses."""
+    """The limits of the fleet model."""
     outlier_z: float = -3.0
     outlier_degrades: float = -0.02
     outlier_fails: float = -0.07
     outlier_least: int = 5
     """Smallest number of nodes of one SKU that are compared with each other."""
     gross: float = 0.2
-    """Loss against its own past, or distance below the others of a small SKU, that alone makes a GPU
-    unproven. With it, a loss on all nodes at once is not taken for a common condition."""
+    """Loss relative to a GPU's own past, or to the others of a small SKU, that makes it unproven. The fleet
+    model does not see a loss on all nodes at once, because it takes it for a common condition."""
     chance: float = 0.1
     resolution: float = 0.0025
     share: float = 0.15
     share_least: int = 3
     """Smallest number of nodes with one finding that counts as a fault of the tool, whatever the share."""
     require_references: bool = True
-    """True if a number without a floor is unproven. Otherwise, the comparison with fleet and history is
-    enough."""
+    """True if a number without a floor is unproven. If false, the fleet and the past alone judge it."""
 
 
 @dataclass(frozen=True)
 class Reason:
     """Describe why a node did not pass.
 
-    It has the measurement, its place, and what it was compared with.
-
     Attributes:
-        check: One of :data:`CHECKS`.
-        part: The measured part (a GPU with its slot).
+        check: The check that found it, one of :data:`CHECKS`.
+        metric: The name of the quantity, with its labels.
+        part: The measured part, such as a GPU with its slot.
         deviation: The relative deviation from the reference value, or NaN if there is none.
         fleetwide: Whether the finding is on more than the allowed share of the fleet.
         row: The index of the reading, or -1.
@@ -121,7 +125,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """Hold the verdict of a night on a node (``kind`` node), a link, or a group of nodes."""
+    """Hold the verdict of a night on a node, a link, or a group of nodes.
+
+    ``kind`` is node, link or group. ``more`` is the number of reasons that are left out.
+    """
 
     kind: str
     key: str
@@ -152,9 +159,9 @@ class FleetFault:
 
 @dataclass(frozen=True)
 class Night:
-    """Hold the outcome of a night.
+    """Hold the result of a night.
 
-    It has every requested node, every measured pair or group, and findings about the whole fleet.
+    ``nodes`` has every requested node, and every measured link and group.
     """
 
     nodes: tuple[NodeVerdict, ...]
@@ -166,9 +173,13 @@ class Night:
 class _Findings:
     """Hold findings as columns of equal length.
 
-    Owner, part, quantity and ``reference`` are indices. ``row`` is the index of the reading, or -1 if a
-    value is missing. ``nights`` is the number of nights that the finding has lasted. ``odds`` is the
-    number of healthy node-nights of which one shows as much, if known.
+    Attributes:
+        row: The index of the reading, or -1 if the value is missing.
+        owner, part, quantity, reference: Indices, or -1.
+        check, verdict: Indices into :data:`CHECKS` and ``_VERDICTS``.
+        base: The value to compare ``value`` with.
+        nights: The number of nights that the finding has lasted, or 0.
+        odds: The number of healthy node-nights among which one shows as much, or NaN.
     """
 
     row: Integers
@@ -231,7 +242,7 @@ def judge_night(
 
 
 def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
-    """Return which findings depend on a number that should have been measured again."""
+    """Return which findings rest on a number that should have been measured again, but was not."""
     # A loss that has lasted for several nights does not depend on tonight's number.
     doubtful = np.isin(found.check, (_FLOOR, _FLEET, _DRIFT)) & (found.nights <= 1)
     for row in np.flatnonzero(doubtful) if once else ():
@@ -241,9 +252,9 @@ def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, 
 
 
 class _Fleet:
-    """Hold tonight's rows with their owners.
+    """Hold the readings with the owner of each row.
 
-    An owner is the node, link or group that a number belongs to.
+    The owner of a number is its node or, if it belongs to no single node, its link or group.
     """
 
     def __init__(self, readings: Readings, asked: Sequence[Node]) -> None:
@@ -265,7 +276,7 @@ class _Fleet:
         )
 
     def _add_asked(self, asked: Sequence[Node]) -> list[int]:
-        """Add the nodes that are missing in tonight's readings. Return the places of all requested nodes."""
+        """Add the requested nodes that no reading has. Return the indices of all requested nodes."""
         at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
         places = []
         for node in asked:
@@ -274,7 +285,7 @@ class _Fleet:
                 at[key] = len(self.parts)
                 self.parts.append(Part(*key, name=node.name, sku=node.sku))
             places.append(at[key])
-            # For a node's current name and SKU, the inventory has precedence over the history.
+            # Take the node's name and SKU from the inventory. The history may have old ones.
             self.parts[at[key]] = self.parts[at[key]]._replace(name=node.name, sku=node.sku)
         return places
 
@@ -314,18 +325,22 @@ def _floors(
     accepted: Sequence[Accepted],
     policy: AnomalyPolicy,
 ) -> tuple[list[_Findings], list[Reference], Integers]:
-    """Judge tonight's rows against every reference that fits, with the results of :func:`judge`."""
+    """Compare tonight's rows with every reference that fits.
+
+    Return the findings, the references, and the quantities without a reference. The verdicts are those
+    of :func:`judge`.
+    """
     rows, readings = fleet.tonight, fleet.readings
     quantities, owner = readings.quantity[rows], fleet.owner[rows]
     value = readings.value[rows]
-    # There are few quantities and few models of node, so references are looked up once for each pair.
+    # There are few quantities and few SKUs, so look up the references once for each pair of them.
     pair = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities
     kinds, kind = np.unique(pair, return_inverse=True)
     fitting = [_fitting(fleet, int(one), references) for one in kinds]
     known: list[Reference] = []
     found: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
-    # Each layer has one reference of each kind, so one array operation handles a whole layer.
+    # A layer has at most one reference for each pair, so that one array operation judges it.
     for layer in range(max((len(one) for one in fitting), default=0)):
         index = np.full(len(kinds), -1, np.int32)
         for place, some in enumerate(fitting):
@@ -350,7 +365,7 @@ def _floors(
 def _accepted_places(
     fleet: _Fleet, rows: NDArray[np.intp], accepted: Sequence[Accepted], first: int
 ) -> Integers:
-    """Return the index of the own reference of each row's hardware, counted from ``first``, or -1."""
+    """Return the index of each row's accepted reference, counted from ``first``, or -1."""
     places_by_series = {
         entry.part * len(fleet.quantities) + entry.quantity: first + number
         for number, entry in enumerate(accepted)
@@ -377,9 +392,9 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
 def _screened(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> list[_Findings]:
-    """Return the rows that fail :func:`judge` against the reference of their index.
+    """Return findings on the rows that do not pass their reference.
 
-    -1 means that there is no reference.
+    ``index`` has the reference of each row, or -1 if there is none.
     """
     some = index >= 0
     rows, index = rows[some], index[some]
@@ -414,16 +429,16 @@ def _screened(
 def _useless(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> NDArray[np.bool_]:
-    """Return the rows with a useless reference.
+    """Return which rows have a useless reference.
 
-    Its unit differs from the number's, or no value could fail it.
+    A reference is useless if its unit differs from the number's, or if every value passes it.
     """
     numbers = fleet.readings.quantity[rows]
     pairs, pair = np.unique(np.stack([numbers, index]), axis=1, return_inverse=True)
     answers = []
     for number, place in pairs.T:
         what, reference = fleet.quantities[number], known[place]
-        # A sound reference always passes its own value.
+        # A useful reference passes its own value. For a useless one, judge() gives unproven.
         sample = Measurement(
             name=what.metric, value=reference.value, unit=what.unit, direction=what.direction
         )
@@ -432,7 +447,7 @@ def _useless(
 
 
 def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
-    """Return what is missing tonight, which may be whole nodes, single quantities, and single parts."""
+    """Return findings on requested nodes without any number, and on missing numbers of the others."""
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
     found = []
@@ -454,7 +469,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     for sku in np.unique(skus):
         mine = skus == sku
         some = there[mine]
-        # The quantities that most nodes of the model have, with the number of parts that most of them have.
+        # If most nodes of the SKU have a quantity, each of them needs it, on the usual number of parts.
         usual = (some > 0).sum(axis=0) * 2 > len(some)
         for quantity_ in np.flatnonzero(usual):
             counts = some[:, quantity_]
@@ -486,14 +501,15 @@ def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray
 
 
 def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Findings]:
-    """Compare the nodes of a SKU if no earlier night is known.
+    """Return findings on nodes that are far below the other nodes of their SKU, by robust z.
 
-    Each node's worst number is compared by robust z.
+    The worst number of each node is compared. This is for numbers that the fleet model could not judge,
+    because too few earlier nights are known.
 
     Args:
         fleet: The numbers of tonight.
         policy: The limits of the judgement.
-        judged: The rows that were already compared with their own past.
+        judged: Whether the fleet model has judged each row.
     """
     readings = fleet.readings
     rows = fleet.tonight[np.isfinite(readings.value[fleet.tonight])]
@@ -529,14 +545,14 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
 
 
 def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
-    """Return tonight's rows of GPUs; CPUs are left out because their speed depends on other load."""
+    """Return tonight's rows of GPUs. CPUs are left out, because other load changes their speed."""
     is_gpu = np.array([part.kind == "gpu" for part in fleet.parts], dtype=bool)
     rows: NDArray[np.intp] = fleet.tonight[is_gpu[fleet.readings.part[fleet.tonight]]]
     return rows
 
 
 def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findings:
-    """Return numbers far below the median of their own earlier nights, independent of other nodes."""
+    """Return findings on GPUs that are far below the median of their own earlier nights."""
     rows = _gpu_rows(fleet)
     base = early[rows]
     # A comparison with NaN (one earlier night or none) is false.
@@ -547,9 +563,9 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
 
 
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
-    """Return GPUs far below the faster ones of their SKU.
+    """Return findings on GPUs that are far below the fastest quarter of their SKU.
 
-    This is for SKUs with too few nodes for a median.
+    This is for SKUs with too few nodes for a comparison by median.
     """
     rows = _gpu_rows(fleet)
     owner, quantities = fleet.owner[rows], fleet.readings.quantity[rows]
@@ -562,7 +578,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
         if len(np.unique(fleet.owner[some])) >= policy.outlier_least:
             continue
         good = fleet.goodness(some)
-        # The faster half shows the possible speed. Of two nodes, the slower one is suspect.
+        # A high quantile shows the possible speed. A median of two nodes would hide the slower one.
         base = float(np.nanquantile(good, 0.75)) if np.isfinite(good).any() else np.nan
         far = some[base - good > policy.gross * abs(base)]
         made = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
@@ -572,9 +588,10 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
-    """Return numbers that no healthy GPU of the model has.
+    """Return findings on numbers that no healthy GPU of the model has.
 
-    They are above its peak, or far too small. A number that fails its floor needs no second reason.
+    Such a number is above the model's peak or far too small. A number that fails its floor is left out,
+    because it needs no second reason.
     """
     rows, value = _gpu_rows(fleet), fleet.readings.value
     for one in failing:
@@ -589,7 +606,7 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     for place in range(len(kinds)):
         some = rows[(kind == place) & np.isfinite(value[rows])]
         extremes = some[[value[some].argmin(), value[some].argmax()]] if len(some) else some
-        # Examine only the extremes of each kind. If both are plausible, so are all numbers between them.
+        # If the smallest and the largest number are plausible, all others are, too.
         if any(_objection(fleet, int(row)) for row in extremes):
             bad += [int(row) for row in some if _objection(fleet, int(row))]
     return _findings_on_rows(fleet, np.array(bad, dtype=np.intp), _PHYSICS, _UNPROVEN)
@@ -614,7 +631,7 @@ def _fleet_tables(
         return
     good, night = fleet.goodness(rows), readings.night[rows]
     keys, series = np.unique(fleet.series()[rows], return_inverse=True)
-    # The worst number of a night is used, as in all checks. Time runs to the right.
+    # Use the worst number of each night, as all checks do. The newest night is the last column.
     width = int(night.max()) + 1
     worst = np.full(len(keys) * width, np.inf)
     np.minimum.at(worst, series * width + (width - 1 - night), good)
@@ -677,7 +694,13 @@ def _measured_twice(fleet: _Fleet, rows: NDArray[np.intp], twice: Collection[tup
 
 @dataclass
 class _ModelResult:
-    """The findings of the fleet model, and tonight's rows that it judged or that chance may explain."""
+    """The result of the fleet model.
+
+    Attributes:
+        found: The findings.
+        judged: Whether the model judged each row.
+        explained: Whether chance may explain the number of each row.
+    """
 
     found: list[_Findings]
     judged: Bools
@@ -694,10 +717,7 @@ def _compare_nights(
     twice: Collection[tuple[str, str]],
     policy: AnomalyPolicy,
 ) -> _ModelResult:
-    """Find series that are slow compared with their past and the fleet.
-
-    :mod:`rackproof.analysis.fleet_model` has the model.
-    """
+    """Find the series that are slow compared with their past and with the fleet, by the fleet model."""
     size = len(fleet.readings)
     result = _ModelResult(
         [], np.zeros(size, bool), np.zeros(size, bool), np.full(size, np.nan), np.full(size, np.nan)
@@ -730,7 +750,7 @@ def _slow_racks(
 ) -> list[_Findings]:
     """Return findings on the nodes of racks that are slow as a whole.
 
-    The nodes share the cause, so it is not the fault of one node.
+    The findings degrade the nodes, because the nodes of such a rack share the cause.
     """
     if not table.groups:
         return []
@@ -757,7 +777,7 @@ def _slow_racks(
 def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
     """Return the verdict for a loss.
 
-    It means that the node is drained, measured again, or watched.
+    A node that fails is drained, an unproven one is measured again, and a degraded one is watched.
     """
     # Without other nodes to compare, the cause may be the environment.
     if slow.loss < policy.loss_fails or slow.alone or not slow.suspected:
@@ -770,9 +790,9 @@ def _weigh_floors(
 ) -> list[str]:
     """Weigh numbers below their floor against the numbers of other nights, and return remarks.
 
-    If a number with a warning is like its own past and like other nodes, the warning becomes a remark,
-    because part of a mixed fleet is always below a nominal value. A single measurement beyond the hard
-    bound is unproven if chance may explain it.
+    A warning becomes a remark if the number is like its own past and like other nodes. Some nodes of a
+    mixed fleet are always below a nominal value. A failure becomes unproven if only tonight's number is
+    beyond the bound, and chance may explain it.
     """
     warned: set[tuple[int, int]] = set()
     for made in floors:
@@ -896,7 +916,7 @@ def _node_verdicts(
 
 
 def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
-    """Yield the rows of findings. A finding on the whole fleet appears once, not once for each GPU."""
+    """Yield the indices of a node's findings, each finding on the whole fleet only once."""
     said = set()
     for row in rows:
         kind = (found.check[row], found.quantity[row])
@@ -910,10 +930,13 @@ def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator
 def _fleetwide(
     fleet: _Fleet, found: _Findings, judged: Integers, policy: AnomalyPolicy
 ) -> tuple[list[FleetFault], Bools]:
-    """Return findings on more than the allowed share of a SKU's nodes, and the rows concerned."""
+    """Return the faults that more than the allowed share of a SKU's nodes have.
+
+    The second value marks the findings that are such faults.
+    """
     if not len(found.owner):
         return [], np.zeros(0, bool)
-    # Count pairs and nodes separately, because a few pairs would vanish among many nodes.
+    # Count nodes separately from links and groups, which are few. Their share of all would be too small.
     family = fleet.sku.astype(np.int64) * 2 + fleet.is_node
     asked = np.bincount(family[judged], minlength=2 * len(fleet.skus))
     width = (len(fleet.quantities) + 1) * len(CHECKS) * 2
@@ -925,7 +948,7 @@ def _fleetwide(
     cells, counts = np.unique(pairs[0], return_counts=True)
     total = asked[cells // width]
     many = (counts >= policy.share_least) & (counts > policy.share * total)
-    # A missing reference is not a node's fault tonight.
+    # A missing reference is a gap of the inventory, so it is never reported as a fault of the fleet.
     many &= cells % width // 2 % len(CHECKS) != _REFERENCE
     faults = []
     for one, count, of in zip(cells[many], counts[many], total[many], strict=True):
@@ -990,7 +1013,7 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
             f"went from {quantity(base, what.unit)} to {quantity(value, what.unit)} ({percent(off)}) "
             f"within the nights compared{_duration_and_odds(int(found.nights[row]), odds)}"
         )
-    # The columns hold only the verdict, so each finding is judged again for its text.
+    # The columns have no text, so judge the number again to get the text of its reason.
     sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
     place = int(found.reference[row])
     if place < 0:
@@ -1001,18 +1024,18 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
 def _duration_and_odds(nights: int, odds: float) -> str:
     """Return how long a condition has lasted, and how rarely healthy hardware shows it."""
     lasted = f"{nights} night{'s' if nights > 1 else ''}"
-    # Beyond a million, the noise model is less certain than the number.
+    # The noise model is not exact enough for odds of more than a million.
     return f"; for {lasted}; a healthy node shows that in at most one night of {min(odds, 1e6):,.0f}"
 
 
 def quantity_name(what: Measured) -> str:
-    """Return the name of a quantity in reasons, which is its metric and the labels without hardware."""
+    """Return the metric of a quantity with its labels, except those that name hardware."""
     labels = [f"{name}={value}" for name, value in what.labels.items() if value != "*"]
     return " ".join([what.metric, *labels])
 
 
 def _unmeasured(fleet: _Fleet, found: _Findings, row: int) -> str:
-    """Return the GPUs of a node that lack a quantity of its other GPUs, if they are known."""
+    """Return the GPUs of a node that lack a number which its other GPUs have, as the end of a sentence."""
     owner, readings = int(found.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)
     there = set(readings.part[rows[readings.quantity[rows] == found.quantity[row]]].tolist())

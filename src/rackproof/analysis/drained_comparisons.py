@@ -1,7 +1,8 @@
-"""Find which comparisons of drained nodes' numbers a night made. No I/O.
+"""Find which comparisons of a drained node's numbers a night made. No I/O.
 
-Numbers are compared with the fleet and with their own past. A finding from a comparison ends only if the
-same comparison was made again. A new number alone is not enough.
+Job validate calls :func:`comparisons` with the numbers of tonight and of earlier nights. A drained node
+can have failed a comparison with the fleet or with its own past. Such a finding is over only if the same
+comparison was made again, so a new number alone is not enough.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ def comparisons(
 ) -> dict[str, frozenset[str]]:
     """Return tonight's comparisons by node, as ``fleet:METRIC`` and ``drift:METRIC``.
 
-    ``fleet:METRIC`` is listed if enough nodes of the SKU measured the number tonight. ``drift:METRIC``
-    is listed only if its check passes: tonight's value, relative to the median of the other nodes, is
-    not below its level before the drain. Nights after the drain are ignored, because the fault may have
-    affected them.
+    ``fleet:METRIC`` is listed if enough nodes of the SKU measured the metric tonight. ``drift:METRIC``
+    is listed if, in addition, the node is as fast as before its drain, relative to the median of the
+    other nodes. Nights since the drain are ignored, because the fault may have affected them.
 
     Args:
         readings: The numbers of tonight and of earlier nights.
@@ -56,10 +56,7 @@ def _comparisons_of(readings: Readings, node: int, drained: int, policy: Anomaly
 
 
 class _Series:
-    """Hold one quantity of a SKU's nodes.
-
-    The drained node's numbers are shares of the others'.
-    """
+    """Hold one quantity of a drained node, as shares of the median of the other nodes of its SKU."""
 
     def __init__(self, readings: Readings, rows: NDArray[np.bool_], node: int, sign: int) -> None:
         own = rows & (readings.node == node)
@@ -78,13 +75,13 @@ class _Series:
             self._share: Floats = share if sign > 0 else 1 / share if sign < 0 else share * np.nan
 
     def lacking(self, drained: int, policy: AnomalyPolicy) -> set[str]:
-        """Return the comparisons that were not made tonight, or that fail against the past."""
+        """Return the comparisons that were not made tonight, with ``drift`` if the node became slower."""
         fleet = policy.fleet
         tonight = np.unique(self._part[self._night == 0])
         if self._others + 1 < fleet.nodes_least or not len(tonight):
             return {"fleet", "drift"}
         known = [self._before(part, drained) for part in tonight]
-        # A new GPU has no past, but the node's other numbers have.
+        # A new GPU has no past, so the other GPUs of the node decide.
         is_new = [not len(one) for one in known]
         if all(is_new):
             return {"drift"}

@@ -1,20 +1,24 @@
-"""Find parts of a fleet that became slow or are slower than all others.
+"""Find parts of a fleet that became slow, or that are slower than all others.
 
-The rate of false alarms is limited. A number is modelled as the sum of three parts: the value of its
-group that night (SKU, firmware and rack have common conditions), the level of its own GPU, and noise with
-heavy tails. The group's median is subtracted, and the rest is tested in two ways:
+:mod:`rackproof.analysis.anomaly` calls :func:`find_slow_series` when job validate judges a night. The
+input is the numbers of one SKU, by part and night. The rate of false alarms stays within a budget
+(:class:`FleetPolicy`).
 
-* change: did the GPU become slower? A change is a step, a slope, or bad nights that come and go. The
-  GPU's own level is unknown and integrated out, so a GPU that was always 2.5 % slower than others is not
-  a finding.
-* level: is it slower than every healthy GPU of its kind? It is compared with the slowest few per cent of
-  the *other* nodes, with a margin, so a population of slower silicon is not a finding either.
+The model of a number is a sum of three parts: the common conditions of its group that night (SKU,
+firmware and rack), the level of its own GPU, and noise with heavy tails. The group's median is
+subtracted, and two tests examine the rest:
+
+* change: Did the GPU become slower? The change may be a step, a slope, or bad nights that come and go.
+  The GPU's own level is unknown, so the test averages over all levels. A GPU that was always 2.5 %
+  slower than others is therefore no finding.
+* level: Is the GPU slower than every healthy GPU of its kind? The limit is the level of the slowest few
+  per cent, with a margin. A number of GPUs with slower silicon is therefore no finding either.
 
 Each test gives an e-value, which is a likelihood ratio averaged over the possible forms of a fault. For
-healthy hardware, its mean is at most 1, so it exceeds 1/a in at most a share of a (Markov's inequality).
-Averages of e-values are e-values too, so each node has one e-value for any number of GPUs, metrics and
-kinds of fault. This makes a budget of false alarms possible. The scale and the tails of the noise are
-measured on the fleet itself.
+healthy hardware, its mean is at most 1. By Markov's inequality, it exceeds 1/a with a probability of at
+most a, and this gives the budget of false alarms. An average of e-values is an e-value, too. Each node
+therefore has one e-value, for any number of GPUs, metrics and kinds of fault. The scale and the tails of
+the noise are measured on the fleet itself.
 
 Sources: V. Vovk, R. Wang, E-values: calibration, combination and applications, Annals of Statistics 49
 (2021); K. Lange et al., Robust statistical modeling using the t distribution, JASA 84 (1989).
@@ -69,25 +73,24 @@ _FEW, _MANY = 200, 500
 class FleetPolicy:
     """Hold the budget of false alarms of a fleet's nights.
 
-    Losses are fractions of the reference value. ``false_alarms`` is the number of 1,000 healthy
-    node-nights that may fail. More of them may be suspected.
+    Losses are fractions of the reference value. Of 1,000 healthy node-nights, at most ``false_alarms``
+    may fail.
     """
 
     false_alarms: float = 0.1
     suspicions: float = 30.0
-    """Number of suspicions allowed for each false alarm. The suspected nodes are measured again."""
+    """Number of suspicions that are allowed for each false alarm. Suspected nodes are measured again."""
     watched: float = 300.0
-    """Number of warnings allowed for each false alarm. Such nodes are watched."""
+    """Number of warnings that are allowed for each false alarm. Such nodes are watched."""
     loss_fails: float = 0.025
     """Proven loss from which a node must be drained. A smaller loss is watched."""
     margin: float = 0.01
-    """Smallest margin by which a healthy GPU may be slower than the slowest of the others."""
+    """Smallest margin by which a healthy GPU may be below the slowest ones."""
     slowest: float = 0.03
-    """Share of the other nodes that counts as the slowest."""
+    """Share of all series that counts as the slowest."""
     tail: float = 3.5
-    """Extent of the tail of healthy levels beyond the slowest, in units of the distance between
-    these and four times as many.
-    """
+    """Distance by which healthy levels may be below the slowest ones. The unit is the distance between the
+    level of the slowest and the level of four times as many."""
     nights_least: int = 2
     """Smallest number of earlier nights with values that a series needs to be judged here."""
     nodes_least: int = 4
@@ -105,7 +108,8 @@ class SeriesTable:
     More is better, and NaN is a missing number.
 
     Attributes:
-        quantity, part, node: One entry per series.
+        value: The numbers, with a row per series and a column per night.
+        quantity, part, node: The index of each series' quantity, part and node.
         groups: The groups by firmware and then by rack, each with a number per series and night.
         twice: Whether tonight's number is the better of two measurements.
     """
@@ -122,14 +126,16 @@ class SeriesTable:
 class SlowSeries:
     """Describe a series that is slow tonight.
 
-    ``series`` is its row, and ``test`` is change or level.
-
     Attributes:
-        loss: The loss as a fraction of ``base``, the reference value.
-        nights: The number of nights that it has lasted, including tonight.
+        series: The row of the series in the table.
+        test: The test that found it, change or level.
+        loss: The loss as a fraction of ``base``.
+        base: The value that the part should have.
+        nights: The number of nights that the loss has lasted, including tonight.
         evidence: The e-value of its node.
-        proven, suspected: Whether the evidence is within the budgets; otherwise the series is only
-        watched.
+        proven: Whether the evidence is strong enough for the budget of false alarms.
+        suspected: Whether it is strong enough for the budget of suspicions. If not, the series is only
+            watched.
         alone: Whether there was no group to compare with. The conditions may then have changed instead
             of the hardware.
     """
@@ -147,11 +153,13 @@ class SlowSeries:
 
 @dataclass(frozen=True)
 class FleetFindings:
-    """Hold the findings.
+    """Hold the slow series of a SKU.
 
-    ``judged`` has the series that could be judged, and ``explained`` those whose number tonight may be
-    due to chance. Chance alone explains a number below its floor if only tonight's single measurement is
-    bad, and healthy hardware produces such a low number within the budget of false alarms.
+    Attributes:
+        slow: The slow series.
+        judged: Whether each series could be judged.
+        explained: Whether chance alone may explain the number of tonight. This is so if healthy hardware
+            has such a low number more often than the budget of false alarms allows.
     """
 
     slow: tuple[SlowSeries, ...]
@@ -161,9 +169,11 @@ class FleetFindings:
 
 @dataclass(frozen=True)
 class _Noise:
-    """Describe noise with Student's t distribution.
+    """Describe the noise of series by Student's t distribution.
 
-    It has the scale of each series as a fraction, and the degrees of freedom.
+    Attributes:
+        scale: The scale of each series, as a fraction.
+        freedom: The degrees of freedom.
     """
 
     scale: Floats
@@ -181,7 +191,7 @@ class _Noise:
     def log_collapse(self, fallen: Floats, scale: Floats) -> Floats:
         """Return the log density of numbers that dropped by :data:`_COLLAPSE` or more.
 
-        It is a Pareto density, so that no size is excluded, in the units of :meth:`log_density`.
+        It is a Pareto density, which allows every size, in the units of :meth:`log_density`.
         """
         size = np.log(_COLLAPSE) - 2 * np.log(np.maximum(fallen, _COLLAPSE))
         density: Floats = np.where(fallen >= _COLLAPSE, size + np.log(scale) - self.log_height, _NEVER)
@@ -194,10 +204,10 @@ class _Noise:
         return lgamma(half + 0.5) - lgamma(half) - log(self.freedom * pi) / 2
 
     def log_tail(self, scales: Floats) -> Floats:
-        """Return a logarithmic upper bound of the one-sided probability of a number so many scales away.
+        """Return an upper bound of the probability of a number that is so many scales away on one side.
 
-        It is the integral of t's density times x / scales. At relevant distances, it is nearly the
-        probability itself.
+        The result is a logarithm. The bound is the integral of t's density times x / scales. At
+        relevant distances, it is nearly the probability itself.
         """
         freedom, away = self.freedom, np.maximum(np.nan_to_num(scales), 1.0)
         bound = self.log_height - np.log(away) + log(freedom / (freedom - 1))
@@ -219,7 +229,7 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
         kind = _compare_kind(table, np.flatnonzero(table.quantity == quantity), policy)
         if kind is not None:
             kinds.append(kind)
-    # Examine each metric alone first. Metrics are only combined in the evidence for a GPU and a node.
+    # Examine each metric alone first. Combine metrics later, in the evidence for a GPU and for a node.
     judged = np.zeros(len(table.value), bool)
     drops = np.full((len(table.value), 2), np.nan)
     for kind in kinds:
@@ -234,16 +244,17 @@ def find_slow_series(table: SeriesTable, policy: FleetPolicy | None = None) -> F
     tests = _tests(table)
     for kind in kinds:
         least = np.log(_allowed(policy) / tests[kind.rows])
-        # The probability of two low measurements by chance is the product of both probabilities.
+        # If both of two measurements are low by chance, their probabilities are multiplied.
         explained[kind.rows] &= np.where(table.twice[kind.rows], 2, 1) * kind.log_chance() >= least
     slow = tuple(_slow_by_node(table, evidence, families, policy)) if table.value.shape[1] > 1 else ()
     return FleetFindings(slow, judged, explained)
 
 
 def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
-    """Return the racks as if each were a node.
+    """Return a table with one series per rack and quantity, as if each rack were a node.
 
-    Their numbers are medians, as fractions of the night's overall median.
+    The number of a rack is the median of its nodes, as a fraction of the night's overall median. Racks
+    with too few nodes are left out.
 
     Args:
         table: The series of a SKU, in groups.
@@ -278,7 +289,7 @@ def _allowed(policy: FleetPolicy) -> float:
 
 
 def _tests(table: SeriesTable) -> Integers:
-    """Return for each series the number of series of its node. The evidence is averaged over them."""
+    """Return, for each series, how many series of its node were measured tonight."""
     tonight = np.isfinite(table.value[:, -1])
     series = np.bincount(table.node[tonight], minlength=int(table.node.max(initial=0)) + 1)
     return np.maximum(series, 1)[table.node].astype(np.int32)
@@ -288,14 +299,17 @@ def _tests(table: SeriesTable) -> Integers:
 class _Kind:
     """Hold the series of one quantity, compared with their groups.
 
-    ``rows`` are their rows in the table.
-
     Attributes:
-        own: The residuals, as fractions of ``middle``.
-        weather: The common conditions that were subtracted from tonight's numbers.
-        drops: How far tonight, and the last three nights, are below the earlier nights, in scales of
-            noise.
-        alone: Whether there was no group.
+        rows: The rows of the series in the table.
+        judged: Whether each series has enough nights.
+        low: Whether each series seems lower than before or than the bound, and needs the likelihoods.
+        own: The numbers without the medians of their groups, as fractions of ``middle``.
+        weather: The medians that were subtracted from tonight's numbers.
+        middle: The median of all numbers.
+        bound: The lowest healthy level.
+        drops: The difference of tonight to the earlier nights, and of the last three nights to the first
+            half of the nights, in scales of noise. A negative difference is a loss.
+        alone: Whether there was no group large enough.
     """
 
     rows: Indices
@@ -310,7 +324,7 @@ class _Kind:
     alone: bool
 
     def log_chance(self) -> Floats:
-        """Return the log of an upper bound of the probability that healthy hardware is as low as tonight."""
+        """Return the log of an upper bound for the probability that healthy hardware is as low as tonight."""
         earlier = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
         # With fewer earlier nights, the level from which the number dropped is less certain.
         return self.noise.log_tail(-self.drops[:, 0] / np.sqrt(1 + 1 / earlier))
@@ -325,14 +339,14 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
     if middle == 0:
         return None
     with np.errstate(over="ignore"):
-        # Limit the values. No real measurement is beyond these limits, and nothing may overflow.
+        # Limit the values, so that nothing overflows. No real measurement exceeds these limits.
         value = np.clip(value / middle, -_FARTHEST, _FARTHEST)
     own, alone = _residuals(value, table.node[rows], [one[rows] for one in table.groups], policy)
     known = np.isfinite(own)
     noise = _measure_noise(own, policy)
     bound = _slowest_of_others(own, table.node[rows], policy)
     judged = known[:, -1] & (known[:, :-1].sum(axis=1) >= policy.nights_least)
-    # This is cheap for all series. Only numbers that seem lower than before need the likelihoods.
+    # These differences are cheap. Compute the likelihoods only for numbers that seem low.
     tonight = own[:, -1] - row_medians(own[:, :-1])
     late = row_medians(own[:, -3:]) - row_medians(own[:, : max(own.shape[1] // 2, 1)])
     moves = np.maximum(policy.slowest_moves, noise.scale)
@@ -355,10 +369,12 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
 
 @dataclass(frozen=True)
 class _Family:
-    """Hold series that one fault may slow down together, which are those of a GPU or of a node.
+    """Group the series that one fault may slow down together, by GPU or by node.
 
-    ``key`` has one entry per series. Correlated series count once. ``alike`` is the usual correlation of
-    two series.
+    Attributes:
+        key: The GPU or node of each series.
+        alike: The usual correlation between two series of a group. The evidence of correlated series is
+            not counted twice.
     """
 
     key: Integers
@@ -368,7 +384,7 @@ class _Family:
     def of(cls, table: SeriesTable, kinds: Sequence[_Kind], key: Integers) -> _Family:
         """Return the family with its correlation.
 
-        It is measured on signs, which a fault of a few series hardly changes.
+        The correlation is computed from signs, because a fault of a few series hardly changes them.
         """
         nights = table.value.shape[1]
         sums = np.zeros((int(key.max(initial=0)) + 1) * nights)
@@ -406,13 +422,14 @@ class _Family:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Hold the log evidence for series that are suspicious alone or together.
+    """Hold the evidence for the series that are suspicious alone or together, as logarithms.
 
     Attributes:
-        rows: The series.
-        kind, place: The positions of the series among the kinds.
+        rows: The rows of the series in the table.
+        kind, place: The kind of each series, and its place in the kind.
         change: The evidence for each hypothesis of a change.
-        shares: The logarithms of the weights of the hypotheses.
+        level: The evidence for a low level.
+        shares: The weights of the hypotheses.
     """
 
     kinds: Sequence[_Kind]
@@ -451,12 +468,12 @@ class _Evidence:
         )
 
     def of_changes(self, rows: NDArray[np.intp]) -> Floats:
-        """Return the evidence that each of some series has changed, without its neighbours."""
+        """Return the evidence that each of some series has changed, from its own numbers alone."""
         evidence: Floats = _log_sum(self.change[rows] + self.shares)
         return evidence
 
     def of_series(self, rows: NDArray[np.intp]) -> Floats:
-        """Return the evidence for change and level of each of some series, without its neighbours."""
+        """Return the evidence that each of some series is slow, from its own numbers alone."""
         evidence: Floats = np.logaddexp(self.of_changes(rows) + np.log(0.8), self.level[rows] + np.log(0.2))
         return evidence
 
@@ -466,7 +483,7 @@ def _residuals(
 ) -> tuple[Floats, bool]:
     """Return the numbers minus their groups' medians, and whether there was no group."""
     own = value.copy()
-    # Begin with the coarse groups. For each finer group, subtract only its own remaining difference.
+    # Begin with the whole SKU. Each finer group then subtracts only what the coarser ones left.
     everybody = np.zeros(own.shape, np.int32)
     alone = True
     for group in (everybody, *groups):
@@ -474,16 +491,16 @@ def _residuals(
         for night in range(own.shape[1]):
             enough[:, night] = _subtract_medians(own[:, night], group[:, night], node, policy.nodes_least)
         alone &= not enough[:, -1].any()
-        # Before its group had its own median, the series was not comparable.
+        # A series that changed its group is comparable only if both groups have a median of their own.
         moved = (group != group[:, -1:]) & ~(enough & enough[:, -1:])
         own[moved] = np.nan
     return own, alone
 
 
 def _subtract_medians(column: Floats, group: Integers, node: Integers, least: int) -> Bools:
-    """Subtract its group's median from each number if the group has enough nodes.
+    """Subtract the median of its group from each number, if the group has enough nodes.
 
-    Return where this was done.
+    Return from which numbers it was subtracted.
     """
     known = np.flatnonzero(np.isfinite(column))
     enough = np.zeros(len(column), bool)
@@ -509,11 +526,11 @@ def _subtract_medians(column: Floats, group: Integers, node: Integers, least: in
 
 
 def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
-    """Return the night-to-night noise of all series of the kind, or of a noisier series.
+    """Return the noise from night to night, with a larger scale for series that are noisier.
 
-    It is measured on differences, so that a series that has changed hardly counts. Differences are taken
-    between successive nights and over half of the nights. The larger one is used, because noise may last
-    several nights.
+    The noise is measured on differences between nights, so that a series that has changed hardly counts.
+    One difference is between successive nights, the other over half of the nights. The larger one is
+    used, because noise may last several nights.
     """
     nights = own.shape[1]
     scale, freedom = 0.0, _TAILS[-1][0]
@@ -538,14 +555,14 @@ def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
     own_scale = np.zeros(len(own))
     if noisy.any():
         own_scale[noisy] = np.nanmedian(steps[noisy], axis=1) / _TAILS[0][1]
-    # This is limited. Otherwise, a series that comes and goes would excuse itself.
+    # Limit a series' own noise. Otherwise, bad nights that come and go would count as noise.
     return _Noise(np.clip(own_scale, scale, 2 * scale), freedom)
 
 
 def _fitting_freedom(ratio: float) -> int:
     """Return the degrees of freedom of noise with this ratio of 95 % quantile to median.
 
-    For safety, a tenth is added to the ratio.
+    The ratio is taken a tenth larger, because too light tails would cause false alarms.
     """
     fitting = [freedom for freedom, at_half, at_most in _TAILS[1:] if at_most / at_half >= 1.1 * ratio]
     heaviest, usual = _TAILS[:2]
@@ -553,14 +570,21 @@ def _fitting_freedom(ratio: float) -> int:
 
 
 def _freedom_known(numbers: int) -> int:
-    """Return the lightest tails to assume with this number of values. Few values include no rare ones."""
+    """Return the most degrees of freedom to assume for this number of values.
+
+    Few values contain no rare ones, so they do not show whether the tails are light.
+    """
     if numbers < _FEW:
         return _FEW_FREEDOM
     return _FEW_FREEDOM + 2 if numbers < _MANY else _TAILS[-1][0]
 
 
 def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floats:
-    """Return the lowest healthy level for each series, from other nodes and with a margin."""
+    """Return the lowest healthy level, which is the same for all series.
+
+    It is a margin below the slowest few per cent of the series. At least one whole node is skipped, so
+    that a slow node does not lower the bound.
+    """
     level = row_medians(own)
     known = np.flatnonzero(np.isfinite(level))
     bound = np.full(len(own), -np.inf)
@@ -568,7 +592,7 @@ def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floa
         return bound
     order = known[np.argsort(level[known], kind="stable")]
     largest = int(np.bincount(node[known]).max())
-    # One node with all of its GPUs, and two more GPUs, may be slow without hiding each other.
+    # All series of one node, and two more series, may be slow and do not lower the bound.
     place = min(max(int(policy.slowest * len(order)), largest + 2), max(len(order) // 4, 1), len(order) - 1)
     slowest = float(level[order[place]])
     tail = policy.tail * (float(level[order[min(4 * place, len(order) // 2)]]) - slowest)
@@ -597,9 +621,9 @@ def _weights(nights: int) -> Floats:
 
 
 def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
-    """Return the log-likelihood ratio of each hypothesis to no change, for each series.
+    """Return the log-likelihood ratio of each hypothesis to no change, with a row per series.
 
-    The earlier level of a series is unknown, so every level of the grid is equally likely.
+    The earlier level of a series is unknown, so all levels of the grid are equally likely.
     """
     series, nights = own.shape
     most = max(_LOSSES)
@@ -617,7 +641,7 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
     sums = np.concatenate([np.zeros((series, 1, likely.shape[2])), np.cumsum(likely, axis=1)], axis=1)
     none = _log_sum(sums[:, -1, most:])
     columns: list[Floats] = []
-    # With sums over nights, each first night is a difference of two sums.
+    # With these sums over nights, the likelihood since any night is a difference of two sums.
     for loss in _LOSSES:
         here, there = slice(most, None), slice(most - loss, most - loss + size)
         since = sums[:, 1:-1, here] + sums[:, -1:, there] - sums[:, 1:-1, there]
@@ -626,7 +650,7 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
         for first in sorted({0, nights // 2}):
             columns.append(_log_sum(_slope_likelihood(likely, first, loss, most, size)))
     for loss in _LOSSES:
-        # Nights may come and go, so each night is good or bad with equal probability.
+        # Bad nights may come and go, so each night is good or bad with equal probability.
         either = np.logaddexp(likely[:, :, most:], likely[:, :, most - loss : most - loss + size])
         columns.append(_log_sum(either.sum(axis=1) - nights * np.log(2.0)))
     collapsed = noise.log_collapse(-distance[:, :, most:], noise.scale[:, None, None])
@@ -637,7 +661,7 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
 
 
 def _collapse_likelihoods(likely: Floats, collapsed: Floats) -> list[Floats]:
-    """Return the likelihoods of a loss of any size from each night on, and of a recurring one."""
+    """Return the log-likelihoods of a loss of any size since each night, and of one that comes and goes."""
     healthy, since = np.cumsum(likely, axis=1), np.cumsum(collapsed, axis=1)
     steps = _log_sum(healthy[:, :-1] + since[:, -1:] - since[:, :-1])
     either = np.logaddexp(likely, collapsed) - np.log(2.0)
@@ -645,7 +669,7 @@ def _collapse_likelihoods(likely: Floats, collapsed: Floats) -> list[Floats]:
 
 
 def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: int) -> Floats:
-    """Return the likelihood of a loss that increases evenly from a night on, for each level of the grid."""
+    """Return the log-likelihood of a loss that grows evenly since a night, for each level of the grid."""
     nights = likely.shape[1]
     total = np.zeros((len(likely), size))
     for night in range(nights):
@@ -655,9 +679,8 @@ def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: in
 
 
 def _level_evidence(own: Floats, twice: Bools, bound: Floats, noise: _Noise) -> Floats:
-    """Return the log-likelihood ratio of a level below the bound to the bound."""
-    # Compare with the bound, because it is the healthy level that is hardest to distinguish from a slow
-    # one.
+    """Return the log-likelihood ratio of a level below the bound to a level at the bound."""
+    # Of all healthy levels, the bound is the hardest to distinguish from a slow one.
     known = np.isfinite(own)
     weight = known.astype(np.float64)
     weight[twice, -1] *= 2.0
@@ -699,8 +722,8 @@ def _slow_by_node(
 def _node_evidence(
     evidence: _Evidence, some: Indices, own: Floats, families: Sequence[_Family], tests: int
 ) -> float:
-    """Return a node's evidence, averaged over its series, its GPUs, and the whole node."""
-    # Members that were not suspicious have weight 0 but still count in the divisor.
+    """Return a node's log evidence, averaged over its series, its GPUs, and the whole node."""
+    # Series that were not suspicious add no evidence, but the average is over them, too.
     single = float(_log_sum(own[None, :])[0]) - np.log(tests)
     shares = [np.log(0.6) + single]
     for family in families:
@@ -710,7 +733,7 @@ def _node_evidence(
         members = np.bincount(place)
         joint *= family.weight(members)[:, None]
         each = _log_sum(joint + evidence.shares)
-        # Number of families if all were as large as these.
+        # Estimate the number of GPUs (or nodes), including those that were not suspicious.
         count = max(tests / members.mean(), 1.0)
         shares.append(np.log(0.2) + float(_log_sum(each[None, :])[0]) - np.log(count))
     return float(_log_sum(np.array([shares]))[0])
@@ -755,7 +778,7 @@ def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[fl
     if shape == "slope":
         third = max(own.size // 5, 2)
         return *_medians(own[: first + third], own[-third:]), int(np.isfinite(own[first:]).sum())
-    # Up to half of the nights may be bad, so the median would have no meaning.
+    # Up to half of the nights may be bad, so the median may be a bad night.
     good = float(np.nanquantile(own, 0.75))
     bad = own < good - loss / 2
     return *_medians(own[~bad], own[bad]), int(bad.sum())
@@ -786,7 +809,7 @@ def _upper_quartiles(table: Floats) -> Floats:
 
 
 def row_medians(table: Floats) -> Floats:
-    """Return the median of each row without NaNs, or NaN for an empty row (``nanmedian`` is slow on rows)."""
+    """Return the median of each row without NaNs, or NaN for an empty row. ``nanmedian`` is too slow."""
     ordered = np.sort(table, axis=1)
     count = np.isfinite(ordered).sum(axis=1)
     if not ordered.shape[1]:

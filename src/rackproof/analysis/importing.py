@@ -1,10 +1,12 @@
-"""Read logs from elsewhere as runs, and mark these ``imported``.
+"""Read logs from elsewhere as runs that are marked ``imported``.
 
-This module writes no file. :mod:`rackproof.jobs.bench.import_logs` stores such runs in a results folder.
+Job bench stores such runs (:mod:`rackproof.jobs.bench.import_logs`), and ``rackproof compare`` and
+``parse`` read them without storing them. The input is log files and folders of them. This module only
+reads.
 
-Only the log of such a run is known, so its verdict is whether the run ended well, not whether it was
-fast. The table :data:`IMPORT_EVIDENCE` lists what a log must contain beside a start and an end, because
-two lines prove no run. Importing the same log again gives the same run.
+Only the log of such a run is known. Its verdict is therefore whether the run ended well, and its speed
+is not judged. A start and an end alone prove no run, so :data:`IMPORT_EVIDENCE` lists what else a log
+must contain. If the same log is imported again, the result is the same run.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ SPEED_NOT_JUDGED = "imported: speed not judged: no SKU named"
 IMPORTED_FROM = "imported from "
 """Beginning of an imported run's description. The path of the log follows."""
 
-# Files with these names are logs even if they are empty or garbage. If a broken result were omitted, the
-# set of results would look better than it is.
+# A file with such a name is a log, even if it is empty or garbage. If broken logs were left out, the set
+# of results would look better than it is.
 _LOG_SUFFIXES = (".log", ".out", ".err")
 _LOG_PREFIXES = ("result_", "slurm-")
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
@@ -169,7 +171,7 @@ def _is_log_by_name(path: Path) -> bool:
 
 
 def _is_emptied(path: Path) -> bool:
-    """Return whether a text file has only blanks, or zero bytes from a crash. Then a log was lost."""
+    """Return whether a text file has only blanks or zero bytes, as a crash leaves them in a log."""
     if path.suffix.lower() != ".txt":
         return False
     with path.open("rb") as stream:
@@ -207,7 +209,7 @@ def _parse_moment(text: str) -> datetime | None:
 
 
 def judged_alone(log: ParsedLog) -> ParsedLog:
-    """Return a log with findings about the evidence that it lacks as the only proof of a run."""
+    """Return a log with findings about the evidence that it lacks if it is read alone, without a plan."""
     return log if log.verdict.gates else _with_findings(log, _lacking(PARSE_EVIDENCE, log))
 
 
@@ -233,7 +235,7 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
     found = _lacking(IMPORT_EVIDENCE, log)
     ended = _ended(log)
     if not old and ended is None:
-        # A file's own time is the time of its last copy.
+        # The time of the file does not help, because a copy of a log has a new one.
         message = (
             "the log states no date of its own: whether it shows a machine of today is not known; "
             "where its age is known, import it with --old"
@@ -253,7 +255,7 @@ def _ended(log: ParsedLog) -> datetime | None:
 
 
 def _wrong_age(ended: datetime, now: datetime) -> str | None:
-    """Return a description of the problem with the time of a log, or None."""
+    """Return why the end of a run makes its log no evidence about a current machine, or None."""
     if ended > now + CLOCK_SLACK:
         return f"the run ended on {ended:%Y-%m-%d}, which is still to come: that clock was wrong"
     if ended < now - MAX_AGE:
@@ -336,15 +338,15 @@ def _reasons(log: ParsedLog) -> tuple[str, ...]:
 
 
 def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
-    """Return the point of a matrix in a log.
+    """Return the parameters that a log states.
 
-    It is the batch and, for tf_cnn_benchmarks, all printed values.
+    These are the batch size, and more values in the logs of Rackproof's workloads and tf_cnn_benchmarks.
     """
     tags = log.tags
     point: dict[str, str | int | float | bool | None] = {}
     point |= _numbers(tags, {"batch_size": "global_batch_size"})
     if log.format == "mllog" and "batch_per_gpu" in tags:
-        # This is Rackproof's own workload, started by hand or, on several nodes, by srun.
+        # Only Rackproof's own workloads log this tag.
         point |= _numbers(tags, {name: name for name in ("batch_per_gpu", "gpus", "processes", "nodes")})
     if log.format == "tf_cnn":
         point |= _numbers(tags, {"batch_per_gpu": "batch_size_per_device", "gpus": "devices"})
@@ -386,7 +388,7 @@ def check_place(place: Path) -> None:
 
 
 def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
-    """Yield a run for every log among files, as an import would make it. Nothing is written.
+    """Yield a run for every log among files, as an import would make it, without storing it.
 
     Args:
         files: The logs and folders of logs.
@@ -463,8 +465,8 @@ def read_runs(
 
 
 def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
-    # The id depends on the content. The same log from anywhere is the same run, but a copy beside it is
-    # another run.
+    # The id depends on the content, so that the same log from another place is the same run. ``copy``
+    # distinguishes several copies in one import.
     started = _moment(log, "started", "start_time", "submission_start")
     stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
     return f"{stamp}{slug(benchmark) or 'run'}-{text_digest(entry.sha256, str(copy))[:12]}"
@@ -476,7 +478,7 @@ def text_digest(*parts: str) -> str:
 
 
 def _with_duplicate(run: Run, other: str) -> Run:
-    """Return a run as unproven because its log is a copy. Two systems never write identical logs."""
+    """Return a run with a finding that its log is a copy. Two runs never write identical logs."""
     message = f"byte for byte the same log as {sanitize(other, 300)}: a copy proves nothing"
     finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
     verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN

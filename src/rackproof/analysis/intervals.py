@@ -1,6 +1,7 @@
 """Compute confidence intervals over repeats, for a mean and for the ratio of two means.
 
-No random numbers are used, so the same repeats give the same interval. One repeat has no interval.
+The comparison of systems and the scaling efficiency call these functions with the values of repeated
+runs. The same repeats always give the same interval. One repeat has no interval.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 def mean_half_width(values: Sequence[float], confidence: float) -> float | None:
-    """Return half the width of the t interval of a mean, in the values' unit, or ``None`` for one value."""
+    """Return half the width of a mean's t interval, in the values' unit, or ``None`` for fewer than two."""
     if len(values) < 2:
         return None
     width = t_quantile((1 + confidence) / 2, len(values) - 1)
@@ -40,8 +41,8 @@ def mean_half_width(values: Sequence[float], confidence: float) -> float | None:
 def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence: float) -> float | None:
     """Return half the width of the interval of ``mean(values) / mean(base)``, as a fraction of the ratio.
 
-    The interval is Welch's. The relative variances of the two means add up, their degrees of freedom
-    follow Welch and Satterthwaite, and a t quantile gives the width. To first order, it is the t
+    This is Welch's interval. It adds the relative variances of the two means, and takes the degrees of
+    freedom of Welch and Satterthwaite. A t quantile then gives the width. To first order, it is the t
     interval of the ratio's logarithm.
 
     Args:

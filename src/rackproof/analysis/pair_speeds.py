@@ -1,6 +1,7 @@
-"""Judge nodes that reduced together. No I/O.
+"""Judge nodes that ran an all-reduce together. No I/O.
 
-Their log, floors, and a comparison with other pairs decide.
+Job validate calls this module for the pairs of a night, and job reimage for the acceptance of a node.
+The input is the log of the pair's job, the references of its SKU, and the bandwidths of other pairs.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ FABRIC_METRIC = "fabric_busbw"
 
 
 def parse_section(section: Section) -> ParsedLog:
-    """Return a program's log, parsed."""
+    """Parse the log that a program wrote into its section of a job's output."""
     return logs.parse(BytesIO(section.text.encode()), format="mllog")
 
 
 def read_pair(nodes: tuple[str, ...], done: JobResult, references: Sequence[SkuReference]) -> PairResult:
-    """Return findings on nodes that reduced together.
+    """Return the result of nodes that ran an all-reduce together.
 
-    Wrong values, a hang, and a value below a floor fail.
+    It fails if sums are wrong, if the job did not end well, or if a speed is below a floor.
     """
     if done.how != "ok":
         return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
@@ -56,10 +57,10 @@ def _named(log: ParsedLog, name: str) -> list[Measurement]:
 def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
     """Return why a log proves no bandwidth, or "" if it does."""
     wrong = _named(log, "wrong_values")
-    # Check this first, because a log that is cut off after a wrong sum has still shown the wrong sum.
+    # Check this first. A wrong sum is a failure, even if the log was cut off after it.
     if any(measurement.value != 0 for measurement in wrong):
         return "sums of values were wrong"
-    # Without a count of wrong values, the sums are unchecked, and a fast wrong sum proves nothing.
+    # Without a count of wrong values, the sums were not checked, so the speed proves nothing.
     if log.verdict is not Verdict.PASS or not speeds or not wrong:
         return "its log proves nothing: cut off, or nothing measured"
     if any(not speed.finite or speed.value <= 0 for speed in speeds):
@@ -86,10 +87,11 @@ def _judge_speeds(
 def compare_pairs(
     results: Sequence[PairResult], before: Sequence[float] = (), policy: AnomalyPolicy | None = None
 ) -> tuple[PairResult, ...]:
-    """Return the results, and fail those far below the others, by robust z and by distance.
+    """Return the results, with those marked as failed that are far below the others.
 
-    Tonight's pairs are compared with each other and, if there are too few, also with those of earlier
-    nights. If there are still too few, a speed without a floor is compared with nothing.
+    A pair is far below if both its robust z and its relative distance exceed their limits. If tonight
+    has too few pairs, pairs of earlier nights are added. If there are still too few, the results are
+    returned unchanged.
 
     Args:
         results: The results of tonight.
@@ -117,17 +119,17 @@ def _compare_pair(
     if bandwidth is None:
         return result
     off = (bandwidth - middle) / middle
-    # Require both. In a uniform fleet, a large z may be a hundredth, and in a noisy one, any distance
-    # may be noise.
+    # Require both limits. In a uniform fleet, a large z may be a loss of one per cent. In a noisy fleet,
+    # a large loss may be noise.
     if (bandwidth - middle) / spread >= policy.outlier_z or off >= policy.outlier_fails:
-        # A floor's finding (for example too good to be true) is not taken back.
+        # Keep the verdict of a floor, such as "too good to be true".
         return result if result.speed is not None else result.model_copy(update={"speed": Verdict.PASS})
     text = f"{result.text} is {percent(off)} off the median of {whose}, {quantity(middle, 'GB/s')}"
     return result.model_copy(update={"passed": False, "text": text, "speed": Verdict.FAIL})
 
 
 def _pair_bandwidth(result: PairResult) -> float | None:
-    """Return the bandwidth to compare. More than two nodes share more links, and are not a pair."""
+    """Return the bandwidth of a pair that passed, or None. Larger groups share more links."""
     return result.value if result.passed and len(result.nodes) == 2 else None
 
 
@@ -136,6 +138,6 @@ def _pair_bandwidths(results: Iterable[PairResult]) -> list[float]:
 
 
 def earlier_bandwidths(past: Sequence[ProbeNight], names: Collection[str]) -> list[float]:
-    """Return the bandwidths of some nodes' pairs in the nights of drift, in GB/s."""
+    """Return the bandwidths in GB/s of earlier pairs of these nodes, from the nights used to compare."""
     nights = past[: AnomalyPolicy().nights]
     return _pair_bandwidths(pair for night in nights for pair in night.pairs if set(pair.nodes) <= set(names))

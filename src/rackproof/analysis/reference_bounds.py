@@ -1,7 +1,8 @@
-"""Propose references with bounds from the noise of repeated runs on healthy machines.
+"""Propose references with bounds, from the noise of repeated runs on healthy machines. No I/O.
 
-A bound that is too close causes false alarms for healthy machines. A bound that is too wide finds
-nothing. Both figures come from the same runs, so they are computed here together.
+``rackproof references`` calls :func:`propose_references` with recorded runs of one SKU. Each proposal has
+the bound, and the smallest loss that the bound finds. A close bound causes false alarms on healthy
+machines, and a wide bound misses faults.
 """
 
 from __future__ import annotations
@@ -16,18 +17,17 @@ from rackproof.analysis.representative import DEVICE_LABELS
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 
 FEWEST_RUNS = 5
-"""Number of runs from which a spread is computed. The range of five values contains nine tenths of later
-ones."""
+"""Number of runs that a spread needs. About nine tenths of later values lie in the range of five values."""
 TIGHTEST = 0.03
 """Smallest bound. Power, clocks and cooling of healthy GPUs differ by this much between hosts."""
 TIGHTEST_OF_FEW = 0.05
-"""Smallest bound for runs on one or two machines. A third pair of H100 was 3.4 % below two that agreed."""
+"""Smallest bound for runs on one or two machines. Two pairs of H100 agreed, and a third was 3.4 % slower."""
 MACHINES = 3
-"""Number of machines from which the spread includes differences between machines."""
+"""Number of machines that it takes to see the differences between machines."""
 WIDEST = 0.15
-"""Largest bound. A wider one would find no relevant fault."""
+"""Largest bound. A wider one would miss most faults."""
 FASTER = 0.25
-"""Largest plausible excess over a reference. Beyond it, the measurement differs, not the machine."""
+"""Largest plausible excess over a reference. A larger one means that something else was measured."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
 """Labels that identify one of several equal parts; `device` distinguishes a processor from a GPU."""
 _BAD = (Verdict.FAIL, Verdict.UNPROVEN)
@@ -55,8 +55,8 @@ class ProposedReference(Record):
     bound: float
     """Largest loss of a later value relative to this one, as a fraction."""
     smallest_loss: float
-    """Loss from which the best of the values is beyond the bound, as a fraction. A smaller loss may
-    remain unnoticed."""
+    """Loss, as a fraction, that takes even the best of the values beyond the bound. A smaller loss may pass
+    unnoticed."""
     objection: str = ""
     """Reason why these runs give no reference, or empty."""
 
@@ -67,8 +67,8 @@ def propose_references(
     """Return a proposed reference for each speed that the benchmarks of repeated runs judge.
 
     Args:
-        runs: The runs of healthy machines of one SKU. A run with an objection is left out, unless it
-            only lacks references.
+        runs: The runs of healthy machines of one SKU. A run with a fault is left out. A run that only
+            lacks references is used.
         bound: The required bound, as a fraction. None means twice the spread, but at least
             :func:`tightest_bound`.
         fewest_runs: The number of runs that a quantity needs.
@@ -111,10 +111,10 @@ def _lacks_reference(one: Judgement) -> bool:
 
 
 def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
-    """Return the labels of measurements that were judged without a bound in the definition, by metric."""
+    """Return the labels of the measurements whose speed was judged, by metric."""
     judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for one in run.judgements:
-        # A rule's own bound is at the value itself, because it checks quality.
+        # A rule about quality has a bound of 0, which is the target itself. It is no speed.
         edges = (one.reference.low, one.reference.high) if one.reference else ()
         if 0 not in edges:
             judged[one.metric].append(one.labels)
@@ -145,11 +145,11 @@ def _proposed(
 ) -> ProposedReference:
     benchmark, parameters, metric, unit, labels = key
     low, high, middle = min(values), max(values), median(values)
-    # Around 0, there is no fraction, so assume the largest noise.
+    # A median of 0 has no fractions, so assume a spread that is too large for any reference.
     spread = (high - low) / middle if middle > 0 else 1.0
     tightest = tightest_bound(len(sources[1]))
     bound = asked if asked is not None else max(tightest, math.ceil(200 * spread - 1e-9) / 100)
-    # The healthy value that is furthest from the bound.
+    # This is for the best healthy value, which is furthest from the bound.
     higher = direction is Direction.HIGHER
     loss = 1 - middle * (1 - bound) / (high or 1) if higher else middle * (1 + bound) / (low or 1) - 1
     return ProposedReference(

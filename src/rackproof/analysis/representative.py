@@ -1,4 +1,8 @@
-"""Choose the measurement that represents several of the same name in a headline, comparison or mean."""
+"""Choose the measurement that represents several of the same name. No I/O.
+
+Reports call :func:`pick_representative` for a run's headline number, and comparisons of systems for the
+value of a run. The input is the measurements of one run with the same name.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,11 @@ SIZE_LABEL = "size_bytes"
 
 
 def pick_representative(group: Sequence[Measurement]) -> Measurement:
-    """Return the measurement that represents all of a name. It is never better than the others justify.
+    """Return the measurement that represents all measurements of one name.
 
-    Of several devices, it is the worst, and of several message sizes, the largest. Of several kinds
-    (number formats), it is the best if higher is better. Values that are not numbers come first.
+    If one is NaN or infinite, it is returned. Otherwise, only the largest message size counts, and the
+    worst device of each kind (such as a number format). If higher is better, the best kind is returned,
+    and else the worst.
     """
     group = _largest_size(group)
     for measurement in group:
@@ -50,7 +55,6 @@ def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
 
 
 def _is_size(measurement: Measurement) -> bool:
-    # Allow fewer than 18 digits. A size beyond 64 bits is invalid, and int() refuses thousands of
-    # digits.
+    # More digits may not fit into 64 bits, and int() refuses thousands of digits.
     text = measurement.labels.get(SIZE_LABEL, "")
     return text.isascii() and text.isdigit() and len(text) < 18

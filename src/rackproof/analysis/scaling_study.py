@@ -1,8 +1,10 @@
-"""Turn runs of several sizes into a study. No I/O.
+"""Turn runs of one benchmark on different numbers of devices into a scaling study. No I/O.
 
-A study has rates, scaling efficiency, accuracy, and causes of bad points. It depends only on records;
-:mod:`rackproof.report.study` makes the tables. This module gives no verdicts. A run that shows a failure
-has a row, but no efficiency is computed from it.
+Reports call :func:`studies` with recorded runs, and make tables and charts from the result
+(:mod:`rackproof.report.study`). A study has the rate, the scaling efficiency and the accuracy of each
+size. For a size that scales badly, it has the causes that the samples of its runs show.
+
+A run that shows a failure has a row, but its rate does not count.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ SIZES = frozenset({"gpus", "nodes", "processes"})
 _NOT_THE_POINT = SIZES | {"seed"}
 
 WAITING = 0.10
-"""Share of time without work from which a device counts as starved."""
+"""Share of time without work from which a device counts as waiting."""
 EXCHANGE = 0.05
 """Share of the step that visible communication may take. Above it, the network is the limit."""
 SLOW_RANK = 0.05
@@ -68,9 +70,12 @@ class ScalingExplanation(Record):
 class StudyRow(Record):
     """Describe one size of a study, with its repeats.
 
-    ``rate`` is the mean throughput in ``unit`` of the runs that count, or None if there are none.
-    ``scaling`` compares it with the smallest size that counts. ``top_1`` and ``top_5`` are mean
-    accuracies between 0 and 1. ``left_out`` has the reasons why runs do not count.
+    Attributes:
+        rate: The mean throughput in ``unit`` of the runs that count, or None if there are none.
+        scaling: The comparison with the smallest size that counts.
+        top_1, top_5: The mean accuracies, between 0 and 1.
+        left_out: The reasons why runs do not count.
+        explanations: The causes of a bad efficiency.
     """
 
     devices: int
@@ -87,7 +92,7 @@ class StudyRow(Record):
 
 
 class Study(Record):
-    """The points of one benchmark that differ only in the number of working devices."""
+    """The runs of one benchmark that differ only in the number of devices."""
 
     benchmark: str
     point: dict[str, str]
@@ -120,8 +125,8 @@ def rate_of(run: Run) -> Measurement | None:
 def nodes_of(run: Run) -> int:
     """Return the number of nodes that a run used, at least 1.
 
-    It is the parameter ``nodes`` if that is a positive integer, or else the number of recorded nodes, or
-    else of requested nodes.
+    It is the parameter ``nodes`` if that is a positive integer. Otherwise, it is the number of recorded
+    nodes or, if there are none, of requested nodes.
     """
     stated = run.parameters.get("nodes")
     if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
@@ -132,8 +137,8 @@ def nodes_of(run: Run) -> int:
 def devices_of(run: Run) -> int:
     """Return the number of devices that a run used on all nodes.
 
-    The parameter ``gpus``, or ``processes`` if there are no GPUs, counts the devices of one node. Without
-    both, each node counts as one device.
+    The parameter ``gpus`` or, without GPUs, ``processes`` is the number of devices of one node. Without
+    either, each node counts as one device.
     """
     for name in ("gpus", "processes"):
         each = run.parameters.get(name)
@@ -146,21 +151,21 @@ def _point_of(run: Run) -> dict[str, str]:
     """Return the shared settings of a study's points as text."""
     left_out = set(_NOT_THE_POINT)
     if "batch_per_gpu" in run.parameters:
-        # In this case the batch of all GPUs together grows with their number.
+        # The batch size of all GPUs together then grows with their number.
         left_out.add("batch_size")
     point = {name: str(value) for name, value in sorted(run.parameters.items()) if name not in left_out}
-    # A CPU is not the smallest number of GPUs.
+    # A run on CPUs must not be the smallest size of a study of GPUs.
     return {**point, "device": "CPU"} if run.parameters.get("gpus") == 0 else point
 
 
 def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
     """Return the studies among runs, in the order of each study's first run in ``runs``.
 
-    A benchmark has studies if at least one of its runs has a throughput (:func:`rate_of`). All its
-    runs are then in a study, also those without a throughput or with a bad end. Runs are in the same
-    study if their parameters are equal, apart from the sizes (``gpus``, ``nodes``, ``processes``), the
-    seed, and ``batch_size`` if the batch per GPU is given. If no run of a benchmark used several nodes,
-    each node has its own studies, so that its neighbours do not hide a slow node.
+    A benchmark has studies if at least one of its runs has a throughput (:func:`rate_of`). All its runs
+    are then in a study, including failed ones. Runs are in the same study if their parameters are equal,
+    apart from the sizes (``gpus``, ``nodes``, ``processes``) and the seed. If the batch per GPU is given,
+    ``batch_size`` may differ, too. If no run of a benchmark used several nodes, each node has its own
+    studies, so that a slow node is visible.
     """
     several = {run.benchmark for run in runs if nodes_of(run) > 1}
     trainings = {run.benchmark for run in runs if rate_of(run) is not None}
@@ -269,11 +274,11 @@ def _mean(runs: Iterable[Run], name: str) -> float | None:
 
 
 BAD = 0.90
-"""Efficiency below which a point must be explained. (ResNet-50 on one NVLink node reaches 0.97.)"""
+"""Efficiency below which a size needs an explanation. ResNet-50 on one NVLink node reaches 0.97."""
 
 
 TOO_GOOD = 1.10
-"""Efficiency above which the base was slowed down or a measurement was wrong."""
+"""Efficiency above which the base was probably slowed down, or a measurement is wrong."""
 
 
 def _explanations(
@@ -293,10 +298,9 @@ def _explanations(
 def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]:
     """Return the causes that a run's samples show for its slowness, the strongest first.
 
-    It is never empty.
-
-    The possible causes are devices that wait (for data, or for their host), visible exchange of
-    gradients, one slow rank, reduced clocks, and GPUs that are not busy.
+    The possible causes are devices that wait for data or for their host, an exchange of gradients that
+    no work hides, one slow rank, reduced clocks, and GPUs that are not busy. If the samples show none,
+    the result is one entry with the cause "unknown".
 
     Args:
         run: The run to explain.
@@ -313,7 +317,7 @@ def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]
 
 
 def _no_cause(run: Run) -> ScalingExplanation:
-    """Report that the cause is unknown, either because there were no samples or in spite of them."""
+    """Return the explanation that the cause is unknown, with the samples that show none."""
     sampled = {series.name for series in run.series if series.name.startswith(("gpu_", "link_"))}
     kinds = {"data_wait_share", "local_step_time", "exchange_share"}
     measured = {measurement.name for measurement in run.measurements if measurement.name in kinds}
@@ -366,8 +370,8 @@ def _network(run: Run, base: Run | None) -> _Found:
     for series in _series(run, "link_use"):
         mean = fmean(series.y)
         if mean >= LINK_FULL * 100:
-            # Utilisation is not lost time, unlike the weights of the other causes. With one half
-            # subtracted, it is of similar size.
+            # The weights of the other causes are shares of lost time. A link's utilisation is larger,
+            # so subtract one half to make it comparable.
             weight = max(weight, mean / 100 - 0.5)
             peak = max((value for value in series.y if math.isfinite(value)), default=0.0)
             evidence.append(
@@ -431,7 +435,7 @@ def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
     """Return GPUs whose clock is lower than in the base run, with the difference and a description."""
     clocks = [(series, median(series.y)) for series in _series(run, "gpu_clock")]
     before = [median(series.y) for series in _series(base, "gpu_clock")] if base is not None else []
-    # Without a base, only a GPU slower than its neighbours is visible, not GPUs that are all equally slow.
+    # Without a base run, compare with the median GPU. This does not show if all GPUs are equally slow.
     usual = _median_or_zero(before or [clock for _, clock in clocks])
     if usual <= 0:
         return []

@@ -1,1 +1,1 @@
-"""Store run folders, host claims, and the history database."""
+"""Store what Rackproof records, in the results folder and in the history's database."""

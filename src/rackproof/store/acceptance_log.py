@@ -1,7 +1,8 @@
-"""Log who accepted or withdrew a run as a reference, and when.
+"""Log which runs operators accepted or withdrew as references.
 
-``results/acceptances.jsonl`` only grows. It is separate from the database, so that it outlives a
-database that is made again from the records.
+``rackproof accept`` and ``withdraw`` add a line to ``results/acceptances.jsonl`` with the user, the time
+and the reason. The history reads the log to find acceptances that its database has lost. The log is a
+file of its own, because a database that is rebuilt from the records has no acceptances.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def standing_acceptances(results: Path) -> tuple[list[str], int]:
 def bounding_acceptances(results: Path) -> dict[str, datetime]:
     """Return the runs that limit later acceptances, with the time when each was accepted.
 
-    A run that was withdrawn with a reason no longer limits them. With such a reason, an operator reports
-    changed hardware. Without it, slower and slower runs could be accepted in turn.
+    A run stops limiting them only if it was withdrawn with a reason, such as changed hardware.
+    Otherwise, an operator could accept slower and slower runs by withdrawing each before the next.
 
     Raises:
         ResultsError: The log exists but cannot be read.

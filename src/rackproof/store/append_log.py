@@ -1,6 +1,7 @@
-"""Write logs of acts, which only grow.
+"""Write and read the logs of acts, to which lines are only added.
 
-Each act is one line of JSON. The logs are beside the records of a results folder.
+The audit log and the acceptance log use these functions. Each act is one line of JSON in a file of the
+results folder.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def acting_user() -> str:
 def append_text(path: Path, text: str) -> None:
     """Add lines to a log.
 
-    They are written at once with O_APPEND, so that the lines of two operators never mix.
+    One write with O_APPEND adds all of them, so that the lines of two operators never mix.
 
     Args:
         path: The path of the log, which is created if it is missing.
@@ -42,16 +43,16 @@ def append_text(path: Path, text: str) -> None:
         OSError: The lines cannot be written completely.
     """
     with path.open("a+b", buffering=0) as log:
-        # An incomplete line, left by a full disk, must not spoil this one.
+        # A full disk may have left an incomplete line. End it, so that it does not spoil this one.
         data = (b"" if _ends_a_line(log) else b"\n") + text.encode()
-        # A full disk may accept a part of it without an error.
+        # A full disk may accept a part of the data without an error.
         if log.write(data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(log.fileno())
 
 
 def _ends_a_line(log: RawIOBase) -> bool:
-    # A pipe or a device has no end to examine, and no lines of ours.
+    # A pipe or a device has no end to examine, and nothing was added to it before.
     if not log.seekable() or log.seek(0, os.SEEK_END) == 0:
         return True
     log.seek(-1, os.SEEK_END)
@@ -62,7 +63,7 @@ def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act],
     """Return the acts of a log, oldest first, and the number of damaged lines.
 
     Args:
-        path: The path of the log, or None.
+        path: The path of the log. A missing log has no acts.
         kind: The record type of a line.
         lost: What is unknown without the log, for the message.
 

@@ -1,7 +1,9 @@
-"""Log all acts on nodes in ``results/audit.jsonl``, and store the results of provisioning.
+"""Log all drains and resumes in ``results/audit.jsonl``, and store the results of provisioning.
 
-The log only grows. An entry has the author and the reason. The callback of every playbook writes it, so
-that each drain has an entry, whichever job made it.
+The callback of every playbook calls this module, so that each drain has an entry, whichever job made it.
+The input is the results of tasks on Slurm nodes. ``rackproof audit`` and ``status`` read the log.
+
+Each entry has the author and the reason. Entries are only added, never changed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ class AuditEntry(Record):
 
 
 class NodeProvision(Record):
-    """Describe the result of provisioning a node, with the tasks that changed something and open problems."""
+    """Describe the result of provisioning a node.
+
+    ``changed`` has the tasks that changed something, and ``attention`` the open problems.
+    """
 
     changed: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
@@ -59,9 +64,9 @@ class ProvisionRecord(Record):
 
 
 def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
-    """Return the acts of a task on Slurm nodes, for nodes whose state changed. No I/O.
+    """Return an act for each node that a task on Slurm nodes has drained or resumed. No I/O.
 
-    An act is the node's name, the kind of act, and the reason.
+    An act is a tuple of the node's name, the kind of act, and the reason.
 
     Args:
         nodes: The states by node, as ``rackproof_slurm_node`` returns them.
@@ -78,7 +83,7 @@ def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
 
 
 def is_drained(state: object) -> bool:
-    """Return whether a state in Slurm means that a drain excludes a node from new jobs. No I/O."""
+    """Return whether a state in Slurm means that the node is drained or draining. No I/O."""
     return isinstance(state, str) and any(word in state.upper() for word in ("DRAIN", "DRNG"))
 
 
@@ -154,7 +159,7 @@ def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
 
 
 def last_provisions(provisions: Iterable[ProvisionRecord]) -> dict[str, ProvisionRecord]:
-    """Return by node the last of the provisionings (oldest first) that included it. No I/O."""
+    """Return the last provisioning of each node. The provisionings are given oldest first. No I/O."""
     return {node: one for one in provisions for node in one.nodes}
 
 

@@ -1,7 +1,10 @@
-"""Allow only one job at a time on a host, within one results folder.
+"""Allow only one playbook at a time on a host, within one results folder.
 
-Two playbooks on the same nodes would slow each other down and spoil both results. A claim lasts until
-the playbook's process ends. It needs no release, because the claim of a killed process no longer counts.
+The jobs bench, validate and reimage claim their hosts before they start, because two playbooks on the
+same nodes would slow each other down and spoil both results. The input is the hosts and the process id
+of the playbook.
+
+A claim lasts until that process ends. It has no release, so a killed playbook leaves no claim behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Find the parts (serial number and GPUs) that identify a node, and reported parts of other nodes."""
+"""Find out whether a node reports parts of another node: its serial number, or GPUs.
+
+The jobs bench and validate call this module before they store numbers, so that no number is stored for
+another node's GPU. The input is the description that a node gave of itself, and earlier nights.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ def parts_of(about: Node) -> set[str]:
 
 
 def identity_parts(previous: StoredSnapshot | None) -> set[str]:
-    """Return the parts that identify a node, from its first night or as an operator accepted them."""
+    """Return the parts that identify a node: those of its first night, or those an operator accepted."""
     if previous is None:
         return set()
     before = previous.snapshot
@@ -25,7 +29,7 @@ def identity_parts(previous: StoredSnapshot | None) -> set[str]:
 def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
     """Return the parts of other nodes that a node reports, with the node that had each part last.
 
-    If no night has the node yet, it has no known parts, and none is reported as foreign.
+    A node that no night has yet has no known parts, so the result is empty.
 
     Args:
         past: Earlier nights, newest first.
@@ -35,7 +39,7 @@ def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
     if previous is None:
         return {}
     strange = parts_of(about) - identity_parts(previous)
-    # The nights are searched only if there are such parts, which is rare.
+    # New parts are rare. Search the nights only if there are some, because this takes long.
     places = find_last_places(past, dict.fromkeys(strange, about.name)) if strange else {}
     return {part: other for part, (other, _) in sorted(places.items())}
 
@@ -43,6 +47,6 @@ def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
 def without_parts(about: Node, parts: Collection[str] | Mapping[str, str]) -> Node:
     """Return a node without these parts."""
     if about.serial in parts:
-        # The number of the chassis is dropped, too, because it identifies the same hardware.
+        # Remove the serial number of the chassis, too, because it identifies the same hardware.
         about = about.model_copy(update={"serial": "", "chassis_serial": ""})
     return about.model_copy(update={"gpus": tuple(gpu for gpu in about.gpus if gpu.uuid not in parts)})

@@ -1,8 +1,13 @@
-"""Store a fleet's night as ``night.json``, beside the night's ``run.json``, with one snapshot per node.
+"""Store the nights of a fleet, and read them again.
 
-``results/NIGHT_ID/snapshots/NODE.json`` is written when the node answers. ``night.json`` is written when
-all nodes are judged, and only a folder with that file is a night. Snapshots of an unfinished night are
-not used for comparison.
+Job validate writes a folder for each night, beside the night's ``run.json``. Later nights, job reimage
+and several commands read it. The folder has:
+
+* ``snapshots/NODE.json``, written when the node answers;
+* ``conditions.json``, the firmware and rack of each node;
+* ``night.json``, written when all nodes are judged, and again at the end.
+
+A folder without ``night.json`` and ``run.json`` is an unfinished night, which no comparison uses.
 """
 
 from __future__ import annotations
@@ -30,25 +35,25 @@ NIGHT_FILE = "night.json"
 CONDITIONS_FILE = "conditions.json"
 SNAPSHOTS_FOLDER = "snapshots"
 EARLIER_SNAPSHOTS_FOLDER = "looks"
-"""Name of the folder with snapshots in nights of earlier versions. Their files use the key ``look``, and
-remain unchanged."""
+"""Name of the snapshots' folder in nights of earlier versions. The files there have the key ``look``
+instead of ``snapshot``. Rackproof reads them, and does not rename anything."""
 BENCHMARK = "health"
 """Benchmark name of a night's own measurements in the history."""
 DRAIN_PREFIX = "rackproof-night:"
 """Prefix for the reasons of nights' drains. Provisioning has other prefixes, and nights do not change
 its drains."""
 NIGHTS_BACK = 60
-"""Number of nights in which a node is searched. A node that was away longer counts as new."""
+"""Number of nights in which a node is searched. A node that is in none of them counts as new."""
 _LARGEST = 512 << 20
 MOST_SEARCHED = 20_000
-"""Number of snapshots that are searched for a part, newest first. A part from the vendor is in none of
-them."""
+"""Largest number of snapshots to search for a part, newest first. Without a limit, the search for a part
+that is new from the vendor would read all of them."""
 _QUOTED = re.compile(rb'"([^"\\\\]{1,100})"')
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class NightContext(Record):
-    """Hold the handle of a night in progress. In a dry run, its folder is temporary."""
+    """Hold the places of a night in progress, for its tasks. In a dry run, its folder is temporary."""
 
     night_id: str
     folder: str
@@ -78,7 +83,7 @@ class StoredSnapshot(Record):
 
 
 class NightReason(Record):
-    """A measurement that does not pass; ``deviation`` is the relative deviation from its reference."""
+    """A measurement that does not pass. ``deviation`` is its relative deviation from the reference."""
 
     check: str
     verdict: Verdict
@@ -95,7 +100,7 @@ class NightReason(Record):
 
 
 class SlurmState(Record):
-    """Describe the state of a node in Slurm. ``drained_by`` is none, ours or other."""
+    """Describe the state of a node in Slurm. ``drained_by`` is none, ours (by nights) or other."""
 
     known: bool = False
     state: str = ""
@@ -108,9 +113,12 @@ class SlurmState(Record):
 class Hold(Record):
     """Describe a drain by nights.
 
-    It has the night in which it began, its failures, and how often all of them have passed since.
-    ``failed`` is the last night with a failure, or empty if that is the first. ``passed`` is the time
-    when a pass was last counted.
+    Attributes:
+        since: The night that drained the node.
+        failed: The last night in which it failed, or empty if that is ``since``.
+        codes: The codes of the failures.
+        passes: The number of nights since the last failure that count as a pass.
+        passed: The time of the last pass that was counted.
     """
 
     since: str
@@ -123,10 +131,19 @@ class Hold(Record):
 class NodeNight(Record):
     """Describe a node in one night.
 
-    ``plan`` is the planned action, ``why`` the reason, and ``did`` the completed action. ``measured``
-    means that there are numbers of the last 24 hours. ``read_again`` is for a node that nights hold
-    drained. It lists the evidence since the night before: metrics, programs that found no fault,
-    comparisons of a metric (``fleet:`` and ``drift:``), and parts of its health (``health:``).
+    Attributes:
+        findings: The findings of the health checks.
+        reasons: The measurements that do not pass.
+        measured: Whether there are numbers of the last 24 hours.
+        read_again: The evidence about a drained node since the night before. It has metrics, programs
+            that found no fault, comparisons (``fleet:METRIC``, ``drift:METRIC``), and readings of its
+            health (``health:NAME``).
+        unreached: The reason why the node did not answer, or empty.
+        slurm: The state in Slurm, or None if Slurm did not answer.
+        hold: The drain by nights, if there is one.
+        plan: The planned action. ``return`` means to resume the node.
+        why: The reason for the plan, or for having none.
+        did: The action that was done.
     """
 
     node: str
@@ -137,7 +154,7 @@ class NodeNight(Record):
     findings: tuple[HealthFinding, ...] = ()
     reasons: tuple[NightReason, ...] = ()
     measured: bool = False
-    # Earlier versions wrote it with another name.
+    # Nights of earlier versions have the name `anew`.
     read_again: tuple[str, ...] = Field(default=(), validation_alias=AliasChoices("read_again", "anew"))
     unreached: str = ""
     slurm: SlurmState | None = None
@@ -192,7 +209,7 @@ def _condemns(one: HealthFinding) -> bool:
 
 
 def part_prefix(one: HealthFinding) -> str:
-    """Return the part of a finding as a text to put before its evidence."""
+    """Return the name and place of a finding's part, as the beginning of a text. A node has none."""
     if one.part == "node":
         return ""
     place = f" ({one.place})" if one.place else ""
@@ -200,10 +217,10 @@ def part_prefix(one: HealthFinding) -> str:
 
 
 def snapshot_path(folder: Path, node: str) -> Path:
-    """Return the path of a snapshot. The node's name is from the inventory, so it is checked first.
+    """Return the path of a node's snapshot.
 
     Raises:
-        ResultsError: The name cannot be used for a file.
+        ResultsError: The name of the node cannot be used for a file.
     """
     if not node or "/" in node or node.startswith(".") or len(node) > 200:
         raise ResultsError(
@@ -213,7 +230,7 @@ def snapshot_path(folder: Path, node: str) -> Path:
 
 
 def snapshots_folder(folder: Path) -> Path:
-    """Return the folder of a night's snapshots, with the name of earlier versions if only that exists."""
+    """Return the folder of a night's snapshots. If only the one of earlier versions exists, return that."""
     earlier, present = folder / EARLIER_SNAPSHOTS_FOLDER, folder / SNAPSHOTS_FOLDER
     return earlier if earlier.is_dir() and not present.is_dir() else present
 
@@ -241,7 +258,7 @@ def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
 
 
 def nodes_seen(folder: Path) -> frozenset[str]:
-    """Return the nodes with a snapshot in a night's record, or an empty set if the record is damaged."""
+    """Return the nodes that answered in a night, or an empty set if its record is damaged."""
     try:
         return frozenset(one.node for one in read_night(folder).nodes if not one.unreached)
     except ResultsError:
@@ -292,16 +309,14 @@ def read_night(folder: Path) -> NightRecord:
         raise ResultsError(
             f"{path} is damaged: {place}: {first['msg']}; the night before it counts"
         ) from None
-    # The folder of a dry run is temporary.
+    # The folder of a dry run has a temporary name, so compare only the names of stored nights.
     if is_night(folder.name) and night.night_id != folder.name:
         raise ResultsError(f"{path} is damaged: it is that of {night.night_id}; the night before it counts")
     return night
 
 
 def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
-    """Store the firmware and rack of a night's nodes by hardware key.
-
-    Later nights use them to form groups.
+    """Store the firmware and rack of a night's nodes by hardware key, for the groups of later nights.
 
     Raises:
         ResultsError: The file cannot be written.
@@ -311,7 +326,7 @@ def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
 
 
 def firmware_of(snapshot: NodeSnapshot) -> str:
-    """Return the versions that determine the speed of the GPUs as one text."""
+    """Return the versions of driver, VBIOS and GSP as one text, because they set the speed of the GPUs."""
     versions = [snapshot.versions.get(name, "") for name in ("driver", "vbios", "gsp")]
     return "/".join(versions) if any(versions) else ""
 
@@ -346,12 +361,12 @@ def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
         known = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
         return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in known.items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        # The file is damaged, or from an older version. The night counts like the one after it.
+        # The file is damaged or missing. The night is then treated like the night after it.
         return {}
 
 
 def is_night(name: str) -> bool:
-    """Return whether a name is that of a night's folder. A benchmark may have a similar name."""
+    """Return whether a name is the name of a night's folder. Folders of runs have similar names."""
     return _NIGHT_NAME.fullmatch(name) is not None
 
 
@@ -374,13 +389,13 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
         raise ResultsError(f"cannot list the results in {results}: {error.strerror}") from None
     if before:
         names = [name for name in names if name < before]
-    # Check lazily, because there may be years of nights, and only the latest are needed.
+    # Check only as many folders as needed, because there may be years of nights.
     kept = (results / name for name in names if _is_over(results / name))
     return list(islice(kept, NIGHTS_BACK))
 
 
 def _is_over(folder: Path) -> bool:
-    """Return whether a night is complete. If its own record is lost, its run's record remains."""
+    """Return whether a night is finished. A night whose ``night.json`` is lost still has its ``run.json``."""
     return (folder / NIGHT_FILE).exists() or (folder / RECORD_NAME).exists()
 
 
@@ -390,7 +405,10 @@ def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
 
 
 def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
-    """Return the last known states of nodes, and remarks on damaged nights. Nights are given newest first."""
+    """Return the last known state of each node, and a remark on each damaged night.
+
+    The folders of nights are given newest first.
+    """
     found: dict[str, NodeNight] = {}
     missing, remarks = set(wanted), []
     for folder in folders:
@@ -409,7 +427,7 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
 
 
 def _counted_again(one: NodeNight) -> NodeNight:
-    """Return a node's state from before a lost night. The node may have failed in the lost night."""
+    """Return a state without its passes, because the node may have failed in a lost night since then."""
     if one.hold is None:
         return one
     return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0, "passed": None})})
@@ -418,7 +436,7 @@ def _counted_again(one: NodeNight) -> NodeNight:
 def nights_of_node(
     folders: Iterable[Path], node: str, damaged: list[str] | None = None
 ) -> Iterator[tuple[NightRecord, NodeNight]]:
-    """Yield the nights that include a node. Damaged nights are skipped, and added to ``damaged``."""
+    """Yield the nights that have a node. Skip damaged nights, and add a remark on each to ``damaged``."""
     for folder in folders:
         try:
             night = read_night(folder)
@@ -476,7 +494,7 @@ def _snapshot_files(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
 def _parts_in(folder: Path, path: Path, wanted: Collection[str]) -> list[str]:
     """Return the wanted parts that a node had in a night. A damaged snapshot has none."""
     try:
-        # Reading a whole snapshot takes a hundred times as long.
+        # Search the texts first. To parse the whole snapshot takes a hundred times as long.
         words = {word.decode("utf-8", "replace") for word in _QUOTED.findall(read_file(path, _LARGEST))}
     except OSError:
         return []

@@ -1,11 +1,14 @@
 """Upload folders of results to an S3 object store.
 
-Folders are uploaded completely, compared by digest, and never sent twice. A file is present if the store
-has an object of its name, size and SHA-256. The store refuses a body with another SHA-256, because
-``x-amz-content-sha256`` is signed. The stored object is then compared by its MD5 or, if the store
-encrypts it, by reading it back.
+Job bench calls :meth:`ObjectStore.upload_folder` with the folders of recorded runs. The bucket and its
+keys come from the inventory.
 
-requests is imported in functions, because only the extra ``ansible`` installs it.
+A file counts as present if the store has an object with its name, size and SHA-256. Such a file is not
+sent again. The SHA-256 of a body is signed (``x-amz-content-sha256``), so the store refuses a body that
+was changed on the way. After an upload, the stored object is compared by its MD5. If the store encrypts
+objects, the MD5 differs, and the object is read back.
+
+Only the extra ``ansible`` installs requests, so it is imported in the functions that use it.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ MOST_BYTES = 5 << 30
 """Largest size that S3 accepts in one piece."""
 CONNECT_S, ANSWER_S = 5.0, 300.0
 PAUSES_S = (1.0, 4.0)
-"""Pauses in seconds before a request without an answer, or with 429 or 5xx, is repeated."""
+"""Pauses in seconds before a request is repeated that got no answer, status 429 or 5xx."""
 DIGEST = "x-amz-meta-sha256"
 _NOTHING = hashlib.sha256(b"").hexdigest()
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
@@ -47,8 +50,8 @@ class Bucket:
     """Describe the destination of results.
 
     Attributes:
-        url: The URL of the store, such as ``https://s3.example``. If it has a path, the path is before
-            the bucket.
+        url: The URL of the store, such as ``https://s3.example``. Its path, if any, comes before the
+            name of the bucket.
         name: The name of the bucket.
         prefix: The prefix of names in it, without slashes at the ends.
         region: The region for which requests are signed.
@@ -178,13 +181,13 @@ class ObjectStore:
 
         self.bucket, self._sleep = bucket, sleep
         self._session = requests.Session()
-        # The signature is the only login. Otherwise, requests would replace it with a login from .netrc.
+        # Without this, requests would replace the signature with a login from .netrc.
         self._session.auth = lambda request: request
 
     def upload_folder(self, folder: Path) -> tuple[int, int]:
         """Upload a folder under its name. Return the number of files, and of the new ones among them.
 
-        The record is uploaded last, so that its presence means that the whole run is present.
+        The record is uploaded last. If the store has it, it has the whole run.
 
         Raises:
             ObjectStoreError: The store is unreachable, refuses, or does not have the sent objects.
@@ -213,16 +216,16 @@ class ObjectStore:
             raise ObjectStoreError(f"{self.bucket} holds {name} with other bytes than it was given")
 
     def _digest_of(self, name: str) -> str:
-        """Return the SHA-256 of the object that the store returns."""
+        """Fetch an object, and return its SHA-256."""
         answer, digest = self._ask("GET", name), hashlib.sha256()
         for part in answer.iter_content(_CHUNK) if answer is not None else ():
             digest.update(part)
         return digest.hexdigest()
 
     def _ask(self, method: str, name: str, file: LocalFile | None = None) -> Any:
-        """Send a request, and repeat it if there is no answer.
+        """Send a request, and repeat it if the store does not answer or is busy.
 
-        Return the answer, or None for status 404 of HEAD and GET.
+        Return the answer. Return None if HEAD or GET finds no object.
 
         Raises:
             ObjectStoreError: The store is unreachable, or refuses.

@@ -1,4 +1,8 @@
-"""Store a night's own measurements in ``probes.json`` of its folder."""
+"""Store and read a night's own measurements, ``probes.json`` in the night's folder.
+
+Job validate writes the file after the probes of a night. Later nights read it to choose and compare
+pairs.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,13 @@ DIRECT = "direct"
 
 
 class PairResult(Record):
-    """Nodes that reduced together. ``value`` is the bus bandwidth at the largest size, in GB/s.
+    """The result of nodes that ran an all-reduce together.
 
-    ``passed`` means that they finished with right sums and without a finding against their speed;
-    ``speed`` is the judgment by a floor or other pairs, or None if there was no comparison.
+    Attributes:
+        passed: Whether they finished with right sums and no failure of their speed.
+        value: The bus bandwidth at the largest size, in GB/s.
+        text: The measured value, or the reason for a failure.
+        speed: The verdict of a floor or of other pairs, or None if there was no comparison.
     """
 
     nodes: tuple[str, ...]
@@ -37,14 +44,18 @@ class ProbeNight(Record):
     """Describe a night's own measurements, as in ``probes.json``.
 
     Attributes:
-        asked, spent: The budget in GPU-minutes, and the minutes used, without drained nodes.
-        left_out: The reason why each node was not measured. This is not a finding.
+        asked: The budget in GPU-minutes.
+        spent: The GPU-minutes used, without those of drained nodes.
+        measured: The nodes whose jobs ended well.
+        sound: The programs of each node that ended well and found no fault, and ``job`` if the whole job
+            ended well.
+        again: The nodes whose suspect numbers were measured again.
+        unconfirmed: The nodes that should have been measured again, but were not. No speed fails them.
+        suspected: The suspicions about each node that no second measurement withdrew.
+        left_out: The reason why a node was not measured. This is not a finding.
+        reasons: The reasons why a node does not pass.
+        between: The failures and warnings about links between two nodes.
         digests: The digests on which most devices agreed, by kind.
-        sound: The programs of each node that ended well and found no fault, with ``job`` if all did.
-        tests: The optional tests of each node, whatever their result.
-        again: The second measurements of suspect numbers.
-        unconfirmed: Parts that should have been measured again, but were not. Their speeds fail nothing.
-        suspected: The suspicions that no second measurement withdrew.
     """
 
     schema_version: Literal[1] = 1

@@ -1,6 +1,7 @@
-"""Check that a run's folder still contains its recorded files.
+"""Check that the folder of a run still has its record and its raw logs, unchanged.
 
-These are its record and its raw logs.
+Job bench, certificates, ``rackproof history`` and ``references`` call this module before they rely on a
+run. The input is the run from the history or from its folder.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from rackproof.store.run_folder import ResultsError, dump_run, read_run
 
 
 def log_objections(run: Run, folder: Path) -> list[str]:
-    """Return the fault of each log that is missing or was changed since the run was recorded."""
+    """Return a text about each log that is missing, or that was changed since the run was recorded."""
     return [*filter(None, (_log_objection(log, folder / log.path) for log in run.logs))]
 
 
@@ -41,8 +42,7 @@ def digest_file(path: Path) -> tuple[str, int]:
 
 def _log_objection(log: LogFile, path: Path) -> str:
     try:
-        # Compare the size first. It is known at once, while another kind of file in its place may never
-        # end.
+        # Compare size and type first. Reading a pipe or a device in place of the log might never end.
         if path.stat().st_size != log.size_bytes or not path.is_file():
             return f"its log {log.path} was changed after it was recorded"
         digest, _ = digest_file(path)

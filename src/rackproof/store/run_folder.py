@@ -1,8 +1,11 @@
-"""Read and write the results folder.
+"""Read and write the results folder, which has a folder with a ``run.json`` for each run.
 
-It has one folder per run, with ``results/RUN_ID/run.json`` as the authoritative record. History and
-reports can be made again from the records. A record is therefore written completely or not at all, and
-the error about a damaged one has the file and the field.
+Every job writes its record through this module, and reports, history and commands read it here.
+``results/RUN_ID/run.json`` is the only authoritative record of a run. History and reports can be made
+again from it.
+
+A record is therefore written completely or not at all. The error about a damaged record names the file
+and the field.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from rackproof.store.sealed_json import SealError, has_digest, open_sealed, seal
 
 RECORD_NAME = "run.json"
 RECORD_LIMIT_BYTES = 256 * 2**20
-"""A larger ``run.json`` is refused, because logs and long curves do not belong in the record."""
+"""Largest size of a ``run.json`` that is read. Logs and long curves do not belong in it."""
 
 _SLUG_LIMIT = 60
 _ERRORS_SHOWN = 3
@@ -35,14 +38,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ResultsError(RackproofError):
-    """Report a results folder or record that cannot be used. The message has the remedy."""
+    """Report why a results folder or a record cannot be used. The message has the remedy."""
 
 
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
     """Return a new run id from UTC time, benchmark, and a random suffix.
 
-    Ids sort by time (to the second), are unique without a lock, and are safe as a file name for any
-    benchmark.
+    Ids sort by time, to the second. They are unique, and can be used as a file name.
 
     Args:
         benchmark: The name of the benchmark. Letters become lower case, and each sequence of characters
@@ -65,9 +67,8 @@ def stamp_of(run_id: str) -> datetime | None:
 def dump_run(run: Run) -> bytes:
     """Return the text of ``run.json`` with its digest at the beginning.
 
-    The text is UTF-8, indented, and ends with a line feed. A command line or an environment may have
-    bytes that are not UTF-8, which become lone surrogates in Python. JSON cannot represent these, so
-    U+FFFD replaces them.
+    The text is UTF-8, indented, and ends with a line feed. If a command line or an environment has bytes
+    that are not UTF-8, U+FFFD replaces them, because JSON cannot represent them.
     """
     try:
         text = run.model_dump_json(indent=2)
@@ -88,7 +89,7 @@ def load_run(data: bytes, name: str) -> Run:
             the field.
     """
     try:
-        # Do not check the schema first, because it would call the record of a newer Rackproof damaged.
+        # Check the version before the schema. Otherwise, a newer record would be called damaged.
         loaded = from_json(data)
         sealed = has_digest(data)
         data = open_sealed(data) if sealed else data
@@ -130,10 +131,7 @@ def load_run(data: bytes, name: str) -> Run:
 
 
 def _unproven(run: Run) -> Run:
-    """Return a run without a digest as unproven.
-
-    Its record is from an older version, or was changed.
-    """
+    """Return a run as unproven, because its record has no digest that shows whether it was changed."""
     reason = "its record has no digest: an earlier version wrote it, or it was changed. Run it again"
     missing = Finding(code="no_digest", verdict=Verdict.UNPROVEN, message=reason)
     verdict = worst([run.verdict, Verdict.UNPROVEN])
@@ -143,7 +141,7 @@ def _unproven(run: Run) -> Run:
 def _too_good(run: Run) -> str:
     """Return the first part of a record that is worse than its verdict, or "".
 
-    Records of earlier versions have no digest, so only their parts show that the verdict was changed.
+    This finds a changed verdict even in records of earlier versions, which have no digest.
     """
     parts = [(f"the judgement of {one.metric}", one.verdict) for one in run.judgements if one.gating]
     parts += [(f"the finding {one.code}", one.verdict) for one in run.findings if one.verdict]
@@ -256,7 +254,7 @@ def write_file(path: Path, data: bytes) -> None:
             the disk is full, or another file-system error occurred.
     """
     folder = path.parent
-    # The draft is beside the target, because a rename is a single step only within a file system.
+    # Write the draft beside the target, because a rename is atomic only within one file system.
     draft = folder / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -272,7 +270,7 @@ def write_file(path: Path, data: bytes) -> None:
                 os.fsync(stream.fileno())
             os.replace(draft, path)
         except BaseException:
-            # This also applies to an interrupt.
+            # Remove the draft after an interrupt, too.
             draft.unlink(missing_ok=True)
             raise
         _flush_folder(folder)
@@ -332,7 +330,7 @@ def _user(number: int) -> str:
 
 
 def _printable(part: object) -> str:
-    """Return a part of a damaged record in a form that is safe for a terminal. Its keys may be any text."""
+    """Return a part of a damaged record as short text that is safe for a terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in str(part))[:200]
 
 

@@ -1,5 +1,5 @@
 """Keep the measurements of every node and GPU in every run, by hardware.
 
-``store`` opens and queries the history. ``spool`` adds runs to it, even if the database was down. Both
-import SQLAlchemy, so commands import them only where they need them.
+Jobs use :mod:`rackproof.store.history.client`, and commands :mod:`rackproof.store.history.store`. The
+second one imports SQLAlchemy, so commands import it only where they need it.
 """

@@ -1,4 +1,8 @@
-"""Find other hardware of a run's kind in the history, with its measured and its accepted numbers."""
+"""Find other hardware of a run's kind in the history, with its numbers.
+
+The history calls :func:`numbers_of_others` when an operator accepts a run, to check that the run's
+numbers are plausible. The input is the run, its numbers, and a connection to the database.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,10 @@ def batches(names: Iterable[str]) -> Iterator[list[str]]:
 def numbers_of_others(
     connection: Connection, run: Run, numbers: Numbers
 ) -> tuple[dict[NumberKey, list[float]], dict[NumberKey, list[float]]]:
-    """Return comparison values for each number of a run.
+    """Return the values to compare each number of a run with, from other hardware of the same kind.
 
-    They are the medians of other hardware of the same kind, one for each piece, and the first accepted
-    of these numbers, if there is one.
+    The first mapping has the median of each other piece of hardware. The second one has the number that
+    was accepted first, if there is one.
     """
     found: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     first: dict[NumberKey, list[float]] = {key: [] for key in numbers}
@@ -46,14 +50,14 @@ def numbers_of_others(
         kind, own, what, unit = key
         beside = medians.get((kind, what, unit), {})
         found[key] = [middle for part, middle in beside.items() if part != own]
-        # In the order of their acceptance.
+        # The list is in the order of acceptance.
         of_others = [value for part, value in accepted.get((kind, what, unit), ()) if part != own]
         first[key] = of_others[:1]
     return found, first
 
 
 def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
-    """Return the conditions for hardware of a run's kind, or None if no other hardware is known.
+    """Return the conditions for hardware of a run's kind, or None if its nodes have several SKUs.
 
     Hardware of the same SKU is of the same kind. If there is no SKU, GPUs with the same product name are
     of the same kind. Numbers of whole nodes also need the same product and the same number of such GPUs.

@@ -1,4 +1,8 @@
-"""Provide the history to jobs that can work without it, which are recording, planning and nights."""
+"""Provide the history to jobs, and let them go on if it fails.
+
+All four jobs store their runs in the history through :class:`History`. Planning reads estimates from
+it, and recording reads references. The input is the results folder.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +49,10 @@ def lost_acceptances(results: Path, store: Store) -> str:
 
 
 class History:
-    """Provide a history that never raises errors.
+    """Provide a history whose faults do not end a job.
 
-    It returns a problem as text, and loses no run. It uses the database of RACKPROOF_DATABASE_URL, or
+    If the history fails, a method returns the problem as text (an estimate is then None). A run that
+    cannot be stored is noted and stored later. The database is the one of RACKPROOF_DATABASE_URL, or
     else an SQLite file in the results folder.
 
     Args:
@@ -72,8 +77,7 @@ class History:
         measurements: Sequence[Measurement],
     ) -> tuple[dict[tuple[object, ...], list[Reference]], str]:
         """Return the accepted baselines of this hardware by measurement, and a remark or ""."""
-        # Imported here and below: SQLAlchemy takes half a second to import, and not every caller
-        # queries the history.
+        # Import this only where it is needed, because SQLAlchemy takes half a second to import.
         from rackproof.store.history.store import HistoryError, open_store
 
         if not measurements:
@@ -108,7 +112,11 @@ class History:
             return None
 
     def keep(self, folder: Path) -> str:
-        """Store a recorded run, or note it for later. Return a remark, or "" if there is no problem."""
+        """Store a recorded run, or note it for later. Return a remark, or "" if it was stored.
+
+        Raises:
+            ResultsError: The run's own record is missing or damaged.
+        """
         from rackproof.store.history.store import keep_or_spool
 
         outcome = keep_or_spool(folder, self._where, self._spool)

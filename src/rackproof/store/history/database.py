@@ -1,7 +1,10 @@
 """Connect to the history's database. Create its tables if there are none, or else check them.
 
-A database URL is a secret, so it never appears in an error, a log or a ``repr``. Errors have only the
-database, host and port, which an operator needs.
+:func:`rackproof.store.history.store.open_store` calls this module. The database comes from an argument,
+the environment variable RACKPROOF_DATABASE_URL, or the results folder. It is PostgreSQL or SQLite.
+
+A database URL may contain a password, so no error, log or ``repr`` shows it. Errors name only the
+database, host and port, which is what an operator needs.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ LOCK_TIMEOUT_S = 30
 
 WRITE_OPTION = "rackproof_write"
 
-# Any constant will do, if all versions of Rackproof use the same one.
+# The value is arbitrary, but all versions of Rackproof must use the same one.
 _CREATION_LOCK = 7_252_030_417
 _REBUILD_ADVICE = (
     "Keep it for its accepted references, name an empty database or another file, and rebuild the history "
@@ -51,7 +54,7 @@ class HistoryUnreachableError(HistoryError):
 
 
 class HistoryTooNewError(HistoryError):
-    """Tables that a newer version of Rackproof made."""
+    """Report a history whose tables a newer version of Rackproof made."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +100,9 @@ class Target:
 def locate_database(where: str | Path | None) -> Target:
     """Return the database at a place.
 
-    A URL (``sqlite:///…``, ``postgresql://…``, ``postgres://…``) is used as it is. Otherwise, the
-    environment variable RACKPROOF_DATABASE_URL has precedence. Then the place is the path of an SQLite
-    file, and ``None`` means the default path.
+    A place that is a URL (``sqlite:///…``, ``postgresql://…``, ``postgres://…``) is used as it is.
+    Otherwise, the environment variable RACKPROOF_DATABASE_URL is used, if it is set. If not, the place is
+    the path of an SQLite file, and ``None`` means the default path.
 
     Raises:
         HistoryError: The text is not the URL of a database that Rackproof supports.
@@ -150,7 +153,8 @@ def _postgresql_target(given: str, url: URL) -> Target:
     return Target(
         f"the PostgreSQL database {url.database or '(of the user)'} on {place}",
         url,
-        # The longest secret is first. If one secret contains another, no rest of it must stay readable.
+        # Replace the longest secret first. If a secret contains a shorter one, the rest of it would
+        # otherwise stay readable.
         (given, *sorted(filter(None, hidden), key=len, reverse=True)),
     )
 
@@ -161,7 +165,7 @@ def _each(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 @contextmanager
 def translated_errors(target: Target) -> Iterator[None]:
-    """Turn database errors into :class:`HistoryError`, without the text or context of the original."""
+    """Turn database errors into :class:`HistoryError`, without the original as the cause."""
     try:
         yield
     except SQLAlchemyError as error:
@@ -169,9 +173,9 @@ def translated_errors(target: Target) -> Iterator[None]:
 
 
 def connect_database(target: Target) -> Engine:
-    """Connect to a database with tables of this version. Create them if there are none.
+    """Connect to a database. Create its tables if there are none, or else check their version.
 
-    Several processes may do this at once. One creates the tables, and the others wait.
+    Several processes may call this at once. One of them creates the tables, and the others wait.
 
     Raises:
         HistoryUnreachableError: The server does not answer or refuses the login.
@@ -191,7 +195,7 @@ def connect_database(target: Target) -> Engine:
 def _postgresql_engine(target: Target) -> Engine:
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
-        # Notice within seconds, not hours, that the server disappeared during a transaction.
+        # With the defaults, a client notices only after hours that the server has disappeared.
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,

@@ -1,8 +1,11 @@
-"""Identify the hardware that a measurement belongs to, which is a node, a GPU, a link or a group of nodes.
+"""Identify the hardware that a measurement belongs to: a node, a GPU, a link or a group of nodes. No I/O.
 
-Hostnames change with every new image, so the history uses hardware keys. A label may contain hardware (a
-GPU's UUID, a node of the run). Its value is then replaced by ``*``, so that the same measurement of
-80,000 GPUs is one quantity on 80,000 pieces of hardware.
+The history calls this module when it stores a run and when it searches for one. The input is the nodes
+of the run and the labels of a measurement.
+
+Hostnames change with every new image, so the history uses hardware keys. If the value of a label is
+hardware (a GPU's UUID, a node of the run), ``*`` replaces it. The same measurement of 80,000 GPUs is
+therefore one quantity on 80,000 pieces of hardware.
 """
 
 from __future__ import annotations
@@ -46,10 +49,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Place:
-    """Describe the place of a measurement.
+    """Describe which hardware a measurement belongs to.
 
-    ``labels`` is canonical JSON with ``*`` in place of hardware. ``node`` is the node with the hardware,
-    and ``None`` for groups, links between nodes and unknown hardware.
+    Attributes:
+        labels: The labels as canonical JSON, with ``*`` in place of hardware.
+        hardware: The hardware, or None if it is unknown.
+        node: The node with the hardware, or None for a group, a link between nodes, and unknown
+            hardware.
     """
 
     labels: str
@@ -61,8 +67,8 @@ class Topology:
     """Hold the hardware of one run, to convert labels to places.
 
     Args:
-        nodes: The nodes of the run. If two nodes have the same identity (a chassis serial that trays
-            share), hostnames distinguish them.
+        nodes: The nodes of the run. If two nodes have the same hardware key, for example the serial
+            number of a shared chassis, the second one gets its hostname added.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -102,8 +108,8 @@ class Topology:
         return self.whole if self.whole is not None and self.whole.kind is Kind.NODE else None
 
     def place(self, labels: Mapping[str, str]) -> Place:
-        """Return the subject of a measurement with these labels."""
-        # Most labels of a run repeat. There is one set per GPU for every metric and judgement.
+        """Return the place of a measurement with these labels."""
+        # Keep the results, because the same labels appear in many measurements and judgements of a run.
         key = tuple(labels.items())
         if key not in self._places:
             self._places[key] = self._place(labels)
@@ -146,9 +152,9 @@ def _link_between(ends: Sequence[tuple[Part, Part | None]]) -> tuple[Part, Part 
 
 
 def storable_text(text: str, limit: int) -> str:
-    """Return a text that both databases accept.
+    """Return at most ``limit`` characters of a text, without NUL and lone surrogates.
 
-    It has no NUL, no lone surrogate, and at most ``limit`` characters.
+    The databases do not accept these characters.
     """
     return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)[:limit]
 
@@ -163,7 +169,7 @@ def bounded_key(key: str) -> str:
 
 
 def canonical_json(mapping: Mapping[str, Any]) -> str:
-    """Return one JSON text per mapping, independent of the order of keys; ASCII only, for any database."""
+    """Return a mapping as JSON in ASCII. Equal mappings give equal texts, whatever the order of keys."""
     return _CANONICAL.encode(mapping)
 
 

@@ -1,4 +1,8 @@
-"""Look up quantities and hardware of the history by an operator's names or by id."""
+"""Look up quantities and hardware of the history by an operator's names or by id.
+
+The history's queries call this module, for example for ``rackproof history --node NAME``. The input is a
+hostname, serial number or UUID, and a connection to the database.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,10 @@ def quantities_by_id(
     parameters: ParameterMapping | None = None,
     ids: Iterable[int] | None = None,
 ) -> dict[int, Measured]:
-    """Return quantities by id. Even with many measurements, there are only thousands of them."""
+    """Return the quantities that match, by id.
+
+    A history with millions of measurements has only thousands of quantities.
+    """
     table = schema.quantities
     query = select(table)
     if metric is not None:
@@ -71,7 +78,7 @@ def _hardware_named(connection: Connection, name: str) -> dict[int, str]:
 
 
 def nodes_named(connection: Connection, name: str) -> list[int]:
-    """Return the nodes with a name. For a GPU, these are all nodes in which it was."""
+    """Return the ids of the nodes with a name. If it is a GPU's, return all nodes that had the GPU."""
     hardware = _hardware_named(connection, name)
     homes = schema.placements
     of_gpus = connection.scalars(select(homes.c.node_id).where(one_of(homes.c.gpu_id, hardware)))
@@ -154,7 +161,7 @@ class HardwareOfRows:
         named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
         ends = iter(self._members.get(part, ()) if named else (part,))
         full = {}
-        # Use the order in which the ends were removed from the labels, to restore each in its place.
+        # The ends were removed in the order of the labels' names, so restore them in that order.
         for name, value in sorted(labels.items()):
             end = next(ends, None) if value == PLACEHOLDER else None
             full[name] = value if end is None else self._label(self._known[end])

@@ -1,8 +1,11 @@
-"""Read the nights of a whole fleet as columns, without a Python object per number.
+"""Read the nights of a whole fleet from the history, as columns of numbers.
 
-A night of 10,000 nodes has 400,000 numbers, and drift needs 15 nights. Rows are read run by run, because
-the primary key stores the rows of a run together, and become arrays at once. All keys are hardware keys,
-so the series of a GPU moves with it, and a new hostname changes nothing.
+Job validate calls this module to judge a night. The input is a connection to the database (or runs), the
+end of the night, and the number of nights.
+
+A night of 10,000 nodes has 400,000 numbers, and a comparison with the past needs 15 nights. The numbers
+are therefore arrays, without a Python object for each. Rows are read night by night. All keys are
+hardware keys, so the series of a GPU moves with it, and a new hostname changes nothing.
 """
 
 from __future__ import annotations
@@ -41,8 +44,9 @@ class Part(NamedTuple):
         kind: One of node, gpu, link or group.
         key: The key, which remains the same if the hostname changes.
         name: The current hostname of a node, or the model of a GPU.
-        node, slot: The current place of a GPU (``node`` is an index into the same list, -1 if unknown).
-        A link or group has the SKU of its members if they agree.
+        sku: The SKU of a node. A link or group has the SKU of its members if it is the same.
+        node: The index of a GPU's current node in the same list, or -1 if it is unknown.
+        slot: The current slot of a GPU, or -1 if it is unknown.
     """
 
     kind: str
@@ -83,10 +87,7 @@ class Readings:
 
 
 class Accepted(NamedTuple):
-    """Describe an accepted reference of the hardware.
-
-    Quantity and part are indices as in :class:`Readings`.
-    """
+    """Describe an accepted reference. Its quantity and part are indices as in :class:`Readings`."""
 
     quantity: int
     part: int
@@ -127,7 +128,7 @@ def read_nights(
         table.c.value,
     )
     numbers, values, night = [], [], []
-    # One query per night limits the rows that a database client stores at once.
+    # Use one query per night, to limit the rows that the database client holds at once.
     for ago in range(nights):
         end = until - ago * NIGHT
         query = (
@@ -167,7 +168,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
     quantities, parts = _QuantityIndex(), _PartIndex()
     rows: list[tuple[int, int, int, int]] = []
     values: list[float] = []
-    # In order of time, so that the latest run determines the node of a GPU and the name of a node.
+    # Sort by time, so that the latest run sets the node of a GPU and the name of a node.
     for run in sorted(runs, key=lambda run: moment_of(run, otherwise=until)):
         # The end is excluded, so a run at exactly that time belongs to the next night.
         night = (until - moment_of(run, otherwise=until) - timedelta(microseconds=1)) // NIGHT
@@ -296,7 +297,7 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
         since: The earliest time of a failure.
     """
     homes, judged, parts, what = schema.placements, schema.judgements, schema.hardware, schema.quantities
-    # Few GPUs ever move. The index finds their failures, and no others are read.
+    # Few GPUs ever move. Read only their failures, which the index finds.
     moved = select(homes.c.gpu_id).group_by(homes.c.gpu_id).having(func.count() > 1)
     now: dict[int, int] = {}
     for row in connection.execute(
@@ -335,10 +336,10 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
 def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Integers, Floats]]:
     """Yield three columns of integers and one of values, one block of rows at a time."""
     result = connection.execute(query)
-    # Do not use SQLAlchemy's rows, which would take as long as everything else together.
+    # Read from the driver's cursor. SQLAlchemy's rows would double the time of the whole query.
     cursor = result.cursor
     while rows := (cursor.fetchmany(_FETCHED) if cursor is not None else []):
-        # The database has None in place of NaN and infinity. Here, None becomes NaN.
+        # The database has NULL in place of NaN and infinity. It becomes NaN here.
         block = np.array(rows, dtype=np.float64)
         yield block[:, :3].astype(np.int32).T, block[:, 3].copy()
     result.close()
@@ -348,8 +349,8 @@ def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDA
     """Return the hardware with the given ids, and its ids in the same (ascending) order."""
     table = schema.hardware
     wanted = {int(one) for one in ids if one >= 0}
-    # Read all rows, because most of a fleet is requested, and a list of 90,000 ids is not faster. Use
-    # all(), because reading SQLAlchemy's rows one by one takes three times as long.
+    # Read all hardware. Most of it is wanted, and a list of 90,000 ids would not be faster. Use all(),
+    # because reading SQLAlchemy's rows one by one takes three times as long.
     known = connection.execute(select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)).all()
     # Always include nodes and GPUs. A link needs the names of its ends, and a GPU the index of its node.
     single = (Kind.GPU.value, Kind.NODE.value)

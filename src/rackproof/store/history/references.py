@@ -1,6 +1,8 @@
-"""Make references from accepted runs.
+"""Decide which numbers of a run become references, and make references from accepted numbers. No I/O.
 
-Select runs and numbers, and combine the numbers. No I/O; the repository reads and writes the tables.
+The history calls this module for ``rackproof accept``, and when a job asks for a reference. The input is
+the run, the numbers of similar hardware, and the numbers that were accepted before. The history
+(:mod:`rackproof.store.history.repository`) reads and writes the tables.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def accepted_reference(rows: Sequence[Any]) -> Reference:
         rows: The acceptances, latest first.
     """
     latest = rows[0]
-    # Numbers in another unit are another quantity, even if it has the same name.
+    # A number in another unit is another quantity, even if the names are the same.
     rows = sorted((row for row in rows if row.unit == latest.unit), key=lambda row: row.moment)
     names = [f"{row.run_id} ({row.moment:%Y-%m-%d})" for row in rows]
     if len(names) > _RUNS_NAMED:
@@ -64,7 +66,7 @@ def mirror_bound(bound: float | None) -> float | None:
 def acceptance_objection(run: Run) -> str:
     """Return the reason why a run's numbers must not become references, or "" if they may."""
     if run.verdict in (Verdict.FAIL, Verdict.DEGRADED):
-        # Reasons and messages may be empty, but an empty text would mean that there is no objection.
+        # An empty reason must not be returned, because "" means that there is no objection.
         return next(filter(None, run.reasons), f"it is {run.verdict.value}")
     # The verdict is not enough. A run may be unproven only because it lacks the references that it will
     # provide.
@@ -86,8 +88,7 @@ def _blank_names(run: Run) -> Iterator[str]:
 
 def _bad_evidence(run: Run) -> Iterator[str]:
     """Yield the objections to a run's numbers that its findings, logs and judgements give."""
-    # A finding that only degrades a run still casts doubt on its numbers. A machine with an XID must not
-    # become the reference.
+    # A degraded run is no reference either. For example, a machine with an XID may be slow.
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
         if finding.verdict in bad or finding.code == "machine_busy":
@@ -103,7 +104,7 @@ def _bad_evidence(run: Run) -> Iterator[str]:
 
 
 def _contradiction(run: Run, judged: Judgement) -> str:
-    """Return the reason why a judgement contradicts its own number and reference, or "" if it does not."""
+    """Return why a judgement is better than its number and reference allow, or "" if it is not."""
     if judged.value is None or judged.reference is None or judged.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
         return ""
     directions = {one.direction for one in run.measurements if one.name == judged.metric}
@@ -125,8 +126,8 @@ def _contradiction(run: Run, judged: Judgement) -> str:
 FLEET_DEVIATION = 0.1
 """A number worse than the median of like hardware by more than this share is refused."""
 HOST_COPY_DEVIATION = 0.25
-"""The same for copies between host and GPU. Their speed depends on the processor to which the GPU is
-attached."""
+"""The same for copies between host and GPU. Their speed also depends on the processor that the GPU is
+attached to."""
 CHAIN_DEVIATION = 0.05
 """Largest distance of accepted numbers from the first accepted one, as a fraction. It does not grow with
 the number of acceptances."""
@@ -136,11 +137,11 @@ _C2C = 450.0
 _HOST_COPIES = ("host_to_device", "device_to_host")
 _REDUCING = ("all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw")
 _LEAST_OF_LINKS = ((1 << 30, 0.6, 900), (1 << 28, 0.6, 450), (1 << 26, 0.45, 450), (1 << 23, 0.2, 450))
-"""Smallest shares of the links' peak that a healthy node reaches. Each row has the size of a collective in
-bytes, the share from that size on, and the highest peak in GB/s that counts, because faster links gain
-little at medium sizes.
+"""Smallest shares of the links' peak that a healthy node reaches.
 
-Four H200 without NVLS, the slowest known nodes, reach 0.78, 0.75, 0.7 and 0.47.
+Each row has the size of a collective in bytes, and the share from that size on. The third value is the
+highest peak in GB/s that counts, because faster links gain little at medium sizes. The slowest known
+nodes (four H200 without NVLS) reach 0.78, 0.75, 0.7 and 0.47 at these sizes.
 """
 
 
@@ -167,7 +168,7 @@ def physical_objection(
     shown = f"{metric} is {value:.6g} {unit}"
     if value > peak:
         return f"{shown}, more than the peak of {product}, {peak:g} {unit}"
-    # The speed that copies to a Grace CPU reach varies too much for a lower bound.
+    # Copies to a Grace CPU and numbers of PCIe cards vary too much for a lower bound.
     if is_card(product) or (metric in _HOST_COPIES and peak == _C2C):
         return ""
     if metric.endswith("busbw") and nodes > 1:
@@ -185,9 +186,9 @@ def _peak(
 ) -> tuple[float | None, float]:
     """Return a model's peak, or None if unknown in this unit, and the share that healthy GPUs reach.
 
-    The shares are lower than those that healthy GPUs reached. These were, in relation to the data sheet,
-    bf16 0.78 to 0.80, fp8 0.71 to 0.76, fp32 0.76, memory 0.87 to 0.90, copies between GPUs 0.84 to
-    0.88, and copies to the host 0.75 to 0.85.
+    The shares are lower than what healthy GPUs reached. Relative to the data sheet, those reached 0.78
+    to 0.80 in bf16, 0.71 to 0.76 in fp8, and 0.76 in fp32. Memory reached 0.87 to 0.90, copies between
+    GPUs 0.84 to 0.88, and copies to the host 0.75 to 0.85.
     """
     dtype = labels.get("dtype", "")
     tflops = physics.tflops.get(dtype)
@@ -246,16 +247,17 @@ def comparison_objection(
 
 
 def loss_of(value: float, reference: float, direction: Direction | None) -> float:
-    """Return by which fraction a value is worse than a reference. It is negative if the value is better.
+    """Return how much worse a value is than a reference, as a fraction of the reference.
 
-    If the better direction is unknown, a deviation to either side is a loss.
+    The result is negative if the value is better. If the better direction is unknown, a deviation to
+    either side is a loss.
     """
     share = (value - reference) / abs(reference) if reference else 0.0
     return {Direction.HIGHER: -share, Direction.LOWER: share, None: abs(share)}[direction]
 
 
 def better_way(direction: Direction | None, unit: str) -> Direction | None:
-    """Return the better direction of a measurement, from its unit if it states none, or None."""
+    """Return the better direction of a measurement, which may follow from its unit, or None if unknown."""
     if direction is not None:
         return direction
     if unit in TIME_UNITS:
@@ -281,9 +283,9 @@ class AcceptedNumber:
 def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction: Direction | None) -> str:
     """Return why a number moves a reference too far from the first accepted one, or "".
 
-    A number must not be worse than the first one by more than :data:`CHAIN_DEVIATION`. The median of all
-    must not move further than that to either side, because a machine that was healthy would be degraded
-    by a higher reference.
+    The number must not be worse than the first one by more than :data:`CHAIN_DEVIATION`. The median of
+    all numbers must not move further than that to either side. A higher reference would degrade a
+    machine that was healthy before.
 
     Args:
         accepted: The accepted numbers of the same quantity on the same hardware.
@@ -322,7 +324,10 @@ def product_on(run: Run, kind: str, key: str) -> str:
 
 
 def is_comparable(product: str, kind: Kind) -> bool:
-    """Return whether all hardware of a kind is equally fast. Links without switches are not."""
+    """Return whether numbers of this kind of hardware can be compared.
+
+    All GPUs and nodes of a product are equally fast. Links are only if a switch connects the GPUs.
+    """
     if kind is not Kind.LINK:
         return True
     physics = physics_of(product)
@@ -338,8 +343,8 @@ Numbers = Mapping[NumberKey, tuple[float, Direction | None]]
 def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:
     """Return the numbers of a run that may become references, with their directions.
 
-    They are the candidates among the judgements, and numbers that passed against an accepted reference.
-    If one of several GPUs was judged, the same measurements of the others are included.
+    These are the candidates among the judgements, and numbers that passed an accepted reference. If only
+    one of several GPUs was judged, the same measurements of the other GPUs are included.
     """
     numbers = _judged_numbers(run, topology)
     accepted_quantities = {key[2:] for key in numbers}
@@ -380,11 +385,11 @@ class Others(NamedTuple):
     in_history: Sequence[float]
     """One number from each other piece of hardware of the same kind."""
     accepted_first: Sequence[float]
-    """The numbers that were accepted first. They prevent a drift of the reference if each new machine is
-    a little worse."""
+    """The number that was accepted first. It keeps references from drifting if each new machine is a little
+    worse than the one before."""
 
     def objection(self, value: float, direction: Direction | None) -> str:
-        """Return why a number is too far from the others, or "". It is "" too if no other number is known."""
+        """Return why a number is too far from the others, or "" if it is not, or if none are known."""
         groups = (
             (self.in_run, IN_RUN),
             (self.in_history, IN_HISTORY),

@@ -1,8 +1,11 @@
-"""Store runs, and return earlier measurements and references of their hardware.
+"""Store runs in the history, and answer queries about runs, measurements and references.
 
-with open_store(results / "history.sqlite") as store:
-    store.keep(run)
-    reference = store.baseline("gemm", {}, "gemm_best", {"dtype": "bf16"}, run.nodes)
+Jobs and commands open a :class:`Store` with :func:`open_store`. Its runs come from records in the results
+folder. Other modules of this folder have the tables, the names, and the rules for references.
+
+    with open_store(results / "history.sqlite") as store:
+        store.keep(run)
+        reference = store.baseline("gemm", {}, "gemm_best", {"dtype": "bf16"}, run.nodes)
 """
 
 from __future__ import annotations
@@ -68,16 +71,17 @@ from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, Pa
 from rackproof.store.history.writer import RunWriter, as_utc, join_special, quantity_of
 from rackproof.store.run_folder import ResultsError, load_run
 
-# readings imports numpy, which is not needed to store a run. It is imported here and in the methods that
-# use it.
+# readings imports numpy, which takes long and is not needed to store a run. Only the methods that use it
+# import it.
 if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
 _BATCH = 200
-"""Number of a SKU's newest measurements that are enough for its median."""
+"""Number of runs that one transaction stores or deletes."""
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
-# A deadlock or a serialization failure means that another writer was first. A second attempt succeeds.
+# These SQLSTATEs (a deadlock, a serialization failure) mean that another writer was first. A second
+# attempt usually succeeds.
 _TRY_AGAIN = frozenset({"40P01", "40001"})
 _BASELINE_KEY = ("quantity_id", "hardware_id", "run_id")
 
@@ -142,11 +146,11 @@ class Store(AbstractContextManager["Store"]):
         return bool(self.keep_many([run]))
 
     def keep_many(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
-        """Store many runs, several hundred per transaction.
+        """Store many runs, with :data:`_BATCH` runs per transaction.
 
         Args:
             runs: The runs to store.
-            again: Whether to also write runs that seem to be stored, to repair damaged rows.
+            again: Whether to also write runs that are already stored. This repairs damaged rows.
 
         Returns:
             The ids of the runs that were written.
@@ -303,7 +307,7 @@ class Store(AbstractContextManager["Store"]):
                 connection, (row.hardware_id for row in rows), (row.node_id for row in rows)
             )
         made = [_measurement_row(row, known[row.quantity_id], parts) for row in rows]
-        # Filter again by the names of the hardware, because the query accepted any hardware for a label.
+        # Filter again. In the query, a label with hardware matched any hardware.
         return [row for row in made if wanted.items() <= row.labels.items()]
 
     # References
@@ -401,10 +405,10 @@ class Store(AbstractContextManager["Store"]):
     ) -> int:
         """Make the numbers of a run references for its hardware.
 
-        Numbers are accepted if they were unproven only because they had no reference, or if they passed
-        against earlier accepted references. In the second case, the median includes one more run. If one
-        of several GPUs was judged, the same measurements of the other GPUs are accepted too. If lower is
-        better, the bounds are mirrored. Accepting a run again updates its bounds.
+        A number is accepted if it is unproven only because it had no reference. A number that passed an
+        accepted reference is accepted, too, and the median then includes one more run. If only one of
+        several GPUs was judged, the same measurements of the other GPUs are accepted, too. If lower is
+        better, the bounds are mirrored. If a run is accepted again, its bounds are updated.
 
         Args:
             run_id: The run's id or a prefix of it.
@@ -416,10 +420,10 @@ class Store(AbstractContextManager["Store"]):
                 for never.
             note: A function that is called with the number of references before they take effect. If it
                 raises an error, nothing is accepted.
-            bounding: Runs that were accepted earlier and limit this one, although they no longer provide
-                a reference, with the time of acceptance.
-            despite: The reason to accept numbers that a healthy machine would not have, or that differ
-                from the first accepted ones. If it is empty, such numbers are refused.
+            bounding: Runs that were accepted earlier and still limit this one, even if they no longer
+                provide a reference, each with the time of acceptance.
+            despite: The reason to accept numbers that are not plausible, or too far from the first
+                accepted ones. If it is empty, such numbers are refused.
 
         Returns:
             The number of references that the run provides, or 0 if it has no numbers to accept.
@@ -497,7 +501,7 @@ class Store(AbstractContextManager["Store"]):
             if place.hardware is None or key is None or not measurement.finite:
                 continue
             if is_comparable(product_on(run, *key[:2]), place.hardware.kind):
-                # The same quantity of one kind, on any hardware.
+                # The key without its hardware collects the same quantity of all hardware in the run.
                 in_run.setdefault((key[0], "", *key[2:]), {})[key[1]] = measurement.value
                 metrics[key] = measurement.name
         with self._reading() as connection:
@@ -514,11 +518,10 @@ class Store(AbstractContextManager["Store"]):
         }
 
     def unbounded_metrics(self, run_id: str) -> list[str]:
-        """Return the metrics of a run whose first numbers have no independent lower limit.
+        """Return the metrics of a run whose numbers nothing can confirm.
 
-        For these metrics, nothing shows whether the numbers are those of a healthy machine. There is no
-        data sheet, no other hardware in the run or of the same kind in the history, and no earlier
-        acceptance.
+        For such a metric, there is no data sheet, no other hardware in the run, no hardware of the same
+        kind in the history, and no earlier acceptance. The numbers may be those of a faulty machine.
         """
         run = self.run(run_id)
         topology = Topology(run.nodes)
@@ -593,7 +596,7 @@ class Store(AbstractContextManager["Store"]):
 
         The run's row, acceptances and failed judgements remain, so that a GPU that failed a year ago is
         still recognized. ``rebuild_history`` can restore the deleted numbers from the results folder.
-        SQLite reuses the space; only VACUUM returns it to the file system.
+        SQLite reuses the space, but only VACUUM returns it to the file system.
         """
         pruned = 0
         while count := self._write(lambda connection: _forget_old_runs(connection, before)):
@@ -608,10 +611,7 @@ class Store(AbstractContextManager["Store"]):
             yield connection
 
     def _write(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Perform the work in one transaction.
-
-        Repeat it if the database aborts it because of another writer.
-        """
+        """Do some work in one transaction. Repeat it if another writer was first."""
         with translated_errors(self._target):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
@@ -775,9 +775,10 @@ def _refuse_drift(
 ) -> None:
     """Check that new references stay near the first accepted ones.
 
+    Without this check, many acceptances could move a reference step by step.
+
     Raises:
-        HistoryError: A reference is too far away. Each acceptance passed against the one before, but
-            together they drift.
+        HistoryError: A new reference is too far from the first accepted one.
     """
     kept: dict[tuple[int, int], list[AcceptedNumber]] = {}
     for quantity, hardware, one in _accepted_before(connection, rows, bounding):
@@ -793,9 +794,9 @@ def _refuse_drift(
 def _accepted_before(
     connection: Connection, rows: Sequence[dict[str, Any]], bounding: Mapping[str, datetime]
 ) -> Iterator[tuple[int, int, AcceptedNumber]]:
-    """Yield the accepted numbers for the hardware of new references.
+    """Yield the numbers that were accepted for the hardware of new references.
 
-    Each follows its quantity id and hardware id.
+    Each item has the id of the quantity, the id of the hardware, and the number.
     """
     parts = sorted({row["hardware_id"] for row in rows})
     table, measured, runs = schema.baselines, schema.measurements, schema.runs
@@ -831,7 +832,7 @@ def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> lis
 
 
 def _forget_old_runs(connection: Connection, before: datetime) -> int:
-    """Delete most rows of the oldest runs. The record is deleted last, which marks the run as pruned."""
+    """Delete the numbers and records of the oldest runs. A run without a record counts as pruned."""
     runs, records, judgements = schema.runs, schema.records, schema.judgements
     ids = connection.scalars(
         select(runs.c.id)
@@ -864,7 +865,7 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
         table.c.value,
         table.c.special,
     ).join(runs, runs.c.id == table.c.run_pk)
-    # Both columns are correct. Without another filter, the second one uses the index of runs.
+    # Both columns have the same time. Without another filter, the index of runs is the faster one.
     moment = table.c.moment if narrowed else runs.c.moment
     query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
     return query if since is None else query.where(moment >= as_utc(since))

@@ -1,6 +1,6 @@
-"""Define the rows of the history's answers.
+"""Define the rows that the history returns: runs, measurements, and candidates for references.
 
-They are runs, measurements, and numbers that could become references.
+The history makes them from its tables. Jobs, commands and certificates read them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Measured(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """Describe a run in a list. ``reason`` is its first reason, and ``seconds`` its duration if known."""
+    """Describe a run in a list. ``reason`` is the first reason for its verdict."""
 
     run_id: str
     plan_id: str
@@ -54,11 +54,11 @@ class MeasurementRow(NamedTuple):
     """Describe a number from the history.
 
     Attributes:
-        hardware: The measured hardware, as GPU UUID, serial or chassis. For links and groups, it has the
-            keys of the parts.
-        kind: The kind of hardware (node, gpu, link, group; empty if unknown).
-        node: The key of the single node in which it was. A label with a node has the node's current
-            hostname.
+        labels: The labels. A label with a node has the node's current hostname.
+        hardware: The key of the measured hardware: a GPU's UUID, or a node's serial number or chassis.
+            The key of a link or group contains the keys of its members.
+        kind: The kind of hardware (node, gpu, link, group), or empty if it is unknown.
+        node: The key of the node that had the hardware, or empty if that is no single node.
     """
 
     run_id: str

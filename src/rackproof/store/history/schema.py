@@ -1,8 +1,10 @@
 """Define the tables of the history.
 
-They are designed for a fleet. For 10,000 nodes with 40 measurements each, 60 nights give 24 million
-rows. A row of a measurement is therefore a few numbers that refer to *what* was measured
-(``quantities``) and *on what* (``hardware``). A change of a table here needs a new :data:`REVISION`; a
+All modules of the history use these tables. :mod:`rackproof.store.history.database` creates them.
+
+The tables are designed for a fleet. With 10,000 nodes and 40 measurements each, 60 nights give 24 million
+rows. A row of a measurement is therefore a few numbers. They refer to *what* was measured
+(``quantities``) and *on what* (``hardware``). If you change a table here, set a new :data:`REVISION`. A
 test compares the two.
 """
 
@@ -34,8 +36,8 @@ from sqlalchemy.dialects.postgresql import TEXT, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 REVISION = "0001"
-"""Version of these tables, as four digits that only increase. Until Rackproof 1.0, older versions are
-not converted."""
+"""Version of these tables, as four digits. It only increases. Until Rackproof 1.0, tables of an older
+version are refused, not converted."""
 
 KEY_LIMIT = 200
 TEXT_LIMIT = 400
@@ -217,7 +219,7 @@ runs = Table(
     Index(None, "hardware_id", "moment"),
 )
 
-# Separate from runs, so that listing runs does not read megabytes of JSON.
+# Records have a table of their own, so that listing runs does not read megabytes of JSON.
 records = Table(
     "records",
     metadata,
@@ -238,7 +240,10 @@ run_nodes = Table(
 
 
 def _observed() -> tuple[Column[Any], ...]:
-    """Return columns for run, measurement, place and time. The key stores the rows of a run together."""
+    """Return the columns that measurements and judgements share.
+
+    The run comes first in the primary key, so that the rows of a run are stored together.
+    """
     return (
         Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
         Column("ordinal", Integer, primary_key=True, autoincrement=False),
@@ -284,7 +289,7 @@ judgements = Table(
     sqlite_with_rowid=False,
 )
 
-# Accepted references. They refer to the run by name, because a reference outlives the rows of its run.
+# Accepted references. They have the id of the run as text, because they outlive the rows of the run.
 baselines = Table(
     "baselines",
     metadata,

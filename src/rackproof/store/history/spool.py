@@ -1,8 +1,10 @@
-"""Store runs in the history even if its database is down.
+"""Store runs in the history, or note them for later if its database is down.
 
-A run that cannot be stored is noted in a folder, and stored later. ``run.json`` in the results folder
-remains authoritative. A note only means that the run has not been stored yet. :func:`rebuild_history`
-stores everything again.
+Every job calls :func:`keep_or_spool` after it has written ``run.json``. The input is the folder of the
+run. A run that cannot be stored gets a note in the spool folder. The next run that can be stored also
+stores the noted ones. :func:`rebuild_history` stores all runs of a results folder again.
+
+``run.json`` remains authoritative. A note only means that its run is not in the history yet.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ class _NoteGoneError(Exception):
 class KeepOutcome:
     """Describe what happened to a run.
 
-    It is in the history (``kept``), noted for later (``spooled``), or neither. ``message`` is for an
-    operator and contains no secret. ``drained`` is the number of runs that were noted earlier and stored
-    now.
+    Attributes:
+        kept: Whether it is in the history.
+        spooled: Whether it was noted for later.
+        message: A text for the operator, without any secret.
+        drained: The number of runs that were noted earlier and are now stored.
     """
 
     kept: bool
@@ -42,7 +46,11 @@ class KeepOutcome:
 
 @dataclass(frozen=True)
 class DrainOutcome:
-    """The ids of runs stored from the spool, of runs still waiting, and the obstacle."""
+    """The result of storing the runs of a spool.
+
+    ``entered`` has the ids of the stored runs, ``waiting`` those of the others, and ``problems`` why these
+    could not be stored.
+    """
 
     entered: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
@@ -60,8 +68,8 @@ class RebuildOutcome:
 def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> KeepOutcome:
     """Store a recorded run in the history. If that fails, note it in the spool.
 
-    This covers every failure of the history (down, full, locked, too new), because the run is in its
-    folder and must not be forgotten. If the history works, runs that were noted earlier are stored too.
+    The run is noted after every failure of the history (down, full, locked, too new). If the history
+    works, runs that were noted earlier are stored, too.
 
     Args:
         run_folder: The folder ``results/RUN_ID``, which contains ``run.json``.
@@ -94,8 +102,8 @@ def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> Ke
 def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
     """Store the runs in the spool.
 
-    If the record of a note is missing or damaged, the note remains and is among the problems. Two
-    processes may do this at once, because storing a run twice has the same result as once.
+    If the record of a note is missing or damaged, the note remains, and a problem is returned. Two
+    processes may call this at once, because a run that is stored twice is in the history once.
 
     Args:
         where: The place of the history, as for :func:`rackproof.store.history.store.open_store`.
@@ -117,8 +125,8 @@ def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
 def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
     """Store all runs of a results folder again, including those that seem to be in the history.
 
-    Accepted references exist only in the history (docs/using/history.md). They remain, but rebuilding
-    into an empty history does not restore them.
+    Accepted references exist only in the history (docs/using/history.md). This keeps those that are
+    there, but it cannot restore them in an empty history.
 
     Args:
         results: The results folder.

@@ -1,10 +1,11 @@
-"""The history as the rest of Rackproof uses it.
+"""Provide the public names of the history to commands and jobs.
 
     with open_store(results / "history.sqlite") as store:
         reference = store.baseline("gemm", {}, "gemm_best", {"dtype": "bf16"}, run.nodes)
     outcome = keep_or_spool(results / run.run_id, None, results / ".spool")
 
-Importing this loads SQLAlchemy: a command imports it where it needs it.
+Importing this module loads SQLAlchemy, which takes half a second. Commands therefore import it only where
+they need it.
 """
 
 from rackproof.store.history.database import HistoryError, HistoryTooNewError, HistoryUnreachableError

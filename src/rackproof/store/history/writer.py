@@ -1,7 +1,10 @@
-"""Write runs into the tables.
+"""Write runs into the tables of the history.
 
-Rows are made for a whole batch of runs, and written table by table. The order of tables, and of rows in
-them, is fixed, so that two writers never deadlock.
+:class:`rackproof.store.history.repository.Store` calls :meth:`RunWriter.enter` in a transaction, with
+runs from the results folder.
+
+The rows of several hundred runs are written together, table by table. The order of the tables, and of the
+rows in them, is fixed, so that two writers never deadlock.
 """
 
 from __future__ import annotations
@@ -42,10 +45,7 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class Quantity:
-    """Describe a measured quantity.
-
-    It has everything that identifies a number except the value, time and hardware.
-    """
+    """Describe a measured quantity: what was measured, without value, time and hardware."""
 
     digest: str
     unit: str
@@ -82,7 +82,7 @@ def quantity_of(
 
 
 def moment_of(run: Run, *, otherwise: datetime) -> datetime:
-    """Return the time of a run, which is its start, or else its end, or else the time in its id."""
+    """Return the time of a run: its start, its end, the time in its id, or else ``otherwise``."""
     return as_utc(run.started or run.ended or stamp_of(run.run_id) or otherwise)
 
 
@@ -189,7 +189,7 @@ class RunWriter:
     def _enter_runs(self, drafts: Sequence[_Draft]) -> None:
         runs = schema.runs
         statement = self._insert(runs)
-        # An imported run without any time has the time of its first entry.
+        # Keep the time when a run was first stored. An imported run may have no other time.
         changed = [column.name for column in runs.c if column.name not in ("id", "run_id", "kept")]
         statement = statement.on_conflict_do_update(
             index_elements=["run_id"], set_={name: statement.excluded[name] for name in changed}
@@ -209,7 +209,7 @@ class RunWriter:
         }
 
     def _replace_details(self, drafts: Sequence[_Draft], keys: Mapping[str, int]) -> None:
-        """Replace the rows of runs. A changed record may have fewer rows."""
+        """Delete the details of runs, and insert the new ones. A changed record may have fewer rows."""
         tables = (schema.records, schema.run_nodes, schema.measurements, schema.judgements)
         for table in tables:
             for chunk in _chunks(sorted(keys.values())):
@@ -251,7 +251,7 @@ class RunWriter:
         }
 
     def _see(self, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
-        """Insert rows, or update when they were last seen. The latest run describes them."""
+        """Insert rows of hardware, or update known ones with the description of the latest run."""
         if not rows:
             return
         statement = self._insert(table)
@@ -274,7 +274,7 @@ class RunWriter:
 
 
 class _Sightings:
-    """Hold the hardware in runs, with each part's latest description and the time when it was first seen."""
+    """Hold the hardware of runs, with the latest description of each part and the time of its first run."""
 
     def __init__(self, drafts: Sequence[_Draft]) -> None:
         self.parts: dict[tuple[str, str], Row] = {}
@@ -308,7 +308,7 @@ class _Sightings:
 
 
 class _Draft:
-    """Hold a run as rows, before ids are known."""
+    """Hold a run as rows that do not have the database's ids yet."""
 
     def __init__(self, run: Run, now: datetime) -> None:
         self.run = run
@@ -335,7 +335,8 @@ class _Draft:
             quantity_of(run.benchmark, point, one.metric, place.labels, one.unit)
             for one, place in self.judged
         ]
-        # A judgement has no direction. The measurement of the same quantity, which is last, has it.
+        # A judgement has no direction, but a measurement of the same quantity has one. Put measurements
+        # last, so that they replace the judgements.
         self.quantities = self.judged_quantities + self.measured_quantities
 
     @property
@@ -445,7 +446,7 @@ def _id(ids: Mapping[tuple[str, str], int], part: Part | None) -> int | None:
 
 
 def _merge(rows: dict[Any, Row], key: Any, row: Row) -> None:
-    """Store the later row, but the earlier first sighting. Rows arrive in the order of time."""
+    """Keep the later row, but the earlier time of the first sighting. Rows arrive in the order of time."""
     if key in rows:
         row["first_seen"] = rows[key]["first_seen"]
     rows[key] = row

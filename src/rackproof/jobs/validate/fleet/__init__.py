@@ -1,4 +1,4 @@
-"""Plan and judge what a night does with the whole fleet.
+"""Measure the nodes of a night, and decide which of them to drain and to resume.
 
-The modules decide which nodes to measure, pair, test again and drain.
+Job validate calls these modules. Their input is the snapshots, the earlier nights and Slurm's states.
 """

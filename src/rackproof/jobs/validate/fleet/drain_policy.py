@@ -1,15 +1,20 @@
 """Decide which nodes to drain and which to resume after a night. No I/O.
 
-This module does not contact Slurm.
+Job validate calls :func:`decide_drains` with the judged nodes of tonight, their last known states, and
+Slurm's partitions. It gets back the nodes with a plan and a reason, and its playbook then drains and
+resumes them in Slurm.
 
-* A node is drained if it fails by a certain fault of its own. A finding on the whole fleet, a hint, or
-  an unproven result drains no node.
-* A drain that Rackproof did not set is neither ended nor given another reason.
-* Rackproof never drains more than the allowed share of a partition. If too many nodes are unreachable,
-  it drains no node, because then the network or this machine is at fault.
-* Rackproof ends its own drain after all failed checks were read again and were healthy in the required
-  number of nights. These nights must be hours apart and must prove the node
-  (:mod:`rackproof.jobs.validate.fleet.healing` lists the evidence).
+The rules are:
+
+* A night drains a node only for a certain failure of the node itself. It does not drain a node for a
+  finding on the whole fleet, a hint or an unproven result.
+* Each partition has a limit for drains by nights. Nodes with lesser faults wait until there is room.
+* If too many nodes are unreachable, the night drains no node, because the network or this machine is
+  probably at fault.
+* A night changes only drains by nights. It leaves all other drains and their reasons as they are.
+* A night resumes a node after the failed checks have passed in the required number of nights. These
+  nights must be hours apart, and must have read the evidence that
+  :mod:`rackproof.jobs.validate.fleet.healing` lists.
 """
 
 from __future__ import annotations
@@ -31,8 +36,12 @@ _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "wa
 class DrainPolicy:
     """Hold the limits of a night's actions.
 
-    ``share`` is the largest share of a partition to drain, and of the fleet that may be unreachable.
-    ``passes`` is the number of nights that must pass, each at least ``hours`` after the previous one.
+    Attributes:
+        share: The largest share of a partition that nights may drain. If a larger share of the fleet is
+            unreachable, the night drains no node.
+        unreachable_least: The number of unreachable nodes from which ``share`` applies to them.
+        passes: The number of nights that a drained node must pass before it is resumed.
+        hours: The shortest time between two of these nights.
     """
 
     share: float = 0.15
@@ -138,6 +147,7 @@ def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
 
 
 def _urgency(one: NodeNight) -> tuple[int, str]:
+    """Return a sort key that puts the node with the worst fault first."""
     failing = frozenset(one.codes())
     actions = [_WORST_FIRST.index(found.action) for found in one.findings if found.code in failing]
     return min(actions, default=len(_WORST_FIRST)), one.node
@@ -146,7 +156,7 @@ def _urgency(one: NodeNight) -> tuple[int, str]:
 def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
     """Return the drain of a node that nights hold drained, or None for other nodes.
 
-    If no night has the drain any more, its codes are those in Slurm's reason, and it begins tonight.
+    If no stored night has the drain, it counts from tonight, with the codes in Slurm's reason.
     """
     if one is None or one.drained_by != "ours":
         return None
@@ -158,12 +168,12 @@ def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> 
 def _with_hold(
     one: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
 ) -> NodeNight:
-    """Return a node that we have drained, with the decision about its drain."""
+    """Return a node with the decision about its drain. A node that nights did not drain is unchanged."""
     hold = hold_of(one.slurm, before, night_id)
     if hold is None:
         return one
     if one.verdict is Verdict.UNPROVEN or one.unreached:
-        # This night is neither a pass nor a new failure, so the count remains.
+        # This night is neither a pass nor a new failure, so the number of passes remains.
         return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
     if one.verdict is Verdict.FAIL:
         codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
@@ -171,7 +181,7 @@ def _with_hold(
         why = f"stays drained: {_failed_codes_text(one)}"
         return one.model_copy(update={"hold": hold.model_copy(update=update), "why": why})
     if hold.passes and (hold.passed is None or hold.passed > now):
-        # The stored time is unknown, or from a clock that was ahead. From now on, it is known.
+        # The time of the last pass is unknown, or a wrong clock put it into the future. Count from now.
         hold = hold.model_copy(update={"passed": now})
     if why := _no_pass(one, hold) or _too_soon(hold, now, policy):
         return one.model_copy(update={"hold": hold, "why": why})
@@ -190,7 +200,7 @@ def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy
 def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
     """Return why a pass does not count yet, or "".
 
-    Two runs in a row see the same state of the node, so they count once.
+    Two nights within a few hours see the same state of the node, so they count as one.
     """
     if hold.passed is None or now - hold.passed >= timedelta(hours=policy.hours):
         return ""
@@ -225,12 +235,13 @@ def _no_pass(one: NodeNight, hold: Hold) -> str:
 
 
 def _codes_in_reason(reason: str) -> tuple[str, ...]:
-    """Return the codes in the reason of a drain, from Slurm if no night has them."""
+    """Return the codes that a night wrote into the reason of a drain in Slurm."""
     parts = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
     return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
 
 
 def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:
+    """Return why a failed node is not drained, apart from its partition's limit, or ""."""
     if blind:
         return "not drained: too many nodes cannot be reached"
     if one.slurm is None:
@@ -249,6 +260,7 @@ def _share_used_up(
     room: Mapping[str, int],
     policy: DrainPolicy,
 ) -> str:
+    """Return which partition of a node has no room for another drain, or ""."""
     for name in mine:
         if room[name] < 1:
             size, ours = len(members[name]), sum(members[name].values())

@@ -1,8 +1,11 @@
-"""List the evidence that heals each cause of a drain. No I/O.
+"""List the evidence that a drained node needs before a pass counts. No I/O.
 
-A night counts as a pass only if this evidence was read and is healthy. The table :data:`HEALED_BY` has
-each code that can drain a node. Missing evidence never heals. A node with a code that has no row remains
-drained until an operator resumes it.
+Job validate calls :func:`healed_evidence` with the snapshot of a node that nights drained, and
+:func:`lacking_for` with each code of its drain. A night counts as a pass only if all evidence for the
+codes was read, and none of the codes was found again.
+
+The table :data:`HEALED_BY` has the evidence for each code that can drain a node. If a code has no row
+and no rule, the node remains drained until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ PROGRAMS = frozenset(one.name for one in PROBES)
 _MARK = "health:"
 """Prefix for the names of health evidence, because a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
-"""Checks that compare a number, with a description of the comparison that heals their findings in
-addition to the number."""
+"""Checks that compare a number with other numbers. A night must repeat the comparison to heal a finding
+of such a check. The text describes the comparison to the operator."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
 """Prefixes of tools that query the driver."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
@@ -34,11 +37,15 @@ _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 @dataclass(frozen=True)
 class DrainedNode:
-    """Describe a node that nights hold drained, with the snapshots to compare.
+    """Describe a node that nights drained, with the snapshots to compare.
 
-    ``failed`` is the snapshot of the last night in which it failed. ``before`` is the last snapshot
-    before the night that drained it. Each is None if it no longer exists. ``is_first`` means that no
-    night before the drain has a snapshot of the node.
+    Attributes:
+        tonight: The snapshot of tonight.
+        expected: The inventory's expectations of the node.
+        idle: Whether no job uses the node.
+        failed: The snapshot of the last night in which it failed, or None if that is lost.
+        before: The last snapshot before the night that drained it, or None if that is lost.
+        is_first: Whether no night before the drain has a snapshot of the node.
     """
 
     tonight: NodeSnapshot
@@ -50,12 +57,12 @@ class DrainedNode:
 
     @property
     def earlier(self) -> tuple[NodeSnapshot, ...]:
-        """Return the snapshots that show which readings the node supports."""
+        """Return the earlier snapshots. They show which readings the node supports."""
         return tuple(one for one in (self.before, self.failed) if one is not None)
 
     @cached_property
     def codes_against_before(self) -> frozenset[str]:
-        """Return the codes of tonight's findings in comparison with the night before the drain."""
+        """Return the codes that tonight's health check finds, compared with the night before the drain."""
         return frozenset(
             one.code for one in check_node(self.tonight, previous=self.before, expected=self.expected)
         )
@@ -79,8 +86,8 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
             before, and their comparisons (:func:`rackproof.analysis.drained_comparisons.comparisons`).
 
     Returns:
-        The names of the missing evidence. It is empty if all was read, and None if nothing heals the
-        code.
+        The names of the missing evidence. The tuple is empty if nothing is missing. None means that no
+        evidence can heal the code.
     """
     check, colon, metric = code.partition(":")
     if colon:
@@ -90,7 +97,8 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
 
 
 def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tuple[str, ...] | None:
-    # If no night remains, Slurm's reason only has a metric's first word.
+    # If the stored nights are lost, the code comes from Slurm's reason, which has only the first word
+    # of a metric.
     first = metric.partition(" ")[0]
     if check in _COMPARED or check == "floor":
         # Only the same comparison shows that a finding from a comparison no longer applies.
@@ -138,7 +146,7 @@ def _tool(name: str) -> Callable[[DrainedNode], EvidenceState]:
 
 
 def _all_gpus(node: DrainedNode) -> EvidenceState:
-    """Return whether all GPUs are listed that the node must have, or had when it was drained."""
+    """Return whether the driver lists all GPUs that the node must have, or that it had before."""
     answer = _tool("nvidia_smi_xml")(node)
     if answer is not EvidenceState.THERE:
         return answer
@@ -150,7 +158,7 @@ def _all_gpus(node: DrainedNode) -> EvidenceState:
 
 
 def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], EvidenceState]:
-    """Return the state of a reading, which every GPU of the node must have."""
+    """Return a function for the state of a reading that every GPU of the node must have."""
 
     def state(node: DrainedNode) -> EvidenceState:
         answer = _all_gpus(node)
@@ -162,9 +170,9 @@ def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], Evide
 
 
 def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNode], EvidenceState]:
-    """Return a function for the state of fields of each GPU.
+    """Return a function that checks whether every GPU has these fields.
 
-    A field in ``as_before`` is required only if an earlier night had it.
+    A field in ``as_before`` is required only if a GPU of the node had it in an earlier night.
     """
 
     def state(node: DrainedNode) -> EvidenceState:
@@ -185,7 +193,7 @@ def _has(gpu: GpuSnapshot, field: str) -> bool:
 
 
 def _pending_repairs(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU reports its pending repairs. Models that never report them are excepted."""
+    """Return whether each GPU reports its pending repairs, unless its model never reports them."""
     reported = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is not None]
     silent = [gpu for gpu in node.tonight.gpus if gpu.repairs_pending is None]
     answer = _all_gpus(node)
@@ -199,7 +207,7 @@ def _readings(node: DrainedNode) -> EvidenceState:
 
 
 def _driver_tools(node: DrainedNode) -> EvidenceState:
-    """Return whether each driver tool answers that has answered or hung before."""
+    """Return whether each driver tool answers that answered or hung in an earlier night."""
     asked = {
         tool
         for one in node.earlier
@@ -217,7 +225,7 @@ def _booted(node: DrainedNode) -> EvidenceState:
 
 
 def _reset_or_booted(node: DrainedNode) -> EvidenceState:
-    """Return whether there was a boot since then, or each GPU reports that it needs no recovery."""
+    """Return whether the node was booted since it failed, or each GPU reports that it needs no recovery."""
     if _booted(node) is EvidenceState.THERE:
         return EvidenceState.THERE
     return _gpus(lambda gpu: gpu.recovery_action == "None")(node)
@@ -278,7 +286,7 @@ def _mounts(node: DrainedNode) -> EvidenceState:
 
 
 def _writable_mounts(node: DrainedNode) -> EvidenceState:
-    """Return whether disk file systems that were writable before, and expected ones, are writable."""
+    """Return whether the expected file systems, and those that were writable before, are writable."""
     table = node.tonight.mount_table
     if not table:
         return EvidenceState.ABSENT
@@ -323,10 +331,9 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
 
 
 def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
-    """Return a function that checks whether a code appears in comparison with the night before the drain.
+    """Return a function that checks that a comparison with the night before the drain finds no such code.
 
-    Last night's snapshot cannot show this, because a difference between two nights is found in only one
-    night.
+    A comparison with last night is not enough. If a part is bad in both nights, they do not differ.
     """
 
     def state(node: DrainedNode) -> EvidenceState:
@@ -340,7 +347,7 @@ def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
 _BY_COMPARISON = (
     *("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow"),
 )
-"""Codes that a night reports because the night before was better."""
+"""Codes of findings that come from a comparison with the night before."""
 
 
 def _snake(name: str) -> str:
@@ -350,7 +357,8 @@ def _snake(name: str) -> str:
 def _row(
     name: str, read_from: str, state: Callable[[DrainedNode], EvidenceState]
 ) -> RequiredEvidence[DrainedNode]:
-    # This makes no finding. The reason why a node stays drained names the missing evidence.
+    # The rows need no code and no remedy, because no finding is made from them. Only their names are
+    # shown, in the reason why a node stays drained.
     return RequiredEvidence[DrainedNode](name, read_from, state, "", "see the node's page")
 
 
@@ -416,7 +424,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("disks", "statvfs", _disks),
     _row("inodes", "statvfs", _inodes),
 )
-"""Evidence by name. Versions and services are evidence, too, each with its own name
+"""All kinds of evidence, except versions and services. Each of those is evidence with a name of its own
 (:func:`healed_evidence`)."""
 
 _OF_KERNEL_LOG = ("kernel_log", "booted")
@@ -489,6 +497,6 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "disk_full": ("disks",),
     "inodes_full": ("inodes",),
 }
-"""Names of the evidence that heals each code. The codes ``version_``, ``mismatch_``, ``service_``,
-``xid_`` and ``sxid_`` have rules instead (:func:`healing_evidence`). Pairs, unknown codes, and an
-identity that was never accepted have no evidence."""
+"""Names of the evidence that heals each code. Codes that begin with ``version_``, ``mismatch_``,
+``service_``, ``xid_`` or ``sxid_`` have rules instead (:func:`healing_evidence`). No evidence heals a
+failed pair, an unknown code, or an identity that no operator has accepted."""

@@ -1,8 +1,11 @@
 """Plan which optional tests (``sdc``, ``soak``, ``llm``) a night runs on which nodes. No I/O.
 
-A soak of a whole fleet takes more than a night. Each night therefore runs some of the optional tests,
-within a share of its budget. The tests that a node had longest ago come first, and a suspect node has
-its turn sooner. All other measurements use the rest of the budget.
+The probe scheduler of job validate calls this module before it measures. The input is the plan of the
+night's measurements, the idle nodes, and the tests that earlier nights ran.
+
+A soak of a whole fleet takes longer than a night. Each night therefore runs only some of the optional
+tests, within a share of its budget. A test comes first if its node had it longest ago. A suspect node
+gets its turn sooner. All other measurements use the rest of the budget.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from rackproof.store.probe_results import ProbeNight
 BUDGET_SHARE = 0.5
 """Share of a night's budget for optional tests. Only the first test may use all of it."""
 SUSPECT_FACTOR = 3
-"""Factor for the urgency of a test on a suspect node, as if it were this many times as long ago."""
+"""Factor for the urgency of a test on a suspect node. Its last test counts as this many times older."""
 
 
 @dataclass(frozen=True)

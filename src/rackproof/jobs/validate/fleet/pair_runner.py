@@ -1,4 +1,8 @@
-"""Measure nodes in pairs, and find the nodes and links at fault."""
+"""Measure nodes in pairs, and find the nodes and links at fault.
+
+The probe scheduler of job validate calls :func:`measure_pairs` after it has measured each node alone.
+The input is the nodes that are good alone, the pairs of earlier nights, and a runner of Slurm jobs.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +46,9 @@ def pairs_tonight(
     turns: Mapping[str, int],
     past: Sequence[ProbeNight],
 ) -> dict[str, tuple[Pair, ...]]:
-    """Return tonight's pairs of each rack.
+    """Return tonight's pairs, by rack and SKU.
 
-    They are the round of the tournament, and pairs of the remaining nodes.
+    They are the pairs of this round of the tournament, and pairs of the nodes that are left over.
 
     Args:
         targets: All nodes. The rounds must not depend on which nodes are idle.
@@ -82,9 +86,9 @@ def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
 
 
 def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list[Pair]:
-    """Return pairs of the nodes without a partner in the round.
+    """Return pairs of the nodes that have no partner in this round.
 
-    Each gets the partner that it met longest ago.
+    Each node gets the partner that it met longest ago.
     """
     pairs = []
     while len(free) > 1:
@@ -102,9 +106,14 @@ def _ordered_pair(one: str, other: str) -> Pair:
 
 @dataclass(frozen=True)
 class FabricMeasurements:
-    """Hold the measurements of pairs.
+    """Hold the results of a night's pairs.
 
-    They are the nodes at fault, the faults between nodes, and the rounds by rack.
+    Attributes:
+        results: The result of each measured pair or group.
+        blamed: The reason why a node fails or is unproven, by node.
+        between: The failures and warnings about links between two nodes.
+        turns: The number of nights with pairs so far, by rack and SKU.
+        remarks: The pairs that were not measured, with the reason.
     """
 
     results: tuple[PairResult, ...] = ()
@@ -121,7 +130,7 @@ def measure_pairs(
     past: Sequence[ProbeNight],
     jobs: JobRunner,
 ) -> FabricMeasurements:
-    """Measure the nodes of each rack in pairs, or nothing if the plan has no fabric probe.
+    """Measure the nodes of each rack in pairs. If the plan has no fabric probe, measure nothing.
 
     Args:
         plan: The plan of the measurement.
@@ -152,7 +161,7 @@ def measure_pairs(
 
 
 def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[PairResult]) -> Iterator[str]:
-    """Yield the racks in which at least one pair met. A round without time for any pair is repeated."""
+    """Yield the racks in which at least one pair was measured. The others repeat their round."""
     met = {frozenset(one.nodes) for one in results}
     for key, pairs in tonight.items():
         if any(frozenset(pair) in met for pair in pairs):
@@ -161,9 +170,9 @@ def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[Pai
 
 @dataclass
 class _PairRunner:
-    """Run all-reduces of groups of nodes.
+    """Run all-reduces on groups of nodes.
 
-    Keep the results, and remarks about the pairs that were not measured.
+    ``remarks`` has the groups that were not measured, with the reason.
     """
 
     plan: ProbePlan
@@ -172,7 +181,7 @@ class _PairRunner:
     remarks: list[str] = field(default_factory=list)
 
     def meet(self, groups: Sequence[tuple[str, ...]]) -> list[PairResult]:
-        """Run a job for each group. Nodes that could not be paired do not appear in the results."""
+        """Run a job for each group. A group whose job did not run is only in the remarks."""
         results = []
         ended = self.jobs.run([self._job(nodes) for nodes in groups])
         for nodes, job in zip(groups, ended, strict=True):
@@ -192,17 +201,18 @@ class _PairRunner:
         return Job(nodes, text, gpus, self.plan.pair_limit_s)
 
     def measure_rack(self, pairs: Sequence[Pair], before: Sequence[float]) -> list[PairResult]:
-        """Measure pairs and suspects, and then halve the remaining suspects.
+        """Measure pairs, and find out which nodes are at fault in those that fail.
 
-        Suspects are measured again with other partners.
+        The nodes of a failed pair are suspects, and get other partners. If suspects remain, measure
+        halves of them.
 
         Args:
             pairs: The pairs of tonight.
             before: The bandwidths of such pairs in earlier nights, in GB/s.
         """
         results = list(compare_pairs(self.meet(pairs), before))
-        # Two good partners prove that a suspect is bad. The limit ends a night in which the partners
-        # fail too.
+        # A suspect is bad if it fails with two good partners. The number of rounds is limited, because
+        # the partners may fail, too.
         for _ in range(3):
             fresh = self._meet_second_partners(results)
             if not fresh:
@@ -233,11 +243,11 @@ class _PairRunner:
 
 
 def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
-    """Return good nodes, bad nodes, and nodes that failed without passing with any partner."""
+    """Return the good nodes, the bad nodes, and all nodes that failed and passed with no partner."""
     results = list(results)
     verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
     good = _names(pair for pair, passed in verdicts.items() if passed)
-    # A larger group that passed clears all of its nodes. One that failed condemns no single node.
+    # If a larger group passes, all of its nodes are good. If it fails, any of them may be bad.
     good |= _names(one.nodes for one in results if len(one.nodes) > 2 and one.passed)
     failed = _names(pair for pair, passed in verdicts.items() if not passed)
     return good, set(find_culprits(verdicts)[0]), failed - good
@@ -275,9 +285,9 @@ def _fabric_reasons(
 
 
 def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
-    """Return the decisive meeting of each pair.
+    """Return the measurement that decides about each pair.
 
-    It is the last one that failed, or else the last one.
+    It is the last one that failed or, if none failed, the last one.
     """
     of_two = [(_ordered_pair(*one.nodes), one) for one in results if len(one.nodes) == 2]
     pairs = dict(of_two)
@@ -304,12 +314,12 @@ def _partner(name: str, nodes: Sequence[str]) -> str:
 def unproven_pairs(
     night: ProbeNight, require_references: bool
 ) -> tuple[dict[str, tuple[NightReason, ...]], tuple[str, ...]]:
-    """Return the reasons by node why the speed of a pair is unproven, and remarks.
+    """Return the reasons why the speed of a node's pair is unproven, by node, and remarks.
 
     Args:
         night: The measurements of the night.
-        require_references: Whether a speed without any comparison is unproven. Otherwise, it is a
-            remark. A speed that a floor leaves unproven is always unproven.
+        require_references: Whether a speed that was compared with nothing is unproven. If false, it is
+            only a remark. A speed that a floor leaves unproven is a reason in both cases.
     """
     reasons: dict[str, tuple[NightReason, ...]] = {}
     uncompared = []
@@ -330,7 +340,7 @@ def unproven_pairs(
 
 
 def _speed_is_unproven(one: PairResult) -> bool:
-    """Return whether two nodes gave right sums at an unproven speed. A pair that failed has no speed."""
+    """Return whether a pair computed the right sums, but nothing proves its speed."""
     return len(one.nodes) == 2 and one.passed and one.speed in (None, Verdict.UNPROVEN)
 
 

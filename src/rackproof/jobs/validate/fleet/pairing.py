@@ -1,7 +1,10 @@
 """Choose the nodes to pair each night, and find the node or link at fault if pairs fail. No I/O.
 
-The pairs form a round-robin tournament (circle method). After n - 1 nights for n nodes (n nights if n is
-odd), each pair has met once. In each night, nearly every node has exactly one partner. Then the rounds
+:mod:`rackproof.jobs.validate.fleet.pair_runner` of job validate calls these functions. The input is the
+names of nodes, and whether each measured pair passed.
+
+The pairs form a round-robin tournament (circle method). In each night, nearly every node has exactly one
+partner. After n - 1 nights for n nodes (n nights if n is odd), each pair has met once, and the rounds
 start again.
 """
 
@@ -24,8 +27,8 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
     Args:
         nodes: The names of the nodes; duplicates are ignored.
         night: The number of the night, which increases by one each night.
-        most: The largest number of pairs, which is the night's budget. Each full round omits other
-            pairs, so that every pair gets its turn.
+        most: The largest number of pairs. Each time the tournament starts again, other pairs are
+            omitted, so that every pair gets its turn.
     """
     seats: list[str | None] = [*sorted(set(nodes))]
     rounds = nights_needed(len(seats))
@@ -35,15 +38,16 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
         seats.append(None)
     first, rest = seats[0], seats[1:]
     turn = night % rounds
-    # The first node remains in place, and all others move by one place each night. Opposite nodes are
-    # paired.
+    # The nodes sit in a circle. The first one stays, and all others move by one seat each night.
+    # Nodes on opposite seats are a pair.
     circle = [first, *rest[turn:], *rest[:turn]]
     half = len(circle) // 2
     met = zip(circle[:half], reversed(circle[half:]), strict=True)
     pairs = sorted((min(one, two), max(one, two)) for one, two in met if one is not None and two is not None)
     if most is None or most >= len(pairs):
         return tuple(pairs)
-    # After a full round, the window starts where it ended, so that other pairs are omitted.
+    # When the tournament starts again, the window begins where it ended, so that other pairs are
+    # omitted.
     begin = night // rounds * max(most, 0) % len(pairs)
     return tuple(sorted((pairs + pairs)[begin : begin + max(most, 0)]))
 
@@ -68,8 +72,8 @@ def second_partners(
     partner_of: dict[str, str] = {}
 
     def seat(suspect: str, tried: set[str]) -> bool:
-        # This finds an augmenting path. A partner that is already assigned may move, so that as many
-        # suspects as possible get one.
+        # This is a search for an augmenting path. It may give an assigned partner to another suspect,
+        # so that as many suspects as possible get one.
         for node in free:
             if node in tried or node in known.get(suspect, ()):
                 continue
@@ -87,9 +91,9 @@ def second_partners(
 def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
     """Return the bad nodes, the bad pairs, and the nodes that remain suspects.
 
-    A node is bad if it passed with no partner, and failed with at least two partners that passed with
-    others. If both nodes of a failed pair passed with others, the link between them is bad. The
-    remaining nodes of failed pairs are suspects.
+    A partner is good if it passed with another node. A node is bad if it always failed, at least twice
+    with good partners. If both nodes of a failed pair are good, the link between them is bad. A failed
+    pair with a bad node says nothing about the partner. All other nodes that always failed are suspects.
 
     Args:
         results: Whether each pair passed. A pair that hung did not pass.
@@ -104,8 +108,8 @@ def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozens
 
 
 def _bad_nodes(failed: Iterable[Pair], good: Collection[str]) -> set[str]:
-    """Return the nodes that only failed, and did so with at least two good partners."""
-    # Two good partners are required. With only one, the link between the two may be at fault.
+    """Return the nodes that always failed, at least twice with good partners."""
+    # One good partner is not enough, because the link between the two may be at fault.
     return {
         node
         for node, partners in _partners_by_node(failed).items()
@@ -134,8 +138,8 @@ def bisect_group(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Find the bad nodes of a group by measuring halves of it.
 
-    This works even with hangs and several bad nodes. A single node is measured together with a
-    known-good helper. A part that works clears all its nodes. A part that fails is halved again.
+    If a half works, all its nodes are good. If it fails, it is halved again. A single node is measured
+    together with a known-good helper. The search also finds several bad nodes, and a hang is a failure.
 
     Args:
         nodes: The names of the group that failed.
@@ -146,9 +150,9 @@ def bisect_group(
             value.
 
     Returns:
-        The bad nodes, and the groups without an answer. A group has no answer if it fails although each
-        half works (the fault is in the fabric between the halves, or intermittent), or if no run was
-        left to test it.
+        The bad nodes, and the groups without an answer. A group has no answer if no run was left to
+        test it, or if it fails although both halves work. In the second case, the fault is in the
+        fabric between the halves, or comes and goes.
     """
     spare = [one for one in helpers if one not in set(nodes)]
     search = _Bisection(works, spare, most_runs)

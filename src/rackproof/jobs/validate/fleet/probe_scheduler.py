@@ -1,9 +1,11 @@
 """Schedule a night's measurements, and collect the results.
 
-First, each idle node is measured alone, and again if its numbers are bad. Then nodes are measured in
-pairs, so that over the nights all pairs of a rack are measured. A node that fails gets a known-good
-partner before it is called bad. If that does not decide, the suspects are halved. There is no I/O except
-the jobs.
+Job validate calls :func:`probe_night` if the night has a budget of GPU-minutes. The input is the idle
+nodes, the measurements of earlier nights, and a runner of Slurm jobs. The module does no other I/O.
+
+A night has three parts. It measures each idle node alone, and again if the job fails. It measures nodes
+with suspect numbers again. Then it measures pairs of nodes
+(:mod:`rackproof.jobs.validate.fleet.pair_runner`).
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ from rackproof.store.probe_results import ProbeNight
 def measuring_order(
     targets: Sequence[ProbeTarget], past: Sequence[ProbeNight], first: Collection[str] = ()
 ) -> list[ProbeTarget]:
-    """Return the idle nodes. Those in ``first`` come first, then those with the oldest measurement."""
+    """Return the idle nodes in the order to measure them.
+
+    The nodes in ``first`` come first. Among the others, the node with the oldest measurement is first.
+    """
     ago: dict[str, int] = {}
     for number, night in enumerate(past):
         for name in night.measured:
@@ -63,10 +68,10 @@ def probe_night(
         targets: All nodes that have a snapshot.
         past: The measurements of earlier nights, newest first.
         jobs: The runner of jobs, whose folder exists.
-        direct: The output of nodes that nights hold drained. Slurm gives them no job, so they were
-            measured without it.
-        doubts: A function that returns the suspect numbers. Their nodes are measured again. By default,
-            there are none.
+        direct: The results of nodes that nights drained. Slurm starts no job on them, so the playbook
+            has run the programs on them itself.
+        doubts: A function that returns the suspect numbers, whose nodes are then measured again. Without
+            it, no number is suspect.
 
     Raises:
         ProbeError: Slurm's host no longer answers.
@@ -80,16 +85,16 @@ def probe_night(
     programs |= {one.name: tuple(wanted_probes(plan, one)) for one in targets if one.name in drained}
     probes = _NodeProbes(plan, {one.name: one for one in targets}, jobs, drained, programs)
     probes.leave_out_busy()
-    # Nodes with a planned test come first. Later, the budget might not be enough.
+    # Measure nodes with a planned test first, while the budget is large enough for the test.
     queue = measuring_order(targets, past, tests)
     probes.measure_nodes([one for one in queue if programs[one.name]])
     twice = probes.retest_suspects(doubts, past)
-    # This is the newest night with digests. A night without the training step must not discard them.
+    # Use the digests of the newest night that has some. A night without the training step has none.
     known = next((one.digests for one in past if one.digests), {})
     odd, agreed, remarks = compare_digests(probes.digests, known)
     probes.add_reasons(odd)
-    # Pairs are last, because only a node that is good alone may be paired. A bad node would make its
-    # partner suspect.
+    # Measure pairs last. Only a node that is good alone may be paired, because a bad node would make
+    # its partner suspect.
     fabric = measure_pairs(plan, targets, probes.able_to_meet(queue), past, jobs)
     probes.add_reasons({name: [why] for name, why in fabric.blamed.items()})
     night = ProbeNight(
@@ -121,13 +126,18 @@ def _reasons_by_node(
 
 @dataclass
 class _NodeProbes:
-    """Hold the measurements of single nodes, by node.
+    """Measure single nodes, and hold the results by node.
 
     Attributes:
-        drained: The results of nodes that nights hold drained.
+        drained: The results of nodes that nights drained.
         programs: The programs that measure each node tonight.
-        measured: The nodes whose jobs ended well.
+        left_out: The reason why a node was not measured.
+        numbers: The measured numbers.
+        reasons: The reasons why a node does not pass.
+        digests: The digests of the training step.
+        sound: The programs that ended well and found no fault.
         tests: The optional tests that ran.
+        measured: The nodes whose jobs ended well.
     """
 
     plan: ProbePlan
@@ -148,14 +158,14 @@ class _NodeProbes:
             self.reasons.setdefault(name, []).extend(reasons)
 
     def leave_out_busy(self) -> None:
-        """Leave out the nodes that cannot be measured tonight. Drained nodes were measured without Slurm."""
+        """Note the busy nodes, which are not measured. Drained nodes were measured without Slurm."""
         self.left_out = {
             name: one.busy for name, one in self.by_name.items() if one.busy and name not in self.drained
         }
 
     def measure_nodes(self, nodes: Sequence[ProbeTarget]) -> None:
-        """Measure nodes. Measure them again if their job did not end well."""
-        # The minutes of drained nodes were not available to jobs, so they do not count.
+        """Measure nodes, and repeat each job that did not end well."""
+        # No job could use the minutes of drained nodes, so these minutes do not count.
         done = {**self._run_jobs(nodes), **self.drained}
         again = [
             self.by_name[name]
@@ -164,12 +174,13 @@ class _NodeProbes:
         ]
         second = self._run_jobs(again)
         ended_well = sum(result.how == "ok" for result in done.values())
-        # If most jobs fail, the tool is suspected, not the nodes.
+        # If most jobs fail, the cause is probably the tool, so no node is blamed.
         blamable = ended_well > len(again)
         for name, first in done.items():
             self._keep_result(name, first, second.get(name), ended_well if blamable else 0)
 
     def retest_suspects(self, doubts: SuspectFinder | None, past: Sequence[ProbeNight]) -> RetestResult:
+        """Measure nodes with suspect numbers again, and keep the better numbers."""
         if doubts is None:
             return RetestResult({})
         # A node that an earlier night drained has already failed, and Slurm gives it no job.
@@ -181,9 +192,9 @@ class _NodeProbes:
         return twice
 
     def able_to_meet(self, queue: Sequence[ProbeTarget]) -> set[str]:
-        """Return the idle nodes without a fault.
+        """Return the nodes of the queue that may be paired.
 
-        A node with planned programs is included only if it was measured.
+        They have no fault and, if programs were planned for them, were measured.
         """
         bad = {name for name, mine in self.reasons.items() if any(one.verdict.gates for one in mine)}
         missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
@@ -204,12 +215,12 @@ class _NodeProbes:
 
         Args:
             name: The name of the node.
-            first: The end of its job.
-            second: The end of the second job, or None if there was none.
-            ended_well: The number of nodes on which the job ended well, or 0 if there are too few to
+            first: The result of its job.
+            second: The result of its second job, or None if there was none.
+            ended_well: The number of nodes on which the job ended well, or 0 if they are too few to
                 blame this node.
         """
-        # If there was no room for a second try, the first one still counts.
+        # If the second job did not run, the first one counts.
         last = first if second is None or second.how in ("left", "busy") else second
         if last.how in ("left", "busy"):
             self.left_out[name] = last.text
@@ -241,7 +252,10 @@ class _NodeProbes:
     def _measure_again(
         self, suspects: Mapping[str, Collection[str]]
     ) -> dict[str, tuple[Measurement, ...] | str]:
-        """Measure the suspect speeds of nodes again, or return the reason why that is impossible."""
+        """Measure the suspect speeds of nodes again.
+
+        Return the numbers of each node, or the reason why it was not measured.
+        """
         speeds = {
             # An optional test takes minutes, so repeat it only if one of its own numbers is suspect.
             name: [
@@ -272,14 +286,14 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
     suspected = {}
     for name in names:
         latest = next((one for one in past if name in one.measured), None)
-        # Only the last measurement counts. It withdrew the older suspicions.
+        # Use only the last measurement, because it confirmed or withdrew all older suspicions.
         if latest and name in latest.suspected:
             suspected[name] = latest.suspected[name]
     return suspected
 
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
-    """Return whether both tries ran and failed. A missing interpreter is a fault of the installation."""
+    """Return whether the programs themselves failed. A missing Python is a fault of the installation."""
     python_lacks = any(one.name == "python" and one.status for one in last.sections)
     return first.how != "lost" and not python_lacks
 
@@ -287,9 +301,9 @@ def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
 def _mark_fleetwide(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: AnomalyPolicy | None = None
 ) -> dict[str, list[NightReason]]:
-    """Return the reasons, but make a reason on many nodes unproven.
+    """Return the reasons, with those that many nodes share marked as unproven.
 
-    Such a reason is probably the fault of the tool or the fabric.
+    The tool or the fabric is probably the cause of such a reason.
     """
     policy = policy or AnomalyPolicy()
     wide = {
@@ -303,7 +317,7 @@ def _mark_fleetwide(
 
 
 def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, set[str]]:
-    """Return the failing nodes for each failure."""
+    """Return the nodes that have each failure, by its code."""
     nodes_by_code: dict[str, set[str]] = {}
     for name, mine in reasons.items():
         for one in mine:
@@ -313,6 +327,7 @@ def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, se
 
 
 def _fleetwide(one: NightReason) -> NightReason:
+    """Return a failure as an unproven reason that concerns the whole fleet."""
     if one.verdict is not Verdict.FAIL:
         return one
     text = f"{one.text}; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
@@ -320,7 +335,7 @@ def _fleetwide(one: NightReason) -> NightReason:
 
 
 def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
-    """Return a night whose requested measurements were not possible. Its nodes are unproven."""
+    """Return the record of a night that could measure nothing. Its nodes are unproven."""
     text = f"nothing was measured: {sanitize(why, 300)}"
     return ProbeNight(
         asked=asked,
@@ -330,7 +345,7 @@ def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight
 
 
 def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
-    """Describe a night's measurements in a few lines. Return nothing if none were requested."""
+    """Return a few lines about a night's measurements, or none if it requested no measurements."""
     if night is None:
         return ()
     pairs = sum(len(one.nodes) == 2 for one in night.pairs)

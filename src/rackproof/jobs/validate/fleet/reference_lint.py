@@ -1,8 +1,16 @@
 """Find mistakes in a SKU's references that would pass a bad node or fail every good node. No I/O.
 
-All of these mistakes occur in public health checks. They are a unit that differs from the measurement's,
-a value at or above the hardware's peak, a floor that a node without NVLS passes, a message size that no
-benchmark measures, a SKU without floors, and a floor that was measured on another SKU.
+No job calls this module. A test runs :func:`lint_references` on ``bench_sku_references`` of
+``inventory/group_vars/sku_*.yml``, so that a commit with such a mistake fails.
+
+These mistakes occur in public health checks, and the module finds all of them:
+
+* The unit differs from the unit of the measurement.
+* The value is not below the peak of the hardware.
+* A node passes the floor although its NVLS is off.
+* No benchmark measures the message size.
+* There is no floor.
+* The floor was measured on another SKU.
 """
 
 from __future__ import annotations
@@ -44,9 +52,9 @@ def lint_references(
 ) -> tuple[ReferenceFinding, ...]:
     """Return the mistakes (``error``) and missing checks (``gap``) in the references of SKUs.
 
-    An entry that cannot be parsed is an error, and is not checked further. If a SKU's physics are
-    unknown, its values are not compared with a peak, which is a gap. Each of :data:`ESSENTIAL` without
-    an entry is a gap too.
+    An entry that cannot be parsed is an error, and is not checked further. A SKU with unknown physics is
+    a gap, because its values cannot be compared with a peak. Each metric of :data:`ESSENTIAL` without an
+    entry is a gap, too.
 
     Args:
         skus: The ``bench_sku_references`` of each SKU, from ``inventory/group_vars/sku_*.yml``.
@@ -112,7 +120,7 @@ def _find_mistakes(
     found += _size_mistakes(one, sizes)
     found += _nvls(physics, one, one.labels.get("size_bytes"))
     others = _named_skus(reference.source, PHYSICS) - {sku}
-    # A source that also contains this SKU only compares it with the others.
+    # If the source names this SKU, too, the value was measured on it, and the others are a comparison.
     if others and not _named_skus(reference.source, [sku]):
         found.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
     return found
@@ -127,14 +135,14 @@ def _size_mistakes(
             return [("error", "without size_bytes: a bus bandwidth is valid for one message size")]
         return []
     measured = sizes.get(one.metric)
-    # If the measured sizes of a metric are unknown, no size can be called wrong.
+    # Without the measured sizes of a metric, any size may be right.
     if measured is not None and (not size.isdigit() or int(size) not in measured):
         return [("error", f"size {size} is not one that is measured")]
     return []
 
 
 def _named_skus(source: str, skus: Iterable[str]) -> set[str]:
-    """Return the SKUs that are whole words of a source. "gh100" does not contain h100."""
+    """Return the SKUs that a source names as whole words. "gh100" does not name h100."""
     return {name for name in skus if re.search(rf"\b{name}\b", source.lower())}
 
 
@@ -163,5 +171,5 @@ def _peak(physics: GpuPhysics, one: SkuReference) -> float:
         return physics.host
     if one.metric == "peer_copy":
         return physics.nvlink
-    # In-switch reduction nearly doubles the bandwidth of a link for an all-reduce.
+    # If the switches reduce, the bus bandwidth of an all-reduce is nearly twice that of the links.
     return 2 * physics.nvlink if one.metric.endswith("busbw") else math.inf

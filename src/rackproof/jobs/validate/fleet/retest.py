@@ -1,9 +1,13 @@
 """Measure nodes with suspect speeds again in the same night, and judge both measurements. No I/O.
 
-A number is suspect if it is below its floor or far below the fleet. The better of two values is judged,
-so a part fails only if it was bad twice. The worse value remains as evidence, and with it no node
-passes. If a part is not measured again, an earlier night that suspected it counts instead. Otherwise,
-the suspicion is open, which is unproven and no reason to drain.
+The probe scheduler of job validate calls :func:`retest_suspects` with tonight's numbers. It also passes
+the functions that find suspect numbers and that measure nodes again.
+
+A number is suspect if it is below its floor or far below the fleet. The better of its two values is
+judged, so that a part fails only if it was bad twice. The worse value remains as evidence, and keeps the
+node from passing. If a part cannot be measured again, a suspicion from its last measured night counts as
+the second measurement. Without such a suspicion, the node is unproven, and no night drains it for this
+number.
 """
 
 from __future__ import annotations
@@ -34,9 +38,10 @@ class RetestResult:
 
     Attributes:
         numbers: The numbers to judge.
-        reasons: The evidence.
-        again: The second measurements.
-        unconfirmed: Nodes with an open suspicion. Their speed does not fail them tonight.
+        reasons: The evidence of each suspicion.
+        again: The nodes that were measured again.
+        unconfirmed: The nodes with a suspicion that nothing confirmed. Their speed does not fail them
+            tonight.
         suspected: The suspicions that no second measurement withdrew.
     """
 
@@ -60,14 +65,14 @@ def retest_suspects(
         numbers: The numbers of tonight, by node.
         doubts: A function that returns the suspect numbers.
         measure: A function that measures nodes again.
-        able: The nodes that can be measured. Other nodes are only used for comparison.
+        able: The nodes that can be measured again. The numbers of other nodes are only compared.
         earlier: The suspicions of each node's last measurement that were not withdrawn.
     """
     twice = RetestResult(dict(numbers))
     first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
     metrics = {name: {metric for metric, _ in bad} for name, bad in first.items()}
     second, obstacles = _measure_again(metrics, measure)
-    # Compare with the whole fleet again, because the second numbers alone have no reference.
+    # Compare the second numbers with the whole fleet. The few retested nodes are too few to compare.
     later = _suspects({**numbers, **second}, doubts) if second else {}
     for name, bad in first.items():
         measured_again = name in second
@@ -106,7 +111,7 @@ def _measure_again(
 def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None:
     if retest.kept:
         twice.suspected[name] = tuple(retest.kept)
-    # A number that was bad twice condemns the node anyway.
+    # If another number was bad twice, the node fails anyway.
     if retest.opened and not retest.confirmed:
         twice.unconfirmed.append(name)
 
@@ -115,13 +120,18 @@ def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None
 class _NodeRetest:
     """Weigh the suspicions of a node.
 
-    The second measurement decides, or else an earlier night's.
+    The second measurement decides or, without one, the node's last measured night.
 
     Attributes:
+        first: The numbers of the first measurement.
+        second: The numbers of the second measurement.
+        bad: The suspicions about the first measurement.
+        bad_again: The suspicions about the second measurement.
+        earlier: The suspicions of the node's last measured night.
         obstacle: The reason why a number was not measured again.
         kept: The suspicions that were not withdrawn.
-        confirmed: Whether a suspicion failed twice.
-        opened: Whether a suspicion failed once, and nothing else is known.
+        confirmed: Whether a number failed twice.
+        opened: Whether a number failed once and has no second value.
     """
 
     first: Mapping[_Key, Sequence[Measurement]]
@@ -136,7 +146,7 @@ class _NodeRetest:
     opened: bool = False
 
     def weigh_all(self) -> None:
-        """Weigh every suspicion. If both measurements raised it, use the reason of the first."""
+        """Weigh every suspicion. If both measurements are suspect, use the reason of the first."""
         for key, reason in {**self.bad_again, **self.bad}.items():
             self._weigh(key, reason)
 
@@ -173,8 +183,8 @@ class _NodeRetest:
 def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Return numbers, with the better value of those that were measured twice.
 
-    If it is unknown which of the two is better (no direction, no finite number, other units), both
-    remain. The worst of several numbers then counts.
+    Both values remain if they cannot be compared, because there is no direction, no finite number, or
+    another unit. The worst of them then counts.
     """
     others = _by_key(second)
     kept: list[Measurement] = []
@@ -207,14 +217,14 @@ def _suspects(
     for place, reason in sorted(doubts([one for _, one in rows]).items()):
         name, one = rows[place]
         known = found.setdefault(name, {}).get(_key(one))
-        # If a number has several reasons, a failure remains, whatever comes after it.
+        # A later reason for the same number does not replace a failure.
         if known is None or known.verdict is not Verdict.FAIL:
             found[name][_key(one)] = reason
     return found
 
 
 def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADED) -> NightReason:
-    """Return the record of a suspicion. It never fails a node; only judging does."""
+    """Return a suspicion as evidence. At worst, the node is unproven, because only judging fails nodes."""
     return reason.model_copy(
         update={
             "check": CHECK,
