@@ -243,7 +243,11 @@ def write_definition(case: Case, folder: Path) -> None:
 def _definition_variables(sku: str) -> dict[str, Any]:
     """Return what definitions may name, as the role bench sets it."""
     defaults = yaml.safe_load((ROOT / "roles/bench/defaults/main.yml").read_text())
-    plain = {name: value for name, value in defaults.items() if isinstance(value, str) and "{{" not in value}
+    plain = {
+        name: value
+        for name, value in defaults.items()
+        if type(value) in (str, int) and "{{" not in str(value)
+    }
     return {
         **plain,
         "bench_home": "/b",

@@ -163,12 +163,13 @@ def test_a_budget_that_is_used_up_is_reported_and_nobody_drained_for_one_number(
     slow = (node_says(BAD, speed=600), 0, 178.0)
     node, probed = night(slow, how_=SCANTY, seconds=178.0)
     assert (node.verdict.value, node.plan) == ("unproven", "")
-    assert "not measured again: the night's GPU-minutes are used up" in node.reason_texts()[0]
+    said = "not measured again: the night's GPU-minutes are used up"
+    assert any(said in one for one in node.reason_texts())
     assert probed.unconfirmed == (BAD,)
     # What was left open counts in the next night that measures the node.
     node, probed = night(slow, how_=SCANTY, seconds=178.0)
     assert (node.verdict.value, node.plan) == ("fail", "drain"), node.reason_texts()
-    assert "when it was last measured: 600 TFLOP/s is below" in node.reason_texts()[0]
+    assert any("when it was last measured: 600 TFLOP/s is below" in one for one in node.reason_texts())
     assert probed.unconfirmed == ()
 
 
