@@ -13,7 +13,9 @@ description:
     typing error, which could disable a check. The task then fails and suggests a variable.
   - The task also fails if C(-e) sets a variable that the roles compute themselves, such as a verdict, or if
     C(-e) sets a variable to an empty value although it needs one.
-  - Numbers must be numbers, and within the bounds that the playbooks support.
+  - Variables with bounds, such as time limits, must be numbers within these bounds. Templates are not
+    checked.
+  - C(bench_environment) must have no variable that looks like a secret.
   - If hosts are reached by ssh, this machine must have an ssh client.
   - With more than 200 hosts, the task checks one host of each set of groups, and every host with a file in
     C(host_vars).

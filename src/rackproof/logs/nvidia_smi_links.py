@@ -129,7 +129,7 @@ class NvlinkStatusParser(LogParser):
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def finish(self) -> ParsedLog:
-        """Return the number of links of each GPU, and their bandwidth in one direction."""
+        """Return the number of active links of each GPU, and their bandwidth in one direction."""
         measurements = []
         for uuid, gpu in self.gpus.items():
             for name, value, unit in (

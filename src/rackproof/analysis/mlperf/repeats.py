@@ -1,4 +1,4 @@
-"""Check that the runs of one result are distinct and plausible, and did not overlap. No I/O.
+"""Check that the runs of one result are distinct and plausible, and did not overlap.
 
 Compliance is checked log by log, so ten copies of one run comply as well as ten runs. This module
 compares facts that do not depend on the time of the log, which are seeds, measured values, intervals
@@ -99,15 +99,15 @@ class RunTrace:
         values: The values ``(key, name, value)`` measured during the run that have enough digits to
             identify it.
         course: The digest of every event from start to stop, without times and seeds.
-        amounts: The pairs ``(time, samples or epochs)`` of the evaluations.
-        amount_kind: The unit of the amount: samples or epochs.
+        amounts: The pairs of time and progress of the evaluations.
+        amount_kind: The key of that progress, which counts samples, epochs or steps.
         early: The key and the seconds of the training event that is furthest before the start.
         train_samples: The number of samples per epoch.
         throughput: The samples per second in the log.
         nodes: The names of nodes in the launcher's lines.
         node_count: The job's number of nodes from the run script, or else the number of listed nodes.
         stated_nodes: The job's number of nodes from the run script.
-        system: The submitter, system and division in the log.
+        system: The system, submitter and division in the log.
         scores: Whether the run counts as measured. A failed run counts as the slowest.
     """
 
@@ -137,7 +137,7 @@ class RunTrace:
 
     @property
     def pace(self) -> float | None:
-        """Return samples or epochs per second of the whole run."""
+        """Return the progress per second of the whole run."""
         return self.amounts[-1][1] / self.seconds if self.amounts and self.seconds > 0 else None
 
 
@@ -174,7 +174,7 @@ def trace_of_events(
 
 
 def _take_statements(trace: RunTrace, events: Sequence[tuple[float, str, Any, Mapping[str, Any]]]) -> None:
-    """Record what a log states about its run before the start, such as seeds, samples and submitter."""
+    """Record what a log states about its run as a whole, such as seeds, samples and submitter."""
     trace.seeds = {_seed_text(value) for _, key, value, _ in events if key == "seed" and value is not None}
     trace.train_samples = next((_float(value) for _, key, value, _ in events if key == "train_samples"), None)
     # Reverse the order, so that the first statement remains. Ranks only repeat it.

@@ -144,10 +144,11 @@ def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | i
 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     """Return each node once, with the facts of all sources. The source that is given first has precedence.
+    If it knows a rack only by name, a later source may tell more about the rack.
 
     Raises:
-        AdoptError: There are no nodes or too many, two nodes have the same address, or names differ only
-            in case.
+        AdoptError: There are no nodes or too many, two nodes have the same address, serial number or BMC, or
+            names differ only in case.
     """
     found: dict[str, AdoptedNode] = {}
     spelled: dict[str, str] = {}

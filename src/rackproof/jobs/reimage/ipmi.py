@@ -1,4 +1,4 @@
-"""Control a machine through IPMI over LAN (RMCP+) with ``ipmitool``, if its BMC lacks Redfish.
+"""Control a machine through IPMI over LAN (RMCP+) with ``ipmitool``, if reimage_bmc_protocol is ipmi.
 
 A program is used instead of a library, because a process can be ended after a time limit, and because an
 operator can type the same command. Its exit status means little, because it may be 0 although the BMC
@@ -61,7 +61,10 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
 
 
 class IpmiMachine:
-    """A node, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`."""
+    """Control a node with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`.
+
+    Only serial number and model, which do not change, are read once and kept.
+    """
 
     def __init__(self, node: str, access: Access) -> None:
         host, port = parse_host_and_port(node, access.address)
@@ -70,7 +73,7 @@ class IpmiMachine:
         # The privilege OPERATOR is enough to switch power and to set the boot. Some accounts have no
         # higher one.
         self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
-        # 17 is the only one with SHA-256. By default, ipmitool accepts what the other side offers.
+        # The default suite, 17, has SHA-256 and AES. By default, ipmitool accepts what the other side offers.
         self._command += ["-C", str(access.cipher_suite)]
         self._command += ["-U", access.user] if access.user else []
         # Pass this as input. All users can see a process's arguments, and processes of this user its
