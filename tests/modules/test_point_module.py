@@ -149,6 +149,8 @@ def test_a_cache_that_cannot_be_emptied_is_reported(root: Path) -> None:
     text = textwrap.dedent(
         f"""
         import sys; sys.argv = ["x"]
+        import ansible.module_utils
+        ansible.module_utils.__path__.append({str(root / "plugins/module_utils")!r})
         source = open({str(root / "plugins/modules/rackproof_bench_setup.py")!r}).read()
         held = {{"__name__": "point"}}
         exec(compile(source, "point", "exec"), held)

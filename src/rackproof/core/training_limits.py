@@ -26,7 +26,11 @@ at most 1.22."""
 MOST_OF_NODE = 72
 """Largest number of GPUs in a node of a log. An NVL72 counts as one node; other nodes have at most 16."""
 
-_MOST_EPOCHS = 1000
+PROGRESS_KEYS = ("samples_count", "epoch_num", "step_num")
+"""Keys with which an evaluation states the training's progress. Epochs may be fractions and start at 0."""
+WITHOUT_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
+"""Benchmarks that are evaluated after the training or at uneven intervals, and therefore show no pace."""
+MOST_EPOCHS = 1000
 """Largest number of epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of
 epochs (rounds 3.1 to 5.0)."""
 _MOST_EPOCHS_OF = {"unet3d": 20_000}
@@ -156,7 +160,7 @@ def images_of_epoch(benchmark: str) -> int | None:
 
 
 def samples_trained(benchmark: str, kind: str, amount: float, train_samples: float | None) -> float | None:
-    """Return the number of samples that a training's progress stands for, or None if it is unknown.
+    """Return the number of samples that a training has trained at some progress, or None if it is unknown.
 
     Args:
         benchmark: The name in MLPerf's rules.
@@ -165,7 +169,7 @@ def samples_trained(benchmark: str, kind: str, amount: float, train_samples: flo
         train_samples: The number of samples per epoch in the log.
     """
     if kind == "samples_count" or (
-        kind == "epoch_num" and amount > _MOST_EPOCHS_OF.get(benchmark, _MOST_EPOCHS)
+        kind == "epoch_num" and amount > _MOST_EPOCHS_OF.get(benchmark, MOST_EPOCHS)
     ):
         return amount
     images = _IMAGES_OF_EPOCH.get(benchmark)

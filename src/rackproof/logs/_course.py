@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rackproof.core.published_events import watched_events
+from rackproof.core.training_limits import MOST_EPOCHS
 
 KINDS = ("block", "eval", "epoch")
 _NOT_IN_TURN = frozenset({"dlrm", "maskrcnn", "minigo", "ssd", "stable_diffusion"})
@@ -35,8 +36,6 @@ _FROM_THE_START = frozenset(
 _FEWEST_SHARE = 0.5
 """Each of the 6,328 published successes of rounds 3.1 to 5.1 has values for at least this share of
 its evaluations."""
-_MOST_EPOCHS = 1000
-"""Largest number of epochs. Larger values are samples, which are different at each evaluation."""
 _GAP = 1.75
 """An interval that is this many times as long as usual lacks an evaluation. Published logs have at most
 1.6 (llama31_405b, 5.1)."""
@@ -284,7 +283,7 @@ def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advan
         message = f"{name}{of} is {value:g} after {before:g}: training does not go backwards"
         yield message, line
     stays = name == "epoch_num" and benchmark in _EPOCHS_STAY
-    if progress.same is not None and (not stays or progress.same[0] > _MOST_EPOCHS):
+    if progress.same is not None and (not stays or progress.same[0] > MOST_EPOCHS):
         value, line = progress.same
         yield f"two evaluations at {name} {value:g}: nothing was trained between them", line
     gap, line = progress.largest

@@ -21,6 +21,7 @@ from rackproof.core.published_events import PROGRESS, SECOND_EVALUATION, THROUGH
 from rackproof.core.records import Direction, Measurement, ParsedLog, Spread, Verdict
 from rackproof.core.training_limits import (
     FEWEST_IMAGES,
+    PROGRESS_KEYS,
     gpus_of_platform,
     images_of_epoch,
     impossible_speeds,
@@ -191,9 +192,6 @@ _DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
 6.x require. A value is left out if some submitters state it in batches, as the samples trained on
 (bert), or in another way (gpt3)."""
 _MOST_AMOUNTS = 32
-_PROGRESS = ("samples_count", "epoch_num", "step_num")
-"""Keys with which an evaluation states the training's progress. Epochs may be fractions and start at 0."""
-
 _FIRST_STEPS = {"init_checkpoint_step": 0.0, "first_epoch_num": 1.0, "step": 0.0}
 """Largest value that a run may state if it trains from the beginning: 0, or 1 for the first epoch."""
 _FROM_CHECKPOINT = frozenset({"gpt3"})
@@ -425,7 +423,7 @@ def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
 
 def _numbers_of(meta: Mapping[str, object]) -> dict[str, float]:
     """Return the progress that an event states, by name."""
-    found = {name: number(meta[name]) for name in _PROGRESS if name in meta}
+    found = {name: number(meta[name]) for name in PROGRESS_KEYS if name in meta}
     return {name: value for name, value in found.items() if value is not None and isfinite(value)}
 
 
@@ -770,7 +768,7 @@ class Events(LogParser):
     def _take_progress(self, meta: Mapping[str, object], position: int) -> dict[str, float]:
         """Return the progress that an evaluation states, by name. Report values that no progress can have."""
         progress: dict[str, float] = {}
-        stated = [name for name in _PROGRESS if name in meta]
+        stated = [name for name in PROGRESS_KEYS if name in meta]
         self.placed_evaluations += bool(stated)
         for name in stated:
             found = number(meta[name])

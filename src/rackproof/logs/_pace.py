@@ -12,7 +12,7 @@ from datetime import date
 from itertools import pairwise
 from typing import NamedTuple
 
-from rackproof.core.training_limits import FASTER_THAN_ITSELF, FASTER_THAN_STATED
+from rackproof.core.training_limits import FASTER_THAN_ITSELF, FASTER_THAN_STATED, PROGRESS_KEYS, WITHOUT_PACE
 
 SINCE = date(2023, 3, 1)
 """First day from which logs are compared. The oldest log of round 3.1 is from April 2023."""
@@ -34,8 +34,6 @@ _MISSED_INTERVALS = 1.5
 before it."""
 _UNEVEN = frozenset({"dlrm", "maskrcnn", "minigo", "ssd", "stable_diffusion"})
 """Benchmarks whose evaluations are logged late or at any time. Their intervals show no pace."""
-_OWN_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
-"""Benchmarks of which not even the median of the intervals shows a pace."""
 _ENDS_AT_TARGET = frozenset(
     {
         "dlrm_dcnv2", "flux1", "gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b", "resnet", "retinanet",
@@ -53,7 +51,6 @@ _PER_PROCESS = frozenset({"retinanet", "ssd"})
 """Benchmarks of which some logs state the throughput of one process, which has one GPU."""
 _MOST_OF_PROCESS = 1200.0
 """Samples per second of these benchmarks that no single GPU reaches. The fastest one reaches 454."""
-_PROGRESS = ("samples_count", "epoch_num", "step_num")
 
 
 class Evaluation(NamedTuple):
@@ -120,7 +117,7 @@ class Pace:
 
     def evaluate(self, stated: Mapping[str, float], time: float, value: float | None) -> None:
         """Record an evaluation with the progress that it states by name."""
-        kind = next((name for name in _PROGRESS if name in stated), "")
+        kind = next((name for name in PROGRESS_KEYS if name in stated), "")
         if not kind or (self.kind and kind != self.kind):
             return
         self.kind = kind
@@ -159,7 +156,7 @@ class Pace:
         paces = _paces(self.evaluations)
         if fastest:
             yield fastest
-        elif len(paces) > 1 and run.benchmark not in _OWN_PACE:
+        elif len(paces) > 1 and run.benchmark not in WITHOUT_PACE:
             times = self.evaluations[-1].amount / run.seconds / statistics.median(paces)
             if times > FASTER_THAN_ITSELF:
                 yield f"the whole run has {times:.3g} times the pace between its evaluations"

@@ -28,6 +28,8 @@ from rackproof.core.training_limits import (
     FASTER_THAN_ITSELF,
     FASTER_THAN_STATED,
     MOST_OF_NODE,
+    PROGRESS_KEYS,
+    WITHOUT_PACE,
     fastest_published,
     gpus_of_platform,
     impossible_speeds,
@@ -63,9 +65,6 @@ _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
 _SYSTEM = ("submission_platform", "submission_org", "submission_division")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
-_AMOUNTS = ("samples_count", "epoch_num", "step_num")
-_OWN_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
-"""Benchmarks that are evaluated after the training or at uneven intervals, and therefore show no pace."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ def _take_amounts(trace: RunTrace, events: Iterable[tuple[float, str, Any, Mappi
     for time, key, _, metadata in events:
         if key not in _EVALUATIONS:
             continue
-        kind = next((name for name in _AMOUNTS if _float(metadata.get(name)) is not None), "")
+        kind = next((name for name in PROGRESS_KEYS if _float(metadata.get(name)) is not None), "")
         amount = _float(metadata.get(kind)) if kind else None
         if amount is None or (trace.amount_kind and kind != trace.amount_kind):
             continue
@@ -496,7 +495,7 @@ def _limits(trace: RunTrace) -> Iterator[tuple[bool, str]]:
         words = f"{stated:.4g} samples/s, where the log states {trace.throughput:.4g}"
         yield stated > bound * trace.throughput, words
     own = _pace_between_evaluations(trace)
-    if own and trace.pace and trace.benchmark not in _OWN_PACE:
+    if own and trace.pace and trace.benchmark not in WITHOUT_PACE:
         times = trace.pace / own
         yield times > FASTER_THAN_ITSELF, f"{times:.3g} times the pace between its evaluations"
     fastest = _fastest_published(trace.benchmark)
