@@ -32,7 +32,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def job(root: Path) -> Callable[..., Done]:
     """Run one of the four playbooks on nodes, with variables as `-e` gives them."""
-    return lambda playbook, nodes, **given: play(root, playbook, nodes, given=given, timeout=1500)
+    return lambda playbook, nodes, *options, **given: play(
+        root, playbook, nodes, *options, given=given, timeout=1500
+    )
 
 
 def test_1_provision_makes_cluster_nodes_of_bare_ones(
@@ -56,11 +58,13 @@ def test_2_provision_again_changes_nothing(job: Callable[..., Done]) -> None:
 
 def test_3_bench_runs_a_training_on_both_and_judges_it(results: Path, job: Callable[..., Done]) -> None:
     """ansible-playbook bench.yml -l gb300-r01-n01,gb300-r01-n02 -e benchmark=llama31_8b"""
-    # Slurm's MPI of this release, and how many seconds the fake training takes.
+    # The fake training takes this many seconds.
     environment = {"STANDIN_SECONDS": "12"}
-    done = job(
-        "bench.yml", NODES, benchmark="llama31_8b", bench_results=str(results), bench_environment=environment
-    )
+    given = {"benchmark": "llama31_8b", "bench_results": str(results), "bench_environment": environment}
+    dry_run = job("bench.yml", NODES, "--check", **given)
+    assert dry_run.returncode == 0, dry_run.stdout
+    assert "llama31_8b-amd:20251008 is sha256:" in dry_run.stdout, "nodes ask the registry in a dry run"
+    done = job("bench.yml", NODES, **given)
     assert done.returncode == 0, done.stdout
     (run,) = iter_runs(results)
     assert (run.verdict.value, run.launcher, [node.name for node in run.nodes]) == ("pass", "slurm", NODES)

@@ -1,0 +1,40 @@
+"""A dry run sends the workloads to a node, asks there, and removes them again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def task(root: Path) -> dict[str, Any]:
+    """Return the arguments of the task that asks registry, storage and Slurm."""
+    tasks = yaml.safe_load((root / "roles/bench/tasks/plan.yml").read_text())
+    found = next(one for one in tasks if one["name"].startswith("Query registry"))
+    return dict(found["ansible.builtin.shell"])
+
+
+def packed(root: Path) -> bytes:
+    """Return the workloads as the controller packs them for a node."""
+    template = yaml.safe_load((root / "roles/bench/vars/main.yml").read_text())["bench_pack_command"]
+    command = template.replace("{{ bench_workload_source | quote }}", shlex.quote(str(root / "workloads")))
+    return subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout
+
+
+def test_the_program_finds_all_that_it_imports_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
+    arguments = task(root)
+    done = subprocess.run(
+        [arguments["executable"], "-c", arguments["cmd"]],
+        input=packed(root),
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), "RACKPROOF_SPEC": "no JSON"},
+        capture_output=True,
+        check=False,
+    )
+    # It came as far as reading what it has to check.
+    assert b"JSONDecodeError" in done.stderr, done.stderr
+    assert done.returncode == 1
+    assert list(tmp_path.iterdir()) == []
