@@ -50,6 +50,10 @@ def test_every_config_asks_for_a_batch_that_has_reference_points(cluster: Cluste
     assert len(configs) >= 10
     for path in configs:
         found = sourced(cluster, f"source ./{path.name}", path.parent, NEXP="10")
+        if path.stem.endswith("_big"):
+            # The image has one config that must be refused.
+            assert global_batch_size(found) > max(points)
+            continue
         assert min(points) <= global_batch_size(found) <= max(points), path.name
         assert found["DGXSYSTEM"] == path.stem.removeprefix("config_")
         nodes, gpus = re.findall(r"_0*(\d+)x0*(\d+)x", path.name)[0]
