@@ -1,7 +1,8 @@
 """Print each failure reason of a playbook once, with all nodes that have it. No I/O.
 
-A failure is held until its step has ended on all nodes, but only for a short time. A reason that is part
-of a later text is replaced there by ``as above``.
+:mod:`rackproof.cli.live_lines` adds the failures, and gets the lines to print. A failure is held until a
+node starts another step, but only for a short time, so that all nodes with the same reason share a line.
+A reason that is part of a later text is replaced there by ``as above``.
 """
 
 from __future__ import annotations

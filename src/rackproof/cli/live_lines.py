@@ -1,8 +1,9 @@
 """Show one line for each node from the events of a playbook. No I/O.
 
-The events are those of ``rackproof_ansible.playbook_events``. A node's line has its stage, its step, and
-the report of its job, with rate and expected end. Without a terminal, no line is updated. A job's
-progress, failures and long steps are then printed as separate lines.
+The commands that run playbooks pass the events of ``rackproof_ansible.playbook_events`` to
+:class:`LiveLines`, and print the lines that it returns. A node's line has its stage, its step, and the
+report of its job, with rate and expected end. Without a terminal, no line is updated. A job's progress,
+failures and long steps are then printed as separate lines.
 """
 
 from __future__ import annotations

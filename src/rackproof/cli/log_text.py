@@ -1,4 +1,7 @@
-"""Show a parsed log as text, with its verdict, measurements and findings."""
+"""Show a parsed log as text, with its verdict, measurements and findings.
+
+``rackproof parse`` prints the text for each log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Write lines to a terminal, a pipe or a file, above lines that are updated in place."""
+"""Write lines to a terminal, a pipe or a file, above lines that are updated in place.
+
+The commands that run playbooks print the lines of :mod:`rackproof.cli.live_lines` with a
+:class:`Screen`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Read benchmark definitions.
 
+Job bench calls :func:`load_definitions` to select and plan benchmarks, and job validate judges its
+probes by the same definitions.
+
 A definition is a YAML file that contains only data. It is validated before use. It may contain
 variables, written as ``{{ name }}``, which are replaced by plain values such as a point of the matrix or
 a path of the node. There are no expressions, filters or conditions, and the text is never evaluated.

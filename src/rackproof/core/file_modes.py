@@ -1,4 +1,7 @@
-"""Restrict the files that Rackproof writes on the controller to its own user and group."""
+"""Restrict the files that Rackproof writes on the controller to its own user and group.
+
+The commands, actions and callback call this module before they write.
+"""
 
 from __future__ import annotations
 

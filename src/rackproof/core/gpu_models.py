@@ -1,6 +1,7 @@
-"""Describe GPU models.
+"""Find the GPU model of a SKU or a product name, and the readings and limits of a model. No I/O.
 
-Find the model of a SKU or a product name, and the readings and limits of a model. No I/O.
+The parsers of logs, the health checks and the history call this module with the name of a product or
+SKU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Read and write hostnames in Slurm's notation. No I/O."""
+"""Read and write hostnames in Slurm's notation (``n[01-04]``). No I/O.
+
+Commands and messages show nodes in this notation, and readers of Slurm's output and CSV files expand it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Judge measurements against references and tolerances. Only this module judges a measurement.
 
+Job bench calls :func:`judge_run` with a run's logs, and job validate with a probe's. :func:`judge`
+judges one measurement for the filter ``verdict``, and for comparisons.
+
 A measurement is ``unproven``
 
 * if it is missing, not finite, without a reference, or in another unit than its reference;
@@ -13,8 +16,8 @@ A measurement is ``unproven``
 * if it is a speed or a time that does not fail, and its samples vary by more than
   :data:`~rackproof.core.spread.WIDEST_FACTOR`.
 
-It is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound. If several
-measurements match a rule (one per GPU), each is judged, so the worst decides.
+It is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound. If
+several measurements match a rule (one per GPU), each is judged, so the worst decides.
 """
 
 from __future__ import annotations

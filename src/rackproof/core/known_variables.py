@@ -1,4 +1,8 @@
-"""Check the names and values of variables in the inventory and on the command line."""
+"""Check the names and values of variables in the inventory and on the command line.
+
+The action of ``rackproof_check_variables`` calls this module at the start of every job, and ``rackproof
+lint-inventory`` calls it without a playbook.
+"""
 
 from __future__ import annotations
 

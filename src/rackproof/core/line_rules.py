@@ -1,8 +1,9 @@
-"""Read the plain output of a program.
+"""Define the rules of a definition for the plain output of a program, and check them.
 
-Rules have one pattern for each metric, and one for a good end. A definition contains them for a program
-that logs no events (STREAM, HPL). A format that several programs share, or that contradicts itself,
-needs its own parser in :mod:`rackproof.logs`.
+The rules (``result.lines``) have one pattern for each metric, and one for a good end. A definition
+contains them for a program that logs no events (STREAM, HPL). :mod:`rackproof.logs.plain_lines` reads
+logs by them. A format that several programs share, or that contradicts itself, needs its own parser in
+:mod:`rackproof.logs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Compare the reasons of several nodes. Texts that differ only in the node's own name are equal. No I/O."""
+"""Compare the reasons of several nodes. Texts that differ only in the node's own name are equal. No I/O.
+
+Summaries, messages of nights and the live lines of commands group nodes by :func:`general_reason`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Find variables with secrets by name and value. Plans, records and arguments must not contain them."""
+"""Find variables with secrets by name and value.
+
+Plans, records and arguments must not contain secrets. Definitions, ``bench_environment`` and the Slurm
+launch therefore refuse such variables, and reports hide their values.
+"""
 
 from __future__ import annotations
 

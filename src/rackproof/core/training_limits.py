@@ -1,4 +1,8 @@
-"""Compute plausible speeds of MLPerf Training benchmarks from GPU peaks and published results."""
+"""Compute plausible speeds of MLPerf Training benchmarks from GPU peaks and published results.
+
+The readers of MLPerf logs and the checks of repeats call :func:`impossible_speeds` with the speeds of a
+log.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Show every node in one table: Slurm's state, the last night, provisioning, re-imaging, and the next
-command.
+"""Show every node in one table, for ``rackproof status``.
+
+A row has Slurm's state, the last night, provisioning, re-imaging, and the command to type next.
 """
 
 from __future__ import annotations

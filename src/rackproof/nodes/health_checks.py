@@ -1,9 +1,10 @@
 """Turn a node's snapshot into findings. No I/O.
 
-A finding has the affected part, the fault, the next action and the confidence. To add a check, write a
-function that takes a :class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject` and yields
-findings, and add it to ``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file.
-``subject.finding(...)`` creates a finding on the right part.
+Job validate calls :func:`check_node` for each node when it judges a night. A finding has the affected
+part, the fault, the next action and the confidence. To add a check, write a function that takes a
+:class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject` and yields findings, and add it to
+``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file. ``subject.finding(...)``
+creates a finding on the right part.
 
 If a tool did not answer, the result is unproven, never healthy. A finding remains until a snapshot no
 longer shows it.

@@ -1,4 +1,8 @@
-"""Define the parts that are checked, the values to compare them with, and findings. No I/O."""
+"""Define the parts that are checked, the values to compare them with, and findings. No I/O.
+
+:mod:`rackproof.nodes.health_checks` passes a subject to each check. Job validate builds the
+:class:`Expectation` and the :class:`Limits` from the inventory.
+"""
 
 from __future__ import annotations
 

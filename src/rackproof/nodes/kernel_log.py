@@ -1,6 +1,7 @@
 """Read hardware faults from a node's kernel log. No I/O.
 
-They are XIDs by GPU, and all other faults.
+:mod:`rackproof.nodes.snapshot` calls :func:`read_kernel_log`. The :class:`KernelLogReading` has the XIDs
+by GPU, and all other faults.
 """
 
 from __future__ import annotations

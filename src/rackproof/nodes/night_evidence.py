@@ -1,9 +1,9 @@
 """List the evidence for judging a node's night in tables. No I/O.
 
 There is a table for the node, its GPUs, its ports and its tools. ``health_checks.check_node`` evaluates
-them before any check. A row has the name of a field of the snapshot, or of a tool of the gatherer; a
-test compares these. If a machine may lack some evidence, the row states when it is needed, or why its
-absence is harmless.
+them before any check. A row has the name of a field of the snapshot, or of a tool of the gatherer, and a
+test compares these names. If a machine may lack some evidence, the row states when it is needed, or why
+its absence is harmless.
 """
 
 from __future__ import annotations

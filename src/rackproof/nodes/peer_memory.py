@@ -1,9 +1,10 @@
 """Choose how a GPU and a network card share memory.
 
-One table has the methods and their conditions, which are NVIDIA's. They are in "Common Prerequisites" of
-the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF: open kernel module, branch 535, kernel 5.12, any
-network driver; nvidia-peermem: branch 470, MLNX_OFED or DOCA-OFED), and in the README of nv_peer_memory,
-whose module became part of the driver in branch 470.
+Role peer_memory calls this module through the filter ``peer_memory_choice``. One table has the methods
+and their conditions, which are NVIDIA's. They are in "Common Prerequisites" of the GPU Operator's
+chapter on GPUDirect RDMA (DMA-BUF: open kernel module, branch 535, kernel 5.12, any network driver;
+nvidia-peermem: branch 470, MLNX_OFED or DOCA-OFED), and in the README of nv_peer_memory, whose module
+became part of the driver in branch 470.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Check a node before it is changed. No I/O.
 
-The fact ``rackproof_node`` is compared with expectations.
+Playbooks call :func:`preflight_remarks` through the filter of the same name. It compares the fact
+``rackproof_node`` with expectations, and returns the remarks.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Write the scripts of a night's measuring jobs, and run them on Slurm's host within limits.
 
-The jobs never use more than the allowed share of a partition. A job starts only if its maximum duration
-fits into the rest of the night's GPU-minutes. It contains its programs, so it needs no shared storage.
-Slurm allocates its nodes at once or refuses, and ends it in time. All jobs have the same name, so that
-an interrupted night leaves none behind. This module does not use ssh; a function sends the requests to
-Slurm's host.
+Job validate runs its probes with a :class:`JobRunner`, and job reimage the partner's half of a pair. The
+jobs never use more than the allowed share of a partition. A job starts only if its maximum duration fits
+into the rest of the night's GPU-minutes. It contains its programs, so it needs no shared storage. Slurm
+allocates its nodes at once or refuses, and ends it in time. All jobs have the same name, so that an
+interrupted night leaves none behind. This module does not use ssh. Its caller provides a function that
+runs commands on Slurm's host.
 """
 
 from __future__ import annotations

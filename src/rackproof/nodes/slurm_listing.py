@@ -1,7 +1,9 @@
 """Read the nodes of a Slurm cluster from slurm.conf, or from output of scontrol and sinfo. No I/O.
 
+``rackproof adopt`` reads the files, and calls :func:`read_slurm_listing` with their texts.
+
 Except for lines of sinfo, a statement begins with ``NodeName=``, ``PartitionName=``, ``SwitchName=`` or
-``SlurmctldHost``. ``scontrol show`` breaks a statement into several lines; in slurm.conf, a backslash
+``SlurmctldHost``. ``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash
 continues a line. The sources are the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and
 sinfo(1) of releases 21.08 to 25.05.
 """

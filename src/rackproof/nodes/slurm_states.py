@@ -1,7 +1,8 @@
 """Read a node's state from Slurm, and the partitions. No I/O.
 
-The forms are those of releases 21.08 to 25.05: ``DOWN*+DRAIN``, ``DOWN+DRAIN+NOT_RESPONDING``,
-``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states.
+All jobs that drain nodes read the partitions and the owner of a drain here, and job validate calls
+:func:`check_slurm_state`. The forms are those of releases 21.08 to 25.05: ``DOWN*+DRAIN``,
+``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Write the page of a certificate without its JSON and its signature, which are added later."""
+"""Write the page of a certificate without its JSON and its signature, which are added later.
+
+``rackproof evidence make`` calls :func:`certificate_shell`.
+"""
 
 from __future__ import annotations
 

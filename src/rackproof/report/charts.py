@@ -1,4 +1,8 @@
-"""Draw charts as inline SVG, of a run's curves, its sweeps over message size, and a plan's matrix.
+"""Draw charts as inline SVG.
+
+The pages of runs show a run's curves and its sweeps over message size, pages of plans the sweep of a
+matrix, and pages of comparisons the ratios. Pages of nights build their own :class:`Chart`. The
+functions ``*_charts`` return the data, and :func:`draw` and :func:`draw_ratios` return the SVG.
 
 Matplotlib draws, and its output is then adapted to a page. Colours become variables of the style sheet,
 so that dark mode and print follow the page. Ids become unique, and a title and description are added.

@@ -1,6 +1,8 @@
 """Write a comparison of systems as HTML page, Markdown and terminal text.
 
-Only the page has charts, and the terminal leaves out the single runs and the columns of differences.
+``rackproof compare`` calls this module, and so does task ``report`` of bench.yml if a plan has several
+systems. Only the page has charts, and the terminal leaves out the single runs and the columns of
+differences.
 """
 
 from __future__ import annotations

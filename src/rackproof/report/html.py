@@ -1,6 +1,8 @@
 """Write self-contained HTML pages on one run, or on a plan of several runs.
 
-A page makes no request and runs no script. Its Content-Security-Policy would block both.
+:mod:`rackproof.report` calls :func:`run_page` and :func:`plan_page`. Other pages use the environment and
+the style sheet. A page makes no request and runs no script. Its Content-Security-Policy would block
+both.
 """
 
 from __future__ import annotations

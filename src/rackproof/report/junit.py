@@ -1,8 +1,10 @@
 """Write JUnit XML, so that a CI system shows verdicts.
 
-There is one suite per run and one case per judgement. ``fail`` is a failure, and ``unproven`` an error.
-A case that does not gate is skipped instead. A degraded case passes with a note. Each run ends with a
-case for its own verdict, because a log that was cut off has no judgement that could fail.
+``rackproof report --format junit`` writes one suite per run with :func:`junit`, and a night its own
+(:mod:`rackproof.jobs.validate.pages`). There is one case per judgement. ``fail`` is a failure, and
+``unproven`` an error. A case that does not gate is skipped instead. A degraded case passes with a note.
+Each run ends with a case for its own verdict, because a log that was cut off has no judgement that could
+fail.
 """
 
 from __future__ import annotations

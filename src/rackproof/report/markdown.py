@@ -1,4 +1,7 @@
-"""Write GitHub-flavoured Markdown with the same tables as the pages."""
+"""Write GitHub-flavoured Markdown with the same tables as the pages.
+
+:mod:`rackproof.report` calls :func:`run_markdown` and :func:`plan_markdown`.
+"""
 
 from __future__ import annotations
 

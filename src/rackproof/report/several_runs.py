@@ -1,4 +1,7 @@
-"""Write the tables that compare more than two single runs."""
+"""Write the tables that compare more than two single runs.
+
+:mod:`rackproof.report.comparison` calls :func:`tables_of_runs`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Build the tables and charts of a scaling study.
 
-They show results, environment, experiments and causes.
+The HTML and Markdown reports of a plan call :func:`tables` and :func:`scaling_charts`. The tables show
+results, environment, experiments and causes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Format the table that a playbook or a command prints at its end."""
+"""Format the table that a playbook or a command prints at its end.
+
+All commands with a table call :func:`text_table`. :func:`terminal_table` shows runs.
+"""
 
 from __future__ import annotations
 

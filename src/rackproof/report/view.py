@@ -1,7 +1,7 @@
 """Prepare the content of a report as tables of sanitized text, for both HTML and Markdown.
 
 All text from a log or a node passes through :func:`rackproof.core.text.sanitize` here, exactly once. The
-modules of the forms only escape it.
+modules ``html``, ``markdown`` and ``junit`` only escape it.
 """
 
 from __future__ import annotations

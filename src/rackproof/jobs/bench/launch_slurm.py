@@ -1,8 +1,9 @@
 """Build the command line of workloads/slurm_run.py, which runs a benchmark on a rack with Slurm. No I/O.
 
-The bench role starts that program on one node of the rack, under the supervisor. Its specification is
-one JSON text with image, data, config and nodes. It contains the names of secret variables, but not
-their values.
+Planning calls this module for a definition ``with: slurm``, and gets the program's arguments and
+specification, or the obstacles to a run. The bench role starts the program on one node of the rack,
+under the supervisor. The specification is one JSON text with image, data, config and nodes. It contains
+the names of secret variables, but not their values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Check that a log belongs to the recorded run, by its run id, times and GPUs. No I/O."""
+"""Check that a log belongs to the recorded run, by its run id, times and GPUs. No I/O.
+
+:mod:`rackproof.jobs.bench.record` calls :func:`log_findings` for each job that ended.
+"""
 
 from __future__ import annotations
 

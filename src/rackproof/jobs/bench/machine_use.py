@@ -1,6 +1,7 @@
 """Check that other processes did not use a machine during a run. No I/O.
 
-The supervisors of the job measure the use.
+The supervisors of the job measure the use. Task ``record`` of bench.yml reads it from the state of each
+job with :func:`read_machine_use`, and stores it in the record.
 """
 
 from __future__ import annotations

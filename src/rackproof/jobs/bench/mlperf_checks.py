@@ -1,6 +1,8 @@
 """Check a run of MLPerf Training against its rules, reference convergence, node placement and references.
 
-The checks run after each repeat, while the rack is still in use.
+:mod:`rackproof.jobs.bench.record` calls this module after each repeat, while the rack is still in use.
+The input is the log of the launcher (run.sub) and the parsed logs. The output is findings and
+measurements. :func:`score_repeats` scores all repeats of a plan.
 """
 
 from __future__ import annotations

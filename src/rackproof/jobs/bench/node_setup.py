@@ -1,8 +1,9 @@
-"""Plan the network and storage that an experiment needs on its nodes, and check that they were used.
+"""Plan the network and storage of an experiment on its nodes, and check that they were used. No I/O.
 
-A point with a value for ``nodes``, ``network`` or ``storage`` needs a setup. The module
-``rackproof_bench_setup`` makes it, and workloads/rendezvous.py starts the point on each node. No I/O;
-the nodes' answers are raw data, and are checked because they may be hostile.
+A point with a value for ``nodes``, ``network`` or ``storage`` needs a setup. Planning calls
+:func:`plan_setup`, the module ``rackproof_bench_setup`` makes the setup, and workloads/rendezvous.py
+starts the point on each node. Task ``record`` then calls :func:`judge_setup` with the nodes' answers.
+These are raw data, and are checked because they may be hostile.
 """
 
 from __future__ import annotations

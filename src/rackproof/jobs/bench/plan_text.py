@@ -1,4 +1,8 @@
-"""Describe a plan for the operator, with its runs, references and what the nodes lack. No I/O."""
+"""Describe a plan for the operator, with its runs, references and what the nodes lack. No I/O.
+
+Task ``plan`` of bench.yml prints the text of :func:`describe_plan`. In check mode, the playbook then
+ends with the list of :func:`lacking`, and of what the nodes answered (filter ``dry_run_answers``).
+"""
 
 from __future__ import annotations
 

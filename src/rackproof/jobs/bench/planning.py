@@ -1,8 +1,9 @@
 """Plan the runs of one command from benchmarks, nodes and parameters.
 
-A plan is stored as ``results/PLAN_ID/plan.json``. If the same request is made while runs of an earlier
-plan are missing, that plan is continued. An interrupted playbook therefore loses no result and starts no
-run twice.
+Task ``plan`` of bench.yml calls :func:`make_plan`, and stores the result as
+``results/PLAN_ID/plan.json`` with :func:`resume_or_keep`. If the same request is made while runs of an
+earlier plan are missing, that plan is continued. An interrupted playbook therefore loses no result and
+starts no run twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """List the evidence that the verdict on a run needs. No I/O.
 
-One table is for a run on one machine, and one for a run under Slurm. Each has a row for every field of
-the structures with the evidence, even if a missing field has no effect. A test compares them. The judge
-evaluates the table before all checks, so that the checks only compare present values.
+:mod:`rackproof.jobs.bench.record` evaluates the table for a run on one machine, and
+:mod:`rackproof.jobs.bench.mlperf_checks` the table for a run under Slurm. Each has a row for every field
+of the structures with the evidence, even if a missing field has no effect. A test compares them. The
+tables are evaluated before all checks, so that the checks only compare present values.
 """
 
 from __future__ import annotations

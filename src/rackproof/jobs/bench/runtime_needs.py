@@ -1,4 +1,9 @@
-"""Find what a node lacks for the environments of runs, before these are created."""
+"""Find what a node lacks for the environments of runs, before these are created.
+
+Task ``plan`` of bench.yml calls this module with the answers of the nodes. If a node lacks the program
+or the configured interpreter of a run, the run is unproven. The text of the plan lists everything else
+that is lacking, with the packages that contain it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read nodes from an Ansible inventory, or from the saved JSON of ``ansible-inventory --list``."""
+"""Read nodes from an Ansible inventory, or from the saved JSON of ``ansible-inventory --list``.
+
+``rackproof adopt --ansible`` calls :func:`read_ansible_nodes`.
+"""
 
 from __future__ import annotations
 

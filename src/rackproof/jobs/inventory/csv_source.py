@@ -1,6 +1,7 @@
 """Read nodes from a CSV file.
 
-A line is for one node, or has a host list for several equal nodes.
+``rackproof adopt --csv`` calls :func:`read_csv_nodes`. A line describes one node, or has a host list for
+several equal nodes.
 """
 
 from __future__ import annotations

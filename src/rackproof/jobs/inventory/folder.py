@@ -1,7 +1,7 @@
 """Write an adopted inventory into its folder, and keep changes by hand.
 
-The folder's ``.adopted`` contains the files as they were last written. A line that differs was changed
-by hand, and remains.
+``rackproof adopt`` plans a change, lints it, and writes it with this module. The folder's ``.adopted``
+contains the files as they were last written. A line that differs was changed by hand, and remains.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Write an adopted cluster as the files of an inventory. No I/O.
 
-The files are hosts.yml and the variables of each SKU.
+``rackproof adopt`` calls :func:`build_cluster` and :func:`render_files`. The files are hosts.yml and the
+variables of each SKU.
 """
 
 from __future__ import annotations

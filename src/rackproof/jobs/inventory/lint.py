@@ -1,4 +1,8 @@
-"""Find mistakes in an inventory before a playbook runs, without contacting a node."""
+"""Find mistakes in an inventory before a playbook runs, without contacting a node.
+
+``rackproof lint-inventory`` and ``adopt`` call :func:`lint_inventory`, which returns the complaints. The
+inventory comes from ``ansible-inventory``, which :func:`list_inventory` starts as a program.
+"""
 
 from __future__ import annotations
 

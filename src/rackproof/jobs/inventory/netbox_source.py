@@ -1,8 +1,8 @@
 """Read devices from a NetBox through its REST API, page by page and without redirects.
 
-The forms are from NetBox's documentation of 3.5 to 4.6. A list is ``{"count", "next", "previous",
-"results"}``. The token is sent as ``Authorization: Token …``, and a token of version 2 (``nbt_…``) as
-``Bearer``.
+``rackproof adopt --netbox`` calls :func:`read_netbox_nodes`. The forms are from NetBox's documentation
+of 3.5 to 4.6. A list is ``{"count", "next", "previous", "results"}``. The token is sent as
+``Authorization: Token …``, and a token of version 2 (``nbt_…``) as ``Bearer``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Define nodes as the sources of a cluster describe them, check them, and join them by name. No I/O."""
+"""Define nodes as the sources of a cluster describe them, check them, and join them by name. No I/O.
+
+The sources of ``rackproof adopt`` (Slurm, CSV, NetBox, Ansible) return :class:`AdoptedSource`. The
+command joins them with :func:`join_sources`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Guess the SKU of a node from its sources, with the reason and the doubts.
 
-The shipped files of SKUs are the only I/O.
+``rackproof adopt`` calls :func:`guess_sku` for each node. The module reads no files but those of the
+shipped SKUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Store a provisioning as its own record, as a run with a page, and in the history."""
+"""Store a provisioning as its own record, as a run with a page, and in the history.
+
+The callback calls :func:`keep_provision` at the end of provision.yml
+(``rackproof_ansible.playbook_summary``).
+"""
 
 from __future__ import annotations
 

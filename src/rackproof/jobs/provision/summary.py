@@ -1,4 +1,7 @@
-"""Summarize a run of ``provision.yml`` with its changes and open problems by node."""
+"""Summarize a run of ``provision.yml`` with its changes and open problems by node.
+
+The callback prints the text at the end of the playbook (``rackproof_ansible.playbook_summary``).
+"""
 
 from __future__ import annotations
 

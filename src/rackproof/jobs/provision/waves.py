@@ -1,4 +1,8 @@
-"""Plan the waves of provisioning, which limit how many nodes are out of service at a time. No I/O."""
+"""Plan the waves of provisioning, which limit how many nodes are out of service at a time. No I/O.
+
+The action of ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes and their
+states in Slurm, and gets the nodes of each wave.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Measure a node for its acceptance, alone and with a known-good partner.
 
+The action of ``rackproof_reimage_acceptance`` measures with this module. That of
+``rackproof_reimage_journal`` calls :func:`check_acceptance` before the node is resumed.
+
 A node is not resumed before its acceptance, and Slurm gives a drained node no job. The node is therefore
 measured through ssh. Only the partner's half of a pair is a Slurm job, on a node in service. If anything
 is killed, the node stays drained, and Slurm's time limit ends the job. The results are in the night's

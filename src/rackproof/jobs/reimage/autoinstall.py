@@ -1,9 +1,11 @@
 """Build the user-data of Ubuntu's installer (subiquity) for a node, and check it before the node boots.
 
-The installer's own schema accepts any storage and ignores unknown keys. Here, only a few keys are used,
-and one disk. The first command checks on the machine that it is the right one, and finds the disk by its
-serial number. Until then, the disk has a name that no disk has, so an installer without the first
-command writes nothing.
+Role netboot gets the text from the filter ``autoinstall_user_data``, and puts it on the boot host.
+
+The installer's own schema accepts any storage and ignores unknown keys. This module therefore allows
+only a few keys, and one disk. The first command checks on the machine that it is the right one, and
+finds the disk by its serial number. Until then, the instructions contain a name that no disk has, so an
+installer that skips the first command writes nothing.
 """
 
 from __future__ import annotations

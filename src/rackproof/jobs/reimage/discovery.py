@@ -1,9 +1,10 @@
 """Discover new racks.
 
-BMCs are queried for their machines, which are matched with nodes by serial number. Every address gets a
-result, which is matched, unknown, refusing or silent. Machines that booted over the network are matched
-in the same way, with the MAC address as their address. All answers are untrusted. Only MAC addresses and
-ids of plain characters are written to the file of host variables.
+The action of ``rackproof_reimage_discover`` asks the BMCs for their machines, matches them with nodes by
+serial number, and writes the result into a file of host variables. Every address gets a result, which is
+matched, unknown, refusing or silent. Machines that booted over the network are matched in the same way,
+with the MAC address as their address. All answers are untrusted. Only MAC addresses and ids of plain
+characters are written to the file.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Simulate how long the imaging of a fleet takes, and find the bottleneck. No I/O.
 
+``rackproof reimage plan`` prints the :class:`Forecast` that :func:`forecast` returns.
+
 The nodes that are out of service share the image server's network and the cores of the controller. Each
 resource is divided equally between its users, and no node gets more than it can use. All other time
 belongs to each node alone. reimage.yml works in waves, in which every step waits for the slowest node.

@@ -1,5 +1,7 @@
 """Record a node's hardware before and after imaging, and compare it with its model.
 
+The action of ``rackproof_reimage_record`` calls :func:`record_hardware` and :func:`check_first_boot`.
+
 A missing answer does not mean "the same". If only one record lists a part because the other could not
 query it, the part is unproven, never unchanged.
 """

@@ -1,4 +1,7 @@
-"""Describe a prepared image block by block, so that a node can check each block before it writes it."""
+"""Describe a prepared image block by block, so that a node can check each block before it writes it.
+
+``rackproof reimage image`` writes the description that :func:`describe_image` returns.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Control a machine through IPMI over LAN (RMCP+) with ``ipmitool``, if reimage_bmc_protocol is ipmi.
 
-A program is used instead of a library, because a process can be ended after a time limit, and because an
-operator can type the same command. Its exit status means little, because it may be 0 although the BMC
-refused a request. Only the value that is read back counts.
+:mod:`rackproof.jobs.reimage.tasks` calls :func:`open_machine` and :func:`list_systems`. ipmitool is used
+instead of a library, because a process can be ended after a time limit, and because an operator can type
+the same command. Its exit status means little, because it may be 0 although the BMC refused a request.
+Only the value that is read back counts.
 """
 
 from __future__ import annotations

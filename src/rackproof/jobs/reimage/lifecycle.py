@@ -1,5 +1,8 @@
 """Determine a node's steps through re-imaging, and its progress from its journal. No I/O.
 
+:mod:`rackproof.jobs.reimage.tasks` calls :func:`replay` with a journal, and gets a
+:class:`NodeProgress`.
+
 A step counts as done only if the journal has its end. Every attempt drains the node again, because an
 operator may have resumed it in between. It also provisions and validates again, because a node resumes
 work only after an acceptance in the same attempt.

@@ -1,8 +1,10 @@
 """Sign a node's order for one boot, with a key that never leaves the controller.
 
-Any machine in the boot network could replace files on the boot host, or files sent to nodes. The ramdisk
-draws a random number when it boots, and executes only an order that was signed together with this
-number. It therefore accepts neither a changed nor an old order (``rackproof-write-image``).
+The roles netboot and reimage call this module through the filters ``order_key_problem`` and
+``order_signature``. Any machine in the boot network could replace files on the boot host, or files sent
+to nodes. The ramdisk draws a random number when it boots, and executes only an order that was signed
+together with this number. It therefore accepts neither a changed nor an old order
+(``rackproof-write-image``).
 """
 
 from __future__ import annotations

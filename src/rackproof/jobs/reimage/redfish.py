@@ -1,7 +1,8 @@
 """Control a machine through Redfish, with the library ``sushy`` from OpenStack Ironic.
 
-sushy is imported in functions, because it is an optional dependency (``rackproof[ansible]``) that IPMI
-does not need.
+:mod:`rackproof.jobs.reimage.tasks` calls this module if ``reimage_bmc_protocol`` is redfish. sushy is
+imported in functions, because it is an optional dependency (``rackproof[ansible]``) that IPMI does not
+need.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Access a BMC, which may be an impostor, through HTTP.
+"""Limit the HTTP connection to a BMC, which may be an impostor.
 
-Answers are limited in size, and certificates are checked or pinned. requests is imported in functions,
-like sushy, with which it is installed.
+:mod:`rackproof.jobs.reimage.redfish` applies this module to the session of sushy. Answers are limited in
+size, and certificates are checked or pinned. The library requests is installed only together with sushy,
+so it is imported in functions, too.
 """
 
 from __future__ import annotations

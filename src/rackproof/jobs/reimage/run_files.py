@@ -1,4 +1,4 @@
-"""Read and write the folder of a run of reimage.yml.
+"""Read and write the folder of a run of reimage.yml, for all other modules of this folder.
 
 The folder is ``results/RUN_ID/``. ``reimage.json`` has the request, ``journal/`` one file per node, and
 ``before/`` and ``after/`` each node's hardware. A node's newest journal shows its progress, and a new

@@ -1,7 +1,8 @@
-"""Run the tasks of reimage.yml and the status command.
+"""Run the tasks of reimage.yml, and read the progress of nodes for ``rackproof reimage status``.
 
-The tasks start and end a run, start and end a step of a node, and access a BMC by its protocol.
-``run_files`` has the files of a run, and ``hardware`` the hardware of its nodes.
+The actions of ``rackproof_reimage_*`` call these functions. The tasks start and end a run, start and end
+a step of a node, and access a BMC by its protocol. ``run_files`` has the files of a run, and
+``hardware`` the hardware of its nodes.
 """
 
 from __future__ import annotations

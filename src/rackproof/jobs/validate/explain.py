@@ -1,7 +1,8 @@
 """Explain a node's state.
 
-The explanation has measurements with their references, the actions so far, and the next step. All
-information comes from the nights' records; the node is not contacted.
+``rackproof explain NODE`` prints the :class:`Explanation`, and the pages of a night show it. It has
+measurements with their references, the actions so far, and the next step. All information comes from the
+nights' records. The node is not contacted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Read the expectations of nodes from the inventory's variables, and check them. No I/O."""
+"""Read the expectations of nodes from the inventory's variables, and check them. No I/O.
+
+The tasks of validate.yml call this module when they store a node's snapshot, measure it, and judge it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Judge a night of the fleet.
 
-The phases are findings, numbers, verdicts, decisions, and the record.
+The action of ``rackproof_validate_judge`` calls :func:`judge_fleet` after all snapshots and measurements
+are stored. It gets a :class:`NightDecision` with the nodes to drain and to resume. The phases are
+findings, numbers, verdicts, decisions, and the record.
 """
 
 from __future__ import annotations

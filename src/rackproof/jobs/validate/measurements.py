@@ -1,6 +1,7 @@
 """Judge a night's numbers from runs and probes on its nodes, and find new faults in them.
 
-The numbers come from the history, or from the run folders if there is no history.
+:mod:`rackproof.jobs.validate.judge` calls :func:`judge_measurements`, and gets the reasons by node. The
+numbers come from the history, or from the run folders if there is no history.
 """
 
 from __future__ import annotations

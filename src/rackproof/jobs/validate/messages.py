@@ -1,6 +1,6 @@
-"""Write a night's messages for operators. No I/O.
+"""Write a night's messages for operators: the summary, changes, planned actions and reasons. No I/O.
 
-They are the summary, changes, planned actions and reasons.
+The tasks of validate.yml print them, and ``rackproof nightly`` sends them.
 """
 
 from __future__ import annotations

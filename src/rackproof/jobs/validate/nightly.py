@@ -1,6 +1,7 @@
 """Run validate.yml once within limits, clean up after an earlier run, and send messages.
 
-ansible-runner runs the playbook as a program, because this package never imports Ansible or its runner.
+``rackproof nightly`` calls :func:`run_nightly`, and ends with its exit status. ansible-runner runs the
+playbook as a program, because this package never imports Ansible or its runner.
 
 The exit status separates faults of the fleet from faults of the tool. It is 0 for pass or degraded, 2
 for a bad node, and 3 for unproven. It is 1 if the playbook made no night to judge by, or if a message

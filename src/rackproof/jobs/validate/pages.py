@@ -1,6 +1,7 @@
 """Write the pages of a night.
 
-One page shows the fleet as racks and nodes, with changes at the top. Each node has a page too.
+:mod:`rackproof.jobs.validate.tasks` calls :func:`write_night_pages` when a night closes. One page shows
+the fleet as racks and nodes, with changes at the top. Each node has a page too.
 """
 
 from __future__ import annotations

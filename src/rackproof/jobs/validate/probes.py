@@ -1,8 +1,10 @@
 """Measure nodes during a night of validate.yml.
 
-Slurm jobs measure idle nodes. Nodes that Rackproof drained are measured without Slurm. The numbers
-become a run of benchmark ``probes`` in the results folder, which the night judges like any other run.
-Immediate faults (values, bits, pairs, programs that do not end) are in the night's ``probes.json``.
+The action of ``rackproof_validate_probe`` calls :func:`measure_night`, which measures idle nodes with
+Slurm jobs. Nodes that Rackproof drained are measured without Slurm (:func:`direct_script`,
+:func:`store_direct_output`). The numbers become a run of benchmark ``probes`` in the results folder,
+which the night judges like any other run. Immediate faults (values, bits, pairs, programs that do not
+end) are in the night's ``probes.json``.
 """
 
 from __future__ import annotations
