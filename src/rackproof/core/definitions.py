@@ -32,14 +32,15 @@ Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
 Filter = dict[str, tuple[Scalar, ...]]
-"""A filter of points: a point fits if each listed parameter has one of these values."""
+"""A point fits a filter if each of the filter's parameters has one of the listed values."""
 
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
 
-MOST_BYTES, MOST_KEYS, MOST_LEVELS, MOST_POINTS, MOST_MISTAKES = 64 * 1024, 5000, 30, 2000, 10
-"""Limits for the size of a file, its keys and entries with aliases expanded, a matrix before its
-filters, and a message."""
+MOST_BYTES, MOST_KEYS, MOST_LEVELS = 64 * 1024, 5000, 30
+"""A file may have this size, this many keys and list entries (with aliases expanded), and this depth."""
+MOST_POINTS, MOST_MISTAKES = 2000, 10
+"""A matrix may have this many points before its filters, and a message lists this many mistakes."""
 
 
 class DefinitionError(RackproofError):
@@ -47,11 +48,11 @@ class DefinitionError(RackproofError):
 
 
 class UnknownBenchmarkError(DefinitionError):
-    """Report a benchmark or suite that no file defines. The message suggests similar names."""
+    """A benchmark or suite that no file defines. The message suggests similar names."""
 
 
 class Stage(Record):
-    """Describe data that must be present before the run. It is staged once, under a lock, and verified."""
+    """Describe data that must be present before the run. It is staged once per storage, under a lock."""
 
     creates: str = Field(
         min_length=1,
@@ -76,6 +77,7 @@ class Stage(Record):
 
     @model_validator(mode="after")
     def _one_way(self) -> Stage:
+        """Refuse options of staging that contradict each other, and a path outside of the data's folder."""
         if bool(self.program) == bool(self.run):
             raise ValueError("give one of program and run")
         if self.mount and not self.run:
@@ -96,7 +98,7 @@ ImageName = Annotated[
 ]
 """An image within a registry: REPOSITORY:TAG, REPOSITORY:TAG@DIGEST or REPOSITORY@DIGEST."""
 Architecture = Literal["amd64", "arm64"]
-"""Names of processor architectures in image registries."""
+"""Image registries have these names for processor architectures."""
 
 
 class Container(Record):
@@ -133,6 +135,7 @@ class Build(Record):
     @field_validator("folder", "data")
     @classmethod
     def _below(cls, path: str) -> str:
+        """Refuse a path outside of the archive or of the data's folder."""
         if not _is_inside(path):
             raise ValueError(f"{path!r} is not a relative path without `..`")
         return path
@@ -198,11 +201,13 @@ class Launch(Record):
     @field_validator("environment", "arguments")
     @classmethod
     def _without_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Refuse secrets, because the plan and the record contain these values."""
         refuse_secrets(value)
         return value
 
     @model_validator(mode="after")
     def _what_to_start(self) -> Launch:
+        """Refuse a launcher without its program, and keys that the launcher does not use."""
         own = self.runtime or self.program or self.arguments
         if self.command:
             if self.with_ != "local" or own:
@@ -224,7 +229,8 @@ class JudgeRule(Record):
     """Describe how to judge one measurement.
 
     A rule with a bound (`at_least`, `at_most`, `equals`) checks quality and always gates. A rule without
-    a bound judges a speed. It needs a reference from the SKU or from the accepted history.
+    a bound judges the measurement against references: the SKU's, published results, and the accepted
+    history.
     """
 
     metric: Name = Field(description="Name of the measurement.")
@@ -257,12 +263,14 @@ class JudgeRule(Record):
     @field_validator("at_least", "at_most", "equals")
     @classmethod
     def _finite(cls, bound: float | str | None) -> float | str | None:
+        """Refuse NaN and infinity, which cannot bound a value."""
         if isinstance(bound, float) and not math.isfinite(bound):
             raise ValueError("a bound is a finite number")
         return bound
 
     @model_validator(mode="after")
     def _one_bound(self) -> JudgeRule:
+        """Refuse several bounds in one rule, and a coverage without a bound."""
         bounds = sum(bound is not None for bound in (self.at_least, self.at_most, self.equals))
         if bounds > 1:
             raise ValueError("give one of at_least, at_most and equals")
@@ -363,8 +371,9 @@ class Result(Record):
     @field_validator("format")
     @classmethod
     def _known_format(cls, format: str, info: ValidationInfo) -> str:
-        # The parsers are in a higher room, so load_definition() passes their names. The rules of a
-        # stored plan were checked when the plan was made; such a plan is read without the names.
+        """Refuse an unknown log format."""
+        # The parsers are in a higher room, so load_definition() passes their names. A stored plan is read
+        # without the names, because its rules were checked when it was made.
         log_formats = (info.context or {}).get("log_formats")
         if log_formats is None:
             return format
@@ -375,6 +384,7 @@ class Result(Record):
 
     @model_validator(mode="after")
     def _lines_belong_to_their_format(self) -> Result:
+        """Refuse rules of lines for another format, and judged metrics that no rule reads."""
         if (self.format == LINES) != (self.lines is not None):
             raise ValueError("format: lines and the key `lines` belong together")
         if self.lines is not None:
@@ -453,6 +463,7 @@ class Definition(Record):
 
     @model_validator(mode="after")
     def _axes_are_parameters(self) -> Definition:
+        """Refuse matrices, filters and bounds that do not fit the parameters."""
         self._check_matrices()
         self._check_filters()
         for name, matrices in self.suites.items():
@@ -490,11 +501,13 @@ class Definition(Record):
                     self._check_parameter(place, axis)
 
     def _check_parameter(self, place: str, axis: str) -> None:
+        """Refuse an axis that is not a parameter."""
         if axis not in self.parameters:
             raise ValueError(f"{place}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}")
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Definition:
+        """Refuse an image, a config or data in a form that the launcher does not use."""
         launcher = self.launch.with_
         for name, given, launchers in (
             ("container", self.container, ("slurm",)),
@@ -545,7 +558,7 @@ class Definition(Record):
             gpus: The number of GPUs of this node, which replaces ``all`` as the value of ``gpus``.
 
         Raises:
-            DefinitionError: An override is not a parameter.
+            DefinitionError: An override is not a parameter, has the wrong type, or gives too many points.
         """
         overrides = dict(overrides or {})
         self._check_overrides(overrides)
@@ -565,6 +578,7 @@ class Definition(Record):
                     yield point
 
     def _check_overrides(self, overrides: Mapping[str, tuple[Scalar, ...]]) -> None:
+        """Refuse an override of an unknown parameter, or of another type than the definition's values."""
         for name, values in overrides.items():
             if name not in self.parameters:
                 raise DefinitionError(
@@ -587,7 +601,7 @@ class Definition(Record):
 
 
 def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
-    """Return the expected type of a value if no alternative of the definition accepts its type."""
+    """Return a message with the expected type if a value has another type than the definition's values."""
     # A program that gets a word instead of a number fails only after its runtime was created.
     if value in known or value == "":
         return ""
@@ -600,7 +614,7 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
 
 
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
-    """Return the message about a matrix with too many points, or ""."""
+    """Return the message about a matrix with too many points, or "" if they can be planned."""
     points = math.prod(len(values) for values in axes.values())
     return f"{points} points, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
@@ -635,7 +649,8 @@ def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str 
     """Replace every ``{{ name }}`` in text by the variable's value.
 
     Raises:
-        DefinitionError: A variable is unknown; the message suggests similar names.
+        DefinitionError: A variable is unknown (the message suggests similar names), or the text contains
+            more than plain variables.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -727,9 +742,7 @@ def _read_yaml(path: Path) -> tuple[bytes, Any]:
 def load_definitions(
     folder: Path, *, log_formats: Collection[str], names: Collection[str] = ()
 ) -> dict[str, LoadedDefinition]:
-    """Read the ``*.yml`` and ``*.yaml`` files of a folder.
-
-    The result is in the order of the names.
+    """Return the definitions in the ``*.yml`` and ``*.yaml`` files of a folder, in the order of their names.
 
     Args:
         folder: The folder with the definitions.
@@ -738,7 +751,7 @@ def load_definitions(
         log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
-        UnknownBenchmarkError: A requested benchmark has no file; the message suggests similar names.
+        UnknownBenchmarkError: A requested benchmark has no file. The message suggests similar names.
         DefinitionError: The folder is missing or empty, or some files are wrong. The message lists them.
     """
     loaded, mistakes = load_valid_definitions(folder, log_formats=log_formats, names=names)
@@ -775,6 +788,7 @@ def load_valid_definitions(
 
 
 def _stem(path: Path) -> str:
+    """Return the sorting key of a definition's file, which is the name of its benchmark."""
     return path.stem
 
 
@@ -793,7 +807,7 @@ def select_benchmarks(
     """Return the named definitions, or all definitions of a suite.
 
     Raises:
-        UnknownBenchmarkError: There is no such benchmark or suite; the message suggests similar names.
+        UnknownBenchmarkError: There is no such benchmark or suite. The message suggests similar names.
     """
     if benchmarks:
         for name in benchmarks:
@@ -810,6 +824,7 @@ def select_benchmarks(
 
 
 def _check_known(name: str, known: Collection[str]) -> None:
+    """Refuse a benchmark that does not exist, and suggest similar names."""
     if name not in known:
         raise UnknownBenchmarkError(f"no benchmark `{name}`{_near(name, known)}")
 
@@ -822,6 +837,7 @@ def _listed(axes: Any) -> Any:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name, with similar names or else all known ones."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
@@ -889,6 +905,7 @@ def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> 
 
 
 def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
+    """Return the keys that a definition may have at a place, so that a message can suggest one."""
     models: dict[tuple[str, ...], type[Record]] = {
         (): Definition,
         ("container",): Container,
