@@ -17,17 +17,17 @@ from rackproof.core.patterns import inner_patterns, is_choice, is_repeat, open_r
 from rackproof.core.records import Direction, Record
 
 FORMAT = "lines"
-"""Name of the format in a definition's `result.format`."""
+"""A definition names this format in `result.format`."""
 MOST_METRICS = 100
 CHARACTERS_READ = (2000, 2000, 500)
-"""Number of characters of a line to read. The index is the number of open repeats that can match the same
-text.
+"""So many characters of a line are read. The index is the number of the pattern's open repeats that can
+match the same text.
 
 A pattern with more such repeats is refused. The number of steps for a line grows with a power of its
-length: 2 million for one repeat, and 21 million for two. A third repeat would take 300 times as many.
+length. It is 2 million for one repeat, and 21 million for two. A third repeat would take 300 times as many.
 """
 _MOST_TIMES = 1000
-"""Largest number of repetitions that counts as bounded."""
+"""A repeat with at most this many repetitions counts as bounded."""
 
 
 def _check_pattern(text: str) -> str:
@@ -99,6 +99,7 @@ class LineMetric(Record):
     @field_validator("pattern")
     @classmethod
     def _one_number(cls, text: str) -> str:
+        """Refuse a pattern that does not have exactly one group for the number."""
         compiled = re.compile(_check_pattern(text))
         if compiled.groups != 1 and "value" not in compiled.groupindex:
             raise ValueError(
@@ -125,12 +126,14 @@ class LineRules(Record):
     @field_validator("good_end", "failures")
     @classmethod
     def _patterns(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """Refuse a pattern that could take too long, or that matches every line."""
         for text in (value,) if isinstance(value, str) else value:
             _check_pattern(text)
         return value
 
     @model_validator(mode="after")
     def _end_is_no_failure(self) -> LineRules:
+        """Refuse a line that means both a good end and a failure."""
         if self.good_end in self.failures:
             raise ValueError("good_end is one of failures, too")
         return self

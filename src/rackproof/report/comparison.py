@@ -1,7 +1,8 @@
 """Write a comparison of systems as HTML page, Markdown and terminal text.
 
 ``rackproof compare`` calls this module, and so does task ``report`` of bench.yml if a plan has several
-systems. Only the page has charts, and the terminal leaves out the list of single runs and two columns (:data:`_PAGE_COLUMNS`).
+systems. Only the page has charts. The terminal leaves out the list of single runs, and the columns of
+:data:`_PAGE_COLUMNS`.
 """
 
 from __future__ import annotations
