@@ -43,7 +43,8 @@ def style() -> Markup:
 
 
 def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
-    # Inline SVGs share the ids of the page, which their clip paths use, so each needs its own prefix.
+    """Return the charts as SVG, each with its own prefix for ids."""
+    # Inline SVGs share the page's ids, and their clip paths refer to ids.
     return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
 
 

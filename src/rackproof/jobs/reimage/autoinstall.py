@@ -23,43 +23,44 @@ from pydantic import ConfigDict, Field, model_validator
 from rackproof.core.records import Record
 
 DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-disk"
-"""Placeholder for the disk until the machine has identified it. It contains no pattern, which the
+"""This name takes the disk's place until the machine has identified it. It contains no pattern, which the
 installer would match with serial numbers."""
 PLACE = "/run/rackproof"
+"""The installer's commands put the program into this folder of the machine."""
 PROGRAMS = {"__main__.py": "rackproof-autoinstall", "write_image.py": "rackproof-write-image"}
-"""Names of the archive's files, with their names in role netboot."""
+"""The archive has files of these names, from the files of role netboot."""
 
 _Text = Annotated[str, Field(min_length=1)]
 _Commands = tuple[str | tuple[_Text, ...], ...]
 
 
 class _Part(Record):
-    """Define the base of an autoinstall file's parts, in which keys have hyphens."""
+    """The base of an autoinstall file's parts. Their keys have hyphens."""
 
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
 
 
 class Match(_Part):
-    """The disk that is written."""
+    """The selection of the disk that the installer writes."""
 
     path: Literal["/dev/rackproof-names-this-disk"] = DISK
 
 
 class Layout(_Part):
-    """Describe one disk, with a partition for firmware and the rest for the system."""
+    """The layout of the one disk, with a partition for firmware and the rest for the system."""
 
     name: Literal["direct"] = "direct"
     match: Match = Match()
 
 
 class StorageLayout(_Part):
-    """The layout that is written."""
+    """The layout of the machine's storage."""
 
     layout: Layout = Layout()
 
 
 class Ssh(_Part):
-    """Hold the SSH settings. The keys are in user-data, for each user."""
+    """The SSH settings. The keys are in user-data, for each user."""
 
     install_server: Literal[True] = True
     allow_pw: Literal[False] = False
@@ -77,20 +78,21 @@ class Network(_Part):
 
 
 class Kernel(_Part):
-    """Describe the kernel as a package or a flavor."""
+    """The kernel, as a package or a flavor."""
 
     package: _Text | None = None
     flavor: _Text | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Kernel:
+        """Refuse a kernel that has both a package and a flavor, or neither."""
         if (self.package is None) == (self.flavor is None):
             raise ValueError("package or flavor, and one of them")
         return self
 
 
 class UbuntuSource(_Part):
-    """The source that is installed from the medium."""
+    """The source on the medium from which the system is installed."""
 
     id: _Text
     # The one key that subiquity spells with an underscore.
@@ -104,7 +106,7 @@ class Drivers(_Part):
 
 
 class ExtraOptions(_Part):
-    """Define the keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
+    """The keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
 
     They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused,
     because disk layout, network, users, commands and the address for reports come only from the order.
@@ -142,7 +144,7 @@ def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
 
     Args:
         files: The files of role netboot.
-        order: The target of the order, with the machine, the disk, and the address for reports.
+        order: The machine, its disk, the placeholder of the disk, and the address for reports.
 
     Raises:
         OSError: A file cannot be read.
@@ -177,7 +179,8 @@ def build_user_data(
         more: The operator's additions, in the form of :class:`ExtraOptions`.
 
     Raises:
-        ValueError: The instructions contain a key that is not allowed. The text has the key.
+        ValueError: The instructions contain a key that is not allowed (the text has the key), or other
+            disks should be emptied.
         OSError: A program cannot be read.
     """
     if entry.get("wipe"):

@@ -200,7 +200,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
 
 
 class _QuantityIndex:
-    """The quantities of runs, each once; ``described`` has them by index."""
+    """The quantities of runs, each once. ``described`` has them by index."""
 
     def __init__(self) -> None:
         self.described: list[Measured] = []
@@ -228,7 +228,7 @@ class _QuantityIndex:
 
 
 class _PartIndex:
-    """The hardware of runs, each piece once; ``parts`` has them by index."""
+    """The hardware of runs, each piece once. ``parts`` has them by index."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -397,6 +397,7 @@ def _of_members(whole: Part, members: Sequence[Part]) -> Part:
 
 
 def _position(ids: NDArray[np.int64], wanted: Integers) -> Integers:
+    """Return the position of each wanted id among sorted ids, or -1 if it is not there."""
     if not len(ids):
         return np.full(len(wanted), -1, np.int32)
     found = np.searchsorted(ids, wanted).clip(0, len(ids) - 1)
