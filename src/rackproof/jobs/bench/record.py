@@ -612,7 +612,7 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
 def preload_libraries() -> None:
     """Import Matplotlib, which :func:`write_record` needs, so that forked processes share it.
 
-    A playbook forks a process for each task, and each would spend much of a CPU-second on this import.
+    A playbook forks a process for each task, and each would spend a quarter of a CPU-second on this import.
     """
     import matplotlib.backends.backend_svg  # noqa: F401
 
