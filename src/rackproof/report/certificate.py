@@ -61,14 +61,17 @@ def unmeasured_requirements(certificate: Certificate) -> list[Requirement]:
 
 
 def _text(value: object, limit: int = 400) -> Cell:
+    """Return a cell of sanitized text."""
     return Cell(sanitize(value, limit))
 
 
 def _code(value: object, limit: int = 200) -> Cell:
+    """Return a cell of sanitized text in a fixed-width font."""
     return Cell(sanitize(value, limit), "code")
 
 
 def _answer_table(certificate: Certificate) -> Table:
+    """Return the table of answers to the requirements that are measured."""
     answers = {one.id: one for one in certificate.answers}
     rows = [
         (
@@ -111,6 +114,7 @@ def _unmeasured_tables(certificate: Certificate) -> list[Table]:
 
 
 def _hardware_table(certificate: Certificate) -> Table:
+    """Return the table of the certified nodes' hardware."""
     rows = [
         (
             _text(node.name),
@@ -131,6 +135,7 @@ def _hardware_table(certificate: Certificate) -> Table:
 
 
 def _piece_table(certificate: Certificate) -> Table:
+    """Return the table of runs and nights that serve as evidence."""
     rows = [
         (
             verdict_cell(piece.verdict),
@@ -153,6 +158,7 @@ def _finding_texts(piece: EvidencePiece) -> list[str]:
 
 
 def _judgement_table(certificate: Certificate) -> Table:
+    """Return the table of judged measurements."""
     rows = [
         (
             verdict_cell(one.verdict),
@@ -169,6 +175,7 @@ def _judgement_table(certificate: Certificate) -> Table:
 
 
 def _file_table(certificate: Certificate) -> Table:
+    """Return the table of the files behind the evidence."""
     rows = [
         (_code(file.path, 300), _code(file.sha256), Cell(size(file.size_bytes), "number"))
         for piece in certificate.evidence

@@ -16,7 +16,7 @@ from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_states import drain_owner
 
 IN_SERVICE = "none"
-"""Slurm's reason for a node that is in service."""
+"""Slurm has this reason for a node that is in service."""
 
 
 class WaveLimitError(RackproofError):
@@ -79,7 +79,7 @@ class Wave:
 
 
 class _Partitions:
-    """The nodes of each partition that are out of service as the waves proceed."""
+    """Hold the nodes of each partition that are out of service as the waves proceed."""
 
     def __init__(self, listed: Mapping[str, Mapping[str, str]], limits: WaveLimits) -> None:
         self.size = {name: len(members) for name, members in listed.items()}

@@ -23,7 +23,8 @@ from rackproof.core.records import Record
 from rackproof.core.text import duration, sanitize
 
 PREFIX = "rackproof-reimage:"
-"""Prefix of the reason of our drain. With ``rackproof:``, provisioning would lift the drain too early."""
+"""The reason of a drain by re-imaging has this prefix. With ``rackproof:``, provisioning would lift the drain
+too early."""
 
 
 class Step(StrEnum):
@@ -113,6 +114,7 @@ class _Replay:
     attempt: int = 1
 
     def apply(self, entry: Entry) -> None:
+        """Apply the next entry."""
         self.attempt = max(self.attempt, entry.attempt)
         self.remarks += entry.remarks
         if entry.event == "adopted":
@@ -129,6 +131,7 @@ class _Replay:
             self.running = None
 
     def _begin(self, entry: Entry, step: Step) -> None:
+        """Start a step. Later steps must then be repeated, too."""
         # Steps after a repeated step must be repeated too. Draining is the exception, because it changes
         # nothing on the node. Every attempt drains first, and completed steps remain done.
         if step is not Step.DRAIN:
@@ -164,6 +167,7 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
 
 
 def _first_not_done(done: Collection[Step]) -> Step | None:
+    """Return the first step that is not done, or None."""
     return next((step for step in STEPS if step not in done), None)
 
 
@@ -197,7 +201,7 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
             raise ValueError(
                 f"reimage_limits: {sanitize(name, 60)!r} is not a step; there are {', '.join(STEPS)}"
             )
-        # The comparison is also false for NaN; 1e7 seconds are sixteen weeks.
+        # The comparison is also false for NaN. 1e7 seconds are sixteen weeks.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
             raise ValueError(
                 f"reimage_limits: {name}: a positive number of seconds, not {sanitize(value, 60)!r}"
@@ -236,10 +240,11 @@ def plan_waves(
 
 
 _Group = tuple[str, str]
-"""Kind and name of a group of nodes."""
+"""A group of nodes has a kind and a name."""
 
 
 def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str, int]) -> list[_Group]:
+    """Return the groups of a node that have a limit."""
     return [
         (kind, name) for kind, names in groups.items() if kind in per_group for name in sorted(set(names))
     ]

@@ -34,7 +34,7 @@ from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import ResultsError, stamp_of
 
 DRIFT_NIGHTS = 15
-"""Number of nights to read. They are tonight and the fourteen nights before it that drift uses."""
+"""This many nights are read, which are tonight and the fourteen nights before it that drift uses."""
 ELSEWHERE_DAYS = 60
 
 

@@ -160,7 +160,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
     """Return the numbers of the given runs. :func:`read_nights` does the same for runs in the database.
 
     Args:
-        runs: The runs; runs outside the nights are ignored.
+        runs: The runs. Those outside the nights are ignored.
         until: The end of the requested night.
         nights: The number of nights, including the requested one.
     """

@@ -25,7 +25,7 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
     """Return the pairs of a night. No node is in two pairs, and the order of ``nodes`` does not matter.
 
     Args:
-        nodes: The names of the nodes; duplicates are ignored.
+        nodes: The names of the nodes. Duplicates are ignored.
         night: The number of the night, which increases by one each night.
         most: The largest number of pairs. Each time the tournament starts again, other pairs are
             omitted, so that every pair gets its turn.
