@@ -56,7 +56,7 @@ class Stage(Record):
 
     creates: str = Field(
         min_length=1,
-        description="The result of staging: a folder below `bench_data`; below "
+        description="The result of staging, which is a folder below `bench_data`, or below "
         "`bench_shared`/data/NAME if `run` stages it.",
     )
     program: str = Field(default="", description="Program under workloads/ that stages it.")
@@ -102,7 +102,7 @@ Architecture = Literal["amd64", "arm64"]
 
 
 class Container(Record):
-    """The image in which a benchmark on a cluster runs."""
+    """The image in which a benchmark with the launcher `slurm` runs."""
 
     images: dict[Architecture, ImageName] = Field(
         min_length=1,
@@ -154,7 +154,7 @@ class Configs(Record):
     systems: dict[str, str] = Field(min_length=1, description="SKU to SYSTEM, as the files spell it.")
     together: dict[str, str] = Field(
         default={},
-        description="With `docker`: SKU to SYSTEM of several nodes together; `{{ nodes }}` is their number.",
+        description="With `docker`: SKU to SYSTEM of several nodes together. `{{ nodes }}` is their number.",
     )
     logged: dict[str, Annotated[str, Field(pattern=_LOGGED)]] = Field(
         default={},
@@ -177,7 +177,7 @@ class Launch(Record):
     command: tuple[str, ...] = Field(
         default=(),
         description="With `local`, instead of program and arguments: a program that is on the node, by name "
-        "or full path, and its arguments. Its output is the log; an exit status other than 0 is a failure.",
+        "or full path, and its arguments. Its output is the log. An exit status other than 0 is a failure.",
     )
     runtime: str = Field(
         default="",
@@ -186,13 +186,13 @@ class Launch(Record):
     )
     program: str = Field(default="", description="Program under workloads/.")
     arguments: dict[str, Scalar] = Field(
-        default={}, description="Its options, without the leading `--`; an empty value leaves one out."
+        default={}, description="Its options, without the leading `--`. An empty value leaves one out."
     )
     environment: dict[str, str] = Field(default={}, description="Environment variables of the job.")
     timeout_s: int = Field(
         default=3600,
         gt=0,
-        description="Time limit of the job in seconds; with `slurm`, it includes staging and waiting.",
+        description="Time limit of the job in seconds. With `slurm`, it includes staging and waiting.",
     )
     hang_s: int = Field(
         default=300, gt=0, description="Seconds without a new log line after which the job counts as hung."
@@ -235,7 +235,9 @@ class JudgeRule(Record):
 
     metric: Name = Field(description="Name of the measurement.")
     labels: dict[str, str] = Field(default={}, description="Only measurements with these labels.")
-    unit: str = Field(default="", description="Unit the measurement must have; a different one is unproven.")
+    unit: str = Field(
+        default="", description="Unit that the measurement must have. A different unit is unproven."
+    )
     direction: Direction | None = Field(default=None, description="Direction in which a value is better.")
     at_least: float | str | None = Field(
         default=None, description="The value must not be lower. A number, or a parameter: `{{ target }}`."
@@ -282,7 +284,7 @@ class JudgeRule(Record):
     def better(self) -> Direction | None:
         """Return which direction is better.
 
-        `at_least` and `at_most` imply it; with `equals`, both sides are bad.
+        `at_least` and `at_most` imply it. With `equals`, both sides are bad.
         """
         if self.at_least is not None:
             return Direction.HIGHER
@@ -331,12 +333,12 @@ class Result(Record):
         default=None, description="With the format `lines`: how the program's plain output is read."
     )
     ruleset: str = Field(
-        default="", description="Rules of MLPerf Training to check each run by, as `5.1.0`; empty for none."
+        default="", description="Rules of MLPerf Training to check each run by, such as `5.1.0`, or empty."
     )
     repeats: int = Field(
         default=1,
         ge=1,
-        description="Runs that a publishable result needs; `bench_repeats` is the number to make.",
+        description="Runs that a publishable result needs. `bench_repeats` is the number to make.",
     )
     lacks: tuple[
         Literal[
@@ -366,7 +368,7 @@ class Result(Record):
         description="True: a log that does not state (`gpu_state`) which other processes used each of its "
         "GPUs before and after the run is unproven.",
     )
-    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="Measurements to judge; at least one.")
+    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="Measurements to judge, at least one.")
 
     @field_validator("format")
     @classmethod
@@ -413,10 +415,10 @@ class Definition(Record):
         default={}, description="Suites that contain it, each with the matrix, or list of matrices, to sweep."
     )
     only: tuple[Filter, ...] = Field(
-        default=(), description="Points of a matrix to keep: those that fit one of these; empty keeps all."
+        default=(), description="Keep the points of a matrix that fit one of these. Empty keeps all."
     )
     exclude: tuple[Filter, ...] = Field(
-        default=(), description="Points of a matrix to leave out: those that fit one of these."
+        default=(), description="Leave out the points of a matrix that fit one of these."
     )
     container: Container | None = Field(default=None, description="The image, with the launcher `slurm`.")
     build: Build | None = Field(default=None, description="The image, with the launcher `docker`.")

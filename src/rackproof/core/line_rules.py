@@ -83,16 +83,16 @@ class LineMetric(Record):
     """One measurement of a program, read from the lines that match a pattern."""
 
     pattern: Pattern = Field(
-        description="Regular expression of the line; its one group, or the group `value`, is the number."
+        description="Regular expression of the line. Its one group, or the group `value`, is the number."
     )
     unit: str = Field(
         min_length=1, max_length=40, description="Unit of the number, as the program prints it."
     )
-    direction: Direction | None = Field(default=None, description="Which way is better.")
+    direction: Direction | None = Field(default=None, description="Direction in which a value is better.")
     take: Literal["only", "first", "last", "lowest", "highest", "median"] = Field(
         default="only",
-        description="Which of several lines counts; with `only` several are unproven. `median`: the lines "
-        "are repetitions, and their spread is kept.",
+        description="The line that counts if several match. With `only`, several are unproven. With "
+        "`median`, the lines are repetitions, and their spread is stored.",
     )
     at_least: float = Field(default=0, description="A lower number is impossible, so unproven.")
 
@@ -113,8 +113,8 @@ class LineRules(Record):
     """The rules for reading the lines of a program's output."""
 
     good_end: Pattern = Field(
-        description="Regular expression of a line that the program prints only after a good end; without it "
-        "nothing is proven."
+        description="Regular expression of a line that the program prints only after a good end. Without the "
+        "line, nothing is proven."
     )
     failures: tuple[str, ...] = Field(
         default=(), max_length=50, description="Regular expressions of lines that show a failure."
