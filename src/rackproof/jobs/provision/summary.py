@@ -12,7 +12,7 @@ from rackproof.core.same_reason import general_reason
 from rackproof.core.text import sanitize
 
 MAX_ATTENTION = 600
-"""Largest number of characters in a remark. An error message of apt can be long."""
+"""A remark is cut after this many characters, because an error message of apt can be long."""
 
 
 def provision_summary(
