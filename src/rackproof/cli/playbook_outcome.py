@@ -14,7 +14,7 @@ _MOST = 4000
 
 
 class PlaybookOutcome:
-    """The nodes, failures and records of one playbook.
+    """Hold the nodes, failures and records of one playbook.
 
     Args:
         command: The name of the command, such as ``bench``.

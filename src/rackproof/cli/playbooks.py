@@ -47,7 +47,7 @@ _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 @dataclass(frozen=True)
 class Playbook:
-    """A playbook of a checkout, with the command that starts it."""
+    """Describe a playbook of a checkout, with the command that starts it."""
 
     name: str
     argv: tuple[str, ...]
@@ -194,7 +194,7 @@ def _let_signals_in() -> None:
 
 
 class _Follower:
-    """A playbook from start to end, with its display."""
+    """Run a playbook from start to end, with its display."""
 
     def __init__(
         self, playbook: Playbook, view: LiveLines, outcome: PlaybookOutcome, screen: Screen, *, quiet: bool

@@ -44,11 +44,11 @@ MOST_POINTS, MOST_MISTAKES = 2000, 10
 
 
 class DefinitionError(RackproofError):
-    """A definition that cannot be used. The message gives file, line, key and remedy."""
+    """Report that a definition cannot be used. The message gives file, line, key and remedy."""
 
 
 class UnknownBenchmarkError(DefinitionError):
-    """A benchmark or suite that no file defines. The message suggests similar names."""
+    """Report that no file defines a benchmark or suite. The message suggests similar names."""
 
 
 class Stage(Record):
@@ -102,7 +102,7 @@ Architecture = Literal["amd64", "arm64"]
 
 
 class Container(Record):
-    """The image in which a benchmark with the launcher `slurm` runs."""
+    """Define the image in which a benchmark with the launcher `slurm` runs."""
 
     images: dict[Architecture, ImageName] = Field(
         min_length=1,
@@ -115,7 +115,7 @@ class Container(Record):
 
 
 class Build(Record):
-    """The image for `docker`, which is built on the node from published sources at one commit."""
+    """Define the image for `docker`, which is built on the node from published sources at one commit."""
 
     sources: str = Field(min_length=1, description="URL of an archive (tar.gz) of the sources.")
     ref: str = Field(
@@ -323,7 +323,7 @@ class JudgeRule(Record):
 
 
 class Result(Record):
-    """The rules for reading and judging the run's log."""
+    """Define the rules for reading and judging the run's log."""
 
     format: str = Field(
         default="auto",
@@ -401,7 +401,7 @@ class Result(Record):
 
 
 class Definition(Record):
-    """One benchmark: its staging, start, judgement and suites."""
+    """Define one benchmark: its staging, start, judgement and suites."""
 
     name: Name = Field(description="Name of the benchmark, and of its file.")
     summary: Text = Field(min_length=1, description="One line for lists.")
@@ -635,7 +635,7 @@ def _is_inside(path: str) -> bool:
 
 
 class LoadedDefinition(Record):
-    """A definition and the file that contains it."""
+    """Hold a definition and the file that contains it."""
 
     definition: Definition
     path: str

@@ -162,7 +162,7 @@ def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuRefere
 
 
 class Outcome(Record):
-    """The judgements of a run, its verdict, and the reasons in order of importance."""
+    """Hold the judgements of a run, its verdict, and the reasons in order of importance."""
 
     judgements: tuple[Judgement, ...]
     verdict: Verdict

@@ -80,7 +80,7 @@ Pattern = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class LineMetric(Record):
-    """One measurement of a program, read from the lines that match a pattern."""
+    """Define one measurement of a program, read from the lines that match a pattern."""
 
     pattern: Pattern = Field(
         description="Regular expression of the line. Its one group, or the group `value`, is the number."
@@ -110,7 +110,7 @@ class LineMetric(Record):
 
 
 class LineRules(Record):
-    """The rules for reading the lines of a program's output."""
+    """Define the rules for reading the lines of a program's output."""
 
     good_end: Pattern = Field(
         description="Regular expression of a line that the program prints only after a good end. Without the "

@@ -39,7 +39,7 @@ class Record(BaseModel):
 
 
 class Verdict(StrEnum):
-    """Outcome of judging. ``unproven`` is never a pass."""
+    """Name the possible outcomes of judging. ``unproven`` is never a pass."""
 
     PASS = "pass"  # noqa: S105  (a verdict, not a password)
     DEGRADED = "degraded"
@@ -155,7 +155,7 @@ class Series(Record):
 
 
 class Finding(Record):
-    """A fault in a log or on a node that changes the verdict, or a remark.
+    """Describe a fault in a log or on a node that changes the verdict, or a remark.
 
     ``verdict`` is ``fail`` or ``unproven`` if the finding excludes a pass, ``degraded`` if it weakens a
     pass, and ``None`` for a remark. ``code`` is a stable short name (``out_of_memory``, ``nan``,
@@ -231,7 +231,7 @@ class Reference(Record):
 
 
 class Judgement(Record):
-    """The comparison of one measurement with one reference.
+    """Hold the comparison of one measurement with one reference.
 
     If ``gating`` is false, the comparison is shown and stored but does not change the verdict of the run.
     """
@@ -250,7 +250,7 @@ class Judgement(Record):
 
 
 class Gpu(Record):
-    """One GPU of a node."""
+    """Describe one GPU of a node."""
 
     index: int = Field(ge=0)
     uuid: str
@@ -266,7 +266,7 @@ class Gpu(Record):
 
 
 class Node(Record):
-    """One node as it was when the run started."""
+    """Describe one node as it was when the run started."""
 
     name: Name
     sku: str = ""
@@ -310,7 +310,7 @@ KEPT_RECORD = "record"
 
 
 class LogFile(Record):
-    """A raw log that is stored beside the record."""
+    """Identify a raw log that is stored beside the record."""
 
     path: str
     """The path relative to the run folder."""
@@ -322,7 +322,7 @@ class LogFile(Record):
 
 
 class Dataset(Record):
-    """The data that a run read."""
+    """Identify the data that a run read."""
 
     name: str = ""
     source: str = ""
@@ -371,7 +371,7 @@ class MachineUse(Record):
 
 
 class Run(Record):
-    """The record of one execution of one benchmark on a set of nodes.
+    """Hold the record of one execution of one benchmark on a set of nodes.
 
     It is stored as ``results/RUN_ID/run.json`` and in the history.
     """

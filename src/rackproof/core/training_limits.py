@@ -59,7 +59,7 @@ def read_limits() -> Mapping[str, Mapping[str, float]]:
 
 
 class PublishedSpeeds(NamedTuple):
-    """The fastest published samples per second of each GPU by their number, and the number of results."""
+    """Hold the fastest published samples per second of each GPU by their number, and the count of results."""
 
     of_gpu: Mapping[int, float]
     results: int

@@ -32,7 +32,7 @@ _ASK_S = 60.0
 
 
 class Imaging(Protocol):
-    """The progress of a node in reimage.yml."""
+    """Hold the progress of a node in reimage.yml."""
 
     @property
     def node(self) -> str:
@@ -48,7 +48,7 @@ class Imaging(Protocol):
 
 
 class SlurmNow(Record):
-    """The current state of a node in Slurm."""
+    """Hold the current state of a node in Slurm."""
 
     state: str
     reason: str = ""
@@ -56,7 +56,7 @@ class SlurmNow(Record):
 
 
 class NodeRow(Record):
-    """The row of one node. An empty text means that nothing is known."""
+    """Hold the row of one node. An empty text means that nothing is known."""
 
     node: str
     slurm: str = ""

@@ -59,7 +59,7 @@ class HealthFinding(Record):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a node. ``kind`` is the ``part`` of :class:`HealthFinding`."""
+    """Identify a part of a node. ``kind`` is the ``part`` of :class:`HealthFinding`."""
 
     kind: PartKind = "node"
     name: str = ""
@@ -158,7 +158,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits that apply to every node, as in public health checks of fleets."""
+    """Hold the limits that apply to every node, as in public health checks of fleets."""
 
     tool_seconds: float = 5
     """Seconds that a GPU's tool may take to answer."""
@@ -250,7 +250,7 @@ class NodeSubject(Subject):
 
 @dataclass(frozen=True)
 class GpuSubject(Subject):
-    """A GPU to check. ``before`` is the same GPU in the last night."""
+    """Hold a GPU to check. ``before`` is the same GPU in the last night."""
 
     node: NodeSubject
     gpu: GpuSnapshot
@@ -263,7 +263,7 @@ class GpuSubject(Subject):
 
 @dataclass(frozen=True)
 class PortSubject:
-    """A port of a network card to check; ``before`` is the same port in an earlier night."""
+    """Hold a port of a network card to check. ``before`` is the same port in an earlier night."""
 
     node: NodeSubject
     port: PortSnapshot

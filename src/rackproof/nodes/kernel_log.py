@@ -24,7 +24,7 @@ _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 
 
 class XidEvent(Record):
-    """An XID since the last snapshot, or one that is still open from before (``carried``).
+    """Describe an XID since the last snapshot, or one that is still open from before (``carried``).
 
     ``rebooted`` means that the node was booted after it was logged, and that it has not occurred
     again since.
@@ -59,7 +59,7 @@ class HardwareEvent(Record):
 
 @dataclass(frozen=True)
 class KernelLogReading:
-    """The contents of a log. ``is_cut`` means that it had more events than were stored."""
+    """Hold the contents of a log. ``is_cut`` means that it had more events than were stored."""
 
     xids: tuple[XidEvent, ...] = ()
     hardware: tuple[HardwareEvent, ...] = ()

@@ -24,7 +24,7 @@ OFED_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class TransferMethod:
-    """A method with its requirements. None and an empty set mean no requirement."""
+    """Describe a method with its requirements. None and an empty set mean no requirement."""
 
     method: str
     driver_from: int | None = None
@@ -44,7 +44,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class PeerMemoryNode:
-    """The facts of a node that determine the method. An empty driver means that none was found."""
+    """Hold the facts of a node that determine the method. An empty driver means that none was found."""
 
     kernel: str
     driver: str
@@ -110,7 +110,7 @@ def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
     """Return a node's network drivers, from its packages and the output of ofed_info."""
     if any(name.startswith("doca-ofed") for name in packages):
         return "doca"
-    # DOCA's own ofed_info prints OFED-internal; MLNX_OFED prints its name.
+    # DOCA's own ofed_info prints OFED-internal, and MLNX_OFED prints its name.
     if "MLNX_OFED" in reported:
         return "mlnx"
     return "doca" if "OFED-internal" in reported else "inbox"

@@ -41,7 +41,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Remark:
-    """A difference from the expectations. A ``fatal`` one stops the playbook for the node."""
+    """Describe a difference from the expectations. A ``fatal`` one stops the playbook for the node."""
 
     code: str
     what: str

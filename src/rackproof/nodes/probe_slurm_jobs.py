@@ -188,7 +188,7 @@ class ProbePlan:
 
 @dataclass(frozen=True)
 class Job:
-    """A set of nodes and the script that runs on them. ``gpus`` is the number per node."""
+    """Hold a set of nodes and the script that runs on them. ``gpus`` is the number per node."""
 
     nodes: tuple[str, ...]
     script: str
@@ -203,7 +203,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Section:
-    """The output of one program of a job. ``status`` is None if it did not end."""
+    """Hold the output of one program of a job. ``status`` is None if it did not end."""
 
     name: str
     status: int | None

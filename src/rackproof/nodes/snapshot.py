@@ -170,7 +170,7 @@ class GpuSnapshot(Record):
 
 
 class PortSnapshot(Record):
-    """A port of a network card. ``rate_gbps`` is its signalling rate, or None if unknown.
+    """Describe a port of a network card. ``rate_gbps`` is its signalling rate, or None if unknown.
 
     ``usual_gbps`` is the highest rate ever observed on the port.
     """

@@ -103,7 +103,7 @@ RatioLine = tuple[str, tuple[RatioPoint, ...]]
 
 @dataclass(frozen=True)
 class Ratios:
-    """A chart of ratios to 1, one row per label."""
+    """Describe a chart of ratios to 1, one row per label."""
 
     title: str
     x_label: str

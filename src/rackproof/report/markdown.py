@@ -69,7 +69,7 @@ def table_text(table: Table) -> str:
 
 
 def run_markdown(run: Run, level: int = 1) -> str:
-    """Return the report on one run; ``level`` is the level of its heading."""
+    """Return the report on one run. ``level`` is the level of its heading."""
     mark = "#" * level
     point = view.point_text(run)
     parts = [

@@ -94,7 +94,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Gauge:
-    """The position of a value relative to its bounds, all in per cent (0 to 100) of the drawn width."""
+    """Hold the position of a value relative to its bounds, all in per cent (0 to 100) of the drawn width."""
 
     value: float
     reference: float
@@ -104,7 +104,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption. ``omitted`` is the number of rows beyond :data:`MAX_ROWS`."""
+    """Hold a table with a caption. ``omitted`` is the number of rows beyond :data:`MAX_ROWS`."""
 
     caption: str
     columns: tuple[str, ...]
@@ -568,7 +568,7 @@ def _speeds(count: int) -> str:
 
 @dataclass(frozen=True)
 class Headline:
-    """A number at the top of a report."""
+    """Hold a number at the top of a report."""
 
     name: str
     figure: str

@@ -62,7 +62,7 @@ class NightContext(Record):
 
 
 class StoredSnapshot(Record):
-    """A node's snapshot, and the inventory's expectations of it at that time."""
+    """Hold a node's snapshot, and the inventory's expectations of it at that time."""
 
     snapshot: NodeSnapshot = Field(validation_alias=AliasChoices("snapshot", "look"))
     about: Node
@@ -83,7 +83,10 @@ class StoredSnapshot(Record):
 
 
 class NightReason(Record):
-    """A measurement that does not pass. ``deviation`` is its relative deviation from the reference."""
+    """Describe a measurement that does not pass.
+
+    ``deviation`` is its relative deviation from the reference.
+    """
 
     check: str
     verdict: Verdict
@@ -189,7 +192,7 @@ class NodeNight(Record):
 
 
 class NightRecord(Record):
-    """A night of a fleet, as stored in ``night.json``."""
+    """Hold a night of a fleet, as stored in ``night.json``."""
 
     schema_version: Literal[1] = 1
     night_id: str

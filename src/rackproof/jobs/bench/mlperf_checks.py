@@ -58,7 +58,7 @@ SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
 
 
 class LauncherEvidence(NamedTuple):
-    """The facts of a run that are visible in the launcher's output."""
+    """Hold the facts of a run that are visible in the launcher's output."""
 
     findings: Sequence[Finding]
     measurements: Sequence[Measurement]

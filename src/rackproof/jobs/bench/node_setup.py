@@ -38,7 +38,7 @@ _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rac
 
 
 class Storage(Record):
-    """A storage that the parameter ``storage`` may name."""
+    """Describe a storage that the parameter ``storage`` may name."""
 
     kind: Literal["local", "nfs", "s3fs", "synthetic"]
     folder: str = Field(default="", description="Folder of the data on the nodes.")
@@ -75,7 +75,7 @@ class ExperimentConfig(Record):
 
 
 class Peer(Record):
-    """A node of a run and its address."""
+    """Hold a node of a run and its address."""
 
     name: str
     address: str

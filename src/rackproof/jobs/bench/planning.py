@@ -82,7 +82,7 @@ STILL_RUNNING = "still_running"
 
 
 class NodeSku(Record):
-    """Facts from the inventory about a node's model."""
+    """Hold facts from the inventory about a node's model."""
 
     sku: str = ""
     gpus: int = 0
@@ -163,7 +163,7 @@ class Skipped(Record):
 
 
 class Plan(Record):
-    """The runs that one command requested."""
+    """Hold the runs that one command requested."""
 
     plan_id: str
     title: str

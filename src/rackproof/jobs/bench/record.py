@@ -93,7 +93,7 @@ _ENDED_BADLY = {
 
 
 class RecordedRun(Record):
-    """A recorded run, the path of its report, and the reason if it is not in the history."""
+    """Hold a recorded run, the path of its report, and the reason if it is not in the history."""
 
     run: Run
     folder: str

@@ -53,7 +53,7 @@ _EVENTS = ("mllog", "mll06", "mlp05")
 
 
 class Evidence(Record):
-    """The evidence of a run other than its logs."""
+    """Hold the evidence of a run other than its logs."""
 
     nodes: tuple[Node, ...] = ()
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)

@@ -57,7 +57,7 @@ class BenchError(RackproofError):
 
 
 class Choice(Record):
-    """The operator's validated selection."""
+    """Hold the operator's validated selection."""
 
     benchmarks: tuple[str, ...]
     suite: str
@@ -82,7 +82,7 @@ class Requirements:
 
 
 class NodeAnswer(Record):
-    """The facts of one node that answered."""
+    """Hold the facts of one node that answered."""
 
     facts: dict[str, Any] = Field(description="Raw facts, as the module returns them.")
     variables: Parameters = Field(description="Variables that definitions may use.")
@@ -94,7 +94,7 @@ class NodeAnswer(Record):
 
 
 class PlanOutcome(Record):
-    """The plan to carry out."""
+    """Hold the plan to carry out."""
 
     plan: Plan
     resumed: bool

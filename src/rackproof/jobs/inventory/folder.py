@@ -29,7 +29,7 @@ _NODES = "nodes.json"
 
 
 class _KeptNodes(Record):
-    """The nodes that the last adopt wrote."""
+    """Hold the nodes that the last adopt wrote."""
 
     nodes: tuple[AdoptedNode, ...]
 

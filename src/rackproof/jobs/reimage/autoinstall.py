@@ -35,39 +35,39 @@ _Commands = tuple[str | tuple[_Text, ...], ...]
 
 
 class _Part(Record):
-    """The base of an autoinstall file's parts. Their keys have hyphens."""
+    """Define the base of an autoinstall file's parts. Their keys have hyphens."""
 
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
 
 
 class Match(_Part):
-    """The selection of the disk that the installer writes."""
+    """Define the selection of the disk that the installer writes."""
 
     path: Literal["/dev/rackproof-names-this-disk"] = DISK
 
 
 class Layout(_Part):
-    """The layout of the one disk, with a partition for firmware and the rest for the system."""
+    """Define the layout of the one disk, with a partition for firmware and the rest for the system."""
 
     name: Literal["direct"] = "direct"
     match: Match = Match()
 
 
 class StorageLayout(_Part):
-    """The layout of the machine's storage."""
+    """Define the layout of the machine's storage."""
 
     layout: Layout = Layout()
 
 
 class Ssh(_Part):
-    """The SSH settings. The keys are in user-data, for each user."""
+    """Define the SSH settings. The keys are in user-data, for each user."""
 
     install_server: Literal[True] = True
     allow_pw: Literal[False] = False
 
 
 class Network(_Part):
-    """The network settings, in netplan's notation, during and after the installation."""
+    """Define the network settings, in netplan's notation, during and after the installation."""
 
     version: Literal[2]
     renderer: Literal["networkd", "NetworkManager"] = "networkd"
@@ -78,7 +78,7 @@ class Network(_Part):
 
 
 class Kernel(_Part):
-    """The kernel, as a package or a flavor."""
+    """Define the kernel, as a package or a flavor."""
 
     package: _Text | None = None
     flavor: _Text | None = None
@@ -92,7 +92,7 @@ class Kernel(_Part):
 
 
 class UbuntuSource(_Part):
-    """The source on the medium from which the system is installed."""
+    """Define the source on the medium from which the system is installed."""
 
     id: _Text
     # The one key that subiquity spells with an underscore.
@@ -100,13 +100,13 @@ class UbuntuSource(_Part):
 
 
 class Drivers(_Part):
-    """Third-party drivers, which provision.yml installs in pinned versions."""
+    """Define whether the installer adds drivers, which provision.yml installs in pinned versions."""
 
     install: bool = False
 
 
 class ExtraOptions(_Part):
-    """The keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
+    """Define the keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
 
     They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused,
     because disk layout, network, users, commands and the address for reports come only from the order.
@@ -125,7 +125,7 @@ class ExtraOptions(_Part):
 
 
 class Autoinstall(ExtraOptions):
-    """The complete instructions for the installer."""
+    """Define the complete instructions for the installer."""
 
     version: Literal[1] = 1
     early_commands: _Commands

@@ -79,7 +79,7 @@ class Access:
 
 @dataclass(frozen=True)
 class PowerStatus:
-    """The power and boot target of a node, in Redfish's terms for any protocol, and its serial number."""
+    """Hold the power, boot target and serial number of a node, in Redfish's terms for any protocol."""
 
     power: str
     boot: str
@@ -103,7 +103,7 @@ class MachineIdentity:
 
 @dataclass(frozen=True)
 class Firmware:
-    """A piece in a BMC's list of firmware. ``version`` is empty if the BMC lists none."""
+    """Describe a piece in a BMC's list of firmware. ``version`` is empty if the BMC lists none."""
 
     identity: str
     name: str
@@ -112,7 +112,7 @@ class Firmware:
 
 @dataclass(frozen=True)
 class Settings:
-    """The BIOS settings and firmware that a BMC lists, or the reason why it does not.
+    """Hold the BIOS settings and firmware that a BMC lists, or the reason why it does not.
 
     A setting is a text, a number or a boolean, as in Redfish.
     """

@@ -217,7 +217,10 @@ def _ask_bmc(
 
 @dataclass(frozen=True)
 class _Claim:
-    """A machine with a node's serial number. ``shared`` means that its address also listed other machines."""
+    """Describe a machine with a node's serial number.
+
+    ``shared`` means that its address also listed other machines.
+    """
 
     address: str
     machine: MachineIdentity

@@ -31,7 +31,7 @@ LINUX = frozenset(
 
 
 class Partition(Record):
-    """The position of a partition in an image, in bytes."""
+    """Hold the position of a partition in an image, in bytes."""
 
     begin: int
     bytes: int

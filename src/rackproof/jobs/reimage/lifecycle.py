@@ -28,7 +28,7 @@ too early."""
 
 
 class Step(StrEnum):
-    """The steps of a node, in order."""
+    """Name the steps of a node, in order."""
 
     DRAIN = "drain"
     RECORD = "record"
@@ -105,7 +105,7 @@ class NodeProgress(Record):
 
 @dataclass
 class _Replay:
-    """The state that results from a journal's entries, oldest first."""
+    """Hold the state that results from a journal's entries, oldest first."""
 
     done: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)

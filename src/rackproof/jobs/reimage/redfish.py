@@ -292,7 +292,7 @@ def _choose_system(node: str, root: Any, access: Access) -> Any:
 
 
 class RedfishMachine:
-    """A system of a BMC, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`."""
+    """Control a system of a BMC, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`."""
 
     def __init__(self, system: Any) -> None:
         self._system = system

@@ -65,7 +65,7 @@ def limit_answers(session: Any, access: Access) -> Any:
 
 @dataclass
 class _OpenedSession:
-    """A session that the BMC opened. ``url`` is empty if its answer does not have the session's place."""
+    """Hold a session that the BMC opened. ``url`` is empty if its answer does not state the session's URL."""
 
     token: str
     url: str = ""

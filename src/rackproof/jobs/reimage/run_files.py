@@ -56,7 +56,7 @@ class JournalError(RackproofError):
 
 
 class RunRequest(Record):
-    """The request of a run, as stored in ``reimage.json``."""
+    """Hold the request of a run, as stored in ``reimage.json``."""
 
     run_id: str
     started: AwareDatetime

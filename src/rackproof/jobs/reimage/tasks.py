@@ -48,7 +48,7 @@ MAX_REASONS = 50
 
 
 class NodeStatus(Record):
-    """The progress of a node according to its newest journal."""
+    """Hold the progress of a node according to its newest journal."""
 
     node: str
     run_id: str
@@ -58,7 +58,7 @@ class NodeStatus(Record):
 
 
 class RunSummary(Record):
-    """The end of a run. ``history`` is a remark, which is empty if the run was stored."""
+    """Describe the end of a run. ``history`` is a remark, which is empty if the run was stored."""
 
     verdict: Verdict
     gates: bool
@@ -68,7 +68,7 @@ class RunSummary(Record):
 
 @dataclass(frozen=True)
 class _Takeover:
-    """The steps of a node that a new run need not repeat, and the run that completed them."""
+    """Hold the steps of a node that a new run need not repeat, and the run that completed them."""
 
     run_id: str = ""
     steps: tuple[Step, ...] = ()

@@ -66,7 +66,7 @@ class NodeHealth(Record):
 
 
 class NightDecision(Record):
-    """The decision of a night. ``drain`` has the node and the reason."""
+    """Hold the decision of a night. ``drain`` has the node and the reason."""
 
     night_id: str
     drain: tuple[dict[str, str], ...] = ()

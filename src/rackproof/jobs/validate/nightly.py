@@ -104,7 +104,7 @@ class NightlyOutcome:
 
 
 class NightlyView(Protocol):
-    """The display of a playbook while it runs."""
+    """Provide the display of a playbook while it runs."""
 
     def add_event(self, event: Mapping[str, Any]) -> None:
         """Take a step of a host. ``rackproof_ansible.playbook_events`` describes the form."""

@@ -59,7 +59,7 @@ class HistoryTooNewError(HistoryError):
 
 @dataclass(frozen=True)
 class Target:
-    """A database, with its address and its name in messages.
+    """Provide a database, with its address and its name in messages.
 
     ``url`` and ``secrets`` are left out of the ``repr``.
     """

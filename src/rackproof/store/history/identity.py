@@ -30,7 +30,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class Kind(StrEnum):
-    """The kind of a piece of hardware."""
+    """Name the kind of a piece of hardware."""
 
     NODE = "node"
     GPU = "gpu"

@@ -95,7 +95,10 @@ class Accepted(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A GPU that failed in a node other than its current one. ``then`` and ``now`` are keys of nodes."""
+    """Describe a GPU that failed in another node than its current one.
+
+    ``then`` and ``now`` are keys of nodes.
+    """
 
     gpu: str
     then: str
@@ -200,7 +203,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
 
 
 class _QuantityIndex:
-    """The quantities of runs, each once. ``described`` has them by index."""
+    """Hold the quantities of runs, each once. ``described`` has them by index."""
 
     def __init__(self) -> None:
         self.described: list[Measured] = []
@@ -228,7 +231,7 @@ class _QuantityIndex:
 
 
 class _PartIndex:
-    """The hardware of runs, each piece once. ``parts`` has them by index."""
+    """Hold the hardware of runs, each piece once. ``parts`` has them by index."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []

@@ -108,7 +108,7 @@ def open_store(where: str | Path | None = None) -> Store:
 
 
 class Store(AbstractContextManager["Store"]):
-    """An open history. All methods raise :class:`HistoryError` if the database fails."""
+    """Provide an open history. All methods raise :class:`HistoryError` if the database fails."""
 
     def __init__(self, engine: Engine, target: Target) -> None:
         self._engine = engine

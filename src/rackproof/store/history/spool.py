@@ -24,7 +24,7 @@ _SUFFIX = ".json"
 
 
 class _NoteGoneError(Exception):
-    """A noted run that another process has stored since it was listed."""
+    """Report that another process has stored a noted run since it was listed."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class KeepOutcome:
 
 @dataclass(frozen=True)
 class DrainOutcome:
-    """The result of storing the runs of a spool.
+    """Hold the result of storing the runs of a spool.
 
     ``entered`` has the ids of the stored runs, ``waiting`` those of the others, and ``problems`` why these
     could not be stored.
@@ -59,7 +59,7 @@ class DrainOutcome:
 
 @dataclass(frozen=True)
 class RebuildOutcome:
-    """The number of runs that were stored, and the faults of records that could not be read."""
+    """Hold the number of runs that were stored, and the faults of records that could not be read."""
 
     runs: int
     problems: tuple[str, ...] = ()

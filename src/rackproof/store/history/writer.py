@@ -115,7 +115,7 @@ def join_special(value: float | None, special: str | None) -> float:
 
 
 class RunWriter:
-    """A writer of runs on one connection, inside the caller's transaction."""
+    """Write runs on one connection, inside the caller's transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
