@@ -140,11 +140,13 @@ def adopt_command(
 
 
 def _slurm_sources(runs_here: bool, files: Sequence[Path]) -> list[AdoptedSource]:
+    """Return the sources that Slurm's options name."""
     listed = [ask_slurm_listing()] if runs_here else []
     return [*listed, read_slurm_files(files)] if files else listed
 
 
 def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> tuple[AdoptedNode, ...]:
+    """Return the nodes of all sources, without the excluded ones."""
     # Exclude nodes before the sources are joined, because an excluded node may be the wrong one.
     return join_sources(
         [one.model_copy(update={"nodes": select_nodes(one.nodes, exclude)}) for one in sources]
@@ -152,16 +154,19 @@ def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> 
 
 
 def _controller_of(sources: Sequence[AdoptedSource]) -> str:
+    """Return the host of slurmctld from the first source that knows it, or ""."""
     return next((source.controller for source in sources if source.controller), "")
 
 
 def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[str]) -> list[AdoptedSource]:
+    """Return NetBox's devices as a source, if its address is given."""
     if not url:
         return []
     return [read_netbox_nodes(url, read_token(token_file, os.environ), filters)]
 
 
 def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:
+    """Return remarks about facts that no source has."""
     if not cluster.has_slurm:
         return [
             "the nodes' own host names are unknown, and not checked (validate_hostname in group_vars/all.yml)"
@@ -177,6 +182,7 @@ def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:
 def _json(
     cluster: AdoptedCluster, change: InventoryChange, remarks: Sequence[str], *, written: bool
 ) -> dict[str, object]:
+    """Return the result as JSON data."""
     return {
         "nodes": {name: guess.model_dump(mode="json") for name, guess in sorted(cluster.guesses.items())},
         "racks": {name: list(hosts) for name, hosts in cluster.racks.items()},
@@ -191,6 +197,7 @@ def _json(
 def _text(
     output: Path, cluster: AdoptedCluster, change: InventoryChange, remarks: Sequence[str], *, written: bool
 ) -> str:
+    """Return the result as text for a terminal."""
     lines = [f"{len(cluster.nodes)} nodes, {len(cluster.racks)} racks, {len(cluster.partitions)} partitions"]
     lines += _sku_table(cluster)
     lines += [f"note: {sanitize(one, 600)}" for one in remarks[:SHOWN_FINDINGS]]
@@ -206,6 +213,7 @@ def _text(
 
 
 def _next(output: Path) -> str:
+    """Return the text about the next command."""
     return (
         "Next, read-only, beside running jobs:\n"
         f"    rackproof validate -i {output} --check\n"

@@ -1,4 +1,7 @@
-"""Refuse arguments that no command accepts, such as very large numbers and bytes that are not text."""
+"""Refuse arguments that no command accepts, such as very large numbers and bytes that are not text.
+
+:mod:`rackproof.cli.main` calls :func:`refuse_unfit_values` before a command starts.
+"""
 
 from __future__ import annotations
 

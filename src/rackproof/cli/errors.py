@@ -1,4 +1,7 @@
-"""Define the exit statuses of the command, and show an error as one line without a traceback."""
+"""Define the exit statuses of the command, and show an error as one line without a traceback.
+
+Commands raise :class:`ToolError`, and :mod:`rackproof.cli.main` prints it.
+"""
 
 from __future__ import annotations
 

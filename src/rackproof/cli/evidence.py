@@ -101,7 +101,11 @@ def make_command(
 
 
 def _asked_nodes(names: Sequence[str], inventory: Path) -> list[str]:
-    """Return the nodes for names of nodes and of groups in the inventory."""
+    """Return the nodes for names of nodes and of groups in the inventory.
+
+    Raises:
+        ToolError: A name is that of an empty group, or names no node.
+    """
     groups = list_inventory(inventory)[0].groups if inventory.exists() else {}
     asked: dict[str, None] = {}
     for name in names:
@@ -180,6 +184,11 @@ def verify_command(
 
 
 def _read(file: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        ToolError: The file cannot be read.
+    """
     try:
         return read_file(file, RECORD_LIMIT_BYTES)
     except OSError as error:
@@ -187,6 +196,7 @@ def _read(file: Path) -> bytes:
 
 
 def _verification_text(found: Verification) -> str:
+    """Return the text that the command prints about a verified certificate."""
     lines = [f"{found.verdict.value}: {'signed by ' + found.signer if found.signer else 'unsigned'}"]
     lines += [f"  {one}" for one in found.objections]
     lines += [f"  expired: {one}" for one in found.expired]

@@ -1,7 +1,8 @@
 """Print each failure reason of a playbook once, with all nodes that have it. No I/O.
 
-A failure is held until its step has ended on all nodes, but only for a short time. A reason that is part
-of a later text is replaced there by ``as above``.
+:mod:`rackproof.cli.live_lines` adds the failures, and gets the lines to print. A failure is held until a
+node starts another step, but only for a short time, so that all nodes with the same reason share a line.
+A reason that is part of a later text is replaced there by ``as above``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from rackproof.core.same_reason import general_reason, named_nodes, plain_reason
 
 AS_ABOVE = "as above"
 _HELD_S = 15.0
-"""Seconds after which a failure is printed, even if its step still runs on other nodes."""
+"""After this many seconds, a failure is printed even if its step still runs on other nodes."""
 _LEAST = 12
-"""Number of characters from which a reason is recognized in a later text. A short one could be in any
+"""A reason of at least this many characters is recognized in a later text. A short reason could be in any
 text."""
 _NAMES = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)*")
 
@@ -104,9 +105,11 @@ class FailureLines:
         return _without(text, self._all)
 
     def _lines(self, keys: Iterable[tuple[str, str, bool, str]]) -> list[str]:
+        """Return the lines of held failures, and remove them."""
         return [line for key in list(keys) for line in self._format(self._held.pop(key))]
 
     def _format(self, failure: _Failure) -> list[str]:
+        """Return the lines of one failure, and remember its reason for later texts."""
         nodes = list(failure.nodes)
         known = set.intersection(*(self._printed.get(node, set()) for node in nodes))
         text = _without(failure.text if len(nodes) == 1 else failure.general, _longest_first(known))
@@ -120,7 +123,7 @@ class FailureLines:
             return []
         next_step = unreachable_step(failure.text) if failure.state == "unreachable" else ""
         text = "; ".join(filter(None, (text, next_step)))
-        # What is done once for all nodes is no fault of the node that Ansible does it on.
+        # If a task runs once for all nodes, its failure is no fault of the node that Ansible chose.
         place = "" if failure.is_once else f"{named_nodes(nodes)}: {failure.state}: "
         return indented(f"{place}{failure.step}: ", text)
 
@@ -131,6 +134,7 @@ def _longest_first(reasons: set[str]) -> list[str]:
 
 
 def _without(text: str, reasons: list[str]) -> str:
+    """Return a text in which ``as above`` replaces known reasons."""
     for reason in reasons:
         text = text.replace(reason, AS_ABOVE)
     return text

@@ -66,7 +66,11 @@ def run_ids_of_plan(name: str, results: Path) -> list[str] | None:
 
 
 def _folder_by_id(name: str, results: Path) -> Path | None:
-    """Return the run folder with this id, or the only one whose id has this prefix."""
+    """Return the run folder with this id, or the only one whose id has this prefix, or None.
+
+    Raises:
+        ToolError: Several ids have the prefix.
+    """
     exact = results / name
     # These three would name the results folder, a folder above it, or the first run found.
     if name not in ("", ".", "..") and (exact / RECORD_NAME).is_file():
@@ -79,12 +83,18 @@ def _folder_by_id(name: str, results: Path) -> Path | None:
 
 
 def _id_list(folders: Sequence[Path]) -> str:
+    """Return the first few ids as text."""
     ids = ", ".join(folder.name for folder in folders[:_SHOWN_IDS])
     return f"{ids} …" if len(folders) > _SHOWN_IDS else ids
 
 
 def _run_of_history(name: str, results: Path) -> Run:
-    # Imported here: SQLAlchemy loads slowly, and most runs are found by their folder.
+    """Return the run with this id from the history.
+
+    Raises:
+        ToolError: There is no history, or the history has no such run.
+    """
+    # The import is here because SQLAlchemy loads slowly, and most runs are found by their folder.
     from rackproof.store.history.store import HistoryError, open_store
 
     try:

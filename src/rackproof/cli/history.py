@@ -77,6 +77,7 @@ def _rebuild(results: Path) -> None:
 
 
 def _summary_json(run: RunRow) -> dict[str, Any]:
+    """Return a run as JSON data for ``history --json``."""
     return {
         "run_id": run.run_id,
         "plan_id": run.plan_id,
@@ -93,6 +94,7 @@ def _summary_json(run: RunRow) -> dict[str, Any]:
 
 
 def _summary_row(run: RunRow) -> tuple[str, ...]:
+    """Return a run's row of the table."""
     return (
         f"{run.moment:%Y-%m-%d %H:%M}",
         run.verdict.value,
@@ -161,6 +163,7 @@ class _Acceptance:
 
 
 def _show_accepted(one: _Acceptance, as_json: bool) -> None:
+    """Print an acceptance, unless the command prints JSON at its end."""
     if not as_json:
         click.echo("\n".join(_acceptance_lines(one)))
 
@@ -215,6 +218,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
 
 
 def _acceptance_lines(one: _Acceptance) -> list[str]:
+    """Describe an acceptance, with a warning about metrics without an independent limit."""
     references = f"{_references(one.references)} from {one.run_id}"
     nodes = f" for {', '.join(one.nodes)}" if one.nodes else ""
     lines = [
@@ -272,6 +276,7 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
 
 
 def _references(count: int) -> str:
+    """Return a number of references as text."""
     return f"{count} reference{'' if count == 1 else 's'}"
 
 

@@ -1,8 +1,9 @@
 """Show one line for each node from the events of a playbook. No I/O.
 
-The events are those of ``rackproof_ansible.playbook_events``. A node's line has its stage, its step, and
-the report of its job, with rate and expected end. Without a terminal, no line is updated. A job's
-progress, failures and long steps are then printed as separate lines.
+The commands that run playbooks pass the events of ``rackproof_ansible.playbook_events`` to
+:class:`LiveLines`, and print the lines that it returns. A node's line has its stage, its step, and the
+report of its job, with rate and expected end. Without a terminal, no line is updated. A job's progress,
+failures and long steps are then printed as separate lines.
 """
 
 from __future__ import annotations
@@ -18,31 +19,33 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import ELLIPSIS, duration, sanitize, width
 
 _SILENT_S = 15.0
-"""Seconds without a report after which a step is shown. The interval then doubles."""
+"""A step is shown after this many seconds without a report. The interval then doubles."""
 _MOST_SILENT_S = 300.0
 _SEPARATOR = " · "
 _RUN_TIME = re.compile(r"^\d{8}T\d{6}Z-")
 _PROGRAM = re.compile(r"(?:^|[`:] ?)rackproof [a-z]")
 _STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
 _REMARK = "ATTENTION "
-"""Begins a remark in the summary of provisioning."""
+"""A remark in the summary of provisioning begins with this word."""
 _INTERRUPTED = "User interrupted execution"
 _UNKNOWN_HOST = "Could not match supplied host pattern, ignoring: "
 _NO_HOSTS = "leaves us with no hosts to target"
 _USAGE = "usage: ansible-playbook "
 _USAGE_ERROR = "ansible-playbook: error: "
-"""Output of ansible-core that does not give the next step."""
+"""ansible-core prints these texts, which do not give the next step."""
 _NOT_YAML = "YAML parsing failed: "
 _ORIGIN = "Origin: "
 _AROUND_YAML = re.compile(
     r"^$|^\[WARNING\]: Failed to parse inventory|^Failed to parse inventory|^<<< caused by >>>|"
     r"no root 'plugin' key found|inventory plugin 'auto'|^\s*\d+ |^\s*\^|Completely failed to parse"
 )
-"""Lines of ansible-core around a text that is not YAML. They repeat it, or name the wrong file."""
+"""ansible-core prints these lines around a text that is not YAML. They repeat it, or name the wrong file."""
 
 
 @dataclass
 class _Node:
+    """Hold the state that a node's line shows."""
+
     stage: str = ""
     step: str = ""
     since: float = 0.0
@@ -117,6 +120,7 @@ class LiveLines:
         return plain
 
     def _fail(self, node: _Node, host: str, event: Mapping[str, Any], now: float) -> list[str]:
+        """Hold the failure of a node until it is printed together with those of other nodes."""
         text = _clean_lines(str(event.get("text") or ""))
         self.named_program |= bool(_PROGRAM.search(text))
         node.state, node.shown = str(event["state"]), now
@@ -168,6 +172,7 @@ class LiveLines:
         return is_around
 
     def _begin(self, node: _Node, event: Mapping[str, Any], now: float) -> None:
+        """Note the step that a node starts."""
         role, step = _step(str(event.get("task", "")))
         # The place of a task is PATH:LINE.
         file = PurePath(str(event.get("path", "")).rpartition(":")[0]).stem
@@ -177,6 +182,7 @@ class LiveLines:
         node.stage, node.step, node.state = sanitize(stage, 40), step, "works"
 
     def _note_job(self, event: Mapping[str, Any]) -> None:
+        """Note a job that was started or found, or that has ended."""
         job = sanitize(event.get("id", ""), 130)
         if event.get("runs"):
             nodes = self._jobs.setdefault(job, [])
@@ -227,11 +233,12 @@ class LiveLines:
 
     def _is_usage(self, shown: str) -> bool:
         """Return whether a line belongs to the pages of usage that ansible-playbook prints twice."""
-        # Nothing else follows on either stream, because the playbook does not start.
+        # Only usage follows on both streams, because the playbook does not start.
         self._has_usage |= shown.startswith(_USAGE)
         return self._has_usage
 
     def _no_hosts(self) -> str:
+        """Return the line about a playbook that has no hosts."""
         what = (
             f"{', '.join(self._unknown)}: no host and no group of the inventory"
             if self._unknown
@@ -276,6 +283,7 @@ class LiveLines:
 
     @staticmethod
     def _text(node: _Node, now: float) -> str:
+        """Return a node's line without its name."""
         if node.progress:
             # The time in a run's id would push the end of the job out of a narrow terminal.
             return _RUN_TIME.sub("", node.progress)
@@ -301,10 +309,12 @@ def _clean(line: str) -> str:
 
 
 def _clean_lines(text: str) -> str:
+    """Return several lines without escapes."""
     return "\n".join(_clean(line) for line in text.splitlines())
 
 
 def _cut(text: str, columns: int) -> str:
+    """Return a text that fits into a line of the terminal."""
     if width(text) <= columns:
         return text
     while text and width(text) >= columns:

@@ -1,4 +1,7 @@
-"""Show a parsed log as text, with its verdict, measurements and findings."""
+"""Show a parsed log as text, with its verdict, measurements and findings.
+
+``rackproof parse`` prints the text for each log.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ def log_text(log: ParsedLog) -> str:
     facts = f"{sanitize(log.format, 60)}, {size(log.size_bytes)}, {log.lines:,} lines"
     lines = [f"{sanitize(log.file, 300) or 'log'}: {log.verdict.value} ({facts})"]
     if log.measurements:
-        # A sweep over message sizes has hundreds; --json has them all.
+        # A sweep over message sizes has hundreds of measurements. --json prints them all.
         shown = log.measurements[:_SHOWN_MEASUREMENTS]
         rows = [_measurement_row(measurement) for measurement in shown]
         lines += text_table(("Metric", "Of", "Value", "Read at"), rows, terminal_width(), (0, 1, 3))

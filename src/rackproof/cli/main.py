@@ -185,7 +185,7 @@ class Program(click.Group):
         with usage_errors_end_with_1():
             try:
                 return super().invoke(ctx)
-            # Click's own signals; BrokenPipeError is `| head`, which click ends without a word.
+            # These are signals of click. `| head` causes BrokenPipeError, and click then prints nothing.
             except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
                 raise
             except Exception as error:

@@ -19,7 +19,7 @@ from rackproof.store.run_folder import write_file
 
 _ENDLESS = 100_000
 SHOWN_FINDINGS = 20
-"""Largest number of findings or messages that a text lists before it refers to --json."""
+"""A text lists at most this many findings or messages before it refers to --json."""
 
 
 def exit_status(verdict: Verdict) -> int:
@@ -50,7 +50,7 @@ def one_or_all(records: Sequence[Record]) -> Any:
 
 
 _HELD_OUTPUT = 4 << 20
-"""Number of bytes of output that are held in memory. The rest goes to a temporary file."""
+"""This many bytes of output are held in memory. A longer output goes to a temporary file."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
@@ -66,10 +66,9 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class HeldOutput:
-    """Hold output until it is complete.
+    """Hold output until it is complete, so that a command that fails before that prints nothing.
 
-    A command that fails before that prints nothing. The output is in a temporary file and needs no
-    memory.
+    Up to :data:`_HELD_OUTPUT` bytes are in memory. A longer output is in a temporary file.
     """
 
     def __init__(self) -> None:
@@ -150,6 +149,7 @@ def print_or_write(content: bytes | str, output: Path | None, *, is_named: bool 
 
 
 def _write_through(output: Path, data: bytes) -> None:
+    """Write to a device or pipe, which must not be replaced by a file."""
     try:
         with output.open("wb", buffering=0) as stream:
             stream.write(data)

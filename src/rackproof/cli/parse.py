@@ -28,7 +28,7 @@ from rackproof.store.run_folder import read_file
 _VARIABLE = "validate_harmless_kernel_lines"
 _LARGEST_YAML = 1 << 20
 _WORTH_PROCESSES = 32 << 20
-"""Size of all logs in bytes from which several processes save more time than they take to start."""
+"""If all logs together have this size in bytes, several processes save more time than they take to start."""
 _MOST_PROCESSES = 16
 
 
@@ -127,6 +127,12 @@ def _read_all(
 
 
 def _read_harmless(path: Path) -> DeclaredLines:
+    """Return the harmless lines that a YAML file declares.
+
+    Raises:
+        ToolError: The file cannot be read, or is not YAML.
+        DeclaredLinesError: The file declares a line wrongly.
+    """
     try:
         raw = yaml.safe_load(read_file(path, _LARGEST_YAML).decode())
     except (OSError, UnicodeDecodeError) as error:
@@ -142,11 +148,13 @@ def _read_harmless(path: Path) -> DeclaredLines:
 def _read_one(
     name: str, form: str, write: Callable[[ParsedLog], str], declared: DeclaredLines | None
 ) -> tuple[Verdict, str]:
+    """Return the verdict and the output text of one log."""
     log = judged_alone(_parse_log(name, form, declared))
     return log.verdict, write(log)
 
 
 def _size_of(name: str) -> int:
+    """Return the size of a file in bytes, or 0 if it cannot be read."""
     # An unreadable file is reported when it is read.
     try:
         return os.stat(name).st_size
@@ -155,6 +163,11 @@ def _size_of(name: str) -> int:
 
 
 def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLog:
+    """Return what a log contains.
+
+    Raises:
+        ToolError: The log cannot be read, or its format is unknown.
+    """
     try:
         if name == "-":
             return logs.parse(sys.stdin.buffer, format=form, name="standard input", declared=declared)
@@ -163,7 +176,7 @@ def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLo
         if problem := why_no_log(Path(name)):
             raise ToolError(f"{name} is {problem}")
         return logs.parse_path(name, form, name=shown, declared=declared)
-    # Before OSError, of which it is a subclass.
+    # This comes before OSError, of which it is a subclass.
     except IsADirectoryError:
         raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None
     except OSError as error:

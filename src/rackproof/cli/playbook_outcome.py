@@ -1,4 +1,7 @@
-"""Collect the outcome of a playbook for ``--json`` from its events. No I/O."""
+"""Collect the outcome of a playbook for ``--json`` from its events. No I/O.
+
+:mod:`rackproof.cli.playbooks` passes the events, and prints the outcome when the playbook ends.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _MOST = 4000
 
 
 class PlaybookOutcome:
-    """The nodes, failures and records of one playbook.
+    """Hold the nodes, failures and records of one playbook.
 
     Args:
         command: The name of the command, such as ``bench``.

@@ -41,13 +41,13 @@ _BLOCK = 1 << 16
 _ANSIBLES_OWN = frozenset(
     {"--verbose", "--list-hosts", "--list-tasks", "--list-tags", "--syntax-check", "--step", "--version"}
 )
-"""Options that Ansible handles itself."""
+"""With one of these options, Ansible prints its own output instead of the lines of nodes."""
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 @dataclass(frozen=True)
 class Playbook:
-    """A playbook of a checkout, with the command that starts it."""
+    """Describe a playbook of a checkout, with the command that starts it."""
 
     name: str
     argv: tuple[str, ...]
@@ -157,10 +157,12 @@ def find_checkout(file: str, named: Path | None) -> Path:
 
 
 def _path_of(folder: Path, file: str) -> str:
+    """Return the path of a playbook in a form that a user would type."""
     return file if folder == Path() else str(folder.resolve() / file)
 
 
 def _program(name: str) -> str:
+    """Return the path of a program of Ansible, beside this Python or else from PATH."""
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -177,6 +179,7 @@ def _own_name() -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a playbook."""
     environment = environment_of_playbook()
     programs = str(Path(sys.executable).parent)
     environment["PATH"] = f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}"
@@ -191,7 +194,7 @@ def _let_signals_in() -> None:
 
 
 class _Follower:
-    """A playbook from start to end, with its display."""
+    """Run a playbook from start to end, with its display."""
 
     def __init__(
         self, playbook: Playbook, view: LiveLines, outcome: PlaybookOutcome, screen: Screen, *, quiet: bool
@@ -231,6 +234,7 @@ class _Follower:
 
     @staticmethod
     def _pass_on(child: subprocess.Popen[bytes], came: signal.struct_siginfo) -> None:
+        """Pass a signal on to the playbook, unless the terminal has already sent it."""
         # Ctrl-C in a terminal has already reached the playbook. A second signal would interrupt the end
         # of its workers.
         if came.si_signo != signal.SIGINT or came.si_code <= 0:
@@ -283,6 +287,7 @@ class _Follower:
                     self._lines.put((descriptors[descriptor], line.decode(errors="replace")))
 
     def _show(self) -> None:
+        """Show what has come from the playbook since the last call."""
         if not self._is_quiet:
             return
         now = time.monotonic()
@@ -298,6 +303,7 @@ class _Follower:
         self._screen.show(lines, drawn)
 
     def _taken_in(self, kind: str, line: str, now: float) -> list[str]:
+        """Process one line of the playbook. Return the lines to print permanently."""
         if kind == "error":
             return self._view.add_error(line, now)
         if kind == "output":

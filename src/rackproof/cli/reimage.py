@@ -76,16 +76,19 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
 
 
 def _is_in_progress(status: NodeStatus) -> bool:
+    """Return whether the imaging of a node has not finished."""
     return status.progress.state != "returned"
 
 
 def _warn_of_unknown(nodes: Sequence[str], statuses: Sequence[NodeStatus]) -> None:
+    """Print the names of nodes that were never imaged."""
     missing = sorted(set(nodes) - {node.node for node in statuses})
     if missing:
         click.echo(f"never imaged from here: {', '.join(sanitize(name, 80) for name in missing)}", err=True)
 
 
 def _print_status(statuses: Sequence[NodeStatus]) -> None:
+    """Print a row for each node, and the command that continues all of them."""
     rows = [
         (node.node, node.text, str(node.progress.attempt), sanitize(node.progress.reason, 200) or "-")
         for node in statuses
@@ -132,7 +135,7 @@ def plan_command(
             job_s=job_minutes * 60,
             controller_cores=cores,
         )
-        # The same seed for each size, so that they differ only by the size.
+        # Use the same seed for each size, so that the forecasts differ only by the size.
         forecasts = [forecast(nodes, count, assumptions, seed=seed) for count in at_once or _FORECAST_SIZES]
     except ValueError as error:
         raise ToolError(str(error)) from None
@@ -146,6 +149,7 @@ def plan_command(
 
 
 def _forecast_row(result: Forecast) -> tuple[str, ...]:
+    """Return a forecast as a row of the table."""
     return (
         str(result.at_once),
         duration(result.waves_s),

@@ -1,4 +1,8 @@
-"""Write lines to a terminal, a pipe or a file, above lines that are updated in place."""
+"""Write lines to a terminal, a pipe or a file, above lines that are updated in place.
+
+The commands that run playbooks print the lines of :mod:`rackproof.cli.live_lines` with a
+:class:`Screen`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 _ROWS_LEFT = 3
-"""Number of a terminal's rows that renewed lines leave free."""
+"""Renewed lines leave this number of a terminal's rows free."""
 
 
 class Screen:
@@ -48,9 +52,11 @@ class Screen:
             self._drawn = []
 
     def _erasure(self) -> str:
+        """Return the control characters that remove the renewed lines."""
         return f"\x1b[{len(self._drawn)}A\x1b[J" if self._drawn else ""
 
     def _write(self, text: str) -> None:
+        """Write text. If the stream takes no more output, discard this text and all later ones."""
         try:
             self._stream.write(text)
             self._stream.flush()
@@ -59,6 +65,7 @@ class Screen:
             self._discard_output()
 
     def _discard_output(self) -> None:
+        """Send all further output of the stream to the null device."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
             os.dup2(nowhere, self._stream.fileno())

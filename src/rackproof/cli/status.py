@@ -55,11 +55,13 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
 
 
 def _unknown(nodes: Sequence[str], rows: Sequence[NodeRow]) -> list[str]:
+    """Return a remark about the named nodes that have no row, if there are any."""
     missing = sorted(set(nodes) - {row.node for row in rows})
     return [f"not known here: {', '.join(sanitize(name, 80) for name in missing)}"] if missing else []
 
 
 def _table(rows: Sequence[NodeRow]) -> str:
+    """Return the table that the command prints."""
     columns = ("Node", "Slurm", "Drained by", "Reason", "Night (UTC)", "Provisioned", "Imaging", "Next")
     cells = [
         (

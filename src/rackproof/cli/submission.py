@@ -30,7 +30,7 @@ _CHECKER_ANSWERS = {True: "accepts the package", False: "rejects the package", N
 
 
 _NEWEST_LISTED = 10_000
-"""Largest number of runs of a benchmark that are searched for in the history."""
+"""At most this many runs of a benchmark are read from the history, the newest first."""
 
 
 @click.command("submission")
@@ -113,6 +113,11 @@ def _check_selection(names: Sequence[str], latest: int | None, benchmarks: Seque
 
 
 def _run_with_folder(name: str, results: Path) -> tuple[Run, Path]:
+    """Return a run and its folder.
+
+    Raises:
+        ToolError: The run is not found, or only the history still has it.
+    """
     run, folder = find_run(name, results)
     # The package contains the logs. The history has only values from them.
     if folder is None:
@@ -123,6 +128,7 @@ def _run_with_folder(name: str, results: Path) -> tuple[Run, Path]:
 
 
 def _submission_text(submission: Submission, out: Path) -> str:
+    """Return the text that the command prints about a package."""
     submitter, system = sanitize(submission.submitter, 100), sanitize(submission.system, 100)
     title = f"{submitter}, {system}, {submission.division}, rules {submission.ruleset}"
     lines = [f"submission of {title}: {submission.verdict.value}"]
@@ -141,6 +147,7 @@ def _submission_text(submission: Submission, out: Path) -> str:
 
 
 def _benchmark_row(part: BenchmarkPart) -> tuple[str, ...]:
+    """Return a benchmark's row of the printed table."""
     return (
         sanitize(part.benchmark, 80),
         f"{len(part.runs)} of {'?' if part.runs_needed is None else part.runs_needed}",

@@ -1,4 +1,8 @@
-"""Recognise the addresses of this machine. A secret may travel to them unencrypted. No I/O."""
+"""Recognise the addresses of this machine. No I/O.
+
+``rackproof adopt --netbox`` and job reimage call :func:`is_this_machine`, because a secret may travel
+unencrypted only within this machine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Give other programs an environment without the secrets of this process."""
+"""Give other programs an environment without the secrets of this process.
+
+Every module that starts a program (Slurm, ipmitool, ssh-keygen, a playbook) gets its environment here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Read benchmark definitions.
 
+Job bench calls :func:`load_definitions` to select and plan benchmarks, and job validate judges its
+probes by the same definitions.
+
 A definition is a YAML file that contains only data. It is validated before use. It may contain
 variables, written as ``{{ name }}``, which are replaced by plain values such as a point of the matrix or
 a path of the node. There are no expressions, filters or conditions, and the text is never evaluated.
@@ -29,30 +32,31 @@ Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
 Filter = dict[str, tuple[Scalar, ...]]
-"""A filter of points: a point fits if each listed parameter has one of these values."""
+"""A point fits a filter if each of the filter's parameters has one of the listed values."""
 
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
 
-MOST_BYTES, MOST_KEYS, MOST_LEVELS, MOST_POINTS, MOST_MISTAKES = 64 * 1024, 5000, 30, 2000, 10
-"""Limits for the size of a file, its keys and entries with aliases expanded, a matrix before its
-filters, and a message."""
+MOST_BYTES, MOST_KEYS, MOST_LEVELS = 64 * 1024, 5000, 30
+"""A file may have this size, this many keys and list entries (with aliases expanded), and this depth."""
+MOST_POINTS, MOST_MISTAKES = 2000, 10
+"""A matrix may have this many points before its filters, and a message lists this many mistakes."""
 
 
 class DefinitionError(RackproofError):
-    """A definition that cannot be used. The message gives file, line, key and remedy."""
+    """Report that a definition cannot be used. The message gives file, line, key and remedy."""
 
 
 class UnknownBenchmarkError(DefinitionError):
-    """Report a benchmark or suite that no file defines. The message suggests similar names."""
+    """Report that no file defines a benchmark or suite. The message suggests similar names."""
 
 
 class Stage(Record):
-    """Describe data that must be present before the run. It is staged once, under a lock, and verified."""
+    """Describe data that must be present before the run. It is staged once per storage, under a lock."""
 
     creates: str = Field(
         min_length=1,
-        description="The result of staging: a folder below `bench_data`; below "
+        description="The result of staging, which is a folder below `bench_data`, or below "
         "`bench_shared`/data/NAME if `run` stages it.",
     )
     program: str = Field(default="", description="Program under workloads/ that stages it.")
@@ -73,6 +77,7 @@ class Stage(Record):
 
     @model_validator(mode="after")
     def _one_way(self) -> Stage:
+        """Refuse options of staging that contradict each other, and a path outside of the data's folder."""
         if bool(self.program) == bool(self.run):
             raise ValueError("give one of program and run")
         if self.mount and not self.run:
@@ -93,11 +98,11 @@ ImageName = Annotated[
 ]
 """An image within a registry: REPOSITORY:TAG, REPOSITORY:TAG@DIGEST or REPOSITORY@DIGEST."""
 Architecture = Literal["amd64", "arm64"]
-"""Names of processor architectures in image registries."""
+"""Image registries have these names for processor architectures."""
 
 
 class Container(Record):
-    """The image in which a benchmark on a cluster runs."""
+    """Define the image in which a benchmark with the launcher `slurm` runs."""
 
     images: dict[Architecture, ImageName] = Field(
         min_length=1,
@@ -110,7 +115,7 @@ class Container(Record):
 
 
 class Build(Record):
-    """The image for `docker`, which is built on the node from published sources at one commit."""
+    """Define the image for `docker`, which is built on the node from published sources at one commit."""
 
     sources: str = Field(min_length=1, description="URL of an archive (tar.gz) of the sources.")
     ref: str = Field(
@@ -130,6 +135,7 @@ class Build(Record):
     @field_validator("folder", "data")
     @classmethod
     def _below(cls, path: str) -> str:
+        """Refuse a path outside of the archive or of the data's folder."""
         if not _is_inside(path):
             raise ValueError(f"{path!r} is not a relative path without `..`")
         return path
@@ -148,7 +154,7 @@ class Configs(Record):
     systems: dict[str, str] = Field(min_length=1, description="SKU to SYSTEM, as the files spell it.")
     together: dict[str, str] = Field(
         default={},
-        description="With `docker`: SKU to SYSTEM of several nodes together; `{{ nodes }}` is their number.",
+        description="With `docker`: SKU to SYSTEM of several nodes together. `{{ nodes }}` is their number.",
     )
     logged: dict[str, Annotated[str, Field(pattern=_LOGGED)]] = Field(
         default={},
@@ -171,7 +177,7 @@ class Launch(Record):
     command: tuple[str, ...] = Field(
         default=(),
         description="With `local`, instead of program and arguments: a program that is on the node, by name "
-        "or full path, and its arguments. Its output is the log; an exit status other than 0 is a failure.",
+        "or full path, and its arguments. Its output is the log. An exit status other than 0 is a failure.",
     )
     runtime: str = Field(
         default="",
@@ -180,13 +186,13 @@ class Launch(Record):
     )
     program: str = Field(default="", description="Program under workloads/.")
     arguments: dict[str, Scalar] = Field(
-        default={}, description="Its options, without the leading `--`; an empty value leaves one out."
+        default={}, description="Its options, without the leading `--`. An empty value leaves one out."
     )
     environment: dict[str, str] = Field(default={}, description="Environment variables of the job.")
     timeout_s: int = Field(
         default=3600,
         gt=0,
-        description="Time limit of the job in seconds; with `slurm`, it includes staging and waiting.",
+        description="Time limit of the job in seconds. With `slurm`, it includes staging and waiting.",
     )
     hang_s: int = Field(
         default=300, gt=0, description="Seconds without a new log line after which the job counts as hung."
@@ -195,11 +201,13 @@ class Launch(Record):
     @field_validator("environment", "arguments")
     @classmethod
     def _without_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Refuse secrets, because the plan and the record contain these values."""
         refuse_secrets(value)
         return value
 
     @model_validator(mode="after")
     def _what_to_start(self) -> Launch:
+        """Refuse a launcher without its program, and keys that the launcher does not use."""
         own = self.runtime or self.program or self.arguments
         if self.command:
             if self.with_ != "local" or own:
@@ -221,12 +229,15 @@ class JudgeRule(Record):
     """Describe how to judge one measurement.
 
     A rule with a bound (`at_least`, `at_most`, `equals`) checks quality and always gates. A rule without
-    a bound judges a speed. It needs a reference from the SKU or from the accepted history.
+    a bound judges the measurement against references: the SKU's, published results, and the accepted
+    history.
     """
 
     metric: Name = Field(description="Name of the measurement.")
     labels: dict[str, str] = Field(default={}, description="Only measurements with these labels.")
-    unit: str = Field(default="", description="Unit the measurement must have; a different one is unproven.")
+    unit: str = Field(
+        default="", description="Unit that the measurement must have. A different unit is unproven."
+    )
     direction: Direction | None = Field(default=None, description="Direction in which a value is better.")
     at_least: float | str | None = Field(
         default=None, description="The value must not be lower. A number, or a parameter: `{{ target }}`."
@@ -254,12 +265,14 @@ class JudgeRule(Record):
     @field_validator("at_least", "at_most", "equals")
     @classmethod
     def _finite(cls, bound: float | str | None) -> float | str | None:
+        """Refuse NaN and infinity, which cannot bound a value."""
         if isinstance(bound, float) and not math.isfinite(bound):
             raise ValueError("a bound is a finite number")
         return bound
 
     @model_validator(mode="after")
     def _one_bound(self) -> JudgeRule:
+        """Refuse several bounds in one rule, and a coverage without a bound."""
         bounds = sum(bound is not None for bound in (self.at_least, self.at_most, self.equals))
         if bounds > 1:
             raise ValueError("give one of at_least, at_most and equals")
@@ -271,7 +284,7 @@ class JudgeRule(Record):
     def better(self) -> Direction | None:
         """Return which direction is better.
 
-        `at_least` and `at_most` imply it; with `equals`, both sides are bad.
+        `at_least` and `at_most` imply it. With `equals`, both sides are bad.
         """
         if self.at_least is not None:
             return Direction.HIGHER
@@ -310,7 +323,7 @@ class JudgeRule(Record):
 
 
 class Result(Record):
-    """The rules for reading and judging the run's log."""
+    """Define the rules for reading and judging the run's log."""
 
     format: str = Field(
         default="auto",
@@ -320,12 +333,12 @@ class Result(Record):
         default=None, description="With the format `lines`: how the program's plain output is read."
     )
     ruleset: str = Field(
-        default="", description="Rules of MLPerf Training to check each run by, as `5.1.0`; empty for none."
+        default="", description="Rules of MLPerf Training to check each run by, such as `5.1.0`, or empty."
     )
     repeats: int = Field(
         default=1,
         ge=1,
-        description="Runs that a publishable result needs; `bench_repeats` is the number to make.",
+        description="Runs that a publishable result needs. `bench_repeats` is the number to make.",
     )
     lacks: tuple[
         Literal[
@@ -355,13 +368,14 @@ class Result(Record):
         description="True: a log that does not state (`gpu_state`) which other processes used each of its "
         "GPUs before and after the run is unproven.",
     )
-    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="Measurements to judge; at least one.")
+    judge: tuple[JudgeRule, ...] = Field(min_length=1, description="Measurements to judge, at least one.")
 
     @field_validator("format")
     @classmethod
     def _known_format(cls, format: str, info: ValidationInfo) -> str:
-        # The parsers are in a higher room, so load_definition() passes their names. The rules of a
-        # stored plan were checked when the plan was made; such a plan is read without the names.
+        """Refuse an unknown log format."""
+        # The parsers are in a higher room, so load_definition() passes their names. A stored plan is read
+        # without the names, because its rules were checked when it was made.
         log_formats = (info.context or {}).get("log_formats")
         if log_formats is None:
             return format
@@ -372,6 +386,7 @@ class Result(Record):
 
     @model_validator(mode="after")
     def _lines_belong_to_their_format(self) -> Result:
+        """Refuse rules of lines for another format, and judged metrics that no rule reads."""
         if (self.format == LINES) != (self.lines is not None):
             raise ValueError("format: lines and the key `lines` belong together")
         if self.lines is not None:
@@ -386,7 +401,7 @@ class Result(Record):
 
 
 class Definition(Record):
-    """One benchmark: its staging, start, judgement and suites."""
+    """Define one benchmark: its staging, start, judgement and suites."""
 
     name: Name = Field(description="Name of the benchmark, and of its file.")
     summary: Text = Field(min_length=1, description="One line for lists.")
@@ -400,10 +415,10 @@ class Definition(Record):
         default={}, description="Suites that contain it, each with the matrix, or list of matrices, to sweep."
     )
     only: tuple[Filter, ...] = Field(
-        default=(), description="Points of a matrix to keep: those that fit one of these; empty keeps all."
+        default=(), description="Keep the points of a matrix that fit one of these. Empty keeps all."
     )
     exclude: tuple[Filter, ...] = Field(
-        default=(), description="Points of a matrix to leave out: those that fit one of these."
+        default=(), description="Leave out the points of a matrix that fit one of these."
     )
     container: Container | None = Field(default=None, description="The image, with the launcher `slurm`.")
     build: Build | None = Field(default=None, description="The image, with the launcher `docker`.")
@@ -450,6 +465,7 @@ class Definition(Record):
 
     @model_validator(mode="after")
     def _axes_are_parameters(self) -> Definition:
+        """Refuse matrices, filters and bounds that do not fit the parameters."""
         self._check_matrices()
         self._check_filters()
         for name, matrices in self.suites.items():
@@ -487,11 +503,13 @@ class Definition(Record):
                     self._check_parameter(place, axis)
 
     def _check_parameter(self, place: str, axis: str) -> None:
+        """Refuse an axis that is not a parameter."""
         if axis not in self.parameters:
             raise ValueError(f"{place}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}")
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Definition:
+        """Refuse an image, a config or data in a form that the launcher does not use."""
         launcher = self.launch.with_
         for name, given, launchers in (
             ("container", self.container, ("slurm",)),
@@ -542,7 +560,7 @@ class Definition(Record):
             gpus: The number of GPUs of this node, which replaces ``all`` as the value of ``gpus``.
 
         Raises:
-            DefinitionError: An override is not a parameter.
+            DefinitionError: An override is not a parameter, has the wrong type, or gives too many points.
         """
         overrides = dict(overrides or {})
         self._check_overrides(overrides)
@@ -562,6 +580,7 @@ class Definition(Record):
                     yield point
 
     def _check_overrides(self, overrides: Mapping[str, tuple[Scalar, ...]]) -> None:
+        """Refuse an override of an unknown parameter, or of another type than the definition's values."""
         for name, values in overrides.items():
             if name not in self.parameters:
                 raise DefinitionError(
@@ -584,7 +603,7 @@ class Definition(Record):
 
 
 def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
-    """Return the expected type of a value if no alternative of the definition accepts its type."""
+    """Return a message with the expected type if a value has another type than the definition's values."""
     # A program that gets a word instead of a number fails only after its runtime was created.
     if value in known or value == "":
         return ""
@@ -597,7 +616,7 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
 
 
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
-    """Return the message about a matrix with too many points, or ""."""
+    """Return the message about a matrix with too many points, or "" if they can be planned."""
     points = math.prod(len(values) for values in axes.values())
     return f"{points} points, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
@@ -616,7 +635,7 @@ def _is_inside(path: str) -> bool:
 
 
 class LoadedDefinition(Record):
-    """A definition and the file that contains it."""
+    """Hold a definition and the file that contains it."""
 
     definition: Definition
     path: str
@@ -632,7 +651,8 @@ def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str 
     """Replace every ``{{ name }}`` in text by the variable's value.
 
     Raises:
-        DefinitionError: A variable is unknown; the message suggests similar names.
+        DefinitionError: A variable is unknown (the message suggests similar names), or the text contains
+            more than plain variables.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -724,9 +744,7 @@ def _read_yaml(path: Path) -> tuple[bytes, Any]:
 def load_definitions(
     folder: Path, *, log_formats: Collection[str], names: Collection[str] = ()
 ) -> dict[str, LoadedDefinition]:
-    """Read the ``*.yml`` and ``*.yaml`` files of a folder.
-
-    The result is in the order of the names.
+    """Return the definitions in the ``*.yml`` and ``*.yaml`` files of a folder, in the order of their names.
 
     Args:
         folder: The folder with the definitions.
@@ -735,7 +753,7 @@ def load_definitions(
         log_formats: The names that `result.format` may have besides `auto`.
 
     Raises:
-        UnknownBenchmarkError: A requested benchmark has no file; the message suggests similar names.
+        UnknownBenchmarkError: A requested benchmark has no file. The message suggests similar names.
         DefinitionError: The folder is missing or empty, or some files are wrong. The message lists them.
     """
     loaded, mistakes = load_valid_definitions(folder, log_formats=log_formats, names=names)
@@ -772,6 +790,7 @@ def load_valid_definitions(
 
 
 def _stem(path: Path) -> str:
+    """Return the sorting key of a definition's file, which is the name of its benchmark."""
     return path.stem
 
 
@@ -790,7 +809,7 @@ def select_benchmarks(
     """Return the named definitions, or all definitions of a suite.
 
     Raises:
-        UnknownBenchmarkError: There is no such benchmark or suite; the message suggests similar names.
+        UnknownBenchmarkError: There is no such benchmark or suite. The message suggests similar names.
     """
     if benchmarks:
         for name in benchmarks:
@@ -807,6 +826,7 @@ def select_benchmarks(
 
 
 def _check_known(name: str, known: Collection[str]) -> None:
+    """Refuse a benchmark that does not exist, and suggest similar names."""
     if name not in known:
         raise UnknownBenchmarkError(f"no benchmark `{name}`{_near(name, known)}")
 
@@ -819,6 +839,7 @@ def _listed(axes: Any) -> Any:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name, with similar names or else all known ones."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
@@ -886,6 +907,7 @@ def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> 
 
 
 def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
+    """Return the keys that a definition may have at a place, so that a message can suggest one."""
     models: dict[tuple[str, ...], type[Record]] = {
         (): Definition,
         ("container",): Container,

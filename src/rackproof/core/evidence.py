@@ -28,7 +28,7 @@ class EvidenceState(StrEnum):
     FAILED = "failed"
     HUNG = "hung"
     CUT = "cut"
-    """Only a part of it was received."""
+    """Only a part of the evidence was received."""
     DAMAGED = "damaged"
     """It does not have the expected form. For example, it is infinite or not a number."""
 
@@ -74,7 +74,7 @@ class RequiredEvidence(Generic[Subject]):
 
 @dataclass(frozen=True)
 class LackingEvidence:
-    """A piece of evidence that a judgement needs but cannot use."""
+    """Describe a piece of evidence that a judgement needs but cannot use."""
 
     code: str
     name: str

@@ -1,4 +1,7 @@
-"""Restrict the files that Rackproof writes on the controller to its own user and group."""
+"""Restrict the files that Rackproof writes on the controller to its own user and group.
+
+The commands, actions and callback call this module before they write.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ def hide_from_others() -> None:
 
 @contextmanager
 def hidden_from_others() -> Iterator[None]:
-    """Do the same for as long as the context lasts: in a process whose other files are not Rackproof's."""
+    """Prevent other users from reading new files while the context lasts.
+
+    Use this in a process that also writes files of other programs.
+    """
     before = os.umask(_OTHERS)
     os.umask(before | _OTHERS)
     try:

@@ -61,6 +61,7 @@ def registry() -> dict[str, FindingCode]:
 
 
 def _entry(line: str) -> FindingCode:
+    """Return the entry that one line of the file describes."""
     code, jobs, verdicts, actions, confidences, reads, meaning = line.split(" | ")
     return FindingCode(
         code, _words(jobs), _words(verdicts), _words(actions), _words(confidences), reads, meaning
@@ -68,6 +69,7 @@ def _entry(line: str) -> FindingCode:
 
 
 def _words(text: str) -> tuple[str, ...]:
+    """Return the words of a column, which holds ``-`` if it is empty."""
     return () if text == "-" else tuple(text.split())
 
 
@@ -101,7 +103,7 @@ def why_not_allowed(code: str, verdict: str | None, action: str = "", confidence
 
     Args:
         code: The code of the finding.
-        verdict: The verdict of the finding; None for a remark.
+        verdict: The verdict of the finding, or None for a remark.
         action: The finding's action. Empty if it is not from a health check.
         confidence: The finding's confidence. Empty if ``action`` is empty.
     """

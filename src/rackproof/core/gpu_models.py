@@ -1,6 +1,7 @@
-"""Describe GPU models.
+"""Find the GPU model of a SKU or a product name, and the readings and limits of a model. No I/O.
 
-Find the model of a SKU or a product name, and the readings and limits of a model. No I/O.
+The parsers of logs, the health checks and the history call this module with the name of a product or
+SKU.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class GpuPhysics:
 # A pair of V100s has two NVLinks, one or none.
 _V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16, even_links=False)
 PHYSICS: Mapping[str, GpuPhysics] = {
-    # From V100 SXM2's data sheet; NVLS came with later models.
+    # These are from V100 SXM2's data sheet. NVLS came with later models.
     "dgx1": _V100,
     "hyperplane": _V100,
     # From the data sheets (dense). The bandwidth without NVLS is from published runs with 8 GPUs.
@@ -55,7 +56,7 @@ _CARDS: Mapping[str, GpuPhysics] = {
 }
 
 MODELS_OF_DOMAINS = ("GB300", "GB200")
-"""Models whose NVLink connects GPUs of several nodes, as in an NVL72."""
+"""NVLink connects GPUs of these models in several nodes, as in an NVL72."""
 
 # A model is a whole word of the product name. "H200" is in neither "GH200" nor "H20".
 _MODELS = (
@@ -80,60 +81,62 @@ _MODELS = (
     "T4",
 )
 _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
-"""SKUs named after the system, with the model of its GPUs."""
+"""These SKUs are named after the system. The value is the model of its GPUs."""
 _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
-"""Words that mark a card. A card differs from the module (SXM) of the same model in power, memory and
+"""These words mark a card, which differs from the module (SXM) of the same model in power, memory and
 links."""
 MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
-"""Models that exist both as modules and as cards. For other models, a word such as PCIe in a SKU's name
-has no meaning."""
+"""These models exist both as modules and as cards. For other models, a word such as PCIe in a SKU's name has
+no meaning."""
 _WITH_BOARD = re.compile(rf"({'|'.join(MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
 
 _LINK_GB_S: Mapping[str, float] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200"), 50.0),
     **dict.fromkeys(("GH200", "H200", "H100", "H800", "H20", "A100", "A800", "V100"), 25.0),
 }
-"""Data-sheet speed of one NVLink in one direction. Drivers report this speed or up to 6 % more."""
+"""One NVLink has this speed in one direction by its data sheet. Drivers report this speed or up to 6 %
+more."""
 SLOW_LINK_SHARE = 0.98
 """A link is slow if it is below this share of another link's speed. Drivers round the speed."""
 _SLOWEST_LINK_GB_S = 14.0
-"""Smallest speed of any NVLink in GB/s: GA102's is the slowest, reported as 14.062 GB/s."""
+"""No NVLink is slower than this in GB/s. The slowest is GA102's, which drivers report as 14.062 GB/s."""
 _LINKS: Mapping[str, int] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200", "H200", "H100", "H20"), 18),
     "A100": 12,
 }
-"""Number of NVLinks of a module, from its data sheet. Models that some boards connect with fewer links
+"""A module has this number of NVLinks by its data sheet. Models that some boards connect with fewer links
 are not in this table."""
 FASTEST_LINK_SHARE = 1.2
-"""Largest plausible ratio of a link's speed to its data sheet; drivers report up to 6 % more."""
+"""A link's speed is plausible up to this ratio to its data sheet. Drivers report up to 6 % more."""
 _LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
-"""Models without NVLink."""
+"""These models have no NVLink."""
 
 MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
-"""Models whose samples in tests/data/real all contain the MIG mode and the memory temperature."""
+"""All samples of these models in tests/data/real contain the MIG mode and the memory temperature."""
 MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
-"""Models whose samples in tests/data/real all contain the memory repairs that wait for a reset."""
+"""All samples of these models in tests/data/real contain the memory repairs that wait for a reset."""
 DRIVER_WITH_REPAIRS = 575.0
-"""First driver that reports such repairs."""
+"""This is the first driver that reports such repairs."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
-"""Models without memory repairs and row remapping, which Ampere introduced. No driver reports them."""
+"""These models have no memory repairs and no row remapping, which Ampere introduced. No driver reports
+them."""
 MODELS_WITH_ECC = (
     *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A30", "V100"),
 )
-"""Models with HBM. Their ECC is on unless an operator switches it off."""
+"""These models have HBM. Their ECC is on unless an operator switches it off."""
 
 HOTTEST_GPU_C = 100.0
-"""Temperature in °C that exceeds the specification of every model."""
+"""This temperature in °C exceeds the specification of every model."""
 HOTTEST_MEMORY_C = 95.0
 """A GPU's memory is too hot from this temperature in °C. At ten degrees more, it fails."""
 LEAST_MARGIN_C = 5.0
 """A GPU lacks cooling if it is within this number of °C of its slowdown temperature. At 0, it slows down."""
 MOST_SLOWDOWN_S = 60.0
-"""Largest number of seconds per day that a healthy GPU may slow down. Of 31 real GPUs, the worst had 7.3
-s since boot."""
+"""A healthy GPU may slow down for this many seconds per day. Of 31 real GPUs, the worst had 7.3 s since
+boot."""
 MOST_SRAM_CORRECTED, MOST_DRAM_CORRECTED = 10_000, 20_000_000
-"""Numbers of errors above the corrections of a sound GPU's lifetime, from public health checks of fleets."""
+"""A sound GPU corrects fewer errors than these in its lifetime, by public health checks of fleets."""
 
 
 def expected_model(sku: str, given: str = "") -> str:
@@ -168,6 +171,7 @@ def _bare_words(words: Iterable[str]) -> set[str]:
 
 
 def _words(name: str) -> list[str]:
+    """Return the words of a name in lower case."""
     return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
 
 
@@ -183,7 +187,7 @@ def is_one_of(product_name: str, models: Iterable[str]) -> bool:
 
 
 def is_card(product_name: str) -> bool:
-    """Return whether a product name marks a card (PCIe, NVL) of a model that also exists as a module."""
+    """Return whether a product name has a word that marks a card (PCIe, NVL)."""
     return not _BOARDS.keys().isdisjoint(_words(product_name))
 
 

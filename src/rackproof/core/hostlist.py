@@ -1,4 +1,7 @@
-"""Read and write hostnames in Slurm's notation. No I/O."""
+"""Read and write hostnames in Slurm's notation (``n[01-04]``). No I/O.
+
+Commands and messages show nodes in this notation, and readers of Slurm's output and CSV files expand it.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +50,10 @@ def _ranges(numbers: Sequence[int], width: int) -> list[str]:
 def expand_hostlist(text: str) -> tuple[str, ...]:
     """Return the hosts of a host list in Slurm's notation. ``n[01-03,07],m1`` has five.
 
-    A name may have several brackets. ``r[1-2]n[1-2]`` has four hosts. Text in brackets that is not a
-    number is ignored; use :func:`hostlist_problem` to find it. The length of the text, the ranges and
-    the number of hosts are limited, because the text may be hostile.
+    A name may have several brackets. ``r[1-2]n[1-2]`` has four hosts. Brackets with other characters than
+    digits, "-" and "," stay in the name, and a range that makes no sense has no hosts. Use
+    :func:`hostlist_problem` to find both. The length of the text, the ranges and the number of hosts are
+    limited, because the text may be hostile.
     """
     hosts: list[str] = []
     for part in _PARTS.findall(text[:_MAX_TEXT]):
@@ -58,9 +62,10 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
 
 
 def _expand_part(part: str, most: int) -> list[str]:
-    """Return the hosts of one part.
+    """Return the hosts of one part of a host list.
 
-    If there are more than ``most``, return at least one more than ``most``.
+    If there are more hosts than ``most``, at least one more than ``most`` is returned, so that the caller
+    sees that there are too many.
     """
     found = [""]
     end = 0

@@ -1,5 +1,8 @@
 """Judge measurements against references and tolerances. Only this module judges a measurement.
 
+Job bench calls :func:`judge_run` with a run's logs, and job validate with a probe's. :func:`judge`
+judges one measurement for the filter ``verdict``, and for comparisons.
+
 A measurement is ``unproven``
 
 * if it is missing, not finite, without a reference, or in another unit than its reference;
@@ -13,8 +16,8 @@ A measurement is ``unproven``
 * if it is a speed or a time that does not fail, and its samples vary by more than
   :data:`~rackproof.core.spread.WIDEST_FACTOR`.
 
-It is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound. If several
-measurements match a rule (one per GPU), each is judged, so the worst decides.
+It is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound. If
+several measurements match a rule (one per GPU), each is judged, so the worst decides.
 """
 
 from __future__ import annotations
@@ -46,9 +49,9 @@ from rackproof.core.spread import spread_doubt
 NO_REFERENCE = "no reference yet"
 _TOO_GOOD = "too good to be true, check the measurement"
 WIDEST_LOSS = 0.5
-"""Largest fraction of a speed that a bound may allow as a loss. A wider bound would find no fault."""
+"""A bound may allow a loss of at most this fraction of a speed. A wider bound would find no fault."""
 TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
-"""Units for which less is better, unless the measurement has a direction."""
+"""Less is better in these units, unless the measurement has a direction."""
 _OTHER_DEVICE = "device"
 """The label of measurements on a device that is not a GPU (``device: cpu``). Measurements of GPUs and
 links do not have it."""
@@ -159,7 +162,7 @@ def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuRefere
 
 
 class Outcome(Record):
-    """The judgements of a run, its verdict, and the reasons in order of importance."""
+    """Hold the judgements of a run, its verdict, and the reasons in order of importance."""
 
     judgements: tuple[Judgement, ...]
     verdict: Verdict
@@ -202,7 +205,7 @@ def judge(
 def _verdict_and_reason(
     measurement: Measurement, reference: Reference | None, better: Direction | None, lacking: str
 ) -> tuple[Verdict, str]:
-    """Return verdict and reason; ``unproven`` if measurement and reference are not comparable."""
+    """Return verdict and reason. A measurement that cannot be compared is ``unproven``."""
     if not measurement.finite:
         return Verdict.UNPROVEN, f"{measurement.value} is not a number that can be judged"
     if reference is None:
@@ -226,7 +229,7 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
             return Verdict.UNPROVEN, f"{shown} is below {lowest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is below {lowest:.6g}"
     if highest is not None and value > highest:
-        # Equal bounds come from `equals`. Then too much is as wrong as too little, in any direction.
+        # Equal bounds come from `equals`. Too much is then as wrong as too little, in any direction.
         if better is Direction.HIGHER and lowest != highest:
             return Verdict.UNPROVEN, f"{shown} is above {highest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is above {highest:.6g}"
@@ -314,8 +317,8 @@ def judge_rule(
     Args:
         rule: The rule.
         measurements: All measurements of the run.
-        references: A function that returns a measurement's references from the SKU and the accepted
-            history.
+        references: A function that returns a measurement's references from the SKU, published results
+            and the accepted history.
         parameters: The point of the matrix. A bound may use its values.
         require_references: Whether a missing reference gates the verdict.
         source: Name of the rule's file, as the source of its bound.
@@ -537,6 +540,7 @@ def judge_run(
 
 
 def _logged_measurements(logs: Iterable[ParsedLog]) -> list[Measurement]:
+    """Return the measurements of all logs."""
     return [measurement for log in logs for measurement in log.measurements]
 
 
@@ -594,14 +598,17 @@ def _open_questions(judgements: Iterable[Judgement]) -> list[str]:
 
 
 def _explained(log: ParsedLog) -> bool:
+    """Return whether a finding explains why a log gates."""
     return any(finding.verdict is not None and finding.verdict.gates for finding in log.findings)
 
 
 def _end_of(log: ParsedLog) -> str:
+    """Describe a log that does not show a run that ended well."""
     end = "shows a failure" if log.verdict is Verdict.FAIL else "does not show a run that ended well"
     return " ".join(filter(None, ("the log", log.file, end)))
 
 
 def _sentence(judgement: Judgement) -> str:
+    """Return a judgement as the reason of a verdict."""
     labels = " ".join(f"{key}={value}" for key, value in judgement.labels.items())
     return f"{judgement.metric}{f' [{labels}]' if labels else ''}: {judgement.reason}"

@@ -1,4 +1,8 @@
-"""Check the names and values of variables in the inventory and on the command line."""
+"""Check the names and values of variables in the inventory and on the command line.
+
+The action of ``rackproof_check_variables`` calls this module at the start of every job, and ``rackproof
+lint-inventory`` calls it without a playbook.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,8 @@ _DEFINING_KEYS = ("register", "loop_var", "index_var")
 _MAPPING_KEYS = ("vars", "ansible.builtin.set_fact", "set_fact")
 _WORD = re.compile(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b")
 ALL_HOSTS = 200
-"""Number of hosts above which only one host of each set of groups is checked, and hosts with a file
-in host_vars."""
+"""With more hosts than this, only one host of each set of groups is checked, and each host with a file in
+host_vars."""
 
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -64,13 +68,13 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "preflight_cores": (0, 10**6),
     "preflight_clock_offset_s": (1e-3, 10**6),
 }
-"""Smallest and largest allowed value of numeric variables that playbooks pass to nodes."""
+"""The value of each of these variables must lie between these two bounds."""
 
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
-"""Variables that select the benchmarks of bench.yml."""
+"""These variables select the benchmarks of bench.yml."""
 _EMPTY_IS_ALL = ("validate_nodes", "validate_probes", "reimage_probes")
-"""Variables that select everything if they are empty. Their default is an empty list or a template."""
+"""These variables select everything if they are empty. Their default is an empty list or a template."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
 
 
@@ -137,6 +141,7 @@ def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefix
 
 
 def _letters(name: str) -> str:
+    """Return a name in small letters and without underscores."""
     return name.lower().replace("_", "")
 
 
@@ -156,12 +161,12 @@ def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...
 
 
 _LONG_PREFIX = 8
-"""Prefixes of at least this length may differ by two letters. For a short prefix, two other letters make
-another word, such as netbox and netboot."""
+"""A prefix with at least this many letters may differ by two letters. In a short prefix, two other letters
+make another word, such as netbox and netboot."""
 
 
 def _edits(one: str, other: str) -> int:
-    """Return the number of letters to insert, omit, change or swap with the next; 3 for more."""
+    """Return the number of letters to insert, omit, change or swap with the next, or 3 if there are more."""
     if abs(len(one) - len(other)) > 2:
         return 3
     rows = [list(range(len(other) + 1))]
@@ -321,12 +326,14 @@ def check_environment(given: Mapping[str, Any]) -> None:
 
 
 def _with_login(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the variables of bench whose value contains a login or a key."""
     for name, value in given.items():
         if name.startswith("bench_") and isinstance(value, str) and secret_variables({"": value}):
             yield name
 
 
 def _is_template(value: Any) -> bool:
+    """Return whether Ansible has not evaluated a value yet."""
     return isinstance(value, str) and "{{" in value
 
 
@@ -339,6 +346,7 @@ def _as_number(value: Any) -> float:
 
 
 def _with_near(names: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    """Yield unknown names, each with the known name that is most similar to it."""
     for name in names:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
         yield f"{name} (did you mean {near[0]}?)" if near else name
@@ -371,7 +379,7 @@ def hosts_to_check(
 
 
 def known_variables(root: Path) -> set[str]:
-    """Return the variables that the roles of a checkout accept, set or register."""
+    """Return the variables that the roles of a checkout accept, set, register, or read in templates."""
     names = _settable_variables(root) | _results(root)
     for path in sorted(root.glob("roles/*/vars/*.yml")):
         names |= set(_load(path) or {})
@@ -390,6 +398,7 @@ def task_results(root: Path) -> set[str]:
 
 
 def _settable_variables(root: Path) -> set[str]:
+    """Return the variables that have a default or an argument specification in a role."""
     names: set[str] = set()
     for path in sorted(root.glob("roles/*/defaults/*.yml")):
         names |= set(_load(path) or {})
@@ -401,6 +410,7 @@ def _settable_variables(root: Path) -> set[str]:
 
 @functools.cache
 def _results(root: Path) -> frozenset[str]:
+    """Return the variables that tasks, handlers and playbooks set or register."""
     names: set[str] = set()
     for pattern in ("roles/*/tasks/**/*.yml", "roles/*/handlers/*.yml", "playbooks/*.yml"):
         for path in root.glob(pattern):
@@ -409,9 +419,9 @@ def _results(root: Path) -> frozenset[str]:
 
 
 def _load(path: Path) -> Any:
-    # The C loader is faster. Several hundred files are read at the start of a playbook.
+    """Return the content of a YAML file."""
+    # Several hundred files are read at the start of a playbook, and the loader in C is faster. Both are safe.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    # Both are safe loaders; one of them is in C.
     return yaml.load(path.read_text(), Loader=loader)  # noqa: S506  # nosec B506
 
 

@@ -1,4 +1,7 @@
-"""Read the last lines of a log, and select those that may explain why its program ended."""
+"""Read the last lines of a log, and select those that may explain why its program ended.
+
+Job bench adds them to a finding about an early end, and a report shows them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from rackproof.core.text import sanitize
 
 _MOST_BYTES = 16 * 1024
 _MOST_WORDS = 200
-"""Characters of each line in a reason."""
-# Events of MLPerf's log are for machines; Rackproof's own programs repeat the exit status.
+"""Each line in a reason is cut after this many characters."""
+# Events of MLPerf's log are for machines, and Rackproof's own programs repeat the exit status.
 _NOT_WORDS = re.compile(r":::MLL|:::RACKPROOF|rackproof: \S+ ended with exit status")
 
 

@@ -1,8 +1,9 @@
-"""Read the plain output of a program.
+"""Define the rules of a definition for the plain output of a program, and check them.
 
-Rules have one pattern for each metric, and one for a good end. A definition contains them for a program
-that logs no events (STREAM, HPL). A format that several programs share, or that contradicts itself,
-needs its own parser in :mod:`rackproof.logs`.
+The rules (``result.lines``) have one pattern for each metric, and one for a good end. A definition
+contains them for a program that logs no events (STREAM, HPL). :mod:`rackproof.logs.plain_lines` reads
+logs by them. A format that several programs share, or that contradicts itself, needs its own parser in
+:mod:`rackproof.logs`.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from rackproof.core.patterns import inner_patterns, is_choice, is_repeat, open_r
 from rackproof.core.records import Direction, Record
 
 FORMAT = "lines"
-"""Name of the format in a definition's `result.format`."""
+"""A definition names this format in `result.format`."""
 MOST_METRICS = 100
 CHARACTERS_READ = (2000, 2000, 500)
-"""Number of characters of a line to read. The index is the number of open repeats that can match the same
-text.
+"""So many characters of a line are read. The index is the number of the pattern's open repeats that can
+match the same text.
 
 A pattern with more such repeats is refused. The number of steps for a line grows with a power of its
-length: 2 million for one repeat, and 21 million for two. A third repeat would take 300 times as many.
+length. It is 2 million for one repeat, and 21 million for two. A third repeat would take 300 times as many.
 """
 _MOST_TIMES = 1000
-"""Largest number of repetitions that counts as bounded."""
+"""A repeat with at most this many repetitions counts as bounded."""
 
 
 def _check_pattern(text: str) -> str:
@@ -79,25 +80,26 @@ Pattern = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class LineMetric(Record):
-    """One measurement of a program, read from the lines that match a pattern."""
+    """Define one measurement of a program, read from the lines that match a pattern."""
 
     pattern: Pattern = Field(
-        description="Regular expression of the line; its one group, or the group `value`, is the number."
+        description="Regular expression of the line. Its one group, or the group `value`, is the number."
     )
     unit: str = Field(
         min_length=1, max_length=40, description="Unit of the number, as the program prints it."
     )
-    direction: Direction | None = Field(default=None, description="Which way is better.")
+    direction: Direction | None = Field(default=None, description="Direction in which a value is better.")
     take: Literal["only", "first", "last", "lowest", "highest", "median"] = Field(
         default="only",
-        description="Which of several lines counts; with `only` several are unproven. `median`: the lines "
-        "are repetitions, and their spread is kept.",
+        description="The line that counts if several match. With `only`, several are unproven. With "
+        "`median`, the lines are repetitions, and their spread is stored.",
     )
     at_least: float = Field(default=0, description="A lower number is impossible, so unproven.")
 
     @field_validator("pattern")
     @classmethod
     def _one_number(cls, text: str) -> str:
+        """Refuse a pattern that does not have exactly one group for the number."""
         compiled = re.compile(_check_pattern(text))
         if compiled.groups != 1 and "value" not in compiled.groupindex:
             raise ValueError(
@@ -108,11 +110,11 @@ class LineMetric(Record):
 
 
 class LineRules(Record):
-    """The rules for reading the lines of a program's output."""
+    """Define the rules for reading the lines of a program's output."""
 
     good_end: Pattern = Field(
-        description="Regular expression of a line that the program prints only after a good end; without it "
-        "nothing is proven."
+        description="Regular expression of a line that the program prints only after a good end. Without the "
+        "line, nothing is proven."
     )
     failures: tuple[str, ...] = Field(
         default=(), max_length=50, description="Regular expressions of lines that show a failure."
@@ -124,12 +126,14 @@ class LineRules(Record):
     @field_validator("good_end", "failures")
     @classmethod
     def _patterns(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """Refuse a pattern that could take too long, or that matches every line."""
         for text in (value,) if isinstance(value, str) else value:
             _check_pattern(text)
         return value
 
     @model_validator(mode="after")
     def _end_is_no_failure(self) -> LineRules:
+        """Refuse a line that means both a good end and a failure."""
         if self.good_end in self.failures:
             raise ValueError("good_end is one of failures, too")
         return self

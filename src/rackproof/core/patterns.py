@@ -1,4 +1,7 @@
-"""Find the slow regular expressions that an operator wrote, so that they can be refused. No I/O."""
+"""Find the slow regular expressions that an operator wrote, so that they can be refused. No I/O.
+
+The checks of ``result.lines`` and of the lines that an operator declares harmless call this module.
+"""
 
 from __future__ import annotations
 

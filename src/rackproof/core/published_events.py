@@ -14,11 +14,11 @@ from importlib.resources import files
 
 TABLE = "published_events.csv"
 THROUGHPUT = "throughput"
-"""Mark in the table for statistics with samples per second, or the time of a step."""
+"""The table has this mark if a log must have statistics with samples per second, or the time of a step."""
 PROGRESS = "progress"
-"""Mark in the table for evaluations that all state the progress of the training."""
+"""The table has this mark if every evaluation of a log must state the progress of the training."""
 SECOND_EVALUATION = "second_evaluation"
-"""Mark in the table for two or more evaluations."""
+"""The table has this mark if a log must have two or more evaluations."""
 _SHORT = {
     "submission": "submission_org submission_division submission_status submission_platform",
     "init": "cache_clear init_start init_stop",
@@ -26,14 +26,18 @@ _SHORT = {
     "blocks": "block_start block_stop",
     "epochs": "epoch_start epoch_stop",
 }
-"""Names of several events in the table."""
+"""The table has these short names for groups of events."""
 
 
 @dataclass(frozen=True)
 class PublishedEvents:
-    """Describe the events that all published logs of a benchmark contain since a date, in one notation.
+    """Describe the events that all published logs of a benchmark contain since a date.
 
-    An entry ``A/B`` of ``events`` means that a log with B must have A.
+    Attributes:
+        notation: The format of the logs.
+        benchmark: The name in MLPerf's rules.
+        since: The row is valid for logs from this date on.
+        events: The events. An entry ``A/B`` means that a log with B must have A.
     """
 
     notation: str
@@ -49,6 +53,7 @@ def read_published_events() -> tuple[PublishedEvents, ...]:
 
 
 def _rows(text: str) -> Iterator[PublishedEvents]:
+    """Return the rows of the table, with short names replaced by their events."""
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             notation, benchmark, since, names, _logs = (cell.strip() for cell in line.split("|"))

@@ -24,8 +24,7 @@ from pydantic import (
 )
 
 SCHEMA_VERSION = 1
-"""Version of the shape of ``run.json``, increased when a reader of the old shape would misread the
-new one."""
+"""``run.json`` has this version. It increases when a reader of the old shape would misread the new one."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=4000)]
@@ -40,7 +39,7 @@ class Record(BaseModel):
 
 
 class Verdict(StrEnum):
-    """Outcome of judging. ``unproven`` is never a pass."""
+    """Name the possible outcomes of judging. ``unproven`` is never a pass."""
 
     PASS = "pass"  # noqa: S105  (a verdict, not a password)
     DEGRADED = "degraded"
@@ -80,6 +79,7 @@ class Source(Record):
     rank: int | None = Field(default=None, ge=0)
 
     def __str__(self) -> str:
+        """Return file, line and rank on one line."""
         place = self.file or ""
         if self.line is not None:
             place += f":{self.line}" if place else f"line {self.line}"
@@ -104,6 +104,7 @@ class Spread(Record):
 
     @model_validator(mode="after")
     def _in_order(self) -> Spread:
+        """Refuse a spread whose values do not ascend."""
         if not self.low <= self.median <= self.high:
             raise ValueError("low, median and high of a spread do not ascend")
         return self
@@ -121,7 +122,7 @@ class Measurement(Record):
 
     ``labels`` distinguish measurements with the same name, for example ``{"gpu": "GPU-…", "size_bytes":
     "8388608"}``. NaN and infinity are allowed, so that pages can show what was measured. Judging makes
-    them ``unproven`` or ``fail``.
+    them ``unproven``.
     """
 
     name: Name
@@ -154,11 +155,11 @@ class Series(Record):
 
 
 class Finding(Record):
-    """Something in a log or on a node that bears on the verdict, or a remark.
+    """Describe a fault in a log or on a node that changes the verdict, or a remark.
 
-    ``verdict`` is ``fail`` or ``unproven`` where the finding rules out a pass, ``degraded`` where it
-    weakens one, ``None`` for a remark. ``code`` is a stable short name (``out_of_memory``, ``nan``,
-    ``cut_off``); ``excerpt`` is text of the log, hostile until shown otherwise.
+    ``verdict`` is ``fail`` or ``unproven`` if the finding excludes a pass, ``degraded`` if it weakens a
+    pass, and ``None`` for a remark. ``code`` is a stable short name (``out_of_memory``, ``nan``,
+    ``cut_off``). ``excerpt`` is text of the log, which is hostile until it is sanitized.
     """
 
     code: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$")]
@@ -191,8 +192,9 @@ class ParsedLog(Record):
     findings: tuple[Finding, ...] = ()
     tags: dict[str, str] = {}
     first_event_s: float | None = None
-    """Earliest and latest moment that its events state, in seconds since 1970; None without such events."""
+    """Earliest moment that its events state, in seconds since 1970, or None without such events."""
     last_event_s: float | None = None
+    """Latest moment that its events state."""
     verdict: Verdict = Verdict.UNPROVEN
 
     def measurement(self, name: str, **labels: str) -> Measurement | None:
@@ -222,13 +224,14 @@ class Reference(Record):
     @field_validator("value")
     @classmethod
     def _finite(cls, value: float) -> float:
+        """Refuse a reference that is NaN or infinite."""
         if not math.isfinite(value):
             raise ValueError("a reference must be a finite number")
         return value
 
 
 class Judgement(Record):
-    """The comparison of one measurement with one reference.
+    """Hold the comparison of one measurement with one reference.
 
     If ``gating`` is false, the comparison is shown and stored but does not change the verdict of the run.
     """
@@ -247,7 +250,7 @@ class Judgement(Record):
 
 
 class Gpu(Record):
-    """One GPU of a node; ``uuid`` is its identity in the history."""
+    """Describe one GPU of a node."""
 
     index: int = Field(ge=0)
     uuid: str
@@ -263,7 +266,7 @@ class Gpu(Record):
 
 
 class Node(Record):
-    """One node as it was when the run started."""
+    """Describe one node as it was when the run started."""
 
     name: Name
     sku: str = ""
@@ -303,11 +306,11 @@ class Node(Record):
 
 
 KEPT_RECORD = "record"
-"""Format of a night's record, which is not a log. The night's run stores its digest."""
+"""A night's record has this format. It is not a log, but the night's run stores its digest."""
 
 
 class LogFile(Record):
-    """A raw log kept beside the record; ``path`` is relative to the run folder."""
+    """Identify a raw log that is stored beside the record."""
 
     path: str
     """The path relative to the run folder."""
@@ -319,7 +322,7 @@ class LogFile(Record):
 
 
 class Dataset(Record):
-    """The data a run read."""
+    """Identify the data that a run read."""
 
     name: str = ""
     source: str = ""
@@ -368,9 +371,9 @@ class MachineUse(Record):
 
 
 class Run(Record):
-    """The record of one execution of one benchmark on a set of nodes.
+    """Hold the record of one execution of one benchmark on a set of nodes.
 
-    Kept as ``results/RUN_ID/run.json`` and in the history.
+    It is stored as ``results/RUN_ID/run.json`` and in the history.
     """
 
     schema_version: int = SCHEMA_VERSION

@@ -1,4 +1,7 @@
-"""Compare the reasons of several nodes. Texts that differ only in the node's own name are equal. No I/O."""
+"""Compare the reasons of several nodes. Texts that differ only in the node's own name are equal. No I/O.
+
+Summaries, messages of nights and the live lines of commands group nodes by :func:`general_reason`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ def plain_reason(text: str) -> str:
 
 
 def general_reason(text: str, node: str) -> str:
-    """Return a reason without the node's name and address, to compare it with the reasons of other nodes.
+    """Return a reason with "the node" in place of the node's name, and without an address that ssh names.
+
+    Equal reasons of different nodes have the same text then.
 
     Args:
         text: The reason.

@@ -1,4 +1,8 @@
-"""Find variables with secrets by name and value. Plans, records and arguments must not contain them."""
+"""Find variables with secrets by name and value.
+
+Plans, records and arguments must not contain secrets. Definitions, ``bench_environment`` and the Slurm
+launch therefore refuse such variables, and reports hide their values.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 HIDDEN = "(secret)"
-"""Text that replaces a secret's value in plans, records and pages, so that a job's variables remain
+"""This text replaces a secret's value in plans, records and pages, so that a job's variables remain
 visible."""
 _BEGINS, _ENDS = r"(?:^|[_.-])", r"(?![A-Z])"
 _NAMED_SO = re.compile(

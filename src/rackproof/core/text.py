@@ -24,10 +24,10 @@ _ESCAPE = re.compile(
     r"|\x1b[ -/]{0,8}[0-~]?"
 )
 _SPACE = re.compile(r"\s+")
-_FORMAT_KEPT = {"\u200d"}  # joins emoji; harmless on its own
+_FORMAT_KEPT = {"\u200d"}  # It joins emoji, and is harmless on its own.
 ELLIPSIS = "…"
 NOTHING = "\N{EN DASH}"
-"""Text shown in place of a missing value."""
+"""This text is shown in place of a missing value."""
 # Names of units that mean that there is no unit.
 _PLAIN = frozenset({"1", "fraction"})
 _MINUS = "\N{MINUS SIGN}"

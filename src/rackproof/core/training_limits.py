@@ -1,4 +1,8 @@
-"""Compute plausible speeds of MLPerf Training benchmarks from GPU peaks and published results."""
+"""Compute plausible speeds of MLPerf Training benchmarks from GPU peaks and published results.
+
+The readers of MLPerf logs and the checks of repeats call :func:`impossible_speeds` with the speeds of a
+log.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +16,42 @@ from rackproof.core.gpu_models import is_model
 
 TABLE, SPEEDS = "training_limits.csv", "published_speeds.csv"
 FASTER_THAN_PUBLISHED_GPUS = 1.8
-"""Largest plausible ratio of a run's speed to the fastest published result on the same GPUs. A new round
+"""A run's speed is plausible up to this ratio to the fastest published result on the same GPUs. A new round
 was 1.45 times as fast."""
 FASTER_THAN_FEW_RESULTS = 2.5
-"""The same ratio for GPUs with one or two published results. In rounds 4.0 to 5.1 (697 results, compared
-in pairs of the same GPU), 0.75 % were faster than this ratio allows."""
+"""This is the ratio for GPUs with one or two published results. In rounds 4.0 to 5.1 (697 results, compared
+in pairs of the same GPU), 0.75 % were faster than it allows."""
 FEW_RESULTS = 2
 FASTER_THAN_STATED = 1.2
-"""Largest ratio of a whole run's throughput to the one in its log. Published results have at most 1.04."""
+"""A whole run's throughput has at most this ratio to the one in its log. Published results have at most
+1.04."""
 FASTER_THAN_ITSELF = 1.5
-"""Largest ratio of a whole run's pace to the median pace between its evaluations. Published results have
-at most 1.22."""
+"""A whole run's pace has at most this ratio to the median pace between its evaluations. Published results
+have at most 1.22."""
 MOST_OF_NODE = 72
-"""Largest number of GPUs in a node of a log. An NVL72 counts as one node; other nodes have at most 16."""
+"""A node of a log has at most this many GPUs. An NVL72 counts as one node, and other nodes have at most
+16."""
 
 PROGRESS_KEYS = ("samples_count", "epoch_num", "step_num")
-"""Keys with which an evaluation states the training's progress. Epochs may be fractions and start at 0."""
+"""An evaluation states the training's progress with these keys. Epochs may be fractions and start at 0."""
 WITHOUT_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
-"""Benchmarks that are evaluated after the training or at uneven intervals, and therefore show no pace."""
+"""These benchmarks are evaluated after the training or at uneven intervals, and therefore show no pace."""
 MOST_EPOCHS = 1000
-"""Largest number of epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of
-epochs (rounds 3.1 to 5.0)."""
+"""No training has more epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of epochs
+(rounds 3.1 to 5.0)."""
 _MOST_EPOCHS_OF = {"unet3d": 20_000}
-"""The same number for a benchmark whose data set has few samples. In round 3.1, 756 logs of unet3d have up
-to 9,700 epochs."""
+"""A benchmark whose data set has few samples has this limit. In round 3.1, 756 logs of unet3d have up to
+9,700 epochs."""
 _IMAGES_OF_EPOCH = {"maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
-"""Images per epoch of benchmarks whose ``train_samples`` is in batches in some submitters' logs."""
+"""These benchmarks have this many images per epoch. Some submitters' logs state ``train_samples`` in
+batches."""
 FEWEST_IMAGES = 100_000
-"""Smallest ``train_samples`` of these benchmarks that is a number of images."""
+"""From this value on, ``train_samples`` of these benchmarks is a number of images."""
 
 
 @lru_cache
 def read_limits() -> Mapping[str, Mapping[str, float]]:
-    """Return the table: TFLOP per sample by benchmark, and dense peak TFLOP/s by GPU."""
+    """Return TFLOP per sample by benchmark, and dense peak TFLOP/s by GPU, from the table."""
     limits: dict[str, dict[str, float]] = {"benchmark": {}, "gpu": {}}
     for kind, name, value, *_ in _read_cells(TABLE):
         limits[kind][name] = float(value)
@@ -52,7 +59,7 @@ def read_limits() -> Mapping[str, Mapping[str, float]]:
 
 
 class PublishedSpeeds(NamedTuple):
-    """The fastest published samples per second of each GPU by their number, and the number of results."""
+    """Hold the fastest published samples per second of each GPU by their number, and the count of results."""
 
     of_gpu: Mapping[int, float]
     results: int
@@ -70,6 +77,7 @@ def read_speeds() -> Mapping[tuple[str, str], PublishedSpeeds]:
 
 
 def _read_cells(table: str) -> Iterator[list[str]]:
+    """Yield the cells of each line of a table beside this file."""
     for line in (files("rackproof.core") / table).read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
             yield [cell.strip() for cell in line.split("|")]
@@ -81,7 +89,8 @@ def lacks_gpu(benchmark: str, product_name: str) -> bool:
 
 
 def _peaks(product_name: str) -> list[float]:
-    # The name of a model is a word in the product name: "B200" is not a word in "GB200".
+    """Return the peaks of the models that a product name contains as a word."""
+    # "B200" is not a word in "GB200".
     return [peak for model, peak in read_limits()["gpu"].items() if is_model(product_name, model)]
 
 
@@ -112,6 +121,7 @@ def fastest_published(benchmark: str, product_name: str, gpus: int) -> float | N
 
 
 def _published(benchmark: str, product_name: str, gpus: int) -> PublishedSpeeds | None:
+    """Return the published speeds of a benchmark on a GPU, or None if they say nothing about this number."""
     for (name, model), published in read_speeds().items():
         # A GPU is faster if fewer of them train together. Far below the smallest published number, there
         # is no evidence.
@@ -154,7 +164,7 @@ def gpus_of_platform(platform: str) -> tuple[str, int] | None:
 def images_of_epoch(benchmark: str) -> int | None:
     """Return the images per epoch of a benchmark whose logs may state batches instead, or None.
 
-    maskrcnn is left out, because its logs state neither.
+    maskrcnn is left out, because its logs state neither images nor batches.
     """
     return None if benchmark == "maskrcnn" else _IMAGES_OF_EPOCH.get(benchmark)
 

@@ -1,5 +1,6 @@
-"""Show every node in one table: Slurm's state, the last night, provisioning, re-imaging, and the next
-command.
+"""Show every node in one table, for ``rackproof status``.
+
+A row has Slurm's state, the last night, provisioning, re-imaging, and the command to type next.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ASK_S = 60.0
 
 
 class Imaging(Protocol):
-    """The progress of a node in reimage.yml."""
+    """Hold the progress of a node in reimage.yml."""
 
     @property
     def node(self) -> str:
@@ -47,7 +48,7 @@ class Imaging(Protocol):
 
 
 class SlurmNow(Record):
-    """The current state of a node in Slurm."""
+    """Hold the current state of a node in Slurm."""
 
     state: str
     reason: str = ""
@@ -55,7 +56,7 @@ class SlurmNow(Record):
 
 
 class NodeRow(Record):
-    """The row of one node; an empty text means that nothing is known."""
+    """Hold the row of one node. An empty text means that nothing is known."""
 
     node: str
     slurm: str = ""
@@ -87,7 +88,7 @@ def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
 
 
 def read_sinfo(listed: str) -> dict[str, SlurmNow]:
-    """Return the nodes that sinfo lists; a node of several partitions is listed more than once. No I/O."""
+    """Return the nodes that sinfo lists. It lists a node of several partitions more than once. No I/O."""
     found = {}
     for line in listed.splitlines():
         name, state, user, reason = ([*line.split("\t", 3), "", "", ""])[:4]
@@ -104,8 +105,7 @@ def read_sinfo(listed: str) -> dict[str, SlurmNow]:
 def read_rows(
     results: Path, slurm: Mapping[str, SlurmNow], imaging: Sequence[Imaging]
 ) -> tuple[list[NodeRow], list[str]]:
-    """Return a row for each node known to Slurm, a night, a provisioning or an imaging, and
-    remarks.
+    """Return a row for each node known to Slurm, a night, a provisioning or an imaging, and remarks.
 
     Args:
         results: The results folder.
@@ -132,7 +132,7 @@ def read_rows(
 
 
 def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | None, NodeNight]], list[str]]:
-    """Return the newest night of each node; an unreadable night becomes a remark."""
+    """Return the newest night of each node, and a remark for each unreadable night."""
     found: dict[str, tuple[datetime | None, NodeNight]] = {}
     remarks = []
     for folder in folders:
@@ -183,13 +183,18 @@ def build_row(
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
-    # The log names the person; Slurm names the account through which the playbook reached its controller.
+    """Return who drained a node.
+
+    The audit log names the person. Slurm names only the account through which the playbook reached its
+    controller.
+    """
     if act is not None and act.act == "drain" and act.reason == slurm.reason:
         return f"{act.actor}, {act.playbook}"
     return slurm.set_by or drain_owner(slurm.reason)
 
 
 def _provision_text(name: str, provision: ProvisionRecord | None) -> str:
+    """Return the end and the outcome of a node's last provisioning."""
     if provision is None:
         return ""
     mine = provision.nodes[name]

@@ -1,4 +1,8 @@
-"""Read how far a node's clock is off, and whether it is synchronized. No I/O."""
+"""Read how far a node's clock is off, and whether it is synchronized. No I/O.
+
+The preflight of the playbooks and the snapshots of job validate call this module with the node's
+answers.
+"""
 
 from __future__ import annotations
 

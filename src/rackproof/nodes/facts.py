@@ -1,6 +1,8 @@
 """Turn a node's raw facts into the record of a node. No I/O.
 
-The facts come from module ``rackproof_facts``, subset ``record``.
+The facts come from module ``rackproof_facts``, subset ``record``. Job bench stores the :class:`Node` in
+the record of a run, job reimage in the hardware record, and job validate in a snapshot.
+:func:`findings_from_facts` and :func:`sku_findings` return the faults that count against a run.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
 def _machine_id(files: Mapping[str, Any]) -> str:
     """Return the id of the installed system, or "" if it is invalid. An image has `uninitialized`."""
     text = text_at(files, "machine_id").strip()
-    is_one = _MACHINE_ID.fullmatch(text) is not None and len(set(text)) > 1
-    return text if is_one else ""
+    is_valid = _MACHINE_ID.fullmatch(text) is not None and len(set(text)) > 1
+    return text if is_valid else ""
 
 
 def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:
@@ -86,7 +88,7 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
 
 
 def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
-    """Return findings about tools that hang or fail, and about a driver that does not answer.
+    """Return findings about missing GPUs, warnings of nvidia-smi, and tools that hang or fail.
 
     A missing ``nvidia-smi`` is not a finding if no GPUs are expected, because some nodes have none.
 
@@ -120,8 +122,8 @@ def sku_findings(
 
     Args:
         name: The name of the node.
-        gpus: The GPUs of the node. If there are none, the model cannot be checked; other findings report
-            that.
+        gpus: The GPUs of the node. If there are none, the model cannot be checked. Other findings report
+            the missing GPUs.
         sku: The SKU of the node in the inventory. Without a SKU, nothing is expected.
         gpu_name: The text that its GPUs' product name must contain. Empty means the SKU's own name.
         expected_gpus: The number of GPUs in the SKU, or 0 if unknown.
@@ -267,6 +269,7 @@ def _firmware(raw: Mapping[str, Any], dmi: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def _excerpt(answer: Mapping[str, Any]) -> str:
+    """Return the error output of a tool for a finding, or else its output."""
     return sanitize(text_at(answer, "stderr") or text_at(answer, "stdout"), 300)
 
 
@@ -295,6 +298,7 @@ def _memory_bytes(meminfo: str) -> int:
 
 
 def _count(value: object) -> int:
+    """Return a count from a node, or 0 if it is no count."""
     return value if isinstance(value, int) and value >= 0 else 0
 
 
@@ -306,6 +310,7 @@ def _tag(xml: str, name: str) -> str:
 
 
 def _first_version(text: str) -> str:
+    """Return the first version number in a text, or ""."""
     match = _VERSION.search(text[:2000])
     return match[0][:60].rstrip(".,-") if match else ""
 

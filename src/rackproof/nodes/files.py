@@ -1,4 +1,7 @@
-"""Find the files of a node that differ from the required ones."""
+"""Find the files of a node that differ from the required ones.
+
+Roles call :func:`lacking_files` through the filter ``files_lacking``.
+"""
 
 from __future__ import annotations
 

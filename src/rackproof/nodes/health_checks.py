@@ -1,9 +1,10 @@
 """Turn a node's snapshot into findings. No I/O.
 
-A finding has the affected part, the fault, the next action and the confidence. To add a check, write a
-function that takes a :class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject` and yields
-findings, and add it to ``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file.
-``subject.finding(...)`` creates a finding on the right part.
+Job validate calls :func:`check_node` for each node when it judges a night. A finding has the affected
+part, the fault, the next action and the confidence. To add a check, write a function that takes a
+:class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject` and yields findings, and add it to
+``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file. ``subject.finding(...)``
+creates a finding on the right part.
 
 If a tool did not answer, the result is unproven, never healthy. A finding remains until a snapshot no
 longer shows it.
@@ -47,15 +48,15 @@ from rackproof.nodes.night_evidence import (
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, reboot_counter_key
 
 MOST_FINDINGS = 200
-"""Largest number of findings that are listed for a node. The worst are first."""
+"""A node's record lists at most this many findings, the worst first."""
 REBOOTS_UNTIL_INSPECTION = 2
-"""Number of reboots after which an XID of a GPU calls for an inspection of the hardware."""
+"""After this many reboots for the same XID of a GPU, the hardware must be inspected."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
-"""Components that are built for one driver version and refuse to work, or misbehave, with any other."""
+"""These components are built for one driver version, and fail or misbehave with any other."""
 
 _HARMLESS_THROTTLES = ("sw_power_cap", "sync_boost")
-"""Reasons for throttling that a healthy GPU under load also has."""
+"""A healthy GPU under load is throttled for these reasons, too."""
 
 _COUNTER_LIMITS: Mapping[str, int] = {
     "symbol_error": 0,
@@ -69,7 +70,7 @@ _COUNTER_LIMITS: Mapping[str, int] = {
     "port_xmit_discards": 1000,
     "PortXmitDiscards": 1000,
 }
-"""Largest growth per day that does not fail, by the counter's name in /sys or perfquery."""
+"""A counter, by its name in /sys or perfquery, may grow by this number per day."""
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
@@ -90,6 +91,7 @@ def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthF
 
 
 def _sku_size(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a SKU without a number of GPUs, and a node with more GPUs than its SKU."""
     sku, size = node.snapshot.sku, node.expected.gpus
     if sku and not size:
         evidence = f"how many GPUs SKU {sku} has is not known (bench_sku_gpus)"
@@ -100,6 +102,7 @@ def _sku_size(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _sku_model(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a SKU without a GPU model, and GPUs of another model."""
     sku = node.snapshot.sku
     model = expected_model(sku, node.expected.gpu_name)
     if sku and not model:
@@ -189,6 +192,7 @@ def mark_fleetwide(
 
 
 def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
+    """Return a finding that drains no node. A failure becomes unproven."""
     return finding.model_copy(
         update={
             "verdict": Verdict.UNPROVEN if finding.verdict is Verdict.FAIL else finding.verdict,
@@ -226,6 +230,7 @@ def _alike(found: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidenc
 
 
 def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, Action, str, Confidence]:
+    """Return code, verdict, action, evidence and confidence of the finding on a group of missing evidence."""
     first = lacking[0]
     states = ", ".join(f"{one.name}: {one.state.value}" for one in lacking)
     evidence = first.message if len(lacking) == 1 else f"{states}; {first.message.rpartition('; ')[2]}"
@@ -256,12 +261,14 @@ def _other_hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _unreached_driver(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a node with GPUs whose nvidia-smi does not reach the driver."""
     if node.wants_gpus and node.snapshot.tools.get("nvidia_smi_xml") == "no_driver":
         evidence = "nvidia-smi does not reach the driver: not loaded, or of another version"
         yield node.finding("no_driver", Verdict.FAIL, "configure", evidence, "likely")
 
 
 def _slow_driver(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a driver that takes longer to answer than the limit."""
     taken_s = node.snapshot.seconds.get("nvidia_smi_xml", 0)
     limit_s = node.limits.tool_seconds
     if node.snapshot.tools.get("nvidia_smi_xml") == "ok" and taken_s > limit_s:
@@ -270,6 +277,7 @@ def _slow_driver(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find tools whose answers were cut off, so that a fault may be missing from them."""
     for tool in node.snapshot.truncated:
         evidence = f"the answer of {tool} is cut off"
         yield node.finding("answer_cut", Verdict.UNPROVEN, "watch", evidence, "hint")
@@ -281,6 +289,7 @@ _ACCEPT = "-e validate_accept_identity=true accepts it"
 
 
 def _hostname(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a node that reports another hostname than the inventory's."""
     wanted, found = node.expected.hostname, node.snapshot.hostname
     if wanted and found and not is_address(wanted) and _short_name(found) != _short_name(wanted):
         evidence = (
@@ -291,10 +300,12 @@ def _hostname(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _short_name(name: str) -> str:
+    """Return a hostname without its domain, in lower case."""
     return name.partition(".")[0].lower()
 
 
 def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a serial number that differs from the node's accepted one."""
     known, found = node.snapshot.identity_serial, node.snapshot.serial
     if found and known != found:
         evidence = (
@@ -311,10 +322,11 @@ def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) 
     return subject.finding(code, Verdict.UNPROVEN, "configure", f"{evidence}; {_ACCEPT}", "likely")
 
 
-# Presence of GPUs. If no GPU can be read, there is one finding, and no GPU counts as missing.
+# Presence of GPUs: if no GPU can be read, a single finding reports this, and no GPU counts as missing.
 
 
 def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find GPUs that the node had in an earlier night, and that are missing or replaced."""
     if not node.snapshot.gpus:
         return
     changes = node.gpu_changes
@@ -333,6 +345,7 @@ def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find GPUs that earlier nights did not have, or that are not in the node's accepted identity."""
     changes = node.gpu_changes
     successors = {gpu.uuid for gpu in changes.replaced.values()}
     for gpu in changes.new:
@@ -346,6 +359,7 @@ def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find GPUs whose serial number differs from that of earlier nights."""
     for gpu in {gpu.uuid: gpu for gpu in node.snapshot.gpus}.values():
         before = node.gpu_changes.known.get(gpu.uuid)
         if before and before.serial and gpu.serial and before.serial != gpu.serial:
@@ -354,6 +368,7 @@ def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a node with fewer GPUs than its SKU, unless each missing GPU has a finding."""
     count = len({gpu.uuid for gpu in node.snapshot.gpus})
     lacking = node.expected.gpus - count
     # Skip this if each missing GPU has a finding of its own.
@@ -393,18 +408,21 @@ def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _each_gpu(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Run the checks of GPU_CHECKS for each GPU."""
     for subject in _gpu_subjects(node):
         for check in GPU_CHECKS:
             yield from check(subject)
 
 
 def _gpu_subjects(node: NodeSubject) -> Iterator[GpuSubject]:
+    """Yield each GPU together with its state of last night."""
     before = gpus_by_uuid(reversed(node.previous.gpus)) if node.previous else {}
     for gpu in node.snapshot.gpus:
         yield GpuSubject(node, gpu, before.get(gpu.uuid))
 
 
 def _unreadable_values(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU for which the driver reports errors in place of values."""
     errors = subject.gpu.errors
     if not errors:
         return
@@ -416,12 +434,14 @@ def _unreadable_values(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _unknown_values(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find values of nvidia-smi that this version of Rackproof does not know."""
     if unknown := subject.gpu.unknown_values:
         evidence = f"unknown values: {', '.join(unknown)}"
         yield subject.finding("gpu_value_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
 def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find uncorrectable errors in SRAM."""
     gpu = subject.gpu
     if gpu.sram_uncorrectable or gpu.sram_threshold:
         exceeded = "; the threshold of the aggregate is exceeded" if gpu.sram_threshold else ""
@@ -435,6 +455,7 @@ def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _row_remapping(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find memory rows that were not or not yet remapped, and uncorrectable errors in DRAM."""
     gpu = subject.gpu
     if gpu.remap_failure:
         evidence = "a row of its memory could not be remapped"
@@ -449,6 +470,7 @@ def _row_remapping(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _correctable_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find more correctable errors in SRAM or DRAM than the limits allow."""
     gpu, limits = subject.gpu, subject.node.limits
     for errors, limit, memory in (
         (gpu.sram_correctable, limits.sram_correctable, "SRAM"),
@@ -460,16 +482,19 @@ def _correctable_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _ecc_mode(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU without ECC."""
     if subject.gpu.ecc_enabled is False:
         yield subject.finding("ecc_off", Verdict.FAIL, "configure", "ECC is off")
 
 
 def _ecc_after_reset(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU that loses ECC at its next reset."""
     if subject.gpu.ecc_enabled and subject.gpu.ecc_enabled_next is False:
         yield subject.finding("ecc_off", Verdict.FAIL, "configure", "ECC is off after the next reset")
 
 
 def _repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find memory that cannot be repaired, and repairs that wait for a reset."""
     if subject.gpu.memory_unrepairable:
         evidence = "the driver has memory that cannot be repaired"
         yield subject.finding("memory_unrepairable", Verdict.FAIL, "rma", evidence)
@@ -479,6 +504,7 @@ def _repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _sharing(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU in MIG mode that the inventory does not declare."""
     if subject.gpu.mig and subject.node.expected.gpus and not subject.node.expected.mig:
         evidence = "MIG is on: no job gets it whole; where that is meant set `mig: true` in validate_expect"
         yield subject.finding("mig_on", Verdict.FAIL, "configure", evidence)
@@ -501,6 +527,7 @@ def _memory_of_gpu(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU for which the driver itself requires a reset or reboot."""
     requested = subject.gpu.recovery_action
     if verdict := recovery_verdict(requested):
         action: Action = "reboot" if "reboot" in requested.lower() else "reset"
@@ -512,6 +539,7 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a PCIe link with lost lanes, or else one of a lower generation."""
     gpu = subject.gpu
     # A slot may have fewer lanes than the card by design. A worn contact also lowers the maximum.
     usual = subject.before.pcie_width_max if subject.before else None
@@ -527,6 +555,7 @@ def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a PCIe link below its highest generation, which counts only under load."""
     generation, highest = subject.gpu.pcie_generation, subject.gpu.pcie_generation_max
     if generation is not None and highest and generation < highest and _is_loaded(subject):
         evidence = f"PCIe generation {generation} of {highest} under load"
@@ -534,6 +563,7 @@ def _pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _lower_pcie_generation(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU whose highest PCIe generation is lower than last night."""
     highest = subject.gpu.pcie_generation_max
     before = subject.before.pcie_generation_max if subject.before else None
     if highest and before and highest < before:
@@ -556,12 +586,14 @@ def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _is_loaded(subject: GpuSubject) -> bool:
+    """Return whether a load ran on the GPU."""
     # On some models an idle link is slow by design.
     busy = (subject.gpu.utilisation or 0) >= subject.node.limits.loaded_percent
     return subject.node.snapshot.loaded or busy
 
 
 def _pcie_replays(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find more PCIe replays since the last snapshot than the limit allows."""
     now, before = subject.gpu.pcie_replays, subject.before.pcie_replays if subject.before else None
     if now is not None and before is not None and now - before > subject.node.limits.pcie_replays:
         evidence = f"{now - before} PCIe replays since the last snapshot"
@@ -569,6 +601,7 @@ def _pcie_replays(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _throttling(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU that is throttled for a reason that a healthy GPU does not have."""
     reasons = [reason for reason in subject.gpu.throttled or () if reason not in _HARMLESS_THROTTLES]
     if not reasons:
         return
@@ -584,6 +617,7 @@ def _throttling(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find causes of slowdowns that lasted longer since the last snapshot than the limit per day."""
     if subject.before is None:
         return
     limit_s = subject.node.limits.slowdown_s * _days_between(subject.node.previous, subject.node.snapshot)
@@ -614,6 +648,7 @@ def _first_slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _slowdown_finding(subject: GpuSubject, reason: str, slowed_s: float, since: str) -> HealthFinding:
+    """Return the finding on a GPU that was slowed down for one reason."""
     return subject.finding(
         "slowed_down",
         Verdict.FAIL if reason.startswith("hw_") else Verdict.DEGRADED,
@@ -624,11 +659,13 @@ def _slowdown_finding(subject: GpuSubject, reason: str, slowed_s: float, since: 
 
 
 def _was_booted(node: NodeSubject) -> bool:
+    """Return whether the node was booted since the last snapshot. An unknown boot id counts as no boot."""
     before = node.previous.boot_id if node.previous else ""
     return bool(before and node.snapshot.boot_id and before != node.snapshot.boot_id)
 
 
 def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU that is close to the temperature at which it slows down."""
     margin_c = subject.gpu.margin_c
     if margin_c is not None and margin_c <= subject.node.limits.margin_c:
         yield subject.finding(
@@ -650,6 +687,7 @@ def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find GPU memory that is too hot."""
     memory_c, limit_c = subject.gpu.memory_c, subject.node.limits.memory_c
     if memory_c is not None and memory_c >= limit_c:
         verdict = Verdict.FAIL if memory_c >= limit_c + 10 else Verdict.DEGRADED
@@ -659,10 +697,11 @@ def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 ALIKE_CLOCK = 0.98
-"""Minimum ratio of the highest clocks of two GPUs of one product name."""
+"""The highest clocks of two GPUs of one product name differ by no less than this ratio."""
 
 
 def _power_limit(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a power limit below the SKU's, or else below the GPU's default."""
     limit_w = subject.gpu.power_limit_w
     wanted_w = subject.node.expected.power_limit_w or subject.gpu.power_default_w or 0
     if limit_w is not None and wanted_w and limit_w < 0.99 * wanted_w:
@@ -671,12 +710,14 @@ def _power_limit(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _compute_mode(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU that no program may use."""
     if subject.gpu.compute_mode == "Prohibited" and subject.node.expected.gpus:
         evidence = "no program may compute on it (compute mode Prohibited): nvidia-smi -c DEFAULT"
         yield subject.finding("compute_prohibited", Verdict.FAIL, "configure", evidence)
 
 
 def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU that has no spare memory rows left, in one bank or at all."""
     gpu = subject.gpu
     if gpu.spent_banks:
         evidence = f"{gpu.spent_banks} banks of its memory have no spare row left"
@@ -688,6 +729,7 @@ def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _clock_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU whose highest clock is below that of others of its name."""
     alike = [one.clock_max_mhz or 0 for one in subject.node.snapshot.gpus if one.name == subject.gpu.name]
     most, own = max(alike, default=0), subject.gpu.clock_max_mhz
     if own is not None and own < ALIKE_CLOCK * most:
@@ -696,6 +738,7 @@ def _clock_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _links_down(gpu: GpuSnapshot) -> list[str]:
+    """Return the numbers of a GPU's NVLinks that are down."""
     return sorted((link for link, up in gpu.links.items() if not up), key=int)
 
 
@@ -707,6 +750,7 @@ def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _nvlinks_down(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find NVLinks that were up last night, or that the SKU needs, and that are down."""
     links, down = subject.gpu.links, _links_down(subject.gpu)
     lost = [link for link in down if subject.before and subject.before.links.get(link)]
     if lost or (down and len(links) - len(down) < subject.node.expected.nvlinks):
@@ -715,6 +759,7 @@ def _nvlinks_down(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU with fewer active NVLinks than its SKU."""
     count, wanted = sum(subject.gpu.links.values()), subject.node.expected.nvlinks
     if subject.node.snapshot.tools.get("nvlink_status") == "ok" and count < wanted:
         evidence = f"{count} of {wanted} NVLinks"
@@ -722,6 +767,7 @@ def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU without the NVLinks that others of its name have, if the SKU states no number."""
     links = subject.gpu.links
     count = sum(links.values())
     if subject.node.expected.nvlinks or not (beside := _links_beside(subject)):
@@ -732,6 +778,7 @@ def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find inactive NVLinks, if the SKU states no number."""
     links, down = subject.gpu.links, _links_down(subject.gpu)
     if down and not subject.node.expected.nvlinks:
         # Bridges leave some links unused by design. Without the SKU's number, these look like broken
@@ -761,6 +808,7 @@ def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find NVLink errors since the last snapshot."""
     now, before = subject.gpu.link_errors, subject.before.link_errors if subject.before else None
     if now is not None and before is not None and now > before:
         evidence = f"{now - before} NVLink errors since the last snapshot"
@@ -768,6 +816,7 @@ def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU whose NVLink fabric is not ready, unhealthy, or without the domain that the SKU needs."""
     gpu = subject.gpu
     in_domain = subject.node.expected.nvlink_domain
     if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status, in_domain=in_domain):
@@ -792,6 +841,7 @@ def _lacks_of_domain(gpu: GpuSnapshot) -> str:
 
 
 def _fabric_membership(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find GPUs of one node in different NVLink cliques, or in another one than last night."""
     memberships = {(gpu.fabric_cluster, gpu.fabric_clique) for gpu in node.snapshot.gpus} - {("", "")}
     if len(memberships) > 1:
         evidence = f"its GPUs belong to {len(memberships)} different NVLink cliques"
@@ -808,6 +858,7 @@ def _fabric_membership(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _leftover_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find GPU memory in use on a node without a job."""
     used_bytes = subject.gpu.memory_used_bytes or 0
     if subject.node.idle and used_bytes >= subject.node.limits.foreign_memory_bytes:
         evidence = f"{size(used_bytes)} are in use while no job runs"
@@ -818,11 +869,13 @@ def _leftover_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _xids(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find the XIDs of the kernel log."""
     for event in node.snapshot.xids:
         yield _xid_finding(node, event)
 
 
 def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
+    """Return the finding on an XID, whose verdict depends on the boots since then."""
     snapshot = node.snapshot
     action, confidence = _xid_action(event, snapshot.reboots)
     verdict = verdict_of(event.xid, event.text)
@@ -851,6 +904,7 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
 
 
 def _event_evidence(text: str, event: XidEvent | HardwareEvent) -> str:
+    """Return the text of an event, with a remark if it was reported before or the node was booted since."""
     evidence = text
     if event.carried:
         evidence += "; reported before and not acted upon"
@@ -860,6 +914,7 @@ def _event_evidence(text: str, event: XidEvent | HardwareEvent) -> str:
 
 
 def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Confidence]:
+    """Return the action for an XID, and how certain it is."""
     if event.action == "reboot" and reboots.get(reboot_counter_key(event), 0) >= REBOOTS_UNTIL_INSPECTION:
         return "inspect", "certain"
     known: dict[str, Action] = {"watch": "watch", "reset": "reset", "reboot": "reboot", "isolate": "isolate"}
@@ -880,13 +935,14 @@ _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "memory_error": "inspect",
     "pcie_error": "inspect",
 }
-"""The action after a failure, by code. An SXid requires a reboot. An unproven finding is watched."""
-
+"""A failure with this code requires this action. An SXid requires a reboot."""
 
 _UNKNOWN_SHOWN = 5
+"""The finding on unknown errors lists this many of them."""
 
 
 def _hardware_events(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find the other hardware faults of the kernel log. Unknown errors become one finding."""
     unknown = []
     for event in node.snapshot.hardware_events:
         if event.code == "unknown_kernel_error":
@@ -900,6 +956,7 @@ def _hardware_events(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _hardware_finding(node: NodeSubject, event: HardwareEvent) -> HealthFinding:
+    """Return the finding on a hardware fault, whose verdict depends on the boots since then."""
     verdict, action = event.verdict, _hardware_action(event)
     # A boot resets GPUs and switches. A fault that requires an inspection remains.
     if verdict is Verdict.FAIL and event.rebooted and action == "reboot":
@@ -919,6 +976,7 @@ def _hardware_finding(node: NodeSubject, event: HardwareEvent) -> HealthFinding:
 
 
 def _hardware_action(event: HardwareEvent) -> Action:
+    """Return the action for a hardware fault."""
     if event.verdict is not Verdict.FAIL:
         return "watch"
     return "reboot" if event.code.startswith("sxid") else _HARDWARE_ACTIONS.get(event.code, "inspect")
@@ -928,6 +986,7 @@ def _hardware_action(event: HardwareEvent) -> Action:
 
 
 def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find ports that were there in an earlier night, except those that were removed or renamed."""
     last_night = {(port.device, port.port) for port in node.previous.ports} if node.previous else set()
     present = {(port.device, port.port) for port in node.snapshot.ports}
     complete = bool(node.expected.ports) and len(present) >= node.expected.ports
@@ -947,6 +1006,7 @@ def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a node with fewer ports than its SKU, unless each missing port has a finding."""
     present = {(port.device, port.port) for port in node.snapshot.ports}
     lacking = node.expected.ports - len(present)
     # Skip this if each missing port has a finding of its own.
@@ -956,17 +1016,20 @@ def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _each_port(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Run the checks of PORT_CHECKS for each port."""
     for subject in _port_subjects(node):
         for check in PORT_CHECKS:
             yield from check(subject)
 
 
 def _port_subjects(node: NodeSubject) -> Iterator[PortSubject]:
+    """Yield each port together with its state of an earlier night."""
     for port in node.snapshot.ports:
         yield PortSubject(node, port, node.known_ports.get((port.device, port.port)))
 
 
 def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
+    """Find a port that is not active, or else too slow."""
     port = subject.port
     if port.state and port.state != "active":
         physical = f", physically {port.physical}" if port.physical else ""
@@ -976,6 +1039,7 @@ def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
 
 
 def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding]:
+    """Find a port that is slower than the SKU's rate or than its own rate in earlier nights."""
     wanted_gbps = subject.node.expected.port_gbps
     before = subject.before
     # Without an expectation, the port is compared with its own past.
@@ -989,6 +1053,7 @@ def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding
 
 
 def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
+    """Find error counters of a port that grew by more than the limit per day."""
     if subject.before is None:
         return
     days = _days_between(subject.node.previous, subject.node.snapshot)
@@ -1013,6 +1078,7 @@ def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> floa
 
 
 def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find network cards whose PCIe link is narrower or slower than the most that they support."""
     for address, link in node.snapshot.links.items():
         for quantity, prefix in (("width", "x"), ("speed", "")):
             now, highest = link.get(f"current_link_{quantity}", ""), link.get(f"max_link_{quantity}", "")
@@ -1035,6 +1101,7 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find versions that differ from those of the SKU."""
     for name, wanted in sorted(node.expected.versions.items()):
         code, version = f"version_{_snake(name)}", node.snapshot.versions.get(name)
         if not version:
@@ -1045,6 +1112,7 @@ def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _unusual_versions(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find versions that differ from most nodes of the SKU, if the SKU states none."""
     for name, usual in sorted(node.majority.items()):
         version = node.snapshot.versions.get(name)
         if name not in node.expected.versions and version and version != usual:
@@ -1053,6 +1121,7 @@ def _unusual_versions(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find components of another version than the driver that they belong to."""
     versions = node.snapshot.versions
     driver = versions.get("driver")
     for name in _BOUND_TO_DRIVER:
@@ -1066,6 +1135,7 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a limit of locked memory that is too low for RDMA."""
     limit, wanted = node.snapshot.memlock_bytes, node.limits.memlock_bytes
     # -1 is not a limit.
     if limit is not None and 0 <= limit < wanted:
@@ -1079,6 +1149,7 @@ def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _shared_memory(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a /dev/shm that is too small."""
     shm_bytes, wanted = node.snapshot.shm_bytes, node.limits.shm_bytes
     if shm_bytes is not None and shm_bytes < wanted:
         evidence = f"shared memory is {size(shm_bytes)}, {size(wanted)} are needed"
@@ -1086,6 +1157,7 @@ def _shared_memory(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _memory(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a node with less memory than its SKU."""
     memory_bytes, wanted = node.snapshot.memory_bytes, node.expected.memory_bytes
     # Firmware and kernel reserve some memory for themselves.
     if wanted and 0 < memory_bytes < node.limits.memory_share * wanted:
@@ -1094,6 +1166,7 @@ def _memory(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _mounts(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find required mounts that are missing or differ."""
     mounts = node.snapshot.mounts
     for mount in expected_mounts(node.expected) if mounts is not None else ():
         if mount.path not in (mounts or ()):
@@ -1108,6 +1181,7 @@ def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
 
 
 def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[HealthFinding]:
+    """Find the differences between a mount and the required one."""
     found = node.snapshot.mount_table.get(wanted.path)
     if found is None:
         if wanted.fstype or wanted.source or wanted.options:
@@ -1152,6 +1226,7 @@ def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _disks(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find disks that are full or read-only."""
     for path, disk in node.snapshot.disk.items():
         free = disk["free_bytes"] / disk["total_bytes"]
         if disk.get("read_only"):
@@ -1167,12 +1242,13 @@ def _disks(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _inodes_free(disk: Mapping[str, float]) -> float:
-    """Return the share of free inodes; 1 if the file system creates inodes on demand."""
+    """Return the share of free inodes, or 1 if the file system creates inodes on demand."""
     total = disk.get("total_inodes", 0)
     return disk["free_inodes"] / total if total > 0 else 1.0
 
 
 def _clock(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a clock that is off, or that nothing synchronizes."""
     offset_s = node.snapshot.clock_offset_s
     if offset_s is not None and abs(offset_s) > node.limits.clock_s:
         evidence = f"its clock is {number(offset_s)} s off the controller's"
@@ -1182,6 +1258,7 @@ def _clock(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _units(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find systemd units that have failed, or that are enabled and do not run."""
     for unit in node.snapshot.failed_units or ():
         yield node.finding("unit_failed", Verdict.DEGRADED, "configure", f"{unit} has failed")
     wanted = {name for one in node.expected.services for name in service_units(one)}
@@ -1197,6 +1274,7 @@ _STARTING = ("activating", "deactivating", "maintenance", "unknown")
 
 
 def _services(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find required services that do not run."""
     services = node.snapshot.services
     for wanted in node.expected.services if services is not None else ():
         names = service_units(wanted)
@@ -1209,6 +1287,7 @@ def _services(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _slurm_controller(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a Slurm node that does not reach its controller."""
     units = {unit for wanted in node.expected.services for unit in service_units(wanted)}
     if node.snapshot.reaches_slurm is False and "slurmd.service" in units:
         evidence = "`scontrol ping` on it reaches no controller: see munge, its key, clock and network"
@@ -1216,6 +1295,7 @@ def _slurm_controller(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find a slurmd that was started under another name of the node."""
     found = node.snapshot.slurm_name
     if found is not None and _short_name(found) != _short_name(node.snapshot.node):
         evidence = (
@@ -1226,6 +1306,7 @@ def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[str]) -> HealthFinding:
+    """Return the finding on a service. A service that starts or stops at the moment is unproven."""
     code = f"service_{_snake(names[0].removesuffix('.service'))}"
     evidence = f"{' or '.join(names)} does not run: {', '.join(dict.fromkeys(states))}"
     if any(state in _STARTING for state in states):
@@ -1248,6 +1329,7 @@ def _degrees(value: float | None) -> str:
 
 
 def _snake(name: str) -> str:
+    """Return a name in lower case, with ``_`` in place of other characters, for a finding code."""
     return "".join(character if character.isalnum() else "_" for character in name).lower()
 
 
@@ -1292,8 +1374,8 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _slurm_name,
     _units,
 )
-"""Checks of a node. Findings with the same verdict are shown in this order, so the most informative
-check is first."""
+"""These checks run for each node. Findings with the same verdict are shown in this order, so the most
+informative check is first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,
     _unknown_values,

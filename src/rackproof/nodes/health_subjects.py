@@ -1,4 +1,8 @@
-"""Define the parts that are checked, the values to compare them with, and findings. No I/O."""
+"""Define the parts that are checked, the values to compare them with, and findings. No I/O.
+
+:mod:`rackproof.nodes.health_checks` passes a subject to each check. Job validate builds the
+:class:`Expectation` and the :class:`Limits` from the inventory.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,7 @@ class HealthFinding(Record):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a node: ``kind`` is the ``part`` of :class:`HealthFinding`."""
+    """Identify a part of a node. ``kind`` is the ``part`` of :class:`HealthFinding`."""
 
     kind: PartKind = "node"
     name: str = ""
@@ -118,8 +122,8 @@ class Expectation:
         mig: Whether the GPUs may be divided (MIG).
         slurm: Whether the node must be in Slurm, if there is a Slurm cluster.
         services: The services that must run. ``a|b`` means one of the two, and ``a?`` means only if it
-            is installed. A ``skeleton`` is an incomplete SKU, of which no node passes.
-    it passes.
+            is installed.
+        skeleton: Whether the SKU is incomplete. None of its nodes passes.
     """
 
     gpus: int = 0
@@ -154,7 +158,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits that apply to every node, as in public health checks of fleets."""
+    """Hold the limits that apply to every node, as in public health checks of fleets."""
 
     tool_seconds: float = 5
     """Seconds that a GPU's tool may take to answer."""
@@ -163,17 +167,17 @@ class Limits:
     shm_bytes: int = 8 * GIB
     """Least size of shared memory (`/dev/shm`), in bytes."""
     foreign_memory_bytes: int = 2 * GIB
-    """A GPU's used memory in bytes from which an idle node fails."""
+    """An idle node fails if this much memory in bytes is in use on one of its GPUs."""
     disk_free: float = 0.05
     """Least share of a file system that must be free."""
     inodes_free: float = 0.02
     """Least share of a file system's inodes that must be free."""
     clock_s: float = 2
-    """Number of seconds by which a node's clock may be wrong."""
+    """A node's clock may be wrong by this number of seconds."""
     margin_c: float = LEAST_MARGIN_C
     """A GPU is degraded if it is within this number of °C of its slowdown temperature. At 0, it fails."""
     gpu_c: float = HOTTEST_GPU_C
-    """A GPU's temperature in °C from which it is reported."""
+    """A GPU fails from this temperature in °C."""
     memory_c: float = HOTTEST_MEMORY_C
     """A GPU memory's temperature in °C from which it is degraded. At 10 °C more, it fails."""
     memory_share: float = 0.95
@@ -246,7 +250,7 @@ class NodeSubject(Subject):
 
 @dataclass(frozen=True)
 class GpuSubject(Subject):
-    """A GPU to check; ``before`` is the same GPU in the last night."""
+    """Hold a GPU to check. ``before`` is the same GPU in the last night."""
 
     node: NodeSubject
     gpu: GpuSnapshot
@@ -259,7 +263,7 @@ class GpuSubject(Subject):
 
 @dataclass(frozen=True)
 class PortSubject:
-    """A port of a network card to check; ``before`` is the same port in an earlier night."""
+    """Hold a port of a network card to check. ``before`` is the same port in an earlier night."""
 
     node: NodeSubject
     port: PortSnapshot
@@ -286,6 +290,7 @@ class GpuChanges:
 
 
 def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation) -> GpuChanges:
+    """Return the differences between tonight's GPUs and those of earlier nights."""
     # Without an earlier night, every GPU would be new.
     if previous is None:
         return GpuChanges({}, (), (), {}, frozenset())

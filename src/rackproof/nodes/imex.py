@@ -1,6 +1,7 @@
 """Write the list of an NVLink domain's nodes for nvidia-imex.
 
-The file is the same on all of these nodes.
+A role calls :func:`render_nodes_config` through the filter ``imex_nodes_config``. The file is the same
+on all of these nodes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Read hardware faults from a node's kernel log. No I/O.
 
-They are XIDs by GPU, and all other faults.
+:mod:`rackproof.nodes.snapshot` calls :func:`read_kernel_log`. The :class:`KernelLogReading` has the XIDs
+by GPU, and all other faults.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from rackproof.logs.known_kernel_lines import shape_of
 
 MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
+"""A log with more events counts as truncated. A damaged or hostile node may send any number."""
 MOST_DECLARED_LINES = 50
-"""Limits for the data of a damaged or hostile node. A log that reaches one counts as truncated."""
+"""At most this many declared lines are shown. More of them change nothing."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 
 
 class XidEvent(Record):
-    """An XID since the last snapshot, or one that is still open from before (``carried``).
+    """Describe an XID since the last snapshot, or one that is still open from before (``carried``).
 
     ``rebooted`` means that the node was booted after it was logged, and that it has not occurred
     again since.
@@ -57,7 +59,7 @@ class HardwareEvent(Record):
 
 @dataclass(frozen=True)
 class KernelLogReading:
-    """The contents of a log; ``is_cut`` means that it had more than was stored."""
+    """Hold the contents of a log. ``is_cut`` means that it had more events than were stored."""
 
     xids: tuple[XidEvent, ...] = ()
     hardware: tuple[HardwareEvent, ...] = ()
@@ -113,6 +115,8 @@ def resolved_by_boot(event: XidEvent) -> bool:
 
 
 class _Reader:
+    """Collect the events of a log, each part, code and requested action once."""
+
     def __init__(self, booted: float, uuids: Mapping[str, str]) -> None:
         self.booted, self.uuids = booted, uuids
         self.xids: dict[tuple[str, int, str], XidEvent] = {}
@@ -122,6 +126,7 @@ class _Reader:
         self.is_cut = False
 
     def add(self, event: KernelEvent, line: str) -> None:
+        """Add one event of the log."""
         if event.verdict is None:
             if len(self.declared) < MOST_DECLARED_LINES:
                 self.declared.setdefault(shape_of(event.text), event.text)
@@ -135,12 +140,14 @@ class _Reader:
             self._add_hardware(event, before_boot)
 
     def _keep_detail(self, event: KernelEvent, before_boot: bool) -> None:
+        """Keep a line that only describes an event. It counts if no other line reports the event."""
         if len(self.details) < MOST_HARDWARE_EVENTS:
             self.details.setdefault((event.name, normalize_bus_id(event.bus_id)), (event, before_boot))
         else:
             self.is_cut = True
 
     def _add_xid(self, event: KernelEvent, before_boot: bool) -> None:
+        """Add an XID, or count it once more."""
         bus_id = normalize_bus_id(event.bus_id)
         key = (bus_id, event.code or 0, event.action)
         if known := self.xids.get(key):
@@ -161,6 +168,7 @@ class _Reader:
             self.is_cut = True
 
     def _add_hardware(self, event: KernelEvent, before_boot: bool) -> None:
+        """Add another hardware event, or count it once more."""
         bus_id = normalize_bus_id(event.bus_id) if event.bus_id else ""
         verdict = event.verdict or Verdict.UNPROVEN
         # Two unknown lines are the same if they differ only in their numbers.
@@ -182,9 +190,10 @@ class _Reader:
             self.is_cut = True
 
     def result(self) -> KernelLogReading:
+        """Return all events."""
         reported = {(code, bus_id) for code, bus_id, _ in self.hardware}
         for key, (event, before_boot) in self.details.items():
-            # Registers without the line that states their severity.
+            # These are registers without the line that states their severity.
             if key not in reported:
                 self._add_hardware(event, before_boot)
         declared = tuple(self.declared.values())
@@ -194,6 +203,7 @@ class _Reader:
 
 
 def _is_before_boot(line: str, booted: float) -> bool:
+    """Return whether a line was logged before the boot. A line without a time was not."""
     # The time is in seconds since 1970. dmesg counts from the boot, and has no lines of an earlier boot.
     stamp = _MOMENT.match(line)
     return stamp is not None and float(stamp[1]) < booted

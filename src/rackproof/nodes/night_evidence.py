@@ -1,9 +1,9 @@
 """List the evidence for judging a node's night in tables. No I/O.
 
 There is a table for the node, its GPUs, its ports and its tools. ``health_checks.check_node`` evaluates
-them before any check. A row has the name of a field of the snapshot, or of a tool of the gatherer; a
-test compares these. If a machine may lack some evidence, the row states when it is needed, or why its
-absence is harmless.
+them before any check. A row has the name of a field of the snapshot, or of a tool of the gatherer, and a
+test compares these names. If a machine may lack some evidence, the row states when it is needed, or why
+its absence is harmless.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "fabric": ("fabric_state", "fabric_status"),
     "nvlink_domain": ("fabric_clique", "fabric_cluster"),
 }
-"""Fields for each reading that a driver can report of a GPU. A SKU lists the readings that its GPUs have."""
+"""Each reading that a driver can report of a GPU has these fields. A SKU lists the readings of its GPUs."""
 
 
 def _state(value: Any) -> EvidenceState:
@@ -86,10 +86,12 @@ def is_driver_hung(snapshot: NodeSnapshot) -> bool:
 
 
 def _answered(tool: str) -> Callable[[NodeSubject], EvidenceState]:
+    """Return a function that returns the state of a tool's answer."""
     return lambda node: tool_state(node.snapshot, tool)
 
 
 def _has_gpus(node: NodeSubject) -> bool:
+    """Return whether the node must have GPUs."""
     return node.wants_gpus
 
 
@@ -111,19 +113,22 @@ def _has_systemd(node: NodeSubject) -> bool:
 
 
 def _always(node: NodeSubject) -> bool:
+    """Return True, because every node needs the evidence."""
     return True
 
 
-def _smi_fails(node: NodeSubject) -> bool:
-    """Return whether nvidia-smi gave no answer. Another check covers an unreachable driver."""
+def _needs_smi(node: NodeSubject) -> bool:
+    """Return whether nvidia-smi must answer. If it does not reach the driver, another check reports that."""
     return node.wants_gpus and node.snapshot.tools.get("nvidia_smi_xml") != "no_driver"
 
 
 def _smi_answers(node: NodeSubject) -> bool:
+    """Return whether nvidia-smi answered, so that its values must be there."""
     return node.wants_gpus and node.snapshot.tools.get("nvidia_smi_xml") == "ok"
 
 
 def _has_links(node: NodeSubject) -> bool:
+    """Return whether nvidia-smi must report NVLinks."""
     known = any(gpu.links for gpu in node.previous.gpus) if node.previous else False
     # If the SKU has no number of links, they need not be queried. A failed query is different.
     unasked = tool_state(node.snapshot, "nvlink_status") in (EvidenceState.NOT_ASKED, EvidenceState.ABSENT)
@@ -131,6 +136,7 @@ def _has_links(node: NodeSubject) -> bool:
 
 
 def _has_links_up(node: NodeSubject) -> bool:
+    """Return whether any NVLink is up, so that its errors must be known."""
     return any(any(gpu.links.values()) for gpu in node.snapshot.gpus)
 
 
@@ -140,10 +146,12 @@ def _unless_stuck(needed: Callable[[NodeSubject], bool]) -> Callable[[NodeSubjec
 
 
 def _needs_services(node: NodeSubject) -> bool:
+    """Return whether systemd must report services."""
     return bool(node.expected.services) or _is_host(node)
 
 
 def _needs_controller(node: NodeSubject) -> bool:
+    """Return whether the node runs slurmd, which needs a controller."""
     units = {unit for one in node.expected.services for unit in one.removesuffix("?").split("|")}
     return bool(units & {"slurmd", "slurmd.service"})
 
@@ -155,6 +163,7 @@ def _needs_slurm_name(node: NodeSubject) -> bool:
 
 
 def _needs_hostname(node: NodeSubject) -> bool:
+    """Return whether the inventory has a hostname to compare with."""
     return bool(node.expected.hostname) and not is_address(node.expected.hostname)
 
 
@@ -168,15 +177,18 @@ def is_address(name: str) -> bool:
 
 
 def _knew_boot(node: NodeSubject) -> bool:
+    """Return whether the boot id was known last night."""
     return bool(node.previous and node.previous.boot_id)
 
 
 def _mounted_state(node: NodeSubject) -> EvidenceState:
+    """Return whether the mounts are known. A node without mounts is possible."""
     mounts = node.snapshot.mounts
     return EvidenceState.ABSENT if mounts is None else EvidenceState.THERE
 
 
 def _disk_state(node: NodeSubject) -> EvidenceState:
+    """Return the state of the sizes of file systems."""
     disks = node.snapshot.disk.values()
     if not disks:
         return EvidenceState.ABSENT
@@ -186,6 +198,7 @@ def _disk_state(node: NodeSubject) -> EvidenceState:
 
 
 def _seconds_state(node: NodeSubject) -> EvidenceState:
+    """Return whether the duration of nvidia-smi's answer is known."""
     return _state(node.snapshot.seconds.get("nvidia_smi_xml"))
 
 
@@ -193,7 +206,10 @@ _OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
 
 
 def _versions_state(node: NodeSubject) -> EvidenceState:
-    """Return whether the driver's version is known, with all compared versions that were known before."""
+    """Return whether the versions of the driver and of its components are known.
+
+    A component counts only if its version was known last night.
+    """
     versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
     if not versions.get("driver"):
         return EvidenceState.ABSENT
@@ -204,10 +220,12 @@ def _versions_state(node: NodeSubject) -> EvidenceState:
 
 
 def _needs_versions(node: NodeSubject) -> bool:
+    """Return whether the driver's version must be known. Another check compares a version of the SKU."""
     return _is_judged(node) and bool(node.snapshot.gpus) and "driver" not in node.expected.versions
 
 
 def _needs_card_links(node: NodeSubject) -> bool:
+    """Return whether the PCIe links of network cards must be known."""
     has_cards = any(port.device.startswith("mlx") for port in node.snapshot.ports)
     return _is_judged(node) and has_cards
 
@@ -241,6 +259,7 @@ def _statfs_state(node: NodeSubject) -> EvidenceState:
 
 
 def _kept(name: str) -> RequiredEvidence[NodeSubject]:
+    """Return the row for a field that comes from earlier nights."""
     return _row(name, "earlier nights", harmless="it comes from earlier nights, and a first night has none")
 
 
@@ -255,6 +274,7 @@ def _row(
     harmless: str = "",
     remedy: str = _ASK_AGAIN,
 ) -> RequiredEvidence[NodeSubject]:
+    """Return the row for a field of the node's snapshot."""
     return RequiredEvidence(
         name=name,
         read_from=read_from,
@@ -271,6 +291,7 @@ _BY_TOOL = "the row of tool {} covers its value and the tool's answer"
 
 
 def _by_tool(name: str, tool: str) -> RequiredEvidence[NodeSubject]:
+    """Return the row for a field that the row of its tool covers."""
     return _row(name, tool, harmless=_BY_TOOL.format(tool))
 
 
@@ -344,7 +365,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row(
         "memlock_bytes",
         "the limit of locked memory",
-        # -1 is not a limit.
+        # -1 means that there is no limit.
         state=lambda node: _state(node.snapshot.memlock_bytes if node.snapshot.memlock_bytes != -1 else 0),
         needed=lambda node: bool(node.limits.memlock_bytes),
     ),
@@ -357,19 +378,19 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     ),
     _by_tool("clock_synchronized", "clock"),
 )
-"""Rows for fields of :class:`NodeSnapshot`."""
+"""Each field of :class:`NodeSnapshot` has a row."""
 
 _NOT_EVERYWHERE = "not every node has it, and a version that the SKU lists is missed where it is compared"
 _COMPARED: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.DEGRADED,
     EvidenceState.HUNG: Verdict.DEGRADED,
 }
-"""Verdicts for a missing version that is compared with other nodes. Like a different version, it degrades."""
+"""A missing version that is compared with other nodes has this verdict, the same as a different version."""
 _BOUND: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.UNPROVEN,
     EvidenceState.HUNG: Verdict.UNPROVEN,
 }
-"""Verdicts for a missing version that must equal the driver's."""
+"""A missing version that must equal the driver's has this verdict."""
 _HUNG_FAILS: Mapping[EvidenceState, Verdict] = {EvidenceState.HUNG: Verdict.FAIL}
 
 
@@ -404,7 +425,7 @@ def _tool(
 
 
 TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
-    _tool("nvidia_smi_xml", _SMI, "gpus_unknown", needed=_smi_fails, verdicts=_HUNG_FAILS),
+    _tool("nvidia_smi_xml", _SMI, "gpus_unknown", needed=_needs_smi, verdicts=_HUNG_FAILS),
     _tool(
         "nvlink_status",
         _LINK_STATUS,
@@ -457,7 +478,7 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         )
     ),
 )
-"""Rows for tools that the gatherer calls (``rackproof_facts``, subset ``health``)."""
+"""Each tool that the gatherer calls (``rackproof_facts``, subset ``health``) has a row."""
 
 
 # Evidence of a GPU.
@@ -497,6 +518,7 @@ def _is_reported(subject: GpuSubject, name: str) -> bool:
 
 
 def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
+    """Return whether the SKU requires a field of this GPU."""
     expected, reading = subject.node.expected, _READING_OF.get(name)
     if not expected.gpus or reading is None or not can_report(subject.gpu, reading):
         return False
@@ -508,6 +530,7 @@ def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
 
 
 def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float = 0) -> bool:
+    """Return whether a GPU is of a model, and has a driver, that must report a field."""
     driver = leading_number(subject.node.snapshot.versions.get("driver", ""))
     # A driver of unknown version must report everything that the newest reports.
     is_older = driver is not None and driver < since_driver
@@ -564,17 +587,12 @@ def _warm_state(value: Any) -> EvidenceState:
 
 
 def _counts_state(counts: Mapping[str, float]) -> EvidenceState:
+    """Return the state of numbers by name."""
     return _numbers_state(counts.values())
 
 
-def _lost_reasons(subject: GpuSubject) -> bool:
-    """Return whether last night's driver counted slowdowns and tonight's does not."""
-    before = subject.before.slowdown_s if subject.before else {}
-    return bool(before.keys() - subject.gpu.slowdown_s.keys())
-
-
 def _reads_links(subject: GpuSubject) -> bool:
-    # If the SKU gives a number of links, fewer links fail.
+    """Return whether links must be known. If the SKU gives a number of links, fewer links fail."""
     node = subject.node
     answered = tool_state(node.snapshot, "nvlink_status") is EvidenceState.THERE
     return answered and not node.expected.nvlinks and _is_reported(subject, "links")
@@ -587,16 +605,18 @@ def _lacks_speeds(subject: GpuSubject) -> bool:
 
 
 def _counts_link_errors(subject: GpuSubject) -> bool:
+    """Return whether a GPU with active links must have counters of errors."""
     answered = tool_state(subject.node.snapshot, "nvlink_errors") is EvidenceState.THERE
     return answered and any(subject.gpu.links.values())
 
 
 def _may_be_shared(subject: GpuSubject) -> bool:
-    # The driver shows no utilisation of a GPU that is divided (MIG).
+    """Return whether the utilisation must be known. The driver shows none of a GPU that is divided (MIG)."""
     return not subject.gpu.mig and _is_wanted(subject, "utilisation", ())
 
 
 def _always_of_gpu(subject: GpuSubject) -> bool:
+    """Return True, because every GPU needs the evidence."""
     return True
 
 
@@ -653,7 +673,7 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("errors", harmless=_EMPTY_IS_WELL),
     _gpu_row("unknown_values", harmless=_EMPTY_IS_WELL),
 )
-"""Rows for fields of :class:`GpuSnapshot`."""
+"""Each field of :class:`GpuSnapshot` has a row."""
 
 
 # Evidence of a port.
@@ -667,6 +687,7 @@ def _port_row(
     needed: Callable[[PortSubject], bool] = lambda port: True,
     harmless: str = "",
 ) -> RequiredEvidence[PortSubject]:
+    """Return the row for a field of a port."""
     return RequiredEvidence(
         name=name,
         read_from=f"{_SYSFS_PORT}, {read_from}",
@@ -695,4 +716,4 @@ PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("layer", "link_layer", harmless="no check reads it"),
     _port_row("counters", "counters", state=_counters_state),
 )
-"""Rows for fields of :class:`PortSnapshot`."""
+"""Each field of :class:`PortSnapshot` has a row."""

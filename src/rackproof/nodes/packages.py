@@ -1,4 +1,7 @@
-"""Find the packages of a node that differ from their pins."""
+"""Find the packages of a node that differ from their pins.
+
+Roles call :func:`lacking_packages` through the filter ``packages_lacking``.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Choose how a GPU and a network card share memory.
 
-One table has the methods and their conditions, which are NVIDIA's. They are in "Common Prerequisites" of
-the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF: open kernel module, branch 535, kernel 5.12, any
-network driver; nvidia-peermem: branch 470, MLNX_OFED or DOCA-OFED), and in the README of nv_peer_memory,
-whose module became part of the driver in branch 470.
+Role peer_memory calls this module through the filter ``peer_memory_choice``. One table has the methods
+and their conditions, which are NVIDIA's. They are in "Common Prerequisites" of the GPU Operator's
+chapter on GPUDirect RDMA (DMA-BUF: open kernel module, branch 535, kernel 5.12, any network driver;
+nvidia-peermem: branch 470, MLNX_OFED or DOCA-OFED), and in the README of nv_peer_memory, whose module
+became part of the driver in branch 470.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ OFED_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class TransferMethod:
-    """A method with its requirements. None and an empty set mean no requirement."""
+    """Describe a method with its requirements. None and an empty set mean no requirement."""
 
     method: str
     driver_from: int | None = None
@@ -43,7 +44,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class PeerMemoryNode:
-    """The facts of a node that determine the method. An empty driver means that none was found."""
+    """Hold the facts of a node that determine the method. An empty driver means that none was found."""
 
     kernel: str
     driver: str
@@ -109,7 +110,7 @@ def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
     """Return a node's network drivers, from its packages and the output of ofed_info."""
     if any(name.startswith("doca-ofed") for name in packages):
         return "doca"
-    # DOCA's own ofed_info prints OFED-internal; MLNX_OFED prints its name.
+    # DOCA's own ofed_info prints OFED-internal, and MLNX_OFED prints its name.
     if "MLNX_OFED" in reported:
         return "mlnx"
     return "doca" if "OFED-internal" in reported else "inbox"

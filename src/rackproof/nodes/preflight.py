@@ -1,6 +1,7 @@
 """Check a node before it is changed. No I/O.
 
-The fact ``rackproof_node`` is compared with expectations.
+Playbooks call :func:`preflight_remarks` through the filter of the same name. It compares the fact
+``rackproof_node`` with expectations, and returns the remarks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Remark:
-    """A difference from the expectations."""
+    """Describe a difference from the expectations. A ``fatal`` one stops the playbook for the node."""
 
     code: str
     what: str
@@ -79,6 +80,7 @@ def preflight_remarks(
 
 
 def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    """Yield a remark about another operating system than expected."""
     has = f"{node['os']['id']}-{node['os']['version_id']}"
     if expected.os and has not in expected.os:
         yield Remark(
@@ -91,6 +93,7 @@ def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    """Yield remarks about missing GPUs, memory and cores."""
     yield from _gpus(node, expected.gpus)
     memory = node["memory_bytes"] / GIB
     # Firmware and kernel reserve some memory for themselves.
@@ -113,6 +116,7 @@ def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _gpus(node: Mapping[str, Any], expected: int) -> Iterator[Remark]:
+    """Yield a remark about another number of GPUs than expected."""
     # Read the bus, because a node before provisioning has no driver.
     gpus = [device for device in node["pci"] if _is_gpu(device)]
     if expected and len(gpus) != expected:
@@ -127,10 +131,12 @@ def _gpus(node: Mapping[str, Any], expected: int) -> Iterator[Remark]:
 
 
 def _is_gpu(device: Mapping[str, str]) -> bool:
+    """Return whether a PCI device is an NVIDIA GPU."""
     return device["vendor"] == _NVIDIA and device["class"] in _GPU_CLASSES
 
 
 def _disks(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    """Yield remarks about file systems without enough free space."""
     for path, wanted in expected.disk_gib.items():
         space = node["space"].get(path) or {"error": "not gathered"}
         if "error" in space:
@@ -152,6 +158,7 @@ def _disks(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
+    """Yield remarks about the state of dpkg and about unattended upgrades."""
     half = node["dpkg_broken"]
     if half or node["dpkg_interrupted"]:
         yield Remark(
@@ -184,6 +191,7 @@ def _packages(node: Mapping[str, Any]) -> Iterator[Remark]:
 
 
 def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    """Yield remarks about another kernel or driver than pinned, and about a pending reboot."""
     # None of these is fatal, because provisioning corrects them.
     if expected.kernel and node["kernel"] != expected.kernel:
         yield Remark(
@@ -209,6 +217,7 @@ def _drift(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _pending_reboot(node: Mapping[str, Any]) -> Remark:
+    """Return the remark about a pending reboot, with the packages that require it."""
     # An installed kernel that is not running also waits for the reboot.
     pending = sorted(set(node["kernels"]) - {node["kernel"]})
     packages = ", ".join(sanitize(name) for name in [*node["reboot_required_by"], *pending])
@@ -234,6 +243,7 @@ def installed_driver(node: Mapping[str, Any]) -> str:
 
 
 def _names(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
+    """Yield a remark for each name that has no address."""
     for name in expected.names:
         if not node["names"].get(name):
             yield Remark(
@@ -246,6 +256,7 @@ def _names(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 
 def _clock(node: Mapping[str, Any], expected: Expected, answered_at: float) -> Iterator[Remark]:
+    """Yield remarks about a clock that is off or not synchronized."""
     clock = node["clock"]
     limit = expected.clock_offset_s
     if limit and clock["asked_at"]:

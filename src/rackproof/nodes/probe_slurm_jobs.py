@@ -1,10 +1,11 @@
 """Write the scripts of a night's measuring jobs, and run them on Slurm's host within limits.
 
-The jobs never use more than the allowed share of a partition. A job starts only if its maximum duration
-fits into the rest of the night's GPU-minutes. It contains its programs, so it needs no shared storage.
-Slurm allocates its nodes at once or refuses, and ends it in time. All jobs have the same name, so that
-an interrupted night leaves none behind. This module does not use ssh; a function sends the requests to
-Slurm's host.
+Job validate runs its probes with a :class:`JobRunner`, and job reimage the partner's half of a pair. The
+jobs never use more than the allowed share of a partition. A job starts only if its maximum duration fits
+into the rest of the night's GPU-minutes. It contains its programs, so it needs no shared storage. Slurm
+allocates its nodes at once or refuses, and ends it in time. All jobs have the same name, so that an
+interrupted night leaves none behind. This module does not use ssh. Its caller provides a function that
+runs commands on Slurm's host.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""Name of the night's jobs. It serves to find and end the jobs of an interrupted night."""
+"""All jobs of a night have this name, by which the jobs of an interrupted night are found and ended."""
 MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30
-"""Seconds that Slurm may take to allocate nodes that were idle a moment ago."""
+"""Slurm may take this many seconds to allocate nodes that were idle a moment ago."""
 _BEGIN_S = 20
-"""Seconds within which srun of a started job writes something."""
+"""srun of a started job writes something within this many seconds."""
 _GRACE_S = 60.0
 _POLL_S = 3.0
 _LARGEST = 4 << 20
@@ -42,12 +43,13 @@ _LOST_POLLS = 20
 _BUSY = re.compile(
     r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
 )
-"""Slurm refuses the nodes because they are in use. Any other refusal is a mistake, and proves nothing."""
+"""srun prints such a line if it refuses nodes that are in use. Any other refusal is a mistake, and proves
+nothing."""
 OUT_OF_TIME = (None, 124, 137)
-"""Exit statuses of a program that did not end or was ended."""
+"""A program that did not end, or that was ended, has one of these exit statuses."""
 
 Shell = Callable[[str], tuple[int, str, str]]
-"""A function that runs a command line on Slurm's host and returns exit status, output, errors."""
+"""A function that runs a command line on Slurm's host and returns exit status, output and error output."""
 
 
 class ProbeError(RackproofError):
@@ -149,7 +151,7 @@ SHARED_FILES = ("bytecode_cache.py", "common.py", "gpu_state.py", "samples.py")
 class ProbePlan:
     """Hold the plan of a night's measurements.
 
-    Args:
+    Attributes:
         minutes: The GPU-minutes that may be used. A node without a GPU counts as one GPU.
         share: The largest share of a partition to measure at once. At least one node may always be
             measured.
@@ -157,6 +159,7 @@ class ProbePlan:
         workloads: The folder with the programs.
         benchmarks: The folder with the definitions. Their rules define which metrics are judged.
         chosen: The names of :data:`PROBES` to run. ``fabric`` means the probes between nodes.
+        device: ``gpu``, or ``cpu`` to measure nodes without GPUs.
         node_limit_s: The number of seconds that a node's job may take.
         pair_limit_s: The number of seconds that a pair's job may take.
         srun: Additional options for srun, such as an account.
@@ -185,7 +188,7 @@ class ProbePlan:
 
 @dataclass(frozen=True)
 class Job:
-    """A set of nodes and the script that runs on them; ``gpus`` is the number per node."""
+    """Hold a set of nodes and the script that runs on them. ``gpus`` is the number per node."""
 
     nodes: tuple[str, ...]
     script: str
@@ -194,13 +197,13 @@ class Job:
 
     @property
     def minutes(self) -> float:
-        """Return the maximum GPU-minutes of the job: Slurm ends it later than requested, in whole minutes."""
+        """Return the maximum GPU-minutes of the job. Slurm counts whole minutes, and ends it later."""
         return (self.limit_s + _GRACE_S) / 60 * max(self.gpus, 1) * len(self.nodes)
 
 
 @dataclass(frozen=True)
 class Section:
-    """The output of one program of a job. ``status`` is None if it did not end."""
+    """Hold the output of one program of a job. ``status`` is None if it did not end."""
 
     name: str
     status: int | None
@@ -284,15 +287,18 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
 
 
 def _files_of(probes: Sequence[Probe]) -> list[str]:
+    """Return the names of the files that programs need."""
     return [name for one in probes for name in (one.program, *one.files)]
 
 
 def _rank_lines(nodes: Sequence[str]) -> list[str]:
+    """Return the lines of a script that set the node's rank from its name."""
     cases = [f"{shlex.quote(name)}) rank={number};;" for number, name in enumerate(nodes)]
     return ["case ${SLURMD_NODENAME:-} in", *cases, "esac"]
 
 
 def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> list[str]:
+    """Return the lines of a script that run one program. The first node marks its start and end."""
     words = [*(probe_arguments(probe, device) or ()), *(["--device", device] if probe.takes_device else [])]
     # A program that ends by itself gives a result. One that timeout ends gives none.
     words += ["--time-limit", str(max(10, limit_s - 20))]
@@ -305,7 +311,7 @@ def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> li
 
 
 def split_sections(text: str) -> tuple[Section, ...]:
-    """Return the output of each program of a job. Output that imitates the marks starts no section."""
+    """Return the output of each program of a job. A mark counts only at the start of a line."""
     sections: list[Section] = []
     name, lines = "", list[str]()
     for line in text.splitlines():
@@ -336,7 +342,11 @@ def _mark(line: str) -> tuple[str, str]:
 
 @dataclass
 class JobRunner:
-    """Run jobs through Slurm's host within the budget and the share, and count the use of both."""
+    """Run jobs through Slurm's host within the budget and the share, and count the use of both.
+
+    ``members`` is the number of nodes in each partition, and ``partitions`` has the partitions of each
+    node.
+    """
 
     shell: Shell
     plan: ProbePlan
@@ -415,6 +425,7 @@ class JobRunner:
                 done[index] = JobResult("lost", str(error))
 
     def _ask(self, command: str) -> str:
+        """Run a command on Slurm's host and return its output."""
         status, out, err = self.shell(command)
         if status != 0:
             raise ProbeError(f"Slurm's host: {sanitize(err or out, 300) or f'exit status {status}'}")
@@ -439,10 +450,12 @@ class JobRunner:
         return Counter(part for name in nodes for part in self.partitions.get(name, ()))
 
     def _allowed(self, partition: str) -> int:
-        # At least one, or a small partition would never be measured.
+        """Return how many nodes of a partition may be measured at once, which is at least one."""
+        # Otherwise, a small partition would never be measured.
         return max(1, int(self.plan.share * self.members.get(partition, 0) + 1e-9))
 
     def _why_left(self, job: Job) -> str:
+        """Return why a job never had room."""
         small = [
             part
             for part in {part for name in job.nodes for part in self.partitions.get(name, ())}
@@ -458,6 +471,7 @@ class JobRunner:
         return "the night's GPU-minutes are used up"
 
     def _start(self, job: Job) -> str:
+        """Start a job in the background on Slurm's host, and return its number."""
         self._number += 1
         number = f"{self._number:05d}"
         minutes = -(-job.limit_s // 60)
@@ -491,6 +505,7 @@ class JobRunner:
         return self._scripts[text]
 
     def _ended(self, mine: Iterable[str]) -> dict[str, JobResult]:
+        """Return the results of the jobs that have ended, by number."""
         place = shlex.quote(self._spool)
         # Send one request for all jobs, because each request needs a connection to Slurm's host.
         listed = self._ask(
@@ -528,6 +543,7 @@ class JobRunner:
         return result
 
     def _cancel(self, job: Job) -> None:
+        """Cancel the night's job on some nodes."""
         nodes = shlex.quote(",".join(job.nodes))
         # Without the user, root's scancel would end another user's job of that name.
         self.shell(f'scancel --name={JOB_NAME} --nodelist={nodes} --user="$(id -un)"')
@@ -553,6 +569,7 @@ def classify_exit(output: str, status: str, minutes: float) -> JobResult:
 
 
 def _end_of_output(text: str) -> str:
+    """Return the end of an output on one line."""
     joined = " | ".join(line.strip() for line in text.splitlines() if line.strip())
     return sanitize(joined[-300:], 300)
 

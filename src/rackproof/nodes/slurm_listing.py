@@ -1,7 +1,9 @@
 """Read the nodes of a Slurm cluster from slurm.conf, or from output of scontrol and sinfo. No I/O.
 
+``rackproof adopt`` reads the files, and calls :func:`read_slurm_listing` with their texts.
+
 Except for lines of sinfo, a statement begins with ``NodeName=``, ``PartitionName=``, ``SwitchName=`` or
-``SlurmctldHost``. ``scontrol show`` breaks a statement into several lines; in slurm.conf, a backslash
+``SlurmctldHost``. ``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash
 continues a line. The sources are the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and
 sinfo(1) of releases 21.08 to 25.05.
 """
@@ -20,7 +22,7 @@ from rackproof.core.text import sanitize
 MOST_NODES = 10_000
 """No inventory has more nodes. A longer list is a mistake, or hostile."""
 SINFO_FORMAT = "%N|%R|%G|%f"
-"""Fields of a line of ``sinfo --Node --noheader --format=…``. They are node, partition, generic
+"""A line of ``sinfo --Node --noheader --format=…`` has these fields, which are node, partition, generic
 resources and features."""
 
 _BEGIN = re.compile(
@@ -42,7 +44,7 @@ class SlurmListingError(RackproofError):
 class SlurmNode:
     """Describe a node as Slurm does. Unknown fields are empty.
 
-    Args:
+    Attributes:
         name: NodeName.
         address: NodeAddr, if it differs from the name.
         hostname: NodeHostname, if it differs from the name.
@@ -50,8 +52,8 @@ class SlurmNode:
         features: Its features.
         partitions: Its partitions.
         switch: Its leaf switch in the topology.
-        sizes: Those of CPUs, Sockets, CoresPerSocket, ThreadsPerCore and RealMemory (MB) that Slurm
-            states.
+        sizes: The values of CPUs, Sockets, CoresPerSocket, ThreadsPerCore and RealMemory (MB) that Slurm
+            states, by the keys of :data:`_SIZES`.
     """
 
     name: str
@@ -113,7 +115,7 @@ def _statements(text: str) -> Iterator[str]:
 
 
 class _Reader:
-    """Collects nodes, partitions and switches of statements in any order."""
+    """Collect nodes, partitions and switches from statements in any order."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -142,6 +144,7 @@ class _Reader:
             self._read_named(kind, {**self._defaults[kind], **pairs})
 
     def _read_named(self, kind: str, pairs: Mapping[str, str]) -> None:
+        """Read a statement about nodes or a partition that it names."""
         if kind == "partitionname":
             nodes = pairs.get("nodes", "")
             hosts = ["ALL"] if nodes.upper() == "ALL" else self._hosts(nodes)
@@ -165,6 +168,7 @@ class _Reader:
             self._partitions.setdefault(partition.rstrip("*"), []).append(node)
 
     def _keep(self, name: str, about: Mapping[str, str]) -> None:
+        """Add facts of a node. The first value of each is used."""
         if len(self._nodes) >= MOST_NODES and name not in self._nodes:
             raise SlurmListingError(f"{self._place} lists more than {MOST_NODES:,} nodes")
         known = self._nodes.setdefault(name, {})
@@ -173,6 +177,7 @@ class _Reader:
                 known.setdefault(key, value)
 
     def _hosts(self, text: str) -> tuple[str, ...]:
+        """Return the hosts in a list, or none if Slurm writes a word for an empty list."""
         if text.lower() in _EMPTY:
             return ()
         if problem := hostlist_problem(text, MOST_NODES):
@@ -213,6 +218,7 @@ class _Reader:
         )
 
     def _node(self, name: str, about: Mapping[str, str], partitions: Iterable[str]) -> SlurmNode:
+        """Return a node from all facts about it."""
         address, hostname = about.get("nodeaddr", ""), about.get("nodehostname", "")
         features = about.get("activefeatures") or about.get("availablefeatures") or about.get("feature") or ""
         mine = [*_split(about.get("partitions", "")), *partitions]
@@ -238,27 +244,28 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
 
 
 def _sizes(about: Mapping[str, str]) -> dict[str, int]:
+    """Return the sizes of a node that Slurm states."""
     stated = {
         key: next((about[name] for name in names if name in about), "") for key, names in _SIZES.items()
     }
     sizes = {key: int(text) for key, text in stated.items() if re.fullmatch(r"[0-9]{1,9}", text)}
     parts = [sizes.get(key) for key in ("sockets", "cores_per_socket", "threads")]
     if "cpus" not in sizes and all(parts):
-        # As slurmctld does.
+        # slurmctld computes the number in this way, too.
         sizes["cpus"] = math.prod(part or 0 for part in parts)
     return sizes
 
 
 def _split(text: str) -> list[str]:
-    # sinfo marks the default partition by a star.
+    """Return the words of a list. sinfo marks the default partition by a star, which is left out."""
     return [part.rstrip("*") for part in text.split(",") if part.lower() not in _EMPTY]
 
 
 def read_gres(text: str) -> dict[str, int]:
     """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``. No I/O.
 
-    ``gpu:8`` has the type "". CfgTRES has the number of all GPUs in addition to those of each type; then
-    only the types are returned.
+    ``gpu:8`` has the type "". CfgTRES has the number of all GPUs in addition to those of each type. In that
+    case, only the types are returned.
     """
     found: dict[str, int] = {}
     for kind, count in _GPUS.findall(re.sub(r"\([^)]*\)|:no_consume", "", text)):

@@ -1,6 +1,7 @@
 """Check whether Slurm of one release works with a controller of another.
 
-Source: https://slurm.schedmd.com/upgrades.html, section "Compatibility Window".
+Role slurm calls :func:`incompatibility` through the filter ``slurm_misfit``. The rule is that of
+https://slurm.schedmd.com/upgrades.html, section "Compatibility Window".
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read a node's state from Slurm, and the partitions. No I/O.
 
-The forms are those of releases 21.08 to 25.05: ``DOWN*+DRAIN``, ``DOWN+DRAIN+NOT_RESPONDING``,
-``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states.
+All jobs that drain nodes read the partitions and the owner of a drain here, and job validate calls
+:func:`check_slurm_state`. The forms are those of releases 21.08 to 25.05: ``DOWN*+DRAIN``,
+``DOWN+DRAIN+NOT_RESPONDING``, ``IDLE+DRAIN+INVALID_REG``, and the symbols at the end of sinfo's states.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ _FAILED = {
     "INVAL": "it registered with other values than slurm.conf has",
     "INVALID_REG": "it registered with other values than slurm.conf has",
 }
-"""States in which Slurm considers a node broken. The most informative is first."""
+"""Slurm considers a node in one of these states broken. The most informative state is first."""
 _BASES = frozenset(
     (
         *("IDLE", "ALLOCATED", "ALLOC", "MIXED", "MIX", "COMPLETING", "COMP", "PLANNED", "PLND"),
         *("RESERVED", "RESV", "RES", "MAINT", "MAINTENANCE", "BLOCKED", "PERFCTRS", "NPC"),
     )
 )
-"""States of a node that accepts work, or would without a reservation, as scontrol and sinfo write them."""
+"""A node in one of these states accepts work, or would without a reservation. scontrol and sinfo write some
+of them differently."""
 _SERVING = _BASES | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL", "RUN_EPILOG", "UNDRAIN", "RESUME"}
-"""These states, and flags without a meaning of their own."""
+"""These are the same states, and flags that do not change whether a node accepts work."""
 _DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))
 _REASONS_OF_SLURM = (
     *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Low ", "gres/", "Duplicate "),
@@ -65,9 +67,9 @@ _REASONS_OF_SLURM = (
         "Reboot ",
     ),
 )
-"""Prefixes of reasons that Slurm or one of its checks writes, as opposed to a person."""
+"""Slurm or one of its checks, and no person, writes reasons with these prefixes."""
 _OWN_REASONS = ("rackproof-night:", "rackproof-reimage:")
-"""Prefixes of the drains by jobs that prove the node before they resume it."""
+"""The jobs that prove a node before they resume it drain with these prefixes."""
 _OWNERS = {
     "rackproof-night:": "a night of Rackproof",
     "rackproof-reimage:": "reimage.yml",
@@ -122,6 +124,7 @@ def check_slurm_state(
 def _state_findings(
     node: str, words: Sequence[str], shown: str, reason: str, set_by: str
 ) -> Iterator[HealthFinding]:
+    """Yield the findings on a node with these state words."""
     failed = [word for word in _FAILED if word in words]
     ordinary = {*_FAILED, *_SERVING, *_DRAINED}
     if failed:
@@ -134,6 +137,7 @@ def _state_findings(
 
 
 def _broken(node: str, shown: str, failed: Sequence[str]) -> HealthFinding:
+    """Return the finding on a node that Slurm considers broken."""
     evidence, verdict = f"{shown}: {_FAILED[failed[0]]}", Verdict.FAIL
     # After a lost answer, Slurm waits for SlurmdTimeout. Then the node is DOWN.
     if _NO_RESPONSE.issuperset(failed):
@@ -143,6 +147,7 @@ def _broken(node: str, shown: str, failed: Sequence[str]) -> HealthFinding:
 
 
 def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFinding]:
+    """Yield the finding on a drain, unless the drain is Rackproof's own."""
     if reason.startswith(_OWN_REASONS):
         return
     if set_by.startswith("slurm@") or reason.startswith(_REASONS_OF_SLURM):
@@ -161,6 +166,7 @@ def missing_state(node: str, why: str) -> HealthFinding:
 
 
 def _finding(node: str, code: str, verdict: Verdict, action: Action, evidence: str) -> HealthFinding:
+    """Return a finding. Slurm's view is only a hint about the node."""
     return HealthFinding(
         node=node, code=code, verdict=verdict, action=action, confidence="hint", evidence=evidence
     )

@@ -1,11 +1,11 @@
 """Turn the data gathered on a node into a snapshot, which is its state in one night. No I/O.
 
-Nights compare the snapshot with the next one. The gathered data is a mapping with three parts, each of
-which may be absent:
+Job validate calls :func:`build_snapshot` with a node's answer, and stores the result. Nights compare the
+snapshot with the next one. The gathered data is a mapping with three parts, each of which may be absent:
 
 ``facts``   the result of ``rackproof_facts``, subset ``record``;
-``node``    ``container``, ``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``);
-``health``  facts that the modules above do not gather:
+``node``    ``container``, ``root``, ``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``);
+``health``  facts that the other two parts do not have:
 
     ``epoch``     the time of gathering, in seconds since 1970;
     ``since``     the time at which the log begins;
@@ -17,7 +17,8 @@ which may be absent:
                   absent if it has no levels),
                   ``nvlink_status`` (``nvidia-smi nvlink -s``), ``nvlink_errors`` (``nvidia-smi nvlink -e``),
                   ``failed_units`` (``systemctl list-units --failed --plain --no-legend``), ``units``
-                  (``systemctl show``, an empty line between two units), ``clock`` (``timedatectl show``);
+                  (``systemctl show``, an empty line between two units), ``clock`` (``timedatectl show``),
+                  ``slurm_controller`` (``scontrol ping``), ``slurmd_status`` (``scontrol show slurmd``);
     ``hca``       for each port of each device, ``state``, ``phys_state``, ``rate``, ``link_layer`` (texts of
                   /sys/class/infiniband/DEVICE/ports/PORT) and ``counters`` (numbers by name);
     ``pci``       for each address of a network card, ``current_link_speed``, ``max_link_speed``,
@@ -82,11 +83,11 @@ _MOMENT = re.compile(r"\[\s*\d{1,12}\.\d{1,9}\]|\d{9,12}(?:\.\d{1,9})? ")
 MOST_CARDS = 64
 MOST_GONE = 64
 MOST_LINKS = 64
-"""Largest number of NVLinks of a GPU to read. Real GPUs have at most a third of it."""
+"""At most this many NVLinks of a GPU are read. Real GPUs have less than a third of this number."""
 MOST_UNLISTED = 8
-"""Largest number of unlisted GPUs to show."""
+"""At most this many unlisted GPUs, unknown values and remarks are stored."""
 MOST_LINES = 100_000
-"""Limit for the data of a damaged or hostile node."""
+"""At most this many lines of an answer are read, because a damaged or hostile node may send any number."""
 
 
 class GpuSnapshot(Record):
@@ -163,13 +164,13 @@ class GpuSnapshot(Record):
 
     @property
     def place(self) -> str:
-        """Return the GPU's index, bus and module."""
+        """Return the GPU's index, bus address and module."""
         module = f", module {self.module}" if self.module else ""
         return f"GPU {self.index}, {self.bus_id}{module}"
 
 
 class PortSnapshot(Record):
-    """A port of a network card; ``rate_gbps`` is its signalling rate, or None if unknown.
+    """Describe a port of a network card. ``rate_gbps`` is its signalling rate, or None if unknown.
 
     ``usual_gbps`` is the highest rate ever observed on the port.
     """
@@ -187,9 +188,9 @@ class PortSnapshot(Record):
 class NodeSnapshot(Record):
     """Describe the state of a node in one night.
 
-    ``answered`` lists the tools that answered. The others have a status. ``reboots`` counts the reboots
-    because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in an earlier night.
-    A part stays missing until it is back.
+    ``tools`` has the status of each tool's answer, and ``seconds`` the time that it took. ``reboots``
+    counts the reboots because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in
+    an earlier night, and stay missing until they are back.
     """
 
     node: str
@@ -370,22 +371,26 @@ def build_snapshot(
 
 
 def _boot_time(health: Mapping[str, Any], epoch: float | None) -> float | None:
+    """Return the time of the boot, or None if it is unknown or impossible."""
     booted = as_float(health.get("booted"))
     # A boot in the future would resolve every fault.
     return booted if booted and epoch is not None and booted <= epoch else None
 
 
 def _boot_id(facts: Mapping[str, Any], node: Mapping[str, Any]) -> str:
+    """Return the id of the boot, from the first part that has it."""
     return sanitize(facts.get("boot_id") or node.get("boot_id") or "", 60)
 
 
 def _uuids_by_bus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> dict[str, str]:
+    """Return the UUIDs of GPUs by their address on the bus, for the XIDs of the kernel log."""
     return {normalize_bus_id(gpu.bus_id): gpu.uuid for gpu in _known_gpus(gpus, previous)}
 
 
 def _cut_names(
     log_is_cut: bool, whole: bool, gpus: tuple[GpuSnapshot, ...], cards: Mapping[str, Any]
 ) -> set[str]:
+    """Return the names of answers that this module found to be incomplete."""
     cut = {
         "kernel_log": log_is_cut,
         "rackproof_facts": not whole,
@@ -396,6 +401,7 @@ def _cut_names(
 
 
 def _truncated_tools(tools: Mapping[str, Any], overflowed: set[str]) -> tuple[str, ...]:
+    """Return the names of all incomplete answers."""
     names = overflowed | {tool for tool in tools if mapping_at(tools, tool).get("truncated")}
     return tuple(sanitize(tool, 60) for tool in sorted(names)[:MOST_GONE])
 
@@ -449,6 +455,7 @@ def _with_usual_rates(
 def _read_gpus(
     tools: Mapping[str, Any], speeds: Mapping[str, dict[str, float]], errors: Mapping[str, dict[str, int]]
 ) -> tuple[GpuSnapshot, ...]:
+    """Return the GPUs that nvidia-smi lists, or none if its answer is no XML."""
     try:
         gpus = read_gpu_texts(stdout_of(tools, "nvidia_smi_xml").encode("utf-8", "replace"))
     except ValueError:
@@ -462,16 +469,17 @@ def _read_gpus(
 
 
 def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple[str, ...]:
+    """Return the GPUs that only the answers about NVLinks name."""
     listed = {gpu.uuid for gpu in gpus}
     # Without a list, nothing can be compared. Another finding reports that.
     return tuple(sorted(with_links - listed)[:MOST_UNLISTED]) if listed else ()
 
 
 _INFOROM_STATUS = 14
-"""Exit status of nvidia-smi if its answer is complete but it warns of a corrupted infoROM."""
+"""nvidia-smi ends with this status if its answer is complete but it warns of a corrupted infoROM."""
 _END_OF_XML = "</nvidia_smi_log>"
 _SMI_TOOLS = ("nvidia_smi", "nvlink_")
-"""Prefixes of tools that call nvidia-smi."""
+"""The tools with these prefixes call nvidia-smi."""
 
 
 def _without_texts_failed(tools: Mapping[str, Any]) -> dict[str, Any]:
@@ -519,6 +527,7 @@ _JOURNAL_LOST = re.compile(r"(?i)ignoring (?:journal )?file|corrupt|is truncated
 
 
 def _attached_gpus(xml: str) -> int | None:
+    """Return the number of GPUs that the driver counts, or None if unknown."""
     found = _ATTACHED.search(xml)
     return int(found[1]) if found else None
 
@@ -630,6 +639,7 @@ def _active_throttles(text: Callable[[str], str]) -> tuple[str, ...] | None:
 
 
 def _throttle_state(text: Callable[[str], str], reason: str) -> bool | None:
+    """Return whether clocks are reduced for a reason, or None if unknown."""
     # Before driver 535, the field was called "throttle". Now it is called "event".
     for word in ("event", "throttle"):
         state = _flag(text, f"clocks_{word}_reasons/clocks_{word}_reason_{reason}", "Active", "Not Active")
@@ -672,7 +682,7 @@ _ERROR_PATHS = (
     "gpu_power_readings/current_power_limit",
     "performance_state",
 )
-"""Paths at which a faulty GPU shows an error text."""
+"""A faulty GPU shows an error text at these paths."""
 _ERROR = re.compile(r"(?i)\berr!|unknown error|requires reset|is lost|timed? ?out|insufficient")
 
 _THROTTLES = (
@@ -699,7 +709,7 @@ def _nvlink_speeds(text: str) -> dict[str, dict[str, float]]:
             # Do not add the links to the previous GPU.
             speeds = {}
         elif len(speeds) < MOST_LINKS and (link := _LINK.match(line)):
-            # "Link 0: 50 GB/s" is up; "<inactive>" and 0 are not.
+            # "Link 0: 50 GB/s" is up. "<inactive>" and 0 are not.
             speed = leading_number(link[2]) if link[2].endswith("GB/s") else None
             # If a link is listed twice, the worse value counts.
             speeds[link[1]] = min(max(speed or 0.0, 0.0), speeds.get(link[1], inf))
@@ -775,6 +785,7 @@ def _has_rebooted(boot_id: str, previous: NodeSnapshot) -> bool:
 
 
 def _awaits_action(event: XidEvent, recovered: Collection[str]) -> bool:
+    """Return whether an XID still needs its reset, reboot or isolation."""
     if event.action == "reset" and event.uuid in recovered:
         return False
     return event.action in ("reset", "reboot", "isolate") and not resolved_by_boot(event)
@@ -805,6 +816,7 @@ def reboot_counter_key(event: XidEvent) -> str:
 def _versions(
     known: Mapping[str, str], gpus: tuple[GpuSnapshot, ...], modules: Mapping[str, Any]
 ) -> dict[str, str]:
+    """Return the versions that nights compare, by component."""
     versions = {name: known[name] for name in _VERSIONS if known.get(name)}
     versions |= {name: value for name, value in known.items() if name.startswith(("bios", "infiniband."))}
     # If a node's GPUs have several versions, the text combines them, and differs from other nodes.
@@ -821,6 +833,7 @@ def _module_versions(modules: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tool_statuses(tools: Mapping[str, Any]) -> dict[str, str]:
+    """Return the status of each tool's answer."""
     return {
         sanitize(tool, 60): sanitize(mapping_at(tools, tool).get("status") or "", 20)
         for tool in sorted(tools)
@@ -828,6 +841,7 @@ def _tool_statuses(tools: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tool_seconds(tools: Mapping[str, Any]) -> dict[str, float]:
+    """Return how many seconds each tool took."""
     seconds = {}
     for tool in sorted(tools):
         taken_s = as_float(mapping_at(tools, tool).get("seconds"))
@@ -842,6 +856,7 @@ def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict
 
 
 def _read_links(devices: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the PCIe links of network cards, by address."""
     return {
         sanitize(address, 40): {key: sanitize(value, 60) for key, value in list(link.items())[:10]}
         for address, link in devices.items()
@@ -850,6 +865,7 @@ def _read_links(devices: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _read_ports(devices: Mapping[str, Any]) -> tuple[PortSnapshot, ...]:
+    """Return the ports of network cards."""
     ports = []
     for device in sorted(devices)[:MOST_CARDS]:
         for port, values in sorted(mapping_at(devices, device).items()):
@@ -862,13 +878,14 @@ _PORT_TEXTS = ("state", "phys_state", "rate", "link_layer")
 
 
 def _read_port(device: str, port: str, values: Mapping[str, Any]) -> PortSnapshot:
+    """Return a port from the texts of /sys."""
     counters = mapping_at(values, "counters")
     # A value that is not text shows that the port was not read from /sys. Its state is unknown.
     is_text = all(isinstance(values.get(name), str | None) for name in _PORT_TEXTS)
     return PortSnapshot(
         device=sanitize(device, 60),
         port=sanitize(port, 10),
-        # "4: ACTIVE" and "5: LinkUp" in /sys.
+        # /sys has "4: ACTIVE" and "5: LinkUp".
         state=sanitize(str(values.get("state") or "").rpartition(":")[2], 40).lower() if is_text else "",
         physical=sanitize(str(values.get("phys_state") or "").rpartition(":")[2], 40).lower(),
         rate_gbps=leading_number(str(values.get("rate") or "")),
@@ -882,6 +899,7 @@ def _read_port(device: str, port: str, values: Mapping[str, Any]) -> PortSnapsho
 
 
 def _ports_of_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ports that the facts have, for answers without the part ``health``."""
     devices = mapping_at(facts, "infiniband")
     return {name: mapping_at(mapping_at(devices, name), "ports") for name in devices}
 
@@ -925,14 +943,14 @@ def _error_lines(tools: Mapping[str, Any], health: Mapping[str, Any], uptime: st
 
 
 _START_S = 10.0
-"""Time after the start of a kernel within which its first message is logged."""
+"""A kernel logs its first message within this time after its start."""
 
 
 def _is_wrapped(log: str, health: Mapping[str, Any], uptime: str) -> bool:
     """Return whether the kernel's ring buffer has lost messages since the last snapshot or the boot."""
     first = _first_moment(log)
     if first is None or not (stamp := _DMESG.match(first)):
-        return False  # a journal's line, or no line, which is not a log
+        return False  # It is a journal's line, or there is no log.
     since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))
     uptime_s = leading_number(uptime)
     begin_s = since - (epoch - uptime_s) if since and epoch is not None and uptime_s is not None else 0.0
@@ -977,6 +995,7 @@ def _clock_offset(clock: Mapping[str, Any]) -> float | None:
 
 
 def _read_mounts(mountinfo: str) -> tuple[str, ...] | None:
+    """Return the paths of all mounts, or None if unknown."""
     fields = (line.split() for line in mountinfo.splitlines())
     escaped = {field[4] for field in fields if len(field) > 5}
     return tuple(sorted(sanitize(_unescape(path), 300) for path in escaped)) if escaped else None
@@ -1008,7 +1027,7 @@ _TABLE_LEAVES_OUT = frozenset(
         ),
     )
 )
-"""File systems that the kernel mounts. A node with containers has thousands of such mounts."""
+"""The kernel mounts these file systems. A node with containers has thousands of such mounts."""
 MOST_MOUNTS = 2000
 
 
@@ -1069,6 +1088,7 @@ def _slurm_name(tools: Mapping[str, Any]) -> str | None:
 
 
 def _service_state(unit: Mapping[str, str]) -> str:
+    """Return the state of a unit, as :attr:`NodeSnapshot.services` has it."""
     loaded, active = unit.get("LoadState", ""), unit.get("ActiveState", "")
     if active == "active":
         return active

@@ -70,7 +70,7 @@ def render(
 
         if len(runs) == 1:
             return dump_run(runs[0])
-        # Each record in the form of its own run.json, so that NaN and times are written in only one way.
+        # Each record has the form of its own run.json, so that NaN and times are written in only one way.
         return b"[\n" + b",\n".join(dump_run(run).rstrip() for run in runs) + b"\n]\n"
     raise ValueError(f"no report format {form!r}; there are {', '.join(FORMATS)}")
 
@@ -122,7 +122,7 @@ def write_plan_reports(
     """Write the reports on several runs, with overall verdict, all runs, sweep table and curves.
 
     Args:
-        runs: The runs in the plan's order; there may be one or none.
+        runs: The runs in the plan's order. There may be one or none.
         folder: The folder, which is created if it does not exist.
         title: The heading.
         link: A function that returns the relative link from this page to a run's own.

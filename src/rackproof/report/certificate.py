@@ -1,4 +1,7 @@
-"""Write the page of a certificate without its JSON and its signature, which are added later."""
+"""Write the page of a certificate without its JSON and its signature, which are added later.
+
+``rackproof evidence make`` calls :func:`certificate_shell`.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +61,17 @@ def unmeasured_requirements(certificate: Certificate) -> list[Requirement]:
 
 
 def _text(value: object, limit: int = 400) -> Cell:
+    """Return a cell of sanitized text."""
     return Cell(sanitize(value, limit))
 
 
 def _code(value: object, limit: int = 200) -> Cell:
+    """Return a cell of sanitized text in a fixed-width font."""
     return Cell(sanitize(value, limit), "code")
 
 
 def _answer_table(certificate: Certificate) -> Table:
+    """Return the table of answers to the requirements that are measured."""
     answers = {one.id: one for one in certificate.answers}
     rows = [
         (
@@ -108,6 +114,7 @@ def _unmeasured_tables(certificate: Certificate) -> list[Table]:
 
 
 def _hardware_table(certificate: Certificate) -> Table:
+    """Return the table of the certified nodes' hardware."""
     rows = [
         (
             _text(node.name),
@@ -128,6 +135,7 @@ def _hardware_table(certificate: Certificate) -> Table:
 
 
 def _piece_table(certificate: Certificate) -> Table:
+    """Return the table of runs and nights that serve as evidence."""
     rows = [
         (
             verdict_cell(piece.verdict),
@@ -150,6 +158,7 @@ def _finding_texts(piece: EvidencePiece) -> list[str]:
 
 
 def _judgement_table(certificate: Certificate) -> Table:
+    """Return the table of judged measurements."""
     rows = [
         (
             verdict_cell(one.verdict),
@@ -166,6 +175,7 @@ def _judgement_table(certificate: Certificate) -> Table:
 
 
 def _file_table(certificate: Certificate) -> Table:
+    """Return the table of the files behind the evidence."""
     rows = [
         (_code(file.path, 300), _code(file.sha256), Cell(size(file.size_bytes), "number"))
         for piece in certificate.evidence

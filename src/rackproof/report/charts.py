@@ -1,4 +1,8 @@
-"""Draw charts as inline SVG, of a run's curves, its sweeps over message size, and a plan's matrix.
+"""Draw charts as inline SVG.
+
+The pages of runs show a run's curves and its sweeps over message size, pages of plans the sweep of a
+matrix, and pages of comparisons the ratios. Pages of nights build their own :class:`Chart`. The
+functions ``*_charts`` return the data, and :func:`draw` and :func:`draw_ratios` return the SVG.
 
 Matplotlib draws, and its output is then adapted to a page. Colours become variables of the style sheet,
 so that dark mode and print follow the page. Ids become unique, and a title and description are added.
@@ -99,7 +103,7 @@ RatioLine = tuple[str, tuple[RatioPoint, ...]]
 
 @dataclass(frozen=True)
 class Ratios:
-    """A chart of ratios to 1, one row per label."""
+    """Describe a chart of ratios to 1, one row per label."""
 
     title: str
     x_label: str
@@ -121,6 +125,7 @@ class Drawn:
 
 
 def _number(value: float) -> bool:
+    """Return whether a value can be drawn."""
     return math.isfinite(value) and abs(value) <= _LARGEST
 
 
@@ -131,7 +136,7 @@ def thin(line: Line, points: int = MAX_POINTS) -> Line:
     """
     if len(line.x) <= points:
         return line
-    # Each bucket contributes two points, its lowest and its highest.
+    # Each bucket contributes its lowest and its highest point, and its first gap.
     buckets = max(points // 2, 1)
     keep = {0, len(line.x) - 1}
     for bucket in range(buckets):
@@ -164,6 +169,7 @@ def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
 
 
 def _order(name: str) -> tuple[int, str]:
+    """Return the sort key of a curve by its name."""
     low = name.lower()
     # GPU samples come after the throughput that they explain.
     needles = (
@@ -177,7 +183,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _level(judgements: Iterable[Judgement], name: str, unit: str) -> tuple[float | None, str]:
-    """Return the bound against which a curve's metric was judged, if there is a single one."""
+    """Return the first bound against which a curve's metric was judged, and its text."""
     for judgement in judgements:
         reference = judgement.reference
         if judgement.metric != name or reference is None or reference.unit not in ("", unit):
@@ -225,6 +231,7 @@ def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
 
 
 def _curve_chart(run: Run, name: str, unit: str, x_unit: str, curves: Sequence[Line]) -> Chart:
+    """Return the chart of one metric over time or steps."""
     lines, notes = _bounded(curves)
     level, level_label = _level(run.judgements, name, unit)
     title = f"{words(name)} over {'time' if x_unit == 's' else sanitize(x_unit, 40)}"
@@ -286,7 +293,7 @@ def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, flo
 
 
 def _message_size(labels: Mapping[str, str]) -> float | None:
-    """Return the message size among labels; 0 cannot be shown on a logarithmic axis."""
+    """Return the message size among labels, or None. A logarithmic axis cannot show 0."""
     text = labels.get(SIZE_LABEL, "")
     # isdigit() alone accepts superscripts and digits of other scripts, which int() may refuse.
     if not (text.isascii() and text.isdigit() and len(text) < 18):
@@ -295,6 +302,7 @@ def _message_size(labels: Mapping[str, str]) -> float | None:
 
 
 def _line_of_points(label: str, points: Mapping[float, float]) -> Line:
+    """Return a curve through points in ascending order."""
     places = tuple(sorted(points))
     return Line(label, places, tuple(points[x] for x in places))
 
@@ -302,8 +310,9 @@ def _line_of_points(label: str, points: Mapping[float, float]) -> Line:
 def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     """Return the curves of a sweep.
 
-    They show throughput and accuracy over batch size, with one line per number of GPUs. Repeats of one
-    point are averaged. A run without the metric leaves a gap, not a zero.
+    They show throughput and accuracy over batch size, with one line for each combination of the other
+    parameters, such as the number of GPUs. Repeats of one point are averaged. A run without the metric adds
+    no point.
     """
     charts: list[Chart] = []
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
@@ -315,6 +324,7 @@ def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
 
 
 def _sweep_charts_of(benchmark: str, points: Sequence[Run]) -> Iterator[Chart]:
+    """Yield the charts of throughput and accuracy of one benchmark's sweep."""
     metrics = (
         ("Throughput", ("samples_per_second", "images_per_second")),
         ("Validation accuracy", ("eval_accuracy", "best_accuracy")),
@@ -328,6 +338,7 @@ def _sweep_charts_of(benchmark: str, points: Sequence[Run]) -> Iterator[Chart]:
 
 
 def _sweep_chart(title: str, y_label: str, lines: Sequence[Line]) -> Chart:
+    """Return the chart of one metric over the batch size."""
     kept, notes = _bounded(lines)
     return Chart(
         title=title,
@@ -363,11 +374,13 @@ def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line
 
 
 def _gpus(run: Run) -> int:
+    """Return the number of GPUs of a run, or 0."""
     raw = run.parameters.get("gpus")
     return raw if isinstance(raw, int) else 0
 
 
 def _batch(run: Run) -> float | None:
+    """Return the batch size of a run, or None if it cannot be drawn."""
     raw = run.parameters.get("batch_size")
     # A logarithmic axis cannot show 0 or values that overflow it.
     return float(raw) if isinstance(raw, int | float) and 0 < raw < _LARGEST else None
@@ -381,6 +394,7 @@ def _varying(runs: Sequence[Run]) -> frozenset[str]:
 
 
 def _line_label(run: Run, varying: frozenset[str]) -> str:
+    """Return the label of a run's line, from the parameters that differ between the runs."""
     parts: list[str] = []
     for name, value in run.parameters.items():
         if name == "gpus" and name in varying:
@@ -449,7 +463,7 @@ def _legend(chart: Chart) -> tuple[tuple[int, str], ...]:
 @contextmanager
 def _drawing() -> Iterator[None]:
     """Apply our settings of matplotlib instead of a user's matplotlibrc, and suppress its messages."""
-    # Its messages on font caches and folders are irrelevant to the reader of a report.
+    # Matplotlib's messages on font caches and folders do not concern the reader of a report.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
 
@@ -483,12 +497,14 @@ def _empty_figure(
 
 
 def _svg_bytes(figure: Any) -> bytes:
+    """Return a figure as SVG. The same figure gives the same bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     return buffer.getvalue()
 
 
 def _plot_lines(axes: Any, chart: Chart) -> None:
+    """Draw the curves of a chart, with a gap for each missing value."""
     for index, line in enumerate(chart.lines):
         # NaN breaks a line, so that a gap is visible. Infinity would stretch the axis.
         heights = [value if _number(value) else math.nan for value in line.y]
@@ -577,6 +593,7 @@ def draw_ratios(chart: Ratios, ident: str) -> Drawn:
 
 
 def _plot_ratios(axes: Any, index: int, points: Iterable[RatioPoint], shift: float) -> None:
+    """Draw the ratios of one system, each with its interval."""
     colour = _LINES[index]
     for row, (value, low, high) in enumerate(points):
         if value is None or not _number(value):
@@ -642,6 +659,7 @@ def _fit_attributes(element: ElementTree.Element, ident: str) -> None:
 
 
 def _style(style: str, ident: str) -> str:
+    """Return a style with the page's colours, ids and font."""
     style = re.sub(r"#01fe[01][0-9a-f]", lambda match: _VARIABLES.get(match[0], match[0]), style)
     style = style.replace("url(#", f"url(#{ident}-")
     # Matplotlib names the font that it used for measuring. The reader may not have it.

@@ -1,6 +1,8 @@
 """Write a comparison of systems as HTML page, Markdown and terminal text.
 
-Only the page has charts, and the terminal leaves out the single runs and the columns of differences.
+``rackproof compare`` calls this module, and so does task ``report`` of bench.yml if a plan has several
+systems. Only the page has charts. The terminal leaves out the list of single runs, and the columns of
+:data:`_PAGE_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from rackproof.report.terminal import text_table
 from rackproof.report.view import Cell, Table
 from rackproof.store.run_folder import write_file
 
-FORMS = ("text", "html", "md")
 _HEADINGS: tuple[tuple[Kind, str], ...] = (
     ("throughput", "Training throughput (higher is better)"),
     ("minutes", "Minutes to solution (lower is better)"),
@@ -30,7 +31,7 @@ _HEADINGS: tuple[tuple[Kind, str], ...] = (
 )
 _MOST_IN_TITLE = 3
 _MOST_WITH_COLUMNS = 2
-"""So many systems have columns of their own for the ratio."""
+"""With at most this many systems, the ratio has columns of its own."""
 _FAIRER = (
     "Throughput is the fairer measure: how many epochs a run needs depends on its seed, so the epochs to "
     "target stand beside the minutes."
@@ -82,6 +83,7 @@ def remarks(comparison: SystemComparison) -> tuple[str, ...]:
 
 
 def _benchmark(row: ComparedMetric) -> Cell:
+    """Return the cell with the name of a row's benchmark and its point."""
     name = sanitize(row.benchmark, 80)
     if row.kind == "other":
         name += f" {view.words(row.metric)}"
@@ -101,6 +103,7 @@ def _value(cell: Value) -> Cell:
 
 
 def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
+    """Return the cells with a ratio, its interval and the conclusion."""
     interval = "none"
     if ratio.low is not None and ratio.high is not None:
         interval = f"{number(ratio.low)} to {number(ratio.high)}"
@@ -112,7 +115,7 @@ def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
     )
 
 
-def two_columns(comparison: SystemComparison, kind: Kind) -> Table:
+def means_table(comparison: SystemComparison, kind: Kind) -> Table:
     """Return a table with a column for each system.
 
     Each system except the first also has ratio, interval and conclusion.
@@ -158,6 +161,7 @@ def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
 
 
 def _system_columns(comparison: SystemComparison, kind: Kind) -> list[str]:
+    """Return the headings of the table of means."""
     columns = ["Benchmark"]
     for name in comparison.systems:
         columns.append(sanitize(name, 60))
@@ -170,6 +174,7 @@ def _system_columns(comparison: SystemComparison, kind: Kind) -> list[str]:
 
 
 def _values_with_epochs(row: ComparedMetric, epochs: ComparedMetric | None) -> list[Cell]:
+    """Return the cells of a row of minutes, each followed by its number of epochs."""
     cells = []
     for place, value in enumerate(row.cells):
         count = epochs.cells[place] if epochs else Value()
@@ -209,6 +214,7 @@ def judged(comparison: SystemComparison) -> Table:
 def _judged_row(
     name: str, row: ComparedMetric, cell: Value, judgement: Judgement, reference: Reference
 ) -> tuple[Cell, ...]:
+    """Return the row of one judged cell."""
     luck = NOTHING if cell.expected is None else f"±{percent(cell.expected, sign=False)}"
     return (
         view.verdict_cell(judgement.verdict),
@@ -288,12 +294,12 @@ def sections(
     Args:
         comparison: The comparison of the systems.
         runs: The comparison of two single runs.
-        several: The comparison of more than two single runs. It contains everything that means over one
-            run each would repeat.
+        several: The comparison of more than two single runs. Its tables replace the means, which would
+            repeat the same numbers.
     """
     made = [*several_runs.tables_of_runs(several)] if several else []
     if several is None:
-        made += [(f"s-{kind}", heading, two_columns(comparison, kind)) for kind, heading in _HEADINGS]
+        made += [(f"s-{kind}", heading, means_table(comparison, kind)) for kind, heading in _HEADINGS]
     made += [
         ("s-judged", "Against the published results", judged(comparison)),
         ("s-left-out", "Left out", left_out(comparison)),
@@ -326,6 +332,7 @@ def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
 
 
 def _has_ratio(row: ComparedMetric) -> bool:
+    """Return whether a chart can show anything of a row."""
     return any(ratio.value is not None for ratio in row.ratios)
 
 
@@ -349,6 +356,7 @@ def _better_side(rows: Sequence[ComparedMetric]) -> str:
 
 
 def _chart_notes(ratios: Sequence[Ratio]) -> tuple[str, ...]:
+    """Return the notes below a chart about points that the chart cannot explain."""
     notes = []
     if any(ratio.value is not None and ratio.low is None for ratio in ratios):
         notes.append("A point without a bar has no interval: fewer than two repeats on a side.")
@@ -426,6 +434,7 @@ def comparison_terminal(
 
 
 _PAGE_COLUMNS = ("Published in", "Run")
+"""Only a page has room for these columns."""
 
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
@@ -437,6 +446,7 @@ def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]
 
 
 def _plain(cell: Cell) -> str:
+    """Return a cell as text for a terminal."""
     text = f"{view.SYMBOLS[cell.verdict]} {cell.verdict.value}" if cell.verdict else cell.text
     return f"{text} ({cell.note})" if text and cell.note else text or cell.note
 
@@ -445,7 +455,7 @@ def write_comparison(comparison: SystemComparison, folder: Path) -> dict[str, Pa
     """Write comparison.html and comparison.md into a folder, each completely or not at all.
 
     Returns:
-        The paths of the files by form: ``html``, ``md``.
+        The paths of the files, by the form ``html`` or ``md``.
 
     Raises:
         ResultsError: The folder cannot be written.
@@ -481,11 +491,13 @@ _Section = tuple[str, tuple[str, ...], list[tuple[str, ...]], tuple[int, ...]]
 
 
 def _side_line(name: str, side: Side) -> str:
+    """Return the line about one of two compared runs."""
     parts = (side.run_id, side.title, side.verdict.value, side.when, ", ".join(side.nodes))
     return f"{name + ':':8}" + sanitize("  ".join(part for part in parts if part), 400)
 
 
 def _measurement_section(comparison: Comparison) -> _Section:
+    """Return the measurements that both runs have."""
     columns = ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better")
     rows: list[tuple[str, ...]] = [
         (
@@ -503,6 +515,7 @@ def _measurement_section(comparison: Comparison) -> _Section:
 
 
 def _refused_section(comparison: Comparison) -> _Section:
+    """Return the measurements whose units differ."""
     rows: list[tuple[str, ...]] = [
         (
             sanitize(one.name, 200),
@@ -516,6 +529,7 @@ def _refused_section(comparison: Comparison) -> _Section:
 
 
 def _unmatched_section(comparison: Comparison) -> _Section:
+    """Return the measurements that only one of the runs has."""
     rows: list[tuple[str, ...]] = [
         (sanitize(one.name, 200), view.label_text(one.labels), quantity(one.value, one.unit), one.only_in)
         for one in comparison.unmatched
@@ -524,6 +538,7 @@ def _unmatched_section(comparison: Comparison) -> _Section:
 
 
 def _difference_section(comparison: Comparison) -> _Section:
+    """Return the other differences of the runs."""
     rows: list[tuple[str, ...]] = [
         (sanitize(one.what, 100), sanitize(one.first, 200) or NOTHING, sanitize(one.second, 200) or NOTHING)
         for one in comparison.differences

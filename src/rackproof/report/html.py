@@ -1,6 +1,8 @@
 """Write self-contained HTML pages on one run, or on a plan of several runs.
 
-A page makes no request and runs no script. Its Content-Security-Policy would block both.
+:mod:`rackproof.report` calls :func:`run_page` and :func:`plan_page`. Other pages use the environment and
+the style sheet. A page makes no request and runs no script. Its Content-Security-Policy would block
+both.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def style() -> Markup:
 
 
 def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
-    # Inline SVGs share the ids of the page, which their clip paths use, so each needs its own prefix.
+    """Return the charts as SVG, each with its own prefix for ids."""
+    # Inline SVGs share the page's ids, and their clip paths refer to ids.
     return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
 
 

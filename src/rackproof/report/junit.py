@@ -1,8 +1,10 @@
 """Write JUnit XML, so that a CI system shows verdicts.
 
-There is one suite per run and one case per judgement. ``fail`` is a failure, and ``unproven`` an error.
-A case that does not gate is skipped instead. A degraded case passes with a note. Each run ends with a
-case for its own verdict, because a log that was cut off has no judgement that could fail.
+``rackproof report --format junit`` writes one suite per run with :func:`junit`, and a night its own
+(:mod:`rackproof.jobs.validate.pages`). There is one case per judgement. ``fail`` is a failure, and
+``unproven`` an error. If such a case does not gate, it is skipped instead. A degraded case passes with a
+note. Each run ends with a case for its own verdict, because a log that was cut off has no judgement that
+could fail.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ _TOTALS = ("tests", "failures", "errors", "skipped")
 class Case:
     """Describe one judged case.
 
-    ``output`` is text beside a case that neither fails nor is skipped.
+    Attributes:
+        name: The name of the case.
+        verdict: The verdict.
+        reason: The reason for the verdict, as one line.
+        details: The text of a failure or error.
+        gating: Whether the verdict counts. If it does not, the case cannot fail.
+        output: The text beside a case that passes or is degraded.
     """
 
     name: str
@@ -41,7 +49,15 @@ def junit_suite(
     properties: Sequence[tuple[str, str]] | None = None,
     seconds: str = "0",
 ) -> ElementTree.Element:
-    """Return a suite with its cases counted. All texts must be clean."""
+    """Return a suite with its cases counted.
+
+    Args:
+        name: The name of the suite. All texts must be sanitized.
+        cases: The cases.
+        ident: The id of the suite. Empty if it has none.
+        properties: The facts about the suite, or None to write none.
+        seconds: The time of the suite.
+    """
     suite = ElementTree.Element("testsuite", {"name": name, **({"id": ident} if ident else {})})
     # In JUnit's schema, the properties come before the cases. Readers that validate refuse another
     # order.
@@ -90,6 +106,7 @@ def _add_outcome(element: ElementTree.Element, case: Case) -> str:
 
 
 def _details(one: Judgement) -> str:
+    """Return the measured value, its reference and its source, on one line each."""
     reference = one.reference
     lines = [f"measured: {quantity(one.value, one.unit)}"]
     if reference is not None:
@@ -102,6 +119,7 @@ def _details(one: Judgement) -> str:
 
 
 def _run_suite(run: Run) -> ElementTree.Element:
+    """Return the suite of a run, which ends with a case for the run's verdict."""
     cases = []
     for judgement in run.judgements:
         labels = view.label_text(judgement.labels)
@@ -124,12 +142,14 @@ def _run_suite(run: Run) -> ElementTree.Element:
 
 
 def _case(name: str, verdict: Verdict, reason: str, details: str, *, gating: bool = True) -> Case:
+    """Return a case, with its reason as output if it is degraded."""
     # JUnit has nothing between pass and failure, so a degraded case passes with the reason beside it.
     output = f"degraded: {reason}" if verdict is Verdict.DEGRADED else ""
     return Case(name, verdict, reason, details, gating, output)
 
 
 def _missing_suite(missing: Sequence[str]) -> ElementTree.Element:
+    """Return a suite with an error for each missing run."""
     names = [sanitize(title, 300) for title in missing]
     return junit_suite(
         "missing runs", [Case(name, Verdict.UNPROVEN, "the run is missing", name) for name in names]
@@ -137,7 +157,13 @@ def _missing_suite(missing: Sequence[str]) -> ElementTree.Element:
 
 
 def junit(runs: Sequence[Run], title: str = "rackproof", missing: Sequence[str] = ()) -> bytes:
-    """Return JUnit XML (UTF-8) of one or several runs. A missing run is an error."""
+    """Return JUnit XML (UTF-8) of runs.
+
+    Args:
+        runs: The runs. Without any, the file has an error.
+        title: The name of the document.
+        missing: The titles of runs that are missing. Each is an error.
+    """
     suites = [_run_suite(run) for run in runs]
     # A file without cases has no failure that a CI system could show, so add an error if nothing ran.
     if missing or not runs:

@@ -1,4 +1,7 @@
-"""Write GitHub-flavoured Markdown with the same tables as the pages."""
+"""Write GitHub-flavoured Markdown with the same tables as the pages.
+
+:mod:`rackproof.report` calls :func:`run_markdown` and :func:`plan_markdown`.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def table_text(table: Table) -> str:
 
 
 def run_markdown(run: Run, level: int = 1) -> str:
-    """Return the report on one run; ``level`` is the level of its heading."""
+    """Return the report on one run. ``level`` is the level of its heading."""
     mark = "#" * level
     point = view.point_text(run)
     parts = [

@@ -1,4 +1,7 @@
-"""Choose the next step after a run or a plan of benchmarks, as one command to type. No I/O."""
+"""Choose the next step after a run or a plan of benchmarks, as one command to type. No I/O.
+
+The HTML and Markdown reports show it below the verdict.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from rackproof.core.records import Run, Verdict
 from rackproof.core.text import sanitize
 
 _LONGEST = 1000
+"""A command is cut after this many characters."""
 
 
 def step_after_run(run: Run) -> tuple[str, str]:
@@ -31,7 +35,11 @@ def step_after_run(run: Run) -> tuple[str, str]:
 
 
 def step_after_plan(runs: Sequence[Run], verdict: Verdict) -> tuple[str, str]:
-    """Return words and the command to type after a plan, as :func:`step_after_run` does."""
+    """Return words and the command to type after a plan, as :func:`step_after_run` does.
+
+    If several runs of one suite did not pass, the command repeats the whole suite. Without a common suite, it
+    repeats only the benchmarks that did not pass.
+    """
     bad = [run for run in runs if run.verdict.gates]
     if not verdict.gates or not bad or not all(map(_can_be_repeated, bad)):
         return "", ""
@@ -47,6 +55,7 @@ def step_after_plan(runs: Sequence[Run], verdict: Verdict) -> tuple[str, str]:
 
 
 def _can_be_repeated(run: Run) -> bool:
+    """Return whether ``rackproof bench`` made the run, so that the same command can make it again."""
     # Nights and records of re-imaging have no launcher.
     return run.provenance == "ran" and bool(run.launcher) and bool(run.asked_nodes)
 
@@ -60,10 +69,12 @@ def _lacks_a_reference_alone(run: Run) -> bool:
 
 
 def _accept(name: str) -> tuple[str, str]:
+    """Return words and the command that accepts the numbers of a run or plan as references."""
     return "If the machine was idle and the numbers are good:", f"rackproof accept {sanitize(name, 130)}"
 
 
 def _again(nodes: Sequence[str], options: dict[str, object]) -> tuple[str, str]:
+    """Return words and the command that runs benchmarks on nodes again."""
     words = ["rackproof", "bench", "-l", ",".join(nodes)]
     (name, value), *_ = options.items()
     if len(options) == 1 and isinstance(value, str):
@@ -75,4 +86,5 @@ def _again(nodes: Sequence[str], options: dict[str, object]) -> tuple[str, str]:
 
 
 def _nodes(runs: Sequence[Run]) -> list[str]:
+    """Return the requested nodes of some runs."""
     return sorted({name for run in runs for name in run.asked_nodes})

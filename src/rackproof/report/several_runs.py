@@ -1,4 +1,7 @@
-"""Write the tables that compare more than two single runs."""
+"""Write the tables that compare more than two single runs.
+
+:mod:`rackproof.report.comparison` calls :func:`tables_of_runs`.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,7 @@ def measurements_table(compared: SeveralRuns) -> Table:
 
 
 def _row(one: MeasurementOfRuns) -> Iterator[Cell]:
+    """Yield the cells of a measurement, with the difference from the first run that has it as a note."""
     yield Cell(view.words(one.name), note=view.label_text(one.labels))
     yield Cell(_BETTER[one.direction])
     base = next((each.value for each in one.values if each.value is not None), None)

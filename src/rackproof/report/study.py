@@ -1,6 +1,7 @@
 """Build the tables and charts of a scaling study.
 
-They show results, environment, experiments and causes.
+The HTML and Markdown reports of a plan call :func:`tables` and :func:`scaling_charts`. The tables show
+results, environment, experiments and causes.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ _COLUMNS = (
 def _row(
     study: Study, row: StudyRow, varying: set[str], link: Callable[[Run], str] | None
 ) -> tuple[Cell, ...]:
+    """Return the row of one number of devices."""
     first = row.runs[0]
     what = " ".join(f"{name}={value}" for name, value in study.point.items() if name in varying)
     return (
@@ -130,10 +132,12 @@ def _notes(row: StudyRow) -> list[str]:
 
 
 def _cause_note(cause: ScalingExplanation) -> str:
+    """Return a cause of bad scaling with its evidence."""
     return sanitize(f"{cause.text}: {'; '.join(cause.evidence)}".rstrip(": "), 400)
 
 
 def _rate(row: StudyRow) -> str:
+    """Return the processing rate of a row as text."""
     if row.rate is None:
         return NOTHING
     return (
@@ -182,6 +186,7 @@ def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _launched_with(runs: Sequence[Run]) -> list[str]:
+    """Return the launchers of the runs."""
     return [f"launched with {name}" for name in sorted({run.launcher for run in runs if run.launcher})]
 
 
@@ -204,6 +209,7 @@ def _versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
 
 
 def _firmware(runs: Sequence[Run]) -> list[str]:
+    """Return all versions of firmware on the runs' nodes."""
     versions = {
         f"{name} {version}": None
         for run in runs
@@ -237,6 +243,7 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
 
 
 def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, ...]:
+    """Return the row of one run in the table of experiments."""
     servers = str(len(run.nodes) or len(run.asked_nodes) or NOTHING)
     # The measured network has precedence over the requested one.
     network = run.network or str(run.parameters.get("network", ""))
@@ -260,14 +267,17 @@ def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, 
 
 
 def _or_nothing(text: str, limit: int) -> str:
+    """Return a text, or the mark for a missing value."""
     return sanitize(text or NOTHING, limit)
 
 
 def _addresses(run: Run) -> str:
+    """Return the addresses of a run's nodes."""
     return ", ".join(address for node in run.nodes for address in node.addresses)
 
 
 def _node_hardware(run: Run) -> str:
+    """Return the processors, memory and GPUs of each node."""
     return "; ".join(
         f"{node.name}: {node.cpu_count} CPUs, {_memory(node.memory_bytes)}, {len(node.gpus)} GPUs"
         for node in run.nodes
@@ -275,10 +285,12 @@ def _node_hardware(run: Run) -> str:
 
 
 def _storage_options(run: Run) -> str:
+    """Return the parameters of a run that concern its storage."""
     return " ".join(f"{key}={run.parameters[key]}" for key in _STORAGE if run.parameters.get(key))
 
 
 def _results(run: Run) -> list[str]:
+    """Return the rate and the accuracies of a run."""
     rate = rate_of(run)
     results = [f"{view.words(rate.name)} {quantity(rate.value, rate.unit)}"] if rate is not None else []
     accuracies = [one for one in run.measurements if one.name in _ACCURACIES and not one.labels]
@@ -286,6 +298,7 @@ def _results(run: Run) -> list[str]:
 
 
 def _expected_results(run: Run) -> list[str]:
+    """Return the references that the run was judged by."""
     return [
         f"{view.words(judgement.metric)}: {quantity(reference.value, reference.unit)} ({reference.source})"
         for judgement in run.judgements
@@ -294,6 +307,7 @@ def _expected_results(run: Run) -> list[str]:
 
 
 def _input_data(run: Run) -> list[str]:
+    """Return the name and the size of a run's dataset."""
     if run.dataset is None:
         return []
     names = [sanitize(text, 120) for text in (run.dataset.name, run.dataset.source) if text]
@@ -301,6 +315,7 @@ def _input_data(run: Run) -> list[str]:
 
 
 def _memory(amount: int) -> str:
+    """Return an amount of memory as text."""
     return size(amount) if amount else "memory not known"
 
 
@@ -370,6 +385,7 @@ def _efficiency_lines(own: Sequence[Study]) -> tuple[Line, ...]:
 
 
 def _efficiency_line(study: Study, varying: set[str], several_places: bool) -> Line:
+    """Return the line of one study."""
     parts = [study.where] if several_places and study.where else []
     parts += [f"{name}={value}" for name, value in study.point.items() if name in varying]
     points = [row.scaling for row in study.rows if row.scaling is not None]

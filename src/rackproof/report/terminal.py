@@ -1,4 +1,7 @@
-"""Format the table that a playbook or a command prints at its end."""
+"""Format the table that a playbook or a command prints at its end.
+
+All commands with a table call :func:`text_table`. :func:`terminal_table` shows runs.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from rackproof.report import view
 _COLOURS = {Verdict.PASS: "32", Verdict.DEGRADED: "33", Verdict.FAIL: "31", Verdict.UNPROVEN: "35"}
 _GAP = "  "
 _SHOWN_REASONS = 3
-"""Number of a run's reasons in the table, the only place of a playbook's output that has them."""
+"""The table shows this many reasons of a run. No other output of a playbook has them."""
 _KEEP = "\N{NO-BREAK SPACE}"
 _NARROWEST_REASON = 40
-"""Cells below which long reasons get lines of their own: a narrower column is one of single words."""
+"""In a column with fewer cells, long reasons get lines of their own, because it would have single words."""
 
 
 def wrap(text: str, cells: int) -> list[str]:
     """Break a clean text into lines of at most ``cells`` terminal cells, at spaces where possible."""
     lines, line = [], ""
-    # Not split(): that breaks at the no-break space, too, which keeps a number and its unit together.
+    # split() would also break at the no-break space, which keeps a number and its unit together.
     for word in text.split(" "):
         full, line, rest = _break_word(line, word, cells)
         lines += full
@@ -52,6 +55,7 @@ def _break_word(line: str, word: str, cells: int) -> tuple[list[str], str, str]:
 
 
 def _joined(line: str, word: str) -> str:
+    """Return a line with another word."""
     return f"{line} {word}" if line else word
 
 
@@ -92,6 +96,7 @@ def text_table(
 def _column_widths(
     columns: Sequence[str], rows: Sequence[Sequence[str]], total: int, flexible: Sequence[int]
 ) -> list[int]:
+    """Return the width of each column, so that the row fits into the terminal if possible."""
     widths = [max([width(name), *(width(row[index]) for row in rows)]) for index, name in enumerate(columns)]
     spare = total - len(_GAP) * (len(columns) - 1)
     while sum(widths) > spare:
@@ -105,6 +110,7 @@ def _column_widths(
 
 
 def _row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of one row."""
     wrapped = [wrap(text, size) for text, size in zip(row, widths, strict=True)]
     for line in range(max(map(len, wrapped), default=0)):
         cells = [part[line] if line < len(part) else "" for part in wrapped]
@@ -120,12 +126,12 @@ def terminal_table(
     Args:
         runs: The runs, in their order.
         width: The width of the terminal in cells. A width below 60 counts as 60.
-        color: Colour the verdicts (ANSI).
-        with_total: End with the number of runs and their worst verdict.
+        color: Whether to colour the verdicts (ANSI).
+        with_total: Whether to end with the number of runs and their worst verdict.
     """
     columns = ("Verdict", "Benchmark", "Point", "Measured", "Reason")
     rows = [_terminal_row(run) for run in runs]
-    # Five columns at their floor fill about 60 cells: in a narrower terminal lines wrap by themselves.
+    # Five columns at their smallest width fill about 60 cells. A narrower terminal wraps the lines itself.
     total, flexible = max(width, 60), (1, 2, 3, 4)
     reasons = [row[-1] for row in rows]
     room = _column_widths(columns, rows, total, flexible)[-1]
@@ -143,6 +149,7 @@ def terminal_table(
 
 
 def _terminal_row(run: Run) -> tuple[str, ...]:
+    """Return a run as a row of the table."""
     headlines = view.main_measurements(run, 3)
     # A number and its unit stay on one line.
     main = "; ".join(one.brief.replace(one.amount, one.amount.replace(" ", _KEEP)) for one in headlines)
@@ -153,11 +160,13 @@ def _terminal_row(run: Run) -> tuple[str, ...]:
 
 
 def _reason_text(reasons: Sequence[str]) -> str:
+    """Return the first reasons of a run, and how many more there are."""
     more = len(reasons) - _SHOWN_REASONS
     return "; ".join((*reasons[:_SHOWN_REASONS], *([f"and {more} more"] if more > 0 else [])))
 
 
 def _verdict_mark(verdict: Verdict) -> str:
+    """Return a verdict with its symbol."""
     return f"{view.SYMBOLS[verdict]} {verdict.value}"
 
 

@@ -1,7 +1,7 @@
 """Prepare the content of a report as tables of sanitized text, for both HTML and Markdown.
 
 All text from a log or a node passes through :func:`rackproof.core.text.sanitize` here, exactly once. The
-modules of the forms only escape it.
+modules ``html``, ``markdown`` and ``junit`` only escape it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WORDS = {
     Verdict.UNPROVEN: "Not proven: something needed for a verdict is missing or cannot be trusted.",
 }
 
-# A run with one of these trains nothing: its log's time to train is the time that the probe took.
+# A run with one of these measurements trains nothing. The time to train in its log is the probe's duration.
 _PROBED = ("gemm_best", "memory_copy", "host_to_device", "peer_copy", "all_reduce_busbw", "wrong_values")
 # Metrics that are shown first, in this order, if a run has them.
 _PRINCIPAL = (
@@ -94,7 +94,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Gauge:
-    """The position of a value relative to its bounds, all in per cent (0 to 100) of the drawn width."""
+    """Hold the position of a value relative to its bounds, all in per cent (0 to 100) of the drawn width."""
 
     value: float
     reference: float
@@ -104,7 +104,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption; ``omitted`` is the number of rows beyond :data:`MAX_ROWS`."""
+    """Hold a table with a caption. ``omitted`` is the number of rows beyond :data:`MAX_ROWS`."""
 
     caption: str
     columns: tuple[str, ...]
@@ -127,19 +127,22 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) 
 
 
 def _text(value: object, limit: int = 300) -> Cell:
+    """Return a cell of sanitized text."""
     return Cell(sanitize(value, limit))
 
 
 def _code(value: object, limit: int = 600) -> Cell:
+    """Return a cell of sanitized text that is shown in a fixed-width font."""
     return Cell(sanitize(value, limit), "code")
 
 
 def _number(text: str) -> Cell:
+    """Return a cell with a formatted number."""
     return Cell(text, "number")
 
 
 def verdict_cell(verdict: Verdict, note: str = "") -> Cell:
-    """Return the cell of a verdict. It has only the word; the HTML or Markdown adds the symbol."""
+    """Return the cell of a verdict. It has only the word, and the HTML or Markdown adds the symbol."""
     return Cell(verdict.value, "verdict", verdict, note=note)
 
 
@@ -212,8 +215,10 @@ def gauge(judgement: Judgement) -> Gauge | None:
 
 
 def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
-    """Return both bounds as fractions of the reference. An open bound is as far away as the value needs."""
-    # An open side has no bound. Choose one far enough away that the value is not at the edge.
+    """Return both bounds as fractions of the reference.
+
+    An open side has no bound. It is drawn so far away that the value is not at the edge.
+    """
     room = max(3 * abs(off), 0.03)
     low = reference.low if reference.low is not None else (reference.high or 0.0) - room
     high = reference.high if reference.high is not None else (reference.low or 0.0) + room
@@ -221,14 +226,14 @@ def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
 
 
 def spread_text(spread: Spread | None) -> str:
-    """Write the spread of a measurement's samples: ``98 to 104 (200 samples)``; "" for none."""
+    """Write the spread of a measurement's samples (``98 to 104 (200 samples)``), or "" if there is none."""
     if spread is None:
         return ""
     return f"{number(spread.low)} to {number(spread.high)} ({spread.count} samples)"
 
 
 def _short_spread(spread: Spread | None) -> str:
-    """Write half of the distance between the ends of a spread: ``±3 %``; "" for none or below 0.5 %."""
+    """Write half of the distance between the ends of a spread (``±3 %``), or "" if it is below 0.5 %."""
     if spread is None or not spread.median:
         return ""
     half = (spread.high - spread.low) / 2 / abs(spread.median)
@@ -236,6 +241,7 @@ def _short_spread(spread: Spread | None) -> str:
 
 
 def _sort_key(one: Judgement) -> tuple[int, int]:
+    """Return the sort key of judgements. Those that count come first, and then the worst."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
     return (0 if one.gating else 1, order[one.verdict])
 
@@ -389,6 +395,7 @@ def _nodes_by_version(nodes: Iterable[Node]) -> dict[tuple[str, str], dict[str, 
 
 
 def _where_text(nodes: Sequence[str], total: int) -> str:
+    """Return the nodes of a version, or "every node" if all nodes have it."""
     if len(nodes) != total:
         return f"{len(nodes)} of {total}: " + sanitize(", ".join(nodes), 200)
     return "every node" if len(nodes) > 1 else sanitize(nodes[0], 80)
@@ -421,6 +428,7 @@ def log_table(run: Run) -> Table:
 
 
 def _environment_text(run: Run) -> str:
+    """Return a run's environment on one line, without the values of secrets."""
     return " ".join(f"{key}={value}" for key, value in hide_secrets(run.environment).items())
 
 
@@ -455,6 +463,7 @@ def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
 
 
 def _time_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
+    """Return the names and values of a run's times."""
     took = elapsed(run.started, run.ended)
     return (
         ("Started", _text(moment(run.started) if run.started else "")),
@@ -464,6 +473,7 @@ def _time_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
 
 
 def _node_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
+    """Return the names and values of the nodes that a run used, and of those that took no part."""
     hosts = [_node_name(node) for node in run.nodes]
     names = {node.name for node in run.nodes}
     asked = [name for name in run.asked_nodes if name not in names]
@@ -474,6 +484,7 @@ def _node_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
 
 
 def _data_pairs(dataset: Dataset | None) -> tuple[tuple[str, Cell], ...]:
+    """Return the names and values of a run's dataset."""
     if dataset is None:
         return ()
     amount = ", ".join(data_amount(dataset))
@@ -551,12 +562,13 @@ def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
 
 
 def _speeds(count: int) -> str:
+    """Return a number of speeds as text."""
     return f"{count} speed{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A number at the top of a report."""
+    """Hold a number at the top of a report."""
 
     name: str
     figure: str
@@ -577,7 +589,7 @@ class Headline:
 
     @property
     def brief(self) -> str:
-        """Name and value on one line, without a repetition (``samples per second 5 samples/s``)."""
+        """Return name and value on one line, without a repetition (``samples per second 5 samples/s``)."""
         if self.name in (self.unit, self.unit.replace("/", " per ").replace(" per s", " per second")):
             return self.value
         return f"{self.name} {self.value}"
@@ -586,6 +598,7 @@ class Headline:
 def _headline(
     name: str, one: Judgement | Measurement, note: str = "", verdict: Verdict | None = None
 ) -> Headline:
+    """Return the headline of a measurement or judgement, with its unit apart from its figure."""
     figure, spread = quantity(one.value, one.unit), _short_spread(one.spread)
     shown = unit_text(one.unit)
     if shown and figure.endswith(f" {shown}"):
@@ -596,7 +609,8 @@ def _headline(
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
     """Return the few numbers that represent a run. Judged ones come first, in a fixed order of names.
 
-    If several numbers have one name, the lowest GPU at the largest message size represents them.
+    Of several judgements of a metric, the worst that counts represents them. Of several other
+    measurements with one name, :func:`~rackproof.analysis.representative.pick_representative` chooses.
     """
     judged = _judged_headlines(run)
     others = _other_headlines(run, judged.keys())
@@ -632,6 +646,7 @@ def _other_headlines(run: Run, judged: Collection[str]) -> dict[str, Headline]:
 
 
 def _in_principal_order(headlines: Mapping[str, Headline]) -> list[Headline]:
+    """Return headlines in the order of _PRINCIPAL. All others follow by name."""
     rank = {name: place for place, name in enumerate(_PRINCIPAL)}
     names = sorted(headlines, key=lambda name: (rank.get(name, len(rank)), name))
     return [headlines[name] for name in names]
@@ -645,12 +660,14 @@ def hardware_text(run: Run) -> str:
 
 
 def _node_kind(node: Node) -> str:
+    """Describe a node by its SKU and GPUs, or by its CPU."""
     names = Counter(gpu.name or "GPU" for gpu in node.gpus)
     inside = " + ".join(_times(count, name) for name, count in names.items()) or node.cpu or "CPU"
     return f"{node.sku} ({inside})" if node.sku else inside
 
 
 def _times(count: int, name: str) -> str:
+    """Return a name with its number in front."""
     return f"{count} \N{MULTIPLICATION SIGN} {name}"
 
 
@@ -690,6 +707,7 @@ _FABRICS = ("host", "overlay")
 
 
 def _model(run: Run) -> str:
+    """Return the name of the trained model, or else the benchmark's."""
     network = run.parameters.get("network")
     stated = run.parameters.get("model") or (network if network not in _FABRICS else None)
     return str(stated) if stated else run.benchmark
@@ -706,6 +724,7 @@ def is_training_sweep(runs: Sequence[Run]) -> bool:
 
 
 def _natural(value: object) -> tuple[int, float, str]:
+    """Return a sort key that puts numbers before texts."""
     if isinstance(value, int | float) and abs(value) <= 1e300:  # An int may be too large for a float.
         return (0, float(value), "")
     return (1, 0.0, str(value))
@@ -755,7 +774,7 @@ def _cpu_rates(points: Sequence[Run]) -> dict[object, list[float]]:
 def _cpu_key(run: Run) -> object:
     """Return the key that a run shares with its CPU counterpart.
 
-    It has the nodes, the benchmark, and all parameters except the devices.
+    It has the nodes, the benchmark, and all parameters except ``gpus``, ``kvstore`` and ``seed``.
     """
     apart = ("gpus", "kvstore", "seed")
     shared = frozenset((key, str(value)) for key, value in run.parameters.items() if key not in apart)
@@ -763,6 +782,7 @@ def _cpu_key(run: Run) -> object:
 
 
 def _counted_rate(run: Run) -> float | None:
+    """Return the rate of a run that passed or is degraded, or None."""
     measured = value_of(run, "samples_per_second", "images_per_second")
     return measured.value if measured and run.verdict in (Verdict.PASS, Verdict.DEGRADED) else None
 
@@ -774,6 +794,7 @@ def _times_cpu(run: Run, cpu_rates: Mapping[object, Sequence[float]]) -> Cell:
 
 
 def _sweep_row(run: Run, times_cpu: Cell) -> tuple[Cell, ...]:
+    """Return a run's row of the sweep table."""
     known = ("network", "model", "batch_size", "gpus")
     variant = " ".join(f"{key}={value}" for key, value in run.parameters.items() if key not in known)
     hosts = ", ".join(node.name for node in run.nodes)
@@ -790,6 +811,7 @@ def _sweep_row(run: Run, times_cpu: Cell) -> tuple[Cell, ...]:
 
 
 def _gpu_count_text(run: Run) -> str:
+    """Return the number of GPUs of a run, with a remark if it ran on the CPU."""
     gpus = run.parameters.get("gpus")
     if gpus == 0:
         return "0 (CPU)"
@@ -797,6 +819,7 @@ def _gpu_count_text(run: Run) -> str:
 
 
 def _value_cell(run: Run, *names: str) -> Cell:
+    """Return the cell of the first measurement with one of the names."""
     measured = value_of(run, *names)
     return _number(number(measured.value) if measured else NOTHING)
 

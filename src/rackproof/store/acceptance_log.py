@@ -1,8 +1,8 @@
 """Log which runs operators accepted or withdrew as references.
 
 ``rackproof accept`` and ``withdraw`` add a line to ``results/acceptances.jsonl`` with the user, the time
-and the reason. The history reads the log to find acceptances that its database has lost. The log is a
-file of its own, because a database that is rebuilt from the records has no acceptances.
+and the reason. The history reads the log to find acceptances that its database has lost. The acceptances
+have a file of their own, because a database that is rebuilt from the records has no acceptances.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _REASON = 400
 
 
 class AuditEntry(Record):
-    """One act on one node."""
+    """Describe one act on one node."""
 
     moment: datetime
     act: Literal["drain", "resume"]
@@ -51,7 +51,7 @@ class NodeProvision(Record):
 
 
 class ProvisionRecord(Record):
-    """One execution of provision.yml that changed or could have changed nodes."""
+    """Describe one execution of provision.yml that changed or could have changed nodes."""
 
     provision_id: str
     began: datetime

@@ -22,7 +22,7 @@ CLAIMS = ".claims.json"
 
 
 class HostClaimedError(RackproofError):
-    """A host that another playbook is using. The message gives the playbook and the remedy."""
+    """Report that another playbook is using a host. The message gives the playbook and the remedy."""
 
 
 def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str = "benchmarked") -> None:

@@ -35,18 +35,18 @@ NIGHT_FILE = "night.json"
 CONDITIONS_FILE = "conditions.json"
 SNAPSHOTS_FOLDER = "snapshots"
 EARLIER_SNAPSHOTS_FOLDER = "looks"
-"""Name of the snapshots' folder in nights of earlier versions. The files there have the key ``look``
+"""Nights of earlier versions have their snapshots in this folder. The files there have the key ``look``
 instead of ``snapshot``. Rackproof reads them, and does not rename anything."""
 BENCHMARK = "health"
-"""Benchmark name of a night's own measurements in the history."""
+"""A night has this benchmark in the history and in its id."""
 DRAIN_PREFIX = "rackproof-night:"
-"""Prefix for the reasons of nights' drains. Provisioning has other prefixes, and nights do not change
-its drains."""
+"""Nights drain with reasons of this prefix. Provisioning has other prefixes, and nights do not change its
+drains."""
 NIGHTS_BACK = 60
-"""Number of nights in which a node is searched. A node that is in none of them counts as new."""
+"""A node is searched in this many nights. A node that is in none of them counts as new."""
 _LARGEST = 512 << 20
 MOST_SEARCHED = 20_000
-"""Largest number of snapshots to search for a part, newest first. Without a limit, the search for a part
+"""At most this many snapshots are searched for a part, newest first. Without a limit, the search for a part
 that is new from the vendor would read all of them."""
 _QUOTED = re.compile(rb'"([^"\\\\]{1,100})"')
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
@@ -62,7 +62,7 @@ class NightContext(Record):
 
 
 class StoredSnapshot(Record):
-    """A node's snapshot, and the inventory's expectations of it at that time."""
+    """Hold a node's snapshot, and the inventory's expectations of it at that time."""
 
     snapshot: NodeSnapshot = Field(validation_alias=AliasChoices("snapshot", "look"))
     about: Node
@@ -83,7 +83,10 @@ class StoredSnapshot(Record):
 
 
 class NightReason(Record):
-    """A measurement that does not pass. ``deviation`` is its relative deviation from the reference."""
+    """Describe a measurement that does not pass.
+
+    ``deviation`` is its relative deviation from the reference.
+    """
 
     check: str
     verdict: Verdict
@@ -189,7 +192,7 @@ class NodeNight(Record):
 
 
 class NightRecord(Record):
-    """A night of a fleet, as stored in ``night.json``."""
+    """Hold a night of a fleet, as stored in ``night.json``."""
 
     schema_version: Literal[1] = 1
     night_id: str
@@ -205,6 +208,7 @@ class NightRecord(Record):
 
 
 def _condemns(one: HealthFinding) -> bool:
+    """Return whether a finding is a certain failure of this node alone, for which a night drains it."""
     return one.verdict is Verdict.FAIL and not one.fleetwide and one.confidence != "hint"
 
 
@@ -285,6 +289,7 @@ def night_files(folder: Path, nodes: Iterable[str]) -> tuple[LogFile, ...]:
 
 
 def _digested(folder: Path, path: Path) -> LogFile:
+    """Return a file of a night with its digest."""
     digest, length = digest_file(path)
     name = str(path.relative_to(folder))
     return LogFile(path=name, sha256=digest, size_bytes=length, format=KEPT_RECORD, verdict=Verdict.PASS)
@@ -357,6 +362,7 @@ def read_conditions(
 
 
 def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return the firmware and rack that a night stored, or nothing if they are lost."""
     try:
         known = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
         return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in known.items()}
@@ -375,7 +381,7 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
 
     Args:
         results: The results folder.
-        before: The name of a night; only earlier nights are returned.
+        before: The name of a night, to return only earlier nights.
 
     Raises:
         ResultsError: The folder cannot be listed.
@@ -486,6 +492,7 @@ def find_last_places(folders: Sequence[Path], parts: Mapping[str, str]) -> dict[
 
 
 def _snapshot_files(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yield the snapshots of all nodes, each with its night's folder, newest night first."""
     for folder in folders:
         for path in sorted(snapshots_folder(folder).glob("*.json")):
             yield folder, path

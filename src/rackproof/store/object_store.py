@@ -31,10 +31,10 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME
 
 MOST_BYTES = 5 << 30
-"""Largest size that S3 accepts in one piece."""
+"""S3 accepts at most this many bytes in one piece."""
 CONNECT_S, ANSWER_S = 5.0, 300.0
 PAUSES_S = (1.0, 4.0)
-"""Pauses in seconds before a request is repeated that got no answer, status 429 or 5xx."""
+"""A request that got no answer, status 429 or 5xx is repeated after each of these pauses, in seconds."""
 DIGEST = "x-amz-meta-sha256"
 _NOTHING = hashlib.sha256(b"").hexdigest()
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
@@ -140,7 +140,7 @@ def sign(
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file of a folder, with its digests for requests."""
+    """Describe a file of a folder, with its digests for requests."""
 
     path: Path
     size: int
@@ -208,6 +208,11 @@ class ObjectStore:
         return answer is not None and _is_same(answer, file)
 
     def _put(self, name: str, file: LocalFile) -> None:
+        """Upload a file, and check that the store has it.
+
+        Raises:
+            ObjectStoreError: The store does not have the object, or has other bytes.
+        """
         self._ask("PUT", name, file)
         answer = self._ask("HEAD", name)
         if answer is None or not _is_same(answer, file):

@@ -24,7 +24,7 @@ DIRECT = "direct"
 
 
 class PairResult(Record):
-    """The result of nodes that ran an all-reduce together.
+    """Hold the result of nodes that ran an all-reduce together.
 
     Attributes:
         passed: Whether they finished with right sums and no failure of their speed.

@@ -30,7 +30,7 @@ from rackproof.store.sealed_json import SealError, has_digest, open_sealed, seal
 
 RECORD_NAME = "run.json"
 RECORD_LIMIT_BYTES = 256 * 2**20
-"""Largest size of a ``run.json`` that is read. Logs and long curves do not belong in it."""
+"""A ``run.json`` of at most this size is read. Logs and long curves do not belong in it."""
 
 _SLUG_LIMIT = 60
 _ERRORS_SHOWN = 3
@@ -44,7 +44,8 @@ class ResultsError(RackproofError):
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
     """Return a new run id from UTC time, benchmark, and a random suffix.
 
-    Ids sort by time, to the second. They are unique, and can be used as a file name.
+    Ids sort by time, to the second, and can be used as a file name. Two ids of the same second may be equal
+    by chance. A caller that makes hundreds of them at once must compare them.
 
     Args:
         benchmark: The name of the benchmark. Letters become lower case, and each sequence of characters
@@ -78,7 +79,7 @@ def dump_run(run: Run) -> bytes:
 
 
 def load_run(data: bytes, name: str) -> Run:
-    """Return the run in ``data``, the content of a ``run.json``.
+    """Return the run in ``data``, the content of a ``run.json``. Without a digest, it is unproven.
 
     Args:
         data: The bytes of the record.
@@ -112,7 +113,7 @@ def load_run(data: bytes, name: str) -> Run:
             f"{SCHEMA_VERSION}). Use that Rackproof or a later one."
         )
     try:
-        # Parse the bytes again: JSON mode reads "NaN", dates and tuples as they were written.
+        # Parse the bytes again, because JSON mode reads "NaN", dates and tuples as they were written.
         run = Run.model_validate_json(data)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
@@ -323,6 +324,7 @@ def _owner_note(path: Path) -> str:
 
 
 def _user(number: int) -> str:
+    """Return the name of a user, or the number if there is no name."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -335,6 +337,7 @@ def _printable(part: object) -> str:
 
 
 def _without_surrogates(value: Any) -> Any:
+    """Return data in which U+FFFD replaces bytes that were not UTF-8."""
     if isinstance(value, str):
         return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):

@@ -14,7 +14,7 @@ _HEAD = re.compile(rb'\s*\{\s*"sha256":\s*"([0-9a-f]{64})",')
 
 
 class SealError(ValueError):
-    """A file was changed after it was written, or has no digest."""
+    """Report that a file was changed after it was written, or has no digest."""
 
 
 def seal_json(text: str) -> bytes:

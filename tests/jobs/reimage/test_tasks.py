@@ -271,9 +271,19 @@ def test_a_step_that_took_too_long_is_reported(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("serial", ["OTHER", "S10"])
 def test_another_machine_stops_before_anything_is_written(tmp_path: Path, serial: str) -> None:
     run = started(tmp_path)
-    with pytest.raises(ReimageError, match=rf"n1 is another machine: .* S1, the inventory has {serial}"):
+    with pytest.raises(
+        ReimageError, match=rf"n1 is another machine: .* S1, the inventory has {serial}. Nothing was written"
+    ):
         record_hardware(run, "n1", "before", facts(), serial=serial)
     assert hardware.read_record(Path(run.folder), "before", "n1") is None
+
+
+def test_another_machine_after_its_image_is_not_reported_as_unwritten(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    with pytest.raises(ReimageError, match="n1 is another machine") as refused:
+        record_hardware(run, "n1", "after", facts(), serial="OTHER")
+    assert "Nothing was written" not in str(refused.value)
+    assert "Its image was written" in str(refused.value)
 
 
 def test_a_node_that_does_not_answer_is_what_its_last_night_knew_or_not_known(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The bench job: plan runs, launch and follow them, record and judge their results."""
+"""Plan benchmark runs, launch and follow them, and record and judge their results."""

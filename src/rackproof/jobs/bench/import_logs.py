@@ -1,6 +1,7 @@
-"""Store logs from elsewhere as runs.
+"""Store logs that were written elsewhere as runs.
 
-Each run gets a record, the raw log, an entry in the history, and pages in the results folder.
+``rackproof import`` calls :func:`import_logs`. Each run gets a record, the raw log, an entry in the
+history, and pages in the results folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Follow a job on a node. Poll the node, read its answer, and choose the lines to show.
+"""Build the command that polls a job on a node, read its answer, and choose the lines to show. No I/O.
 
-No I/O; the caller provides the time. A poll is one small shell command. A module call would take a
-hundred times as much of the node's time, and slow the job.
+The action of ``rackproof_bench_follow`` runs the command on the node, and gives this module the answer
+and the time. A poll is one small shell command, because a module call would take a hundred times as much
+of the node's time, and would slow the job.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from rackproof.core.text import duration, number, quantity, sanitize, size
 from rackproof.logs.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
-"""Largest number of bytes of log in one answer."""
+"""One answer has at most this many bytes of the log."""
 BACKLOG_BYTES = 4 * 1024 * 1024
-"""Number of unread bytes above which a patient follower skips to the newest chunk, so that it shows the
+"""With more unread bytes than this, a patient follower skips to the newest chunk, so that it shows the
 current progress."""
 KERNEL_TICKS_PER_S = 100
-"""Unit of the start times in /proc. It is fixed on all architectures with GPUs."""
+"""Start times in /proc have this unit, which is the same on all architectures with GPUs."""
 
 _MARK = "rackproof:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -1,8 +1,10 @@
 """Launch a benchmark whose image is built on the node.
 
-The program is workloads/docker_run.py. The supervisor starts it on every host that --limit selects. With
-``bench_together``, it starts on one node, which submits a Slurm job for all of them. Its specification
-is one JSON text with sources, image, data and config. It contains no secrets.
+Planning calls this module for a definition ``with: docker``, and gets the specification that
+workloads/docker_run.py reads. The specification is one JSON text with sources, image, data and config.
+It contains no secrets. The supervisor starts the program on every host that --limit selects. With
+``bench_together``, the supervisor of one node starts it, and the program submits a Slurm job for all of
+them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Build the command line of workloads/slurm_run.py, which runs a benchmark on a rack with Slurm. No I/O.
 
-The bench role starts that program on one node of the rack, under the supervisor. Its specification is
-one JSON text with image, data, config and nodes. It contains the names of secret variables, but not
-their values.
+Planning calls this module for a definition ``with: slurm``, and gets the program's arguments and
+specification, or the obstacles to a run. The bench role starts the program on one node of the rack,
+under the supervisor. The specification is one JSON text with image, data, config and nodes. It contains
+the names of secret variables, but not their values.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from rackproof.core.secret_names import HIDDEN, refuse_secrets
 
 PROGRAM = "slurm_run.py"
 SILENCE_BEYOND_S = 900
-"""Additional seconds of silence that the supervisor allows. The program itself ends a hung job."""
+"""The supervisor allows this many additional seconds of silence. The program itself ends a hung job."""
 GRACE_S = 120.0
-"""Seconds between SIGTERM and SIGKILL. In this time, the program must cancel the job and wait for its end."""
+"""SIGKILL follows SIGTERM after this time, in which the program must cancel the job and wait for its end."""
 
 
 LEAST_SECRET = 8
-"""Smallest length of a secret. A shorter value is a mistake, and its removal from a log would damage the
+"""A secret is at least this long. A shorter value is a mistake, and its removal from a log would damage the
 log."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Name of a machine's architecture in registries, by the kernel's name."""
+"""Registries have these names for the architectures that the kernel names."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
@@ -65,7 +66,7 @@ class Site(Record):
     together: bool = False
     """True if Slurm runs a benchmark on the nodes together, although each node could run it alone."""
     repeats: int = Field(default=1, ge=0)
-    """Number of repeats; 0 means as many as a publishable result needs."""
+    """Number of repeats. 0 means as many as a publishable result needs."""
     config: str = ""
     precision: str = ""
     hang_s: int = Field(default=0, ge=0)
@@ -83,12 +84,14 @@ class Site(Record):
     @field_validator("environment")
     @classmethod
     def _without_secrets(cls, value: dict[str, str]) -> dict[str, str]:
+        """Refuse secrets among the plain variables, because plans and records show these."""
         refuse_secrets(value)
         return value
 
     @field_validator("secrets")
     @classmethod
     def _usable(cls, secrets: dict[str, int]) -> dict[str, int]:
+        """Refuse secrets whose name is no variable, or that are too short to be removed from a log."""
         for name, length in secrets.items():
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is not a name of an environment variable")
@@ -314,7 +317,7 @@ def slurm_environment(
 
 def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
     """Return the arguments of slurm_run.py for a specification. The caller adds the run's id."""
-    # Sorted, because the arguments are part of the fingerprint that identifies an interrupted plan.
+    # Sort the keys, because the arguments are part of the fingerprint that identifies an interrupted plan.
     return ("run", f"--spec={json.dumps(specified, sort_keys=True, separators=(',', ':'))}")
 
 

@@ -1,4 +1,7 @@
-"""Check that a log belongs to the recorded run, by its run id, times and GPUs. No I/O."""
+"""Check that a log belongs to the recorded run, by its run id, times and GPUs. No I/O.
+
+:mod:`rackproof.jobs.bench.record` calls :func:`log_findings` for each job that ended.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs.gpu_use import MOMENTS, gpus_with_states
 
 BY_ITSELF = ("local", "mpirun")
-"""Launchers whose program writes the end of the run into its log. Other launchers only report on Slurm
-or a container."""
+"""The program of these launchers writes the end of the run into its log. Other launchers only report on
+Slurm or a container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
-"""Largest allowed difference in seconds between the clocks of a log and of the node that started the job."""
+"""The clocks of a log and of the node that started the job may differ by this many seconds."""
 CLUSTER_SLACK_S = 300.0
 TF_CNN_TAGS: Mapping[str, str] = {
     "model": "model",
@@ -24,7 +27,7 @@ TF_CNN_TAGS: Mapping[str, str] = {
     "num_batches": "num_batches",
     "variable_update": "variables",
 }
-"""The parameters of a point that the header of tf_cnn_benchmarks states."""
+"""The header of tf_cnn_benchmarks states these parameters of a point, under these tags."""
 
 
 def log_findings(
@@ -61,7 +64,7 @@ def log_findings(
 
 
 def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Return deviations of tf_cnn_benchmarks from the request, which it makes without an error."""
+    """Yield the deviations from the request that tf_cnn_benchmarks makes without an error."""
     file = log.file or "the log"
     for axis, tag in TF_CNN_TAGS.items():
         asked, stated = planned.parameters.get(axis), log.tags.get(tag)
@@ -86,12 +89,14 @@ def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node])
 
 
 def _unproven(code: str, message: str) -> Finding:
+    """Return a finding that makes the run unproven."""
     return Finding(code=code, verdict=Verdict.UNPROVEN, message=message[:4000])
 
 
 def _time_findings(
     planned: PlannedRun, started: datetime, ended: datetime, parsed: Sequence[ParsedLog]
 ) -> Iterator[Finding]:
+    """Yield findings on logs whose events lie outside of the job's time."""
     stating = [log for log in parsed if log.first_event_s is not None]
     if ended < started:
         yield _unproven(
@@ -113,6 +118,7 @@ def _time_findings(
 
 
 def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator[Finding]:
+    """Yield findings on logs that state another run, or no run although they should."""
     for log in logs:
         stated = log.tags.get("run_id", "")
         if stated != planned.run_id and (stated or planned.result.states_run):
@@ -121,6 +127,7 @@ def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator
 
 
 def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Yield findings on GPUs that a log lacks, or that the node does not have."""
     there = {gpu.uuid for node in nodes for gpu in node.gpus}
     wanted = planned_gpus(planned, len(there))
     measurements = list(chain.from_iterable(log.measurements for log in logs))
@@ -169,7 +176,7 @@ def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
 
 
 def planned_gpus(planned: PlannedRun, there: int) -> int:
-    """Return the number of GPUs of its node that a run was planned for; ``all`` means all of the node's."""
+    """Return the number of GPUs that a run was planned for. ``all`` means all GPUs of the node."""
     gpus = planned.parameters.get("gpus", 0)
     if gpus == "all":
         return there
@@ -177,19 +184,21 @@ def planned_gpus(planned: PlannedRun, there: int) -> int:
 
 
 def _matching(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return the measurements that a rule is about."""
     return [
         one for one in measurements if one.name == rule.metric and rule.labels.items() <= one.labels.items()
     ]
 
 
 def _is_absent(rule: JudgeRule, measurements: Iterable[Measurement]) -> bool:
-    # If a rule requires a missing measurement, the judge reports it.
+    """Return whether a rule has no measurement. If it requires one, the judge reports that."""
     return not _matching(rule, measurements)
 
 
 def _rule_findings(
     rule: JudgeRule, measurements: Iterable[Measurement], there: set[str], wanted: int
 ) -> Iterator[Finding]:
+    """Yield findings on GPUs or pairs of GPUs for which a rule has no measurement."""
     matching = _matching(rule, measurements)
     if rule.per == "gpu":
         yield from _coverage_findings(

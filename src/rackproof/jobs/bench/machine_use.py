@@ -1,6 +1,7 @@
 """Check that other processes did not use a machine during a run. No I/O.
 
-The supervisors of the job measure the use.
+The supervisors of the job measure the use. Task ``record`` of bench.yml reads it from the state of each
+job with :func:`read_machine_use`, and stores it in the record.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from rackproof.core.text import sanitize
 
 BUSY_CODE = "machine_busy"
 _DISTURBED = 0.1
-"""Share of a run's time below which slowdowns by others do not move its speeds beyond their bounds."""
+"""Slowdowns by others in a smaller share of a run's time do not move its speeds beyond their bounds."""
 _STOLEN = 0.05
-"""Share of a machine's processors, averaged over a run, from which the hypervisor's theft moves speeds
-beyond their bounds, even if no window of the run stands out."""
+"""If the hypervisor takes this share of a machine's processors, averaged over a run, speeds move beyond their
+bounds, even if no window of the run stands out."""
 _FEWEST_S = 1.0
-"""Processor seconds of other processes that do not slow even a short run. A login and a timer's script
-use about as much."""
+"""Fewer processor seconds of other processes do not slow even a short run. A login and a timer's script use
+about as much."""
 _WATCHED = 0.5
-"""Share of a job's time for which its supervisor must have measured the use. With less, the machine is
-not known to be idle."""
+"""A supervisor must have measured the use for this share of its job's time. With less, the machine is not
+known to be idle."""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
-"""Programs that run a job outside the supervisor's processes. The job's own time would count as use by
+"""These programs run a job outside the supervisor's processes. The job's own time would count as use by
 others."""
 
 
@@ -57,6 +58,7 @@ def _with_clean_texts(raw: object) -> dict[str, Any]:
 
 
 def _moment(raw: object) -> dict[str, Any] | None:
+    """Return the state of a machine with text that is safe to show."""
     if not isinstance(raw, Mapping):
         return None
     governor = raw.get("governor")
@@ -118,6 +120,7 @@ def was_busy(use: MachineUse) -> bool:
 
 
 def _reason(node: str, use: MachineUse) -> str:
+    """Return the sentence about a node that was not idle."""
     names = f" ({', '.join(use.names)})" if use.names else ""
     mean = use.others_s / max(use.seconds, 0.1)
     what = f"others{names} used {mean:.1f} of its {use.cpus} processors"

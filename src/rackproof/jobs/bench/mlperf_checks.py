@@ -1,6 +1,8 @@
 """Check a run of MLPerf Training against its rules, reference convergence, node placement and references.
 
-The checks run after each repeat, while the rack is still in use.
+:mod:`rackproof.jobs.bench.record` calls this module after each repeat, while the rack is still in use.
+The input is the log of the launcher (run.sub) and the parsed logs. The output is findings and
+measurements. :func:`score_repeats` scores all repeats of a plan.
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ TOO_FAST = 0.75
 The reference's own runs all have more than 0.85. `rackproof score` compares all repeats together.
 """
 TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
-"""Tolerances for the time of one repeat. The number of samples until convergence varies by more than a
-tenth."""
+"""The time of one repeat may be slower by these fractions. The number of samples until convergence varies by
+more than a tenth."""
 ONE_EVALUATION = 0.35
-"""Tolerance for round 0.6, in which a run may reach its target one evaluation earlier or later. An
-evaluation of transformer is a third of the run."""
+"""In round 0.6, a time may differ by this fraction, because a run may reach its target one evaluation earlier
+or later. An evaluation of transformer is a third of the run."""
 CHECK_S = 120.0
 PREFLIGHT = "nccl_preflight_busbw"
-"""Name of the measurement that a run without the NCCL preflight lacks."""
+"""A run without the NCCL preflight lacks the measurement of this name."""
 PREFLIGHT_CODE = "nccl_preflight"
-"""Code of a finding about the preflight itself."""
+"""A finding about the preflight itself has this code."""
 EVERYTHING: tuple[str, ...] = (
     "start_marker",
     "node_list",
@@ -50,13 +52,13 @@ EVERYTHING: tuple[str, ...] = (
     "seed",
     "submission_events",
 )
-"""Everything that `lacks` of a definition may contain."""
+"""`lacks` of a definition may contain any of these."""
 SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
-"""Events `submission_…` that the rules of every round require."""
+"""The rules of every round require these events `submission_…`."""
 
 
 class LauncherEvidence(NamedTuple):
-    """The facts of a run that are visible in the launcher's output."""
+    """Hold the facts of a run that are visible in the launcher's output."""
 
     findings: Sequence[Finding]
     measurements: Sequence[Measurement]
@@ -140,6 +142,7 @@ def preflight_is_off(planned: PlannedRun) -> bool:
 
 
 def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
+    """Return the start of this run's Slurm job, or None if Slurm's record does not show it precisely."""
     times = run_sub.job_times(output.end)
     known = times is not None and times.slack_s <= run_sub.CLOCK_SLACK_S
     if times is None or not known or not run_sub.is_job_of(output.end, run_id):
@@ -168,13 +171,14 @@ def launcher_time_findings(output: run_sub.RunSubOutput, parsed: Sequence[Parsed
 
 
 def event_findings(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> list[Finding]:
-    """Return findings about missing events that every log of a run by the rules has."""
+    """Return findings about events that every log by the rules has, if they are missing or wrong."""
     if not planned.result.ruleset:
         return []
     return list(_missing_events(planned, parsed))
 
 
 def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterator[Finding]:
+    """Yield a finding for each kind of missing event, and for a log of another benchmark."""
     tags = {name: value for log in parsed for name, value in log.tags.items()}
     if all(log.first_event_s is None for log in parsed):
         message = "the log has no event with a time: when it was written is not shown"
@@ -208,6 +212,7 @@ def _round06_findings(
     parsed: Sequence[ParsedLog],
     lacks: Sequence[Finding],
 ) -> list[Finding]:
+    """Return the findings on a run of round 0.6, whose run script prints other lines."""
     findings = run_sub06.run_sub06_findings(
         output, launcher, planned.nodes, run_id=planned.run_id, script=run_script(planned)
     )
@@ -220,6 +225,7 @@ def _round06_findings(
 
 
 def _global_batch_size(parsed: Sequence[ParsedLog]) -> float | None:
+    """Return the global batch size that the log states, or None."""
     sizes = [log.tags["global_batch_size"] for log in parsed if "global_batch_size" in log.tags]
     return float(sizes[0]) if sizes and re.fullmatch(r"\d+(\.\d+)?", sizes[0]) else None
 
@@ -345,7 +351,10 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
 
 
 def published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
-    """Return the published results for this benchmark on this number and kind of accelerators."""
+    """Return the published result to compare with, for this number and kind of accelerators.
+
+    The list is empty if there is no such result.
+    """
     if planned.launcher == "docker":
         return _published_06(planned, measurement)
     metric = {"time_to_train": "minutes", "samples_per_second": "throughput"}.get(measurement.name)
@@ -429,4 +438,5 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
 
 
 def _is_same_result(other: PlannedRun, planned: PlannedRun) -> bool:
+    """Return whether two runs are repeats of the same result."""
     return other.benchmark == planned.benchmark and other.nodes == planned.nodes

@@ -1,8 +1,9 @@
-"""Plan the network and storage that an experiment needs on its nodes, and check that they were used.
+"""Plan the network and storage of an experiment on its nodes, and check that they were used. No I/O.
 
-A point with a value for ``nodes``, ``network`` or ``storage`` needs a setup. The module
-``rackproof_bench_setup`` makes it, and workloads/rendezvous.py starts the point on each node. No I/O;
-the nodes' answers are raw data, and are checked because they may be hostile.
+A point with a value for ``nodes``, ``network`` or ``storage`` needs a setup. Planning calls
+:func:`plan_setup`, the module ``rackproof_bench_setup`` makes the setup, and workloads/rendezvous.py
+starts the point on each node. Task ``record`` then calls :func:`judge_setup` with the nodes' answers.
+These are raw data, and are checked because they may be hostile.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from rackproof.core.records import Direction, Finding, Measurement, Record, Sour
 from rackproof.core.text import sanitize
 
 PARAMETERS = ("nodes", "network", "storage")
-"""Parameters that need a setup of nodes. If a parameter is empty, the node remains as it is."""
+"""These parameters need a setup of nodes. If a parameter is empty, the node remains as it is."""
 NETWORKS = ("host", "overlay")
 BEFORE_AFTER_S = 900
-"""Seconds after the end of its job until a run's overlay expires, if nothing removes it."""
+"""If nothing removes a run's overlay, it expires this many seconds after the time limit of its job."""
 COLD = 0.01
-"""Largest share of the sampled data in memory for which the cache counts as emptied."""
+"""The cache counts as emptied if at most this share of the sampled data is in memory."""
 LEAST_BYTES = 1 << 20
-"""Smallest number of bytes that an interface must have carried if several nodes trained over it."""
+"""If several nodes trained over an overlay, its interface must have carried this many bytes each way."""
 
 _TYPES = {"nfs": ("nfs", "nfs4"), "s3fs": ("fuse.s3fs",)}
 _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|wekafs")
 _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
 _TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")
 _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rackproof")
-"""Interfaces made by containers and by Rackproof, which do not connect nodes."""
+"""Containers and Rackproof make interfaces with these prefixes, which do not connect nodes."""
 
 
 class Storage(Record):
-    """A storage that the parameter ``storage`` may name."""
+    """Describe a storage that the parameter ``storage`` may name."""
 
     kind: Literal["local", "nfs", "s3fs", "synthetic"]
     folder: str = Field(default="", description="Folder of the data on the nodes.")
@@ -64,7 +65,7 @@ class ExperimentConfig(Record):
     fabric_interface: str = ""
     # RFC 2544 reserves 198.18.0.0/15 for measurements of networks, so no site routes it.
     overlay_subnet: str = "198.19.0.0/16"
-    # Below Linux's ephemeral ports (from 32768), and not 29500, PyTorch's default.
+    # The port is below Linux's ephemeral ports (from 32768), and is not PyTorch's default, 29500.
     port: int = Field(default=29417, gt=1023, lt=65536)
 
     @field_validator("overlay_subnet")
@@ -74,14 +75,14 @@ class ExperimentConfig(Record):
 
 
 class Peer(Record):
-    """A node of a run and its address."""
+    """Hold a node of a run and its address."""
 
     name: str
     address: str
 
 
 class NodeSetup(Record):
-    """The setup of each node of a run, as the module accepts it."""
+    """Define the setup of each node of a run, in the form that ``rackproof_bench_setup`` accepts."""
 
     network: str = "host"
     nodes: tuple[Peer, ...]
@@ -95,7 +96,7 @@ class NodeSetup(Record):
 
 
 class SetupEvidence(Record):
-    """The evidence of the setup that the nodes reported."""
+    """Hold what the nodes reported about a run's setup."""
 
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -104,7 +105,7 @@ class SetupEvidence(Record):
 
 
 def needs_setup(point: Mapping[str, Scalar]) -> bool:
-    """Return whether a point requires a set-up of its nodes."""
+    """Return whether a point requires a setup of its nodes."""
     return any(point.get(name, "") != "" for name in PARAMETERS)
 
 
@@ -127,7 +128,10 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
 
 
 def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
-    """Return the folder of a point's data, the value of ``{{ storage_folder }}``; '' for synthetic data."""
+    """Return the folder of a point's data, the value of ``{{ storage_folder }}``.
+
+    It is "" for synthetic data.
+    """
     name = str(point.get("storage", ""))
     if not name:
         return str(point.get("data_folder", ""))
@@ -227,7 +231,7 @@ def storage_mounts(points: Sequence[Parameters], experiment: ExperimentConfig) -
 def judge_setup(
     planned: NodeSetup, lead: str, reports: Mapping[str, Any], jobs: Mapping[str, Any], started: bool
 ) -> SetupEvidence:
-    """Judge the nodes' reports on a run's setup. What a report does not show is unproven.
+    """Judge the nodes' reports on a run's setup. Anything that a report does not show is unproven.
 
     Args:
         planned: The planned setup.
@@ -280,6 +284,7 @@ def _unmeasured_findings(planned: NodeSetup, lead: str, measured: int) -> list[F
 
 
 def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
+    """Return a finding if a node's network was not the planned one."""
     differences = _network_differences(planned, name, report)
     if not differences:
         return []
@@ -359,6 +364,7 @@ def _traffic_differences(network: str, interface: object, rendezvous: Mapping[st
 
 
 def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[Finding]:
+    """Return findings if a node's storage or its cache was not as planned."""
     # Synthetic data is generated in memory, so no storage can differ.
     if planned.storage in ("", "synthetic"):
         return []
@@ -467,6 +473,7 @@ def _plausible_rate(value: object) -> float | None:
 
 
 def _network_text(planned: NodeSetup, report: Mapping[str, Any], measured: Sequence[Measurement]) -> str:
+    """Describe the network that the run used."""
     link = _map(report.get("link"))
     parts = []
     if planned.network == "overlay":
@@ -482,6 +489,7 @@ def _network_text(planned: NodeSetup, report: Mapping[str, Any], measured: Seque
 
 
 def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
+    """Describe the storage that the run used."""
     if not planned.storage:
         return ""
     if planned.storage == "synthetic":
@@ -500,4 +508,5 @@ def _finding(code: str, verdict: Verdict | None, message: str, node: str) -> Fin
 
 
 def _map(value: Any) -> Mapping[str, Any]:
+    """Return a value from a node if it is a mapping, or else an empty mapping."""
     return value if isinstance(value, Mapping) else {}

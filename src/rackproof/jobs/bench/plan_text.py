@@ -1,4 +1,8 @@
-"""Describe a plan for the operator, with its runs, references and what the nodes lack. No I/O."""
+"""Describe a plan for the operator, with its runs, references and what the nodes lack. No I/O.
+
+Task ``plan`` of bench.yml prints the text of :func:`describe_plan`. In check mode, the playbook then
+ends with the list of :func:`lacking`, and of what the nodes answered (filter ``dry_run_answers``).
+"""
 
 from __future__ import annotations
 
@@ -39,9 +43,9 @@ def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
 
 
 def lacking(plan: Plan) -> list[str]:
-    """Return what has to be mended before the plan's runs can be made, each thing once.
+    """Return the obstacles to the plan's runs, each listed once.
 
-    A line is one reason with its benchmarks; reasons against all of them come first.
+    Each line has one reason and its benchmarks. The reasons with the most benchmarks come first.
     """
     found: dict[str, dict[str, None]] = {}
     for run in plan.runs:
@@ -61,10 +65,11 @@ def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]
     """Return what nodes answered when a dry run asked whether their runs could be made, each thing once.
 
     Args:
-        results: Results of ``slurm_run.py check``; those without output were skipped.
+        results: Results of ``slurm_run.py check``. A result without output was skipped.
 
     Returns:
-        ``phases``: what was looked at; ``lacking``: what is missing, for most benchmarks first.
+        ``phases`` has the checks that were made, and ``lacking`` the missing things. Those that most
+        benchmarks lack come first.
     """
     phases: dict[str, None] = {}
     missing: Counter[str] = Counter()
@@ -97,13 +102,14 @@ def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
 
 
 def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
+    """Return the lines about one run."""
     expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
     # The reasons against a run under Slurm have a line each.
     why = "" if run.obstacles else f": {run.unproven_because}"
     note = f"  UNPROVEN{why}" if run.unproven_because else ""
     where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
     lines = [f"  {where}: {run.title}{expected}{note}"]
-    # All repeats lack the same, as they would do the same.
+    # All repeats do the same, so they lack the same.
     lines += [f"    lacks   {why}" for why in run.obstacles if run.repeat <= 1]
     if run.expected_s is None and not run.unproven_because and _judges_speed_alone(run.result):
         lines.append(

@@ -1,8 +1,9 @@
 """Plan the runs of one command from benchmarks, nodes and parameters.
 
-A plan is stored as ``results/PLAN_ID/plan.json``. If the same request is made while runs of an earlier
-plan are missing, that plan is continued. An interrupted playbook therefore loses no result and starts no
-run twice.
+Task ``plan`` of bench.yml calls :func:`make_plan`, and stores the result as
+``results/PLAN_ID/plan.json`` with :func:`resume_or_keep`. If the same request is made while runs of an
+earlier plan are missing, that plan is continued. An interrupted playbook therefore loses no result and
+starts no run twice.
 """
 
 from __future__ import annotations
@@ -63,25 +64,25 @@ from rackproof.store.sealed_json import open_sealed, seal_json
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.html"
 RESUME_WITHIN = timedelta(days=2)
-"""Age up to which an interrupted plan is resumed. Later, the same request gets a new plan."""
+"""An interrupted plan is resumed up to this age. Later, the same request gets a new plan."""
 ALLOWED_FAILURES = 1
-"""Number of repeats of a result that may fail; Rackproof applies this MLPerf Training rule to all
+"""This many repeats of a result may fail. MLPerf Training has this rule, and Rackproof applies it to all
 benchmarks."""
 COSTLY_TO_CHANGE = ("network", "storage")
-"""Parameters whose change needs a new setup of nodes. Points are ordered so that these change least,
+"""A change of these parameters needs a new setup of nodes. Points are ordered so that they change least,
 above all the first."""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
-"""Age from which another change of a file is sure to change its ctime, on every file system in use."""
+"""If a file is older than this, another change is sure to change its ctime, on every file system in use."""
 RUN_COMMAND = "run_command.py"
-"""Program under workloads/ that runs a definition's command."""
+"""This program under workloads/ runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
-"""Code of the finding on a run whose job may still be running. Such a job is followed, not repeated."""
+"""A run whose job may still be running has a finding with this code. It is followed, not repeated."""
 
 
 class NodeSku(Record):
-    """Facts from the inventory about a node's model."""
+    """Hold facts from the inventory about a node's model."""
 
     sku: str = ""
     gpus: int = 0
@@ -121,11 +122,11 @@ class PlannedRun(Record):
     sku_gpu_name: str = ""
     """Text that the product name of the SKU's GPUs must contain. Empty means the SKU's own name."""
     node_skus: dict[str, NodeSku] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """The SKU of each node. It is empty in old plans; then all nodes have the lead's SKU."""
+    """The SKU of each node. Old plans have none, and all their nodes have the lead's SKU."""
     result: Result
     """Rules for reading and judging its log, as the definition had them at planning."""
     definition_path: str
-    """Path on the controller; :attr:`definition_name` is the name in records."""
+    """The file's path on the controller. Records have :attr:`definition_name` instead."""
     definition_sha256: str
     definition_ctime_ns: int = 0
     """Change time of the definition's file at planning, or 0 if it cannot reveal a later change."""
@@ -153,7 +154,7 @@ class PlannedRun(Record):
 class Skipped(Record):
     """Describe a point of a suite that a node cannot run.
 
-    This is not a fault; for example, the point may need two GPUs.
+    This is not a fault. The point may need two GPUs, for example.
     """
 
     benchmark: str
@@ -162,7 +163,7 @@ class Skipped(Record):
 
 
 class Plan(Record):
-    """The runs that one command requested."""
+    """Hold the runs that one command requested."""
 
     plan_id: str
     title: str
@@ -235,7 +236,7 @@ class Plan(Record):
     def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
         """Return the results whose repeats can no longer become valid, with the reasons.
 
-        One repeat may fail; it counts as the slowest (docs/using/scoring.md). With two failures, the
+        One repeat may fail, and counts as the slowest (docs/using/scoring.md). With two failures, the
         result is invalid.
         """
         repeats: dict[str, list[PlannedRun]] = {}
@@ -272,7 +273,7 @@ def _failed_repeats(runs: Sequence[PlannedRun], recorded: Mapping[str, Run]) -> 
     failed = []
     for run in runs:
         record = recorded.get(run.run_id)
-        # Degraded repeats count for a result: MLPerf's rules only consider whether the target was met.
+        # Degraded repeats count for a result, because MLPerf's rules only ask whether the target was met.
         if record is not None and record.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
             failed.append(f"{run.repeat} ({record.verdict.value})")
     return failed
@@ -356,6 +357,7 @@ def make_plan(
 
 
 def _node_sku(site: Site) -> NodeSku:
+    """Return what the inventory says about a node's model."""
     return NodeSku(sku=site.sku, gpus=site.sku_gpus, gpu_name=site.sku_gpu_name)
 
 
@@ -445,6 +447,7 @@ class _Planner:
     def _add_single_node_point(
         self, loaded: LoadedDefinition, name: str, point: Parameters, gpus_there: int
     ) -> None:
+        """Add the run of one point on one node, or note why it is skipped."""
         gpus, lacks_gpus = point.get("gpus", 0), _lacks_gpus(point, gpus_there)
         if lacks_gpus and "gpus" not in self.overrides:
             self._skip(loaded, name, f"gpus={gpus}: {name} has {gpus_there}")
@@ -480,6 +483,7 @@ class _Planner:
     def _add_grouped_point(
         self, loaded: LoadedDefinition, members: Sequence[str], point: Parameters, gpus_there: int
     ) -> None:
+        """Add the run of one point on the first nodes of a rack, or note why it is skipped."""
         node_count, gpus = _node_count(loaded, point), point.get("gpus", 0)
         overrides = self._own_overrides(loaded)
         lacks_nodes, lacks_gpus = node_count > len(members), _lacks_gpus(point, gpus_there)
@@ -542,6 +546,7 @@ class _Planner:
         site: Site,
         variables: Mapping[str, Scalar],
     ) -> PlannedRun:
+        """Return a run on a rack through Slurm."""
         specification = slurm_specification(loaded, site, members, variables)
         return PlannedRun(
             **_by_site(loaded, site, self.suite, self.now, "slurm"),
@@ -608,12 +613,14 @@ class _Planner:
         )
 
     def _needs_whole_rack(self, loaded: LoadedDefinition) -> bool:
+        """Return whether a benchmark runs on all nodes of a rack together."""
         launcher = loaded.definition.launch.with_
         return launcher == "slurm" or (
             launcher == "docker" and any(site.together for site in self.sites.values())
         )
 
     def _own_overrides(self, loaded: LoadedDefinition) -> Matrix:
+        """Return the operator's values that apply to a benchmark."""
         return fitting_overrides(loaded, self.overrides, self.selected)
 
     def _racks(self, names: Iterable[str]) -> list[list[str]]:
@@ -624,9 +631,11 @@ class _Planner:
         return list(racks.values())
 
     def _peers(self, names: Sequence[str]) -> list[Peer]:
+        """Return nodes with their addresses on the training network."""
         return [Peer(name=name, address=self.addresses.get(name, "")) for name in names]
 
     def _skip(self, loaded: LoadedDefinition, node: str, reason: str) -> None:
+        """Note a point or benchmark that a node cannot run."""
         self.skipped.append(Skipped(benchmark=loaded.name, node=node, reason=reason))
 
 
@@ -769,7 +778,7 @@ def definition_findings(planned: PlannedRun) -> list[Finding]:
         if planned.definition_ctime_ns and path.stat().st_ctime_ns == planned.definition_ctime_ns:
             return []
     except OSError:
-        pass  # reading it reports the problem
+        pass  # Reading the file below reports the problem.
     try:
         if load_definition(path, log_formats=FORMATS).sha256 == planned.definition_sha256:
             return []
@@ -818,7 +827,7 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     earlier = _newest_of_request(plan, results) if resume else None
     if earlier is not None and _is_unfinished(earlier, results):
         return earlier, True
-    # Stored before the first run, so that the plan is found after an interruption right then.
+    # Store the plan before the first run, so that it is found after an interruption right then.
     write_file(results / plan.plan_id / PLAN_FILE, seal_json(plan.model_dump_json(indent=1) + "\n"))
     return plan, False
 

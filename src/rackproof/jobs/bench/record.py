@@ -1,6 +1,7 @@
-"""Turn an ended job into a record, a verdict, reports and history.
+"""Turn an ended job into a record with a verdict, store it in the history, and write its reports.
 
-The recording task of the playbook calls this module. No other module decides on a run's verdict.
+Task ``record`` of bench.yml calls :func:`write_record` for each run, also for one that could not start. No
+other module decides on the verdict of a run of bench.yml.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ from rackproof.store.run_folder import write_run
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 # Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). They prove neither success
-# nor failure. Any other status except 0 means that something failed while the workload ran.
+# nor failure. Any other status except 0 and WRONG_ARGUMENTS means that something failed while the workload
+# ran.
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",
@@ -68,15 +70,15 @@ COULD_NOT_RUN = {
 }
 
 WRONG_ARGUMENTS = 2
-"""Exit status of Rackproof's own programs for a wrong parameter value. It is a mistake, not a fault."""
+"""Rackproof's own programs end with this status if a parameter has a wrong value, which is no fault."""
 _LINES_READ = 20
-"""So many last lines of a log are searched for words."""
+"""This many last lines of a log are searched for the reason why its program ended."""
 
 _SEALED = (
     "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",
     "log_bytes", "log_sha256",
 )  # fmt: skip
-"""Sealed fields of a job's end, in the order of the module's seal."""
+"""The seal of a job's end covers these fields, in the order in which the module seals them."""
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
     "hang": ("hung", Verdict.FAIL, "hung: its log did not grow for {hang_s} s, then it was ended"),
@@ -91,7 +93,7 @@ _ENDED_BADLY = {
 
 
 class RecordedRun(Record):
-    """A recorded run, the path of its report, and the reason if it is not in the history."""
+    """Hold a recorded run, the path of its report, and the reason if it is not in the history."""
 
     run: Run
     folder: str
@@ -103,9 +105,8 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     """Return the findings that follow from the job's end, not from its log.
 
     There are none only if the job belongs to this run, ended by itself, succeeded, and has exit status 0
-    on the requested nodes. The state comes from a node.
-    :func:`~rackproof.jobs.bench.required_evidence.machine_lacks` reports absent and damaged values of
-    it.
+    on the requested nodes. The state comes from a node, so its values may be absent or damaged.
+    :func:`~rackproof.jobs.bench.required_evidence.machine_lacks` reports these.
     """
     job = evidence.job
     findings = []
@@ -141,6 +142,7 @@ def job_seal(job: Mapping[str, Any]) -> str:
 
 
 def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
+    """Return a finding if other nodes than planned took part. The numbers then belong to another system."""
     asked, took_part = set(planned.nodes), {node.name for node in evidence.nodes}
     # If a run used other nodes than planned, its numbers belong to another system.
     differences = [f"{name} took no part" for name in sorted(asked - took_part)]
@@ -209,7 +211,7 @@ def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 
 _ENDED_EARLY = frozenset({"exit_status", "killed", "could_not_run", "hung", "timed_out"})
-"""Findings of a program that ended early. Its last lines may contain the reason."""
+"""A program with one of these findings ended early. Its last lines may contain the reason."""
 
 
 def _with_last_words(findings: Sequence[Finding], words: str) -> list[Finding]:
@@ -223,6 +225,7 @@ def _with_last_words(findings: Sequence[Finding], words: str) -> list[Finding]:
 
 
 def _finding(code: str, verdict: Verdict, message: str) -> Finding:
+    """Return a finding on the run."""
     return Finding(code=code, verdict=verdict, message=message[:4000])
 
 
@@ -239,7 +242,7 @@ def build_run(
     sku_references: Sequence[SkuReference] = (),
     words: str = "",
 ) -> Run:
-    """Judge the measurements and return the record. It reads no file except a changed definition.
+    """Judge the measurements and return the record. The only file that it may read is the definition.
 
     Args:
         planned: The run as it was planned.
@@ -251,7 +254,7 @@ def build_run(
         log_files: The raw logs beside the record.
         trouble: The reason why references may be missing.
         sku_references: The baselines of the SKU. Each that applies must have a measurement.
-        words: The last lines of the program, as one line. They explain why it ended early.
+        words: The last lines of the program on one line. They may explain why it ended early.
     """
     lacks = machine_lacks(MachineRun(planned, evidence, parsed))
     started, ended = moment_of(evidence.job.get("started")), moment_of(evidence.job.get("ended"))
@@ -343,6 +346,7 @@ def _ordered_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 
 def _merged_tags(parsed: Sequence[ParsedLog]) -> dict[str, str]:
+    """Return the tags of all logs. If logs differ, the last one counts."""
     tags: dict[str, str] = {}
     for log in parsed:
         tags.update(log.tags)
@@ -350,6 +354,7 @@ def _merged_tags(parsed: Sequence[ParsedLog]) -> dict[str, str]:
 
 
 def _log_measurements(parsed: Sequence[ParsedLog]) -> list[Measurement]:
+    """Return the measurements of all logs."""
     return list(chain.from_iterable(log.measurements for log in parsed))
 
 
@@ -466,7 +471,7 @@ def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, lis
     page, remarks = "", []
     try:
         remarks.append(history.keep(folder))
-    except Exception as error:  # The record is already written. An error from here on must not lose it.
+    except Exception as error:  # The record is written. A later error must not lose it.
         remarks.append(f"run {run.run_id} could not be entered into the history: {error}")
     try:
         page = str(write_run_reports(run, folder)["html"])
@@ -477,7 +482,7 @@ def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, lis
 
 @dataclass
 class _Logs:
-    """Hold the logs of a run. Each is read once."""
+    """Hold the logs of a run. Each is parsed once."""
 
     files: list[LogFile] = field(default_factory=list)
     parsed: list[ParsedLog] = field(default_factory=list)
@@ -488,6 +493,7 @@ class _Logs:
 
 
 def _read_logs(planned: PlannedRun, evidence: Evidence, folder: Path) -> _Logs:
+    """Parse the logs of the run's nodes, and check that they are the files that the job wrote."""
     logs = _Logs()
     paths, findings = _own_logs(planned, folder / "logs")
     # Without a job there are no logs, and another finding already states that it was not started.
@@ -574,6 +580,7 @@ def _floor(reference: Reference, direction: Direction | None) -> Reference:
 
 
 def _published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
+    """Return the published results for a measurement of MLPerf's own code."""
     # Published results come from MLPerf's own code. Numbers of other programs are not comparable.
     if planned.launcher in BY_ITSELF or not planned.published_references:
         return []
@@ -581,6 +588,7 @@ def _published_references(planned: PlannedRun, measurement: Measurement) -> list
 
 
 def _particularity(baseline: SkuReference) -> tuple[int, bool]:
+    """Return the sorting key of a baseline. It is higher for a more specific one."""
     return len(baseline.parameters) + len(baseline.labels), bool(baseline.benchmark)
 
 
@@ -602,19 +610,20 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
 
 
 def preload_libraries() -> None:
-    """Import the modules that :func:`record` needs, so that forked processes share them.
+    """Import Matplotlib, which :func:`write_record` needs, so that forked processes share it.
 
-    A playbook forks a process for each task, and the import of Matplotlib and SQLAlchemy takes a
-    CPU-second.
+    A playbook forks a process for each task, and each would spend a quarter of a CPU-second on this import.
     """
     import matplotlib.backends.backend_svg  # noqa: F401
 
 
 def _part(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the tags with a prefix, without the prefix."""
     return {key.removeprefix(prefix): value for key, value in tags.items() if key.startswith(prefix)}
 
 
 def _dataset(tags: Mapping[str, str]) -> Dataset | None:
+    """Return the dataset that the tags describe, or None."""
     if not tags:
         return None
     counts = ("objects", "size_bytes")

@@ -1,8 +1,10 @@
 """List the evidence that the verdict on a run needs. No I/O.
 
-One table is for a run on one machine, and one for a run under Slurm. Each has a row for every field of
-the structures with the evidence, even if a missing field has no effect. A test compares them. The judge
-evaluates the table before all checks, so that the checks only compare present values.
+:mod:`rackproof.jobs.bench.record` evaluates :data:`RUN_ON_MACHINE` for every run. For a run that a
+cluster's run script starts, :mod:`rackproof.jobs.bench.mlperf_checks` evaluates :data:`RUN_BY_SLURM` or
+:data:`RUN_OF_ROUND_06` in addition. Each table has a row for every field of the structures with the
+evidence, even if a missing field has no effect. A test compares them. The tables are evaluated before all
+checks, so that the checks only compare present values.
 """
 
 from __future__ import annotations
@@ -43,21 +45,21 @@ from rackproof.logs.run_sub import (
 )
 from rackproof.logs.run_sub06 import RunSub06Output, ended_before_training06
 
-_AGAINST = "it only speaks against a run: that there is none is good"
-_ABOUT = "it describes the run; nothing is judged by it"
+_AGAINST = "it only speaks against a run, so its absence is good"
+_ABOUT = "it only describes the run, and nothing is judged by it"
 _THERE, _ABSENT, _DAMAGED = EvidenceState.THERE, EvidenceState.ABSENT, EvidenceState.DAMAGED
 _EVENTS = ("mllog", "mll06", "mlp05")
-"""Formats whose events include a time."""
+"""The events of these formats include a time."""
 
 
 class Evidence(Record):
-    """The evidence of a run other than its logs."""
+    """Hold the evidence of a run other than its logs."""
 
     nodes: tuple[Node, ...] = ()
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
     """State of the job from its supervisor. It is empty if no job was started."""
     findings: tuple[Finding, ...] = ()
-    """Faults that are visible in the nodes' facts."""
+    """Faults of the nodes, of their setup and of the SKU's baselines, which no log shows."""
     could_not_start: str = ""
     """Reason, for the operator, why no job was started or why it was not followed to its end."""
     command: tuple[str, ...] = ()
@@ -66,7 +68,8 @@ class Evidence(Record):
     network: str = ""
     notes: str = ""
     measurements: tuple[Measurement, ...] = ()
-    """Measurements in the logs that are not events, such as phases and the preflight's bandwidth."""
+    """Measurements besides the parsed logs', from the nodes' setup and from the launcher's output, such as
+    the preflight's bandwidth."""
     machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
     """Use of each node by other processes while the job ran."""
     busy: str = ""
@@ -78,7 +81,7 @@ class Evidence(Record):
 
 @dataclass(frozen=True)
 class MachineRun:
-    """Describe a run that its own program started and ended, with its plan, facts and logs."""
+    """Hold the plan, the evidence and the parsed logs of a run, which every row of RUN_ON_MACHINE gets."""
 
     planned: PlannedRun
     known: Evidence
@@ -112,12 +115,12 @@ def lacking_findings(lacking: Iterable[Finding], found: Sequence[Finding]) -> li
 
 
 def machine_lacks(run: MachineRun) -> list[Finding]:
-    """Return a finding for each missing kind of evidence that a run on this machine needs."""
+    """Return a finding for each missing kind of evidence that every run needs."""
     return _findings(RUN_ON_MACHINE, run)
 
 
 def slurm_lacks(job: SlurmJob) -> list[Finding]:
-    """Return a finding for each missing kind of evidence that a run under Slurm needs."""
+    """Return a finding for each kind of evidence that a run by a cluster's run script lacks in addition."""
     return _findings(RUN_OF_ROUND_06 if job.planned.launcher == "docker" else RUN_BY_SLURM, job)
 
 
@@ -166,21 +169,23 @@ def moment_of(raw: object) -> datetime | None:
     return None
 
 
-# -- a run on this machine -------------------------------------------------------------------------------
+# -- every run -------------------------------------------------------------------------------------------
 
 _AGAIN = "run the benchmark again"
 
 
 def _started(run: MachineRun) -> bool:
+    """Return whether a job was started."""
     return not run.known.could_not_start
 
 
 def _ended(run: MachineRun) -> bool:
+    """Return whether a job was started and ended."""
     return _started(run) and run.known.job.get("phase") == "ended"
 
 
 def _by_itself(run: MachineRun) -> bool:
-    # If something else ended the job, or a signal did, a finding already has the cause.
+    """Return whether the job ended by itself. If something else or a signal ended it, a finding says so."""
     return _ended(run) and run.known.job.get("ended_by") == "itself" and run.known.job.get("signal") is None
 
 
@@ -192,7 +197,7 @@ _JOB_KINDS: Mapping[str, type] = {
     "succeeded": bool,
     "unkillable": list,
 }
-"""Relevant keys of a job's state, with the required type of each."""
+"""Each of these keys of a job's state must have this type."""
 
 
 def _of_job(
@@ -202,6 +207,7 @@ def _of_job(
     harmless: str = "",
     without: str = "",
 ) -> RequiredEvidence[MachineRun]:
+    """Return the row for one key of the job's state."""
     return RequiredEvidence(
         f"job.{key}",
         _SUPERVISOR,
@@ -220,6 +226,8 @@ _SUPERVISOR = "the job's state, from its supervisor"
 
 
 def _of_evidence(name: str, harmless: str) -> RequiredEvidence[MachineRun]:
+    """Return the row for a field of :class:`Evidence` that no verdict needs."""
+
     def state(run: MachineRun) -> EvidenceState:
         return state_of_value(getattr(run.known, name))
 
@@ -229,6 +237,8 @@ def _of_evidence(name: str, harmless: str) -> RequiredEvidence[MachineRun]:
 def _of_logs(
     name: str, code: str, needed: Callable[[MachineRun], bool] = _ended, harmless: str = ""
 ) -> RequiredEvidence[MachineRun]:
+    """Return the row for a field of each parsed log. The worst state of all logs counts."""
+
     def state(run: MachineRun) -> EvidenceState:
         states = [
             state_of_value(getattr(log, name))
@@ -305,8 +315,8 @@ RUN_ON_MACHINE: tuple[RequiredEvidence[MachineRun], ...] = (
     _of_logs("first_event_s", "no_event_times"),
     _of_logs("last_event_s", "no_event_times"),
 )
-"""Rows for a run on one machine: ``evidence`` is :class:`~Evidence`, ``job`` the state that its
-seal covers, ``log`` each :class:`~rackproof.core.records.ParsedLog`.
+"""Every run needs this evidence. ``evidence`` is :class:`~Evidence`, ``job`` is the state that its seal
+covers, and ``log`` is each :class:`~rackproof.core.records.ParsedLog`.
 """
 
 
@@ -319,11 +329,12 @@ _WHEN = "Slurm's record does not show when the job began and ended: its log may 
 
 
 def _was_taken(job: SlurmJob) -> bool:
-    # A refused job has the reason and no end.
+    """Return whether the job was accepted. A refused job has the reason and no end."""
     return not job.output.launcher_report.get("refused")
 
 
 def _has_record(job: SlurmJob) -> bool:
+    """Return whether Slurm must have a record of the job."""
     return _was_taken(job) and job.has_record
 
 
@@ -336,10 +347,12 @@ def _trained(job: SlurmJob) -> bool:
 
 
 def _prints(name: str) -> Callable[[SlurmJob], bool]:
+    """Return a condition for evidence that a run script prints after its training has started."""
     return lambda job: name not in job.script.lacks and _trained(job)
 
 
 def _lists_nodes(job: SlurmJob) -> bool:
+    """Return whether the log has the line with the list of nodes, its length and the job's number."""
     # One line has the list, its length and the job's number. If the line is missing, the row of the list
     # reports it.
     return bool(job.output.node_list)
@@ -354,6 +367,8 @@ def _of_record(
     state: Callable[[Any], EvidenceState] = state_of_value,
     harmless: str = "",
 ) -> RequiredEvidence[SlurmJob]:
+    """Return the row for one key of Slurm's record."""
+
     def found(job: SlurmJob) -> EvidenceState:
         value = job.output.end.get(key)
         if value in (None, "Unknown", "None"):
@@ -373,6 +388,8 @@ def _of_record(
 
 
 def _record_moment(key: str) -> RequiredEvidence[SlurmJob]:
+    """Return the row for a time in Slurm's record."""
+
     def state(value: object) -> EvidenceState:
         return _ABSENT if value == "" else _THERE if record_moment(value) is not None else _DAMAGED
 
@@ -389,6 +406,8 @@ def _of_output(
     harmless: str = "",
     without: str = "",
 ) -> RequiredEvidence[SlurmJob]:
+    """Return the row for a field of the run script's output."""
+
     def found(job: SlurmJob) -> EvidenceState:
         return state(job.output) if state is not None else state_of_value(getattr(job.output, name))
 
@@ -405,10 +424,13 @@ def _of_output(
 
 
 def _some(number: float) -> EvidenceState:
+    """Return whether a count shows any evidence."""
     return _THERE if number else _ABSENT
 
 
 def _both(start: str, stop: str) -> Callable[[RunSubOutput], EvidenceState]:
+    """Return a function that checks that the log has the start and the end of one phase."""
+
     def state(output: RunSubOutput) -> EvidenceState:
         seen = [name for name in (start, stop) if name in output.times]
         return (_ABSENT, EvidenceState.CUT, _THERE)[len(seen)]
@@ -417,15 +439,18 @@ def _both(start: str, stop: str) -> Callable[[RunSubOutput], EvidenceState]:
 
 
 def _caches_state(output: RunSubOutput) -> EvidenceState:
+    """Return whether the log shows any node that cleared its page cache, or failed to."""
     # The number of nodes that cleared their cache is compared if the log shows any.
     return _some(output.cache_clearings + output.caches_cleared + len(output.cache_errors))
 
 
 def _asks_for_preflight(job: SlurmJob) -> bool:
+    """Return whether the run must show an NCCL preflight."""
     return _trained(job) and not skips_preflight(job.output, job.script)
 
 
 def _preflight_state(output: RunSubOutput) -> EvidenceState:
+    """Return whether the log has the NCCL preflight and its output."""
     if PREFLIGHT_START not in output.times:
         return EvidenceState.NOT_ASKED if output.preflight_enabled is False else _ABSENT
     if not output.preflight_text:
@@ -454,10 +479,11 @@ SLURM_RECORD: tuple[RequiredEvidence[SlurmJob], ...] = (
         harmless="a site without accounts has none; the job's nodes, the log's nodes and its ranks remain",
     ),
 )
-"""Facts that Slurm must report about a job. workloads/slurm_run.py queries them."""
+"""Slurm must report these facts about a job. workloads/slurm_run.py queries them."""
 
 
 def _launcher_report(job: str, remedy: str) -> RequiredEvidence[SlurmJob]:
+    """Return the row for the launcher's report of a job's end."""
     return _of_output(
         "launcher_report",
         "no_end",
@@ -525,16 +551,18 @@ RUN_BY_SLURM: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log does not show the NCCL preflight whole",
     ),
 )
-"""Rows for a run under Slurm: ``slurm`` is the record that workloads/slurm_run.py reports, ``log``
-is :class:`RunSubOutput`."""
+"""A run under Slurm needs this evidence, too. ``slurm`` is the record that workloads/slurm_run.py reports,
+and ``log`` is :class:`RunSubOutput`."""
 
 
 def _status_state(job: SlurmJob) -> EvidenceState:
+    """Return whether the launcher reported the exit status of run.sub."""
     status = job.output.end.get("status")
     return _THERE if type(status) is int else _ABSENT if status is None else _DAMAGED
 
 
 def _ended_on_one_node(job: SlurmJob) -> bool:
+    """Return whether a run on one node ended well, so that it has an exit status."""
     # If a job ended badly, Slurm has its state, and there is no status.
     ended_well = job.output.end.get("state") in (None, "COMPLETED")
     return _was_taken(job) and bool(job.output.end) and len(job.planned.nodes) == 1 and ended_well
@@ -562,5 +590,5 @@ RUN_OF_ROUND_06: tuple[RequiredEvidence[SlurmJob], ...] = (
         without="the log does not show on which nodes run.sub started the training (Launching on node)",
     ),
 )
-"""Rows for a run of round 0.6. Its :class:`RunSub06Output` needs only the nodes, because checks compare
-the number of events and of cleared caches."""
+"""A run of round 0.6 needs this evidence, too. Its :class:`RunSub06Output` needs only the nodes, because
+checks compare the number of events and of cleared caches."""

@@ -1,4 +1,9 @@
-"""Find what a node lacks for the environments of runs, before these are created."""
+"""Find what a node lacks for the environments of runs, before these are created.
+
+Task ``plan`` of bench.yml calls this module with the answers of the nodes. If a node lacks the program
+or the configured interpreter of a run, the run is unproven. The text of the plan lists everything else
+that is lacking, with the packages that contain it.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +35,7 @@ class RuntimeNeeds:
 
 
 def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]:
-    """Read the needs of runtimes. A runtime without a file, such as a site's own, has none.
-
-    Args:
-        workloads: The folder of the workloads on this machine.
-        names: The names of runtimes.
-    """
+    """Read the needs of runtimes. A runtime without a readable file, such as a site's own, has none."""
     needs = {}
     for name in names:
         try:
@@ -52,6 +52,7 @@ def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]
 
 
 def _version(text: str) -> tuple[int, int]:
+    """Return a version of Python as two numbers."""
     major, minor = text.split(".")
     return int(major), int(minor)
 
@@ -93,6 +94,7 @@ def packages_of_lacking_libraries(needs: RuntimeNeeds, facts: Mapping[str, Any])
 
 
 def _fits(version: object, needs: RuntimeNeeds) -> bool:
+    """Return whether a version of Python is within the limits of a runtime."""
     try:
         return needs.oldest <= _version(str(version)) <= needs.newest
     except ValueError:

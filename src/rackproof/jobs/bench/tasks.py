@@ -1,4 +1,4 @@
-"""Run the tasks of bench.yml. Each task (select, plan, record, report) has one function.
+"""Run the tasks select, plan, record and report of bench.yml, one function for each task.
 
 The Ansible plugins check arguments, call these functions, and turn :class:`BenchError` into a failed
 task.
@@ -44,12 +44,12 @@ from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import RECORD_NAME, ResultsError
 
 SIDE_BY_SIDE = 18
-"""Largest number of systems in the comparison table. A rack has no more, and more columns are hard to
-read. `rackproof compare` compares any two systems."""
+"""The comparison table has at most this many systems. A rack has no more nodes, and more columns are hard
+to read. `rackproof compare` compares any two systems."""
 
 
 _LARGEST_VALUE = 2**63
-"""Bound of an integer parameter. The database stores integers in 64 bits."""
+"""An integer parameter is smaller than this, because the database stores integers in 64 bits."""
 
 
 class BenchError(RackproofError):
@@ -57,7 +57,7 @@ class BenchError(RackproofError):
 
 
 class Choice(Record):
-    """The operator's validated selection."""
+    """Hold the operator's validated selection."""
 
     benchmarks: tuple[str, ...]
     suite: str
@@ -82,7 +82,7 @@ class Requirements:
 
 
 class NodeAnswer(Record):
-    """The facts of one node that answered."""
+    """Hold the facts of one node that answered."""
 
     facts: dict[str, Any] = Field(description="Raw facts, as the module returns them.")
     variables: Parameters = Field(description="Variables that definitions may use.")
@@ -94,7 +94,7 @@ class NodeAnswer(Record):
 
 
 class PlanOutcome(Record):
-    """The plan to carry out."""
+    """Hold the plan to carry out."""
 
     plan: Plan
     resumed: bool
@@ -114,7 +114,7 @@ class PlanOutcome(Record):
         description="Mounts that the role storage makes for these runs, by inventory host.",
     )
     lacking: tuple[str, ...] = Field(
-        default=(), description="What has to be mended before the runs can be made, each thing once."
+        default=(), description="Obstacles that prevent the runs, each listed once."
     )
     description: str
 
@@ -192,7 +192,7 @@ def select_benchmarks(
 def _refuse_parameters_as_variables(
     chosen: Iterable[definitions.LoadedDefinition], given: Mapping[str, Any]
 ) -> None:
-    """Check that no parameter is given as a variable, which would have no effect.
+    """Refuse a parameter that is given as a variable, because it would have no effect.
 
     Raises:
         DefinitionError: A parameter is given as a variable.
@@ -376,7 +376,7 @@ def _make_plan(
 
 
 def _with_obstacles(plan: Plan, answered: Mapping[str, NodeAnswer]) -> Plan:
-    """Return the plan, its runs unproven that a node lacks the program or the configured interpreter of."""
+    """Return the plan, in which a run is unproven if a node lacks its program or configured interpreter."""
     runs = [
         run if run.unproven_because else run.model_copy(update={"unproven_because": _obstacle(run, answered)})
         for run in plan.runs
@@ -627,7 +627,7 @@ def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuRe
     try:
         return _sku_references(raw), []
     except BenchError as error:
-        # At the start another host's baselines were checked. The run is made and must not be lost.
+        # At the start, another host's baselines were checked. The run is made and must not be lost.
         finding = Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000])
         return [], [finding]
 
@@ -698,6 +698,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
 
 
 def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | None) -> list[str]:
+    """Return the lines whose verdict is one of the given ones."""
     return [text for text, verdict in scores.items() if verdict in verdicts]
 
 
@@ -722,7 +723,11 @@ def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> lis
 def _missing(
     made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> list[str]:
-    """Describe the planned runs that have no record or no longer have their logs."""
+    """Describe what keeps the plan from being complete.
+
+    These are runs without a record, runs with changed logs, repeats that were given up, and hosts that
+    did not answer or on which nothing could run.
+    """
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"
         for run in made.remaining_runs(recorded, given_up)
@@ -773,7 +778,7 @@ def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
         # Runs from several published systems have no common reference.
         reference = known.pop() if len(known) == 1 else None
         pages = write_comparison(compare_systems(systems, reference=reference, judge=judge), folder)
-    except Exception as error:  # an extra page must not hide the verdict
+    except Exception as error:  # An extra page must not hide the verdict.
         return f"the systems could not be compared: {error}"
     return f"side by side: {pages['html']}"
 
@@ -785,7 +790,7 @@ def _mend_page(run: Run, folder: Path) -> str:
         # The record is written first, so an older page is incomplete or shows an earlier verdict.
         if not page.is_file() or page.stat().st_mtime_ns < (folder / RECORD_NAME).stat().st_mtime_ns:
             write_run_reports(run, folder)
-    except Exception as error:  # a missing page must not hide the verdict
+    except Exception as error:  # A missing page must not hide the verdict.
         return f"the page of {run.run_id} could not be written: {error}"
     return ""
 
@@ -905,7 +910,7 @@ def _values(name: object, value: Any) -> tuple[Scalar, ...]:
 
 
 def _scalar(name: str, value: Any) -> Scalar:
-    """Return an operator's value; ``-e`` passes text, so text that is a number becomes one."""
+    """Return an operator's value. ``-e`` passes text, so text that is a number becomes one."""
     # NaN is not equal to itself, so runs with it could never be compared.
     if isinstance(value, bool | int) and abs(value) < _LARGEST_VALUE:
         return value
@@ -928,13 +933,14 @@ def _number_in_text(text: str) -> int | float | None:
             number = kind(text)
             if math.isfinite(number):
                 return number
-        # A number with hundreds of digits is refused.
         except (ValueError, OverflowError):
+            # The text is no number of this kind, or has too many digits.
             continue
     return None
 
 
 def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
+    """Return the baselines of the SKU. If one is wrong, raise a BenchError."""
     references = []
     for number, one in enumerate(raw, 1):
         where = f"bench_sku_references: entry {number}"

@@ -1,4 +1,8 @@
-"""Upload recorded results to an object store. A failed upload changes no verdict."""
+"""Upload recorded results to an object store.
+
+The action of ``rackproof_bench_upload`` calls :func:`upload_results`. A failed upload changes no
+verdict.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read nodes from an Ansible inventory, or from the saved JSON of ``ansible-inventory --list``."""
+"""Read nodes from an Ansible inventory, or from the saved JSON of ``ansible-inventory --list``.
+
+``rackproof adopt --ansible`` calls :func:`read_ansible_nodes`.
+"""
 
 from __future__ import annotations
 
@@ -71,10 +74,12 @@ _NO_GPU = "no variable or group of it names a GPU"
 
 
 def _names_gpus(node: AdoptedNode) -> bool:
+    """Return whether an inventory states GPUs for a host."""
     return bool(node.sku or node.gpu_count) or any(model_of_text(hint.text) for hint in node.hints)
 
 
 def _listed(path: Path) -> Inventory:
+    """Return an inventory, from its saved JSON or from Ansible."""
     if not path.is_file() or path.suffix != ".json":
         inventory, complaints = list_inventory(path, environment_of_tool(*ANSIBLE_NEEDS))
         if complaints and not inventory.hosts:
@@ -92,6 +97,7 @@ def _listed(path: Path) -> Inventory:
 
 
 def _shape_problem(listed: Mapping[str, Any]) -> str:
+    """Return why JSON is not output of ``ansible-inventory --list``, or ""."""
     for name, group in listed.items():
         for part in ("hosts", "children") if name != "_meta" else ():
             names = as_mapping(group).get(part, [])
@@ -101,6 +107,7 @@ def _shape_problem(listed: Mapping[str, Any]) -> str:
 
 
 def _controller(inventory: Inventory) -> str:
+    """Return the host of slurmctld, or ""."""
     hosts = inventory.groups.get("slurm_controller", ())
     return hosts[0] if hosts and not name_problem(hosts[0]) else ""
 
@@ -117,6 +124,7 @@ def _groups_by_host(inventory: Inventory) -> dict[str, list[str]]:
 def _node(
     name: str, values: Mapping[str, Any], groups: Collection[str], left: dict[str, list[str]]
 ) -> AdoptedNode:
+    """Return a host as a node."""
     variables = _taken_variables(name, values, left)
     address = str(variables.pop("ansible_host", ""))
     own = [group for group in groups if group.lower() not in RESERVED_GROUPS]
@@ -166,7 +174,7 @@ def _rack(values: Mapping[str, Any], groups: Sequence[str]) -> str:
 
 
 def _sku(groups: Sequence[str]) -> str:
-    """Return the longest group of a SKU, or "": a slice is in the group of its whole machine, too."""
+    """Return the longest group of a SKU, or "". A slice is in the group of its whole machine, too."""
     skus = (group for group in groups if group.startswith("sku_") and SKU_NAME.fullmatch(group))
     return max(skus, key=len, default="")
 

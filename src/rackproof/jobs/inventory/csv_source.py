@@ -1,6 +1,7 @@
 """Read nodes from a CSV file.
 
-A line is for one node, or has a host list for several equal nodes.
+``rackproof adopt --csv`` calls :func:`read_csv_nodes`. A line describes one node, or has a host list for
+several equal nodes.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "serial": ("serial", "serial_number"),
     "bmc": ("bmc", "bmc_address", "oob_ip"),
 }
-"""Headings of columns by their meaning, the best first. Spaces and hyphens count as underscores."""
+"""A column with this meaning has one of these headings, the best first. Spaces and hyphens count as
+underscores."""
 _MOST_FIELD = 10_000
 _MOST_GPUS = 1024
 
@@ -133,6 +135,7 @@ def _columns(heading: Iterable[str], path: Path) -> tuple[dict[str, int], list[s
 
 
 def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) -> Iterator[AdoptedNode]:
+    """Yield the nodes of each line, and refuse a node that two lines have."""
     lines: dict[str, int] = {}
     for row in reader:
         line = getattr(reader, "line_num", 0)
@@ -150,6 +153,7 @@ def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) 
 
 
 def _names(cells: Mapping[str, str], place: str) -> tuple[str, ...]:
+    """Return the names of a line's nodes."""
     text = cells["name"]
     if problem := hostlist_problem(text, MOST_NODES):
         raise AdoptError(f"{place}: {sanitize(text, 80)}: {problem}")
@@ -165,6 +169,7 @@ def _names(cells: Mapping[str, str], place: str) -> tuple[str, ...]:
 
 
 def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
+    """Return one node of a line."""
     address = cells.get("address", "")
     if address and (problem := address_problem(address)):
         raise AdoptError(f"{place}: address {sanitize(address, 60)!r}: {problem}")
@@ -204,6 +209,7 @@ def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
 
 
 def _sku(text: str, place: str) -> str:
+    """Return the SKU of a line, and refuse a text that cannot be one."""
     if text and not SKU_NAME.fullmatch(text):
         raise AdoptError(f"{place}: {sanitize(text, 60)!r} is not a SKU: letters, digits, '-' and '_'")
     return text

@@ -1,7 +1,7 @@
 """Write an adopted inventory into its folder, and keep changes by hand.
 
-The folder's ``.adopted`` contains the files as they were last written. A line that differs was changed
-by hand, and remains.
+``rackproof adopt`` plans a change, lints it, and writes it with this module. The folder's ``.adopted``
+contains the files as they were last written. A line that differs was changed by hand, and remains.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NODES = "nodes.json"
 
 
 class _KeptNodes(Record):
-    """The nodes of the last adopt."""
+    """Hold the nodes that the last adopt wrote."""
 
     nodes: tuple[AdoptedNode, ...]
 
@@ -37,7 +37,7 @@ class _KeptNodes(Record):
 class InventoryChange(Record):
     """Describe the changes of a folder before they are written.
 
-    Args:
+    Attributes:
         files: Each file that changes, with its new text.
         bases: The text of each file to keep in ``.adopted``.
         diff: The change as a unified diff.
@@ -97,7 +97,7 @@ def add_missing_nodes(
 
 
 def plan_change(folder: Path, rendered: Mapping[str, str]) -> InventoryChange:
-    """Return how a folder's files change, changes by hand kept.
+    """Return how a folder's files change. Changes by hand are kept.
 
     Raises:
         AdoptError: A file cannot be read.
@@ -120,10 +120,12 @@ def plan_change(folder: Path, rendered: Mapping[str, str]) -> InventoryChange:
 
 
 def _text(path: Path) -> str | None:
+    """Return the text of a file, or None if it does not exist."""
     return read_text(path) if path.exists() else None
 
 
 def _conflict_text(name: str, mine: str, theirs: str) -> str:
+    """Return the remark about a line that both the operator and the sources changed."""
     shown = [sanitize(text.strip() or "nothing", 120) for text in (mine, theirs)]
     return (
         f"{name}: changed by hand and by the sources: yours stays ({shown[0]}); the sources have {shown[1]}"
@@ -131,6 +133,7 @@ def _conflict_text(name: str, mine: str, theirs: str) -> str:
 
 
 def _diff(name: str, before: str, after: str) -> str:
+    """Return the change of a file as a unified diff."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )
@@ -138,6 +141,7 @@ def _diff(name: str, before: str, after: str) -> str:
 
 
 def _unused_files(folder: Path, rendered: Mapping[str, str]) -> list[str]:
+    """Return the files of groups that have no node any more."""
     noted = sorted((folder / _KEPT / "group_vars").glob("*.yml"))
     names = [f"group_vars/{path.name}" for path in noted]
     return [name for name in names if name not in rendered and (folder / name).exists()]

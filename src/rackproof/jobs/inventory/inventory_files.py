@@ -1,6 +1,7 @@
 """Write an adopted cluster as the files of an inventory. No I/O.
 
-The files are hosts.yml and the variables of each SKU.
+``rackproof adopt`` calls :func:`build_cluster` and :func:`render_files`. The files are hosts.yml and the
+variables of each SKU.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _RACKS_LINE = re.compile(r"(?m)^slurm_racks:.*$")
 class AdoptedCluster(Record):
     """Hold the contents of an inventory, with nodes and their SKUs, groups, and the host of slurmctld.
 
-    Args:
+    Attributes:
         nodes: The nodes.
         guesses: The SKU of each node.
         racks: The nodes of each rack's group.
@@ -76,6 +77,7 @@ def build_cluster(
 
 
 def _slug(text: str) -> str:
+    """Return a text in the form of a group's name."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:60]
 
 
@@ -113,6 +115,7 @@ def render_files(
 
 
 def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> Iterator[str]:
+    """Yield the lines of hosts.yml."""
     about = {node.name: node for node in cluster.nodes}
     yield "---"
     yield "# Written by `rackproof adopt`. You may change it: adopt keeps your changes (docs/using/adopt.md)."
@@ -200,6 +203,7 @@ def _scalar(value: str | int | bool) -> str:
 
 
 def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
+    """Yield the lines of the group with the host that answers for Slurm."""
     yield "    # The host that answers for Slurm's states."
     if not cluster.controller:
         yield "    slurm_controller: {}"
@@ -213,6 +217,7 @@ def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
 
 
 def _all_vars(cluster: AdoptedCluster, shipped_all: str) -> str:
+    """Return the variables of all hosts, with the racks that Slurm has."""
     of_slurm = {node.name for node in cluster.nodes if node.in_slurm}
     racks = [rack for rack, hosts in cluster.racks.items() if of_slurm.intersection(hosts)]
     line = f"slurm_racks: [{', '.join(_scalar(rack) for rack in racks)}]"
@@ -267,6 +272,7 @@ def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
 
 
 def _size_lines(cluster: AdoptedCluster, hosts: Collection[str]) -> Iterator[str]:
+    """Yield the sizes of an unknown SKU's nodes, which Slurm states."""
     sizes = [node.sizes for node in cluster.nodes if node.name in set(hosts)]
     for key, variable in _SIZES.items():
         values = sorted({one[key] for one in sizes if key in one})

@@ -1,4 +1,8 @@
-"""Find mistakes in an inventory before a playbook runs, without contacting a node."""
+"""Find mistakes in an inventory before a playbook runs, without contacting a node.
+
+``rackproof lint-inventory`` and ``adopt`` call :func:`lint_inventory`, which returns the complaints. The
+inventory comes from ``ansible-inventory``, which :func:`list_inventory` starts as a program.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ _UNIQUE = {
     "reimage_serial": "serial number",
     "reimage_bmc_address": "address of a BMC",
 }
-"""Variables that must differ between any two hosts."""
+"""The values of these variables must differ between any two hosts."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -37,7 +41,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "dict": (dict,),
 }
 _NO_RACKS = (RESERVED_GROUPS | {"netboot"}) - {"cpu_nodes"}
-"""Groups that are no racks. Hosts of cpu_nodes are in none of the groups that the playbooks use."""
+"""These groups are no racks. A host of cpu_nodes alone is in no group that the playbooks use, so cpu_nodes
+counts as a rack."""
 _CONNECTION = frozenset(
     f"ansible_{name}"
     for name in (
@@ -49,7 +54,7 @@ _CONNECTION = frozenset(
         *("docker_extra_args", "sftp_extra_args", "scp_extra_args", "ssh_transfer_method", "become_pass"),
     )
 )
-"""Ansible's own variables of a host. Their misspellings would be ignored."""
+"""Ansible has these variables of a host, and would ignore a misspelt one."""
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 
@@ -69,10 +74,10 @@ class Complaint(Record):
 class Inventory:
     """Hold the inventory as Ansible reads it.
 
-    Args:
+    Attributes:
         hosts: The variables of each host, as they are written.
         groups: The hosts of each group, including those of its child groups.
-        files: Names of groups and of hosts that have files of variables.
+        files: The file or folder of variables in group_vars, by the name of its group.
     """
 
     hosts: Mapping[str, Mapping[str, Any]]
@@ -125,6 +130,7 @@ def list_inventory(
 
 
 def _first_error(text: str) -> str:
+    """Return the first error that Ansible prints, or else its last lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [at for at, line in enumerate(lines) if "ERROR" in line]
     return " ".join(lines[errors[0] : errors[0] + 3]) if errors else " ".join(lines[-3:])
@@ -150,6 +156,7 @@ def _yaml_complaints(path: Path) -> Iterator[Complaint]:
 
 
 def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
+    """Yield each key that a mapping has twice, because only the later one counts."""
     queue, seen = [tree] if tree is not None else [], set()
     while queue:
         node = queue.pop()
@@ -171,6 +178,7 @@ def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
 
 
 def _variable_files(path: Path) -> dict[str, Path]:
+    """Return the files and folders in group_vars, by the name of the group."""
     folder = path if path.is_dir() else path.parent
     return {one.name.split(".y")[0]: one for one in sorted(folder.glob("group_vars/*"))}
 
@@ -262,6 +270,7 @@ def _owners(inventory: Inventory) -> dict[str, list[str]]:
 
 
 def _some(hosts: Iterable[str]) -> str:
+    """Return the first of some hosts, and how many more there are."""
     names = sorted(hosts)
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
@@ -307,6 +316,7 @@ def fits_kind(value: object, kind: str) -> bool:
 
 
 def _text_fits(text: str, kind: str) -> bool:
+    """Return whether Ansible converts a text to a type."""
     if kind == "bool":
         return text.lower() in _BOOLEANS
     try:
@@ -341,7 +351,7 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[Complaint]:
 
 
 def _no_nodes(inventory: Inventory) -> Iterator[Complaint]:
-    """Yield that no playbook would find a node, although hosts are in racks."""
+    """Yield a complaint if no playbook would find a node, although hosts are in racks."""
     racks = [
         name
         for name, hosts in inventory.groups.items()
@@ -362,6 +372,7 @@ def _families(names: Collection[str]) -> set[str]:
 
 
 def _asked_racks(hosts: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the racks that ``slurm_racks`` of any host names."""
     racks: set[str] = set()
     for variables in hosts:
         named = variables.get("slurm_racks")

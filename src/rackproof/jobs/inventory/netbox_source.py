@@ -1,8 +1,8 @@
 """Read devices from a NetBox through its REST API, page by page and without redirects.
 
-The forms are from NetBox's documentation of 3.5 to 4.6. A list is ``{"count", "next", "previous",
-"results"}``. The token is sent as ``Authorization: Token …``, and a token of version 2 (``nbt_…``) as
-``Bearer``.
+``rackproof adopt --netbox`` calls :func:`read_netbox_nodes`. The forms are from NetBox's documentation
+of 3.5 to 4.6. A list is ``{"count", "next", "previous", "results"}``. The token is sent as
+``Authorization: Token …``, and a token of version 2 (``nbt_…``) as ``Bearer``.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ from rackproof.jobs.inventory.slurm_source import rack_of_name
 
 _DEVICES = "/api/dcim/devices/"
 _PAGE = 200
+"""One request asks for this many devices."""
 _MOST_PAGE_BYTES = 32 << 20
 _MOST_DEVICES = 100_000
 _TIMEOUT_S = 30.0
+"""NetBox may be silent for this long."""
 _MOST_PAGE_S = 120.0
+"""A whole page may take this long, so that a server that sends single bytes does not hold the command."""
 _FILTER = re.compile(r"[a-z][a-z0-9_]{0,60}")
 
 
@@ -109,6 +112,7 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
 
 
 def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the operator's filters as names and values."""
     found = []
     for text in filters:
         name, bar, value = text.partition("=")
@@ -163,7 +167,7 @@ class _Netbox:
         """Return all devices.
 
         Raises:
-            AdoptError: They cannot be read whole.
+            AdoptError: NetBox does not list all devices, or lists too many.
         """
         found: dict[Any, Mapping[str, Any]] = {}
         while True:
@@ -199,6 +203,7 @@ class _Netbox:
         return list(found.values())
 
     def _get(self, url: str) -> Mapping[str, Any]:
+        """Return one page of NetBox's answer."""
         request = urllib.request.Request(url, headers=self._headers)  # noqa: S310  (the scheme was checked)
         try:
             with self._open(request, timeout=_TIMEOUT_S) as answer:
@@ -231,6 +236,7 @@ class _Netbox:
             )
 
     def _refusal(self, error: urllib.error.HTTPError) -> str:
+        """Describe an error status of NetBox, with the remedy."""
         if 300 <= error.code < 400:
             location = error.headers.get("Location") or ""
             self._refuse_token_in(location)
@@ -247,6 +253,7 @@ class _Netbox:
         return f"answers with status {error.code}"
 
     def _read_whole(self, answer: Any) -> bytes:
+        """Return the bytes of a page, with limits for its size and time."""
         parts: list[bytes] = []
         size, end = 0, time.monotonic() + _MOST_PAGE_S
         while part := answer.read1(1 << 16):
@@ -263,6 +270,7 @@ class _Netbox:
 
 
 def _refuse_doubled_names(devices: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse two devices with the same name, because a node is identified by its name."""
     counts = Counter(text_at(one, "name").strip() for one in devices)
     if doubled := sorted(name for name, count in counts.items() if count > 1):
         raise AdoptError(
@@ -288,16 +296,19 @@ def _choose(
 
 
 def _names_gpu(device: Mapping[str, Any]) -> bool:
+    """Return whether a device states a GPU model."""
     return any(model_of_text(hint.text) for hint in _hints(device))
 
 
 def _role(device: Mapping[str, Any]) -> str:
-    # device_role until NetBox 3.6.
+    """Return the role of a device, or ""."""
+    # Before NetBox 3.6, the role is called device_role.
     role = mapping_at(device, "role") or mapping_at(device, "device_role")
     return text_at(role, "slug") or text_at(role, "name")
 
 
 def _left_out(devices: Collection[Mapping[str, Any]]) -> str:
+    """Return the remark about the devices that were left out, by type and role."""
     kinds = Counter(
         f"{text_at(mapping_at(one, 'device_type'), 'model') or 'no type'} ({_role(one) or 'no role'})"
         for one in devices
@@ -311,6 +322,7 @@ def _left_out(devices: Collection[Mapping[str, Any]]) -> str:
 
 
 def _hints(device: Mapping[str, Any]) -> list[GpuHint]:
+    """Return the texts of a device that may state its GPU model: custom fields, type and tags."""
     fields = mapping_at(device, "custom_fields")
     found = [
         GpuHint(where=f"custom field {name}", text=sanitize(value, 200))
@@ -324,10 +336,12 @@ def _hints(device: Mapping[str, Any]) -> list[GpuHint]:
 
 
 def _site(device: Mapping[str, Any]) -> str:
+    """Return the site of a device, or ""."""
     return text_at(mapping_at(device, "site"), "slug")
 
 
 def _node(name: str, device: Mapping[str, Any], site: str, remarks: list[str]) -> AdoptedNode:
+    """Return a device as a node. Values that do not fit become remarks."""
     variables = _fitting_variables(name, device, remarks)
     rack = mapping_at(device, "rack")
     place = text_at(rack, "name") or text_at(rack, "display")

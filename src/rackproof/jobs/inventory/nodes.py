@@ -1,4 +1,8 @@
-"""Define nodes as the sources of a cluster describe them, check them, and join them by name. No I/O."""
+"""Define nodes as the sources of a cluster describe them, check them, and join them by name. No I/O.
+
+The sources of ``rackproof adopt`` (Slurm, CSV, NetBox, Ansible) return :class:`AdoptedSource`. The
+command joins them with :func:`join_sources`.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_listing import MOST_NODES
 
 MOST_BYTES = 64 << 20
-"""A list of 10,000 nodes has less."""
+"""A file of a source may have this size. A list of 10,000 nodes is smaller."""
 RESERVED_GROUPS = frozenset(
     {"all", "ungrouped", "gpu_nodes", "new-nodes", "slurm_controller", "slurm_login", "local", "cpu_nodes"}
 )
-"""Groups that an inventory has anyway."""
+"""Every inventory has these groups, so no node and no rack may have their names."""
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
 _NAME = re.compile(rf"(?=[A-Za-z0-9].{{0,252}}\Z){_LABEL}(?:\.{_LABEL}){{0,9}}")
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
@@ -29,9 +33,9 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "reimage_serial": re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]{0,63}"),
 }
 BY_NAME = "its name"
-"""Origin of a rack that only a name suggests. Every other origin is better."""
+"""A rack that only a node's name suggests has this origin. Every other origin is better."""
 NETBOX_TOKEN = "NETBOX_TOKEN"  # noqa: S105  (the variable's name)
-"""Environment variable with NetBox's token."""
+"""This environment variable has NetBox's token."""
 SKU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
@@ -55,7 +59,7 @@ class GpuHint(Record):
 class AdoptedNode(Record):
     """Describe a node of an existing cluster. Fields that no source states are empty.
 
-    Args:
+    Attributes:
         name: Its name in the inventory.
         source: The first source that has the node.
         address: Its address, if it differs from its name.
@@ -65,9 +69,9 @@ class AdoptedNode(Record):
             unknown.
         hints: Texts that may state the model of its GPUs, the most specific first.
         sku: The SKU that a source states.
-        sizes: Numbers from Slurm: cpus, sockets, cores_per_socket, threads, real_memory_mb.
+        sizes: Numbers from Slurm, which are cpus, sockets, cores_per_socket, threads and real_memory_mb.
         in_slurm: Whether Slurm lists it.
-        variables: Other variables of the inventory: ansible_port, ansible_user, reimage_serial, ...
+        variables: Other variables of the inventory, such as ansible_port or reimage_serial.
     """
 
     name: str
@@ -144,7 +148,8 @@ def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | i
 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     """Return each node once, with the facts of all sources. The source that is given first has precedence.
-    If it knows a rack only by name, a later source may tell more about the rack.
+
+    If that source knows the rack only by the node's name, the rack of a later source is used.
 
     Raises:
         AdoptError: There are no nodes or too many, two nodes have the same address, serial number or BMC, or
@@ -186,6 +191,7 @@ def _joined(first: AdoptedNode, second: AdoptedNode) -> AdoptedNode:
 
 
 def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
+    """Refuse two nodes with the same address, serial number or BMC."""
     owners: dict[tuple[str, object], str] = {}
     for node in nodes:
         for name, value in (
@@ -203,5 +209,5 @@ def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
 
 
 def select_nodes(nodes: Iterable[AdoptedNode], excluded: Sequence[str]) -> tuple[AdoptedNode, ...]:
-    """Return the nodes that match none of some patterns as a shell has them (``login*``)."""
+    """Return the nodes that match none of some shell patterns, such as ``login*``."""
     return tuple(node for node in nodes if not any(fnmatchcase(node.name, one) for one in excluded))

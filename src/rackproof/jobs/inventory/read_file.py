@@ -1,4 +1,4 @@
-"""Read the file of a source, which is UTF-8 text of limited size."""
+"""Read the file of a source, which is UTF-8 text of limited size, for ``rackproof adopt``."""
 
 from __future__ import annotations
 

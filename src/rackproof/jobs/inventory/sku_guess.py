@@ -1,6 +1,7 @@
 """Guess the SKU of a node from its sources, with the reason and the doubts.
 
-The shipped files of SKUs are the only I/O.
+``rackproof adopt`` calls :func:`guess_sku` for each node. The module reads no files but those of the
+shipped SKUs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PREFIX = "sku_"
 _SLICE = re.compile(r"_x[0-9]+$")
 _MIG = re.compile(r"\d+g\.\d+gb", re.I)
 _MODULE = re.compile(r"(?<![a-z])(?:sxm|[dh]gx|p[4-6]|a[34]-)", re.I)
-"""Words that only a module's description has."""
+"""Only a module's description has these words."""
 
 _SYSTEMS: Mapping[str, tuple[str, int]] = {
     # Data sheets of the systems.
@@ -49,7 +50,7 @@ _SYSTEMS: Mapping[str, tuple[str, int]] = {
     "a3-ultragpu-8g": ("H200", 8),
     "a4-highgpu-8g": ("B200", 8),
 }
-"""Names of systems and types that state model and number of GPUs, lower case."""
+"""These names of systems and types, in lower case, state the model and number of GPUs."""
 _COUNTS = (
     re.compile(
         r"(?<![a-z0-9.])([0-9]{1,2})[ _-]?x(?![0-9])[ _-]*(?=(?:nvidia[ _-]*)?(?:gb|gh|h|b|a|l|v|t)[0-9])"
@@ -57,7 +58,7 @@ _COUNTS = (
     re.compile(r"(?<![0-9.])([0-9]{1,2})[ _-]?gpus?(?![a-z])"),
     re.compile(r"(?<![a-z])(?:gb|gh|h|b|a|l|v|t)[0-9]{1,3}s?(?:[ _.-]?x|\.)([0-9]{1,2})(?![a-z0-9])"),
 )
-"""``8xH100``, ``8-GPU``, ``H100x8`` and ``GPU.H100.8``."""
+"""These patterns find the number in ``8xH100``, ``8-GPU``, ``H100x8`` and ``GPU.H100.8``."""
 
 
 class ShippedSku(Record):
@@ -79,7 +80,7 @@ class ShippedSku(Record):
 class SkuGuess(Record):
     """Describe the SKU that a node probably has.
 
-    Args:
+    Attributes:
         group: Its group, or "" for a node without GPUs.
         name: ``bench_sku``.
         gpus: The number of GPUs, or None if unknown.
@@ -194,6 +195,7 @@ def model_of_text(text: str) -> str:
 
 
 def _system(text: str) -> tuple[str, int] | None:
+    """Return the GPU model and the number of GPUs of a known system that a text names, or None."""
     plain = " ".join(text.lower().split())
     for name, about in _SYSTEMS.items():
         if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", plain):
@@ -222,6 +224,7 @@ def _count(node: AdoptedNode, found: tuple[str, GpuHint] | None, unsure: list[st
 
 
 def _count_of_text(text: str) -> int | None:
+    """Return the number of GPUs that a text states, or None."""
     if (system := _system(text)) is not None:
         return system[1]
     for pattern in _COUNTS:
@@ -233,6 +236,7 @@ def _count_of_text(text: str) -> int | None:
 def _of_model(
     model: str, count: int | None, why: str, unsure: list[str], shipped: Sequence[ShippedSku]
 ) -> SkuGuess:
+    """Return the shipped SKU with a model and number of GPUs, or a skeleton if there is not exactly one."""
     named = [sku for sku in shipped if sku.name == model]
     fitting = named or [sku for sku in shipped if sku.model == model and sku.gpus == count]
     if len(fitting) == 1 and count in (fitting[0].gpus, None if named else 0):
@@ -253,6 +257,7 @@ def _of_model(
 
 
 def _skeleton(kind: str, model: str, count: int | None, why: str, unsure: Sequence[str]) -> SkuGuess:
+    """Return a SKU that Rackproof does not ship."""
     words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:40].strip("-") or "unknown"
     name = f"{words}-x{count}" if count else words if words == "unknown" else f"{words}-unknown"
     return SkuGuess(
@@ -266,6 +271,7 @@ def _skeleton(kind: str, model: str, count: int | None, why: str, unsure: Sequen
 
 
 def _unknown(node: AdoptedNode, count: int | None, count_from: str, unsure: list[str]) -> SkuGuess:
+    """Return a skeleton for a node whose GPU model is unknown."""
     unsure.append("which GPUs it has is not known")
     hint = next(iter(node.hints), None)
     shown = f"{hint.where} {sanitize(hint.text, 60)}" if hint else f"{node.source} names no GPU"

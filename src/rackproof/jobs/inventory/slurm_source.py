@@ -1,4 +1,7 @@
-"""Read the nodes of a Slurm cluster from scontrol on this machine, or from files."""
+"""Read the nodes of a Slurm cluster from scontrol on this machine, or from files.
+
+``rackproof adopt`` calls this module for ``--slurm`` and ``--slurm-file``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Store a provisioning as its own record, as a run with a page, and in the history."""
+"""Store a provisioning as its own record, as a run with a page, and in the history.
+
+The callback calls :func:`keep_provision` at the end of provision.yml
+(``rackproof_ansible.playbook_summary``).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,10 @@ _MOST_REASONS = 20
 class KeptProvision:
     """Describe a provisioning that was stored.
 
-    It has the run and the page. ``history`` is the reason why the history lacks it.
+    Attributes:
+        run: The provisioning as a run.
+        page: The path of the HTML report.
+        history: The reason why the history lacks the run. Empty if the history has it.
     """
 
     run: Run
@@ -42,6 +49,13 @@ def keep_provision(
     results: Path, began: datetime, nodes: Mapping[str, NodeProvision], *, playbook: str, limit: str
 ) -> KeptProvision:
     """Write the record, the run with its page, and the history's entry of one provisioning.
+
+    Args:
+        results: The results folder.
+        began: The time when the playbook began.
+        nodes: The outcome of each node.
+        playbook: The name of the playbook.
+        limit: The nodes that ``-l`` selected. Empty for all.
 
     Raises:
         ResultsError: A part cannot be written. The parts before it were written.
@@ -94,6 +108,7 @@ def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
 
 
 def _act_findings(acts: list[AuditEntry]) -> Iterator[Finding]:
+    """Yield each drain and resume."""
     for act in acts:
         why = f": {act.reason}" if act.reason else ""
         yield _finding("provision_act", act.node, f"{act.act} by {act.actor}@{act.host}{why}")
@@ -113,5 +128,5 @@ def _task_findings(record: ProvisionRecord) -> Iterator[Finding]:
 
 
 def _finding(code: str, place: str, text: str) -> Finding:
-    # Findings here have no verdict. The run's verdict shows whether a node failed.
+    """Return a remark. Only the verdict of the run shows whether a node failed."""
     return Finding(code=code, message=sanitize(f"{place}: {text}", 1000), source=Source(file=place))

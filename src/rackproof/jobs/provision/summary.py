@@ -1,4 +1,7 @@
-"""Summarize a run of ``provision.yml`` with its changes and open problems by node."""
+"""Summarize a run of ``provision.yml`` with its changes and open problems by node.
+
+The callback prints the text at the end of the playbook (``rackproof_ansible.playbook_summary``).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from rackproof.core.same_reason import general_reason
 from rackproof.core.text import sanitize
 
 MAX_ATTENTION = 600
-"""Largest number of characters in a remark. An error message of apt can be long."""
+"""A remark is cut after this many characters, because an error message of apt can be long."""
 
 
 def provision_summary(

@@ -1,4 +1,8 @@
-"""Plan the waves of provisioning, which limit how many nodes are out of service at a time. No I/O."""
+"""Plan the waves of provisioning, which limit how many nodes are out of service at a time. No I/O.
+
+The action of ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes and their
+states in Slurm, and gets the nodes of each wave.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_states import drain_owner
 
 IN_SERVICE = "none"
-"""Slurm's reason for a node that is in service."""
+"""Slurm has this reason for a node that is in service."""
 
 
 class WaveLimitError(RackproofError):
@@ -75,7 +79,7 @@ class Wave:
 
 
 class _Partitions:
-    """The nodes of each partition that are out of service as the waves proceed."""
+    """Hold the nodes of each partition that are out of service as the waves proceed."""
 
     def __init__(self, listed: Mapping[str, Mapping[str, str]], limits: WaveLimits) -> None:
         self.size = {name: len(members) for name, members in listed.items()}

@@ -1,5 +1,8 @@
 """Measure a node for its acceptance, alone and with a known-good partner.
 
+The action of ``rackproof_reimage_acceptance`` measures with this module. That of
+``rackproof_reimage_journal`` calls :func:`check_acceptance` before the node is resumed.
+
 A node is not resumed before its acceptance, and Slurm gives a drained node no job. The node is therefore
 measured through ssh. Only the partner's half of a pair is a Slurm job, on a node in service. If anything
 is killed, the node stays drained, and Slurm's time limit ends the job. The results are in the night's
@@ -37,9 +40,9 @@ from rackproof.store.run_folder import ResultsError
 PROBES, PAIR = "probes", "pair"
 ACCEPTANCE_CHECKS = (PROBES, PAIR)
 WAIT_S = 120
-"""Seconds that the node's half of a pair waits for a partner. The program itself waits no longer."""
+"""The node's half of a pair waits this many seconds for a partner. The program itself waits no longer."""
 _PARTNER_START_S = 45
-"""Seconds within which a requested partner has started or was refused."""
+"""A requested partner has started or was refused within this many seconds."""
 
 
 def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:
@@ -82,12 +85,14 @@ def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
 
 
 def _should_have_gpus(folder: Path, node: str) -> bool:
+    """Return whether a node must have GPUs. Without a snapshot, this is assumed."""
     stored = night_store.read_snapshot(folder, node)
     # Without a snapshot this is unknown, and a node is not accepted on unknown facts.
     return stored is None or bool(stored.snapshot.gpus or stored.expected.get("gpus"))
 
 
 def _passed_a_pair(night: ProbeNight, node: str) -> bool:
+    """Return whether a node passed with any partner."""
     return any(node in pair.nodes and pair.passed for pair in night.pairs)
 
 
@@ -175,6 +180,7 @@ def _others_in_service(node: str, listed: str) -> set[str]:
 
 
 def _is_good_partner(partner: NodeNight, sku: str) -> bool:
+    """Return whether a node passed its last night and has the same known SKU."""
     # Two nodes of unknown SKU do not have the same SKU.
     return partner.verdict is Verdict.PASS and partner.sku == sku and bool(partner.sku)
 
@@ -196,6 +202,7 @@ def node_limit_s(plan: ProbePlan) -> int:
 
 
 def _script(plan: ProbePlan, nodes: tuple[str, str], limit: int) -> str:
+    """Return the script of one half of a pair, and translate errors."""
     try:
         return job_script(plan, [FABRIC_PROBE], nodes, limit)
     except ProbeError as error:
@@ -204,9 +211,10 @@ def _script(plan: ProbePlan, nodes: tuple[str, str], limit: int) -> str:
 
 @dataclass(frozen=True)
 class PartnerHalf:
-    """Describe the partner that ran its half, or "".
+    """Hold the outcome of the partner's half.
 
-    It also has the reason why others did not run it, or how this half failed.
+    ``partner`` is the node that ran it, or "". ``text`` is the reason why no partner ran it, or how the
+    half failed.
     """
 
     partner: str = ""
@@ -291,6 +299,7 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
 
 
 def _add_pair(folder: Path, node: str, result: PairResult | None, reason: str) -> None:
+    """Add a pair's result to the night's measurements, one writer at a time."""
     # Nodes of a wave end at the same time, and each adds its pair to the same file.
     with (folder / "pairs.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -331,10 +340,12 @@ def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str
 
 
 def _paired_nodes(past: Iterable[ProbeNight]) -> set[str]:
+    """Return all nodes that earlier nights measured in pairs."""
     return {name for probes in past for pair in probes.pairs for name in pair.nodes}
 
 
 def _nodes_alike(stored: StoredSnapshot | None, others: Iterable[NodeNight]) -> set[str]:
+    """Return the nodes of the same rack and SKU."""
     if stored is None:
         return set()
     rack_and_sku = (stored.rack, stored.snapshot.sku)

@@ -1,9 +1,11 @@
 """Build the user-data of Ubuntu's installer (subiquity) for a node, and check it before the node boots.
 
-The installer's own schema accepts any storage and ignores unknown keys. Here, only a few keys are used,
-and one disk. The first command checks on the machine that it is the right one, and finds the disk by its
-serial number. Until then, the disk has a name that no disk has, so an installer without the first
-command writes nothing.
+Role netboot gets the text from the filter ``autoinstall_user_data``, and puts it on the boot host.
+
+The installer's own schema accepts any storage and ignores unknown keys. This module therefore allows
+only a few keys, and one disk. The first command checks on the machine that it is the right one, and
+finds the disk by its serial number. Until then, the instructions contain a name that no disk has, so an
+installer that skips the first command writes nothing.
 """
 
 from __future__ import annotations
@@ -21,50 +23,51 @@ from pydantic import ConfigDict, Field, model_validator
 from rackproof.core.records import Record
 
 DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-disk"
-"""Placeholder for the disk until the machine has identified it. It contains no pattern, which the
+"""This name takes the disk's place until the machine has identified it. It contains no pattern, which the
 installer would match with serial numbers."""
 PLACE = "/run/rackproof"
+"""The installer's commands put the program into this folder of the machine."""
 PROGRAMS = {"__main__.py": "rackproof-autoinstall", "write_image.py": "rackproof-write-image"}
-"""Names of the archive's files, with their names in role netboot."""
+"""The archive has files of these names, from the files of role netboot."""
 
 _Text = Annotated[str, Field(min_length=1)]
 _Commands = tuple[str | tuple[_Text, ...], ...]
 
 
 class _Part(Record):
-    """Define the base of an autoinstall file's parts, in which keys have hyphens."""
+    """Define the base of an autoinstall file's parts. Their keys have hyphens."""
 
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
 
 
 class Match(_Part):
-    """The disk that is written."""
+    """Define the selection of the disk that the installer writes."""
 
     path: Literal["/dev/rackproof-names-this-disk"] = DISK
 
 
 class Layout(_Part):
-    """Describe one disk, with a partition for firmware and the rest for the system."""
+    """Define the layout of the one disk, with a partition for firmware and the rest for the system."""
 
     name: Literal["direct"] = "direct"
     match: Match = Match()
 
 
 class StorageLayout(_Part):
-    """The layout that is written."""
+    """Define the layout of the machine's storage."""
 
     layout: Layout = Layout()
 
 
 class Ssh(_Part):
-    """Hold the SSH settings. The keys are in user-data, for each user."""
+    """Define the SSH settings. The keys are in user-data, for each user."""
 
     install_server: Literal[True] = True
     allow_pw: Literal[False] = False
 
 
 class Network(_Part):
-    """The network settings, in netplan's notation, during and after the installation."""
+    """Define the network settings, in netplan's notation, during and after the installation."""
 
     version: Literal[2]
     renderer: Literal["networkd", "NetworkManager"] = "networkd"
@@ -75,20 +78,21 @@ class Network(_Part):
 
 
 class Kernel(_Part):
-    """Describe the kernel as a package or a flavor."""
+    """Define the kernel, as a package or a flavor."""
 
     package: _Text | None = None
     flavor: _Text | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Kernel:
+        """Refuse a kernel that has both a package and a flavor, or neither."""
         if (self.package is None) == (self.flavor is None):
             raise ValueError("package or flavor, and one of them")
         return self
 
 
 class UbuntuSource(_Part):
-    """The source that is installed from the medium."""
+    """Define the source on the medium from which the system is installed."""
 
     id: _Text
     # The one key that subiquity spells with an underscore.
@@ -96,7 +100,7 @@ class UbuntuSource(_Part):
 
 
 class Drivers(_Part):
-    """Third-party drivers, which provision.yml installs in pinned versions."""
+    """Define whether the installer adds drivers, which provision.yml installs in pinned versions."""
 
     install: bool = False
 
@@ -121,7 +125,7 @@ class ExtraOptions(_Part):
 
 
 class Autoinstall(ExtraOptions):
-    """The complete instructions for the installer."""
+    """Define the complete instructions for the installer."""
 
     version: Literal[1] = 1
     early_commands: _Commands
@@ -140,7 +144,7 @@ def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
 
     Args:
         files: The files of role netboot.
-        order: The target of the order, with the machine, the disk, and the address for reports.
+        order: The machine, its disk, the placeholder of the disk, and the address for reports.
 
     Raises:
         OSError: A file cannot be read.
@@ -175,7 +179,8 @@ def build_user_data(
         more: The operator's additions, in the form of :class:`ExtraOptions`.
 
     Raises:
-        ValueError: The instructions contain a key that is not allowed. The text has the key.
+        ValueError: The instructions contain a key that is not allowed (the text has the key), or other
+            disks should be emptied.
         OSError: A program cannot be read.
     """
     if entry.get("wipe"):

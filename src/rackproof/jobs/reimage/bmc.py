@@ -1,8 +1,11 @@
 """Read and set a node's power, boot and settings through its BMC, with any protocol.
 
+The actions of ``rackproof_reimage_bmc``, ``_discover`` and ``_record`` call this module with a
+:class:`Machine`, which :mod:`rackproof.jobs.reimage.tasks` opens by the protocol ``redfish`` or
+``ipmi``.
+
 Every wait is limited. An error has the node or the address, the BMC's answer, and a remedy if there is
-one. Each setting is read back, so that a BMC that ignores an accepted request is noticed at once. The
-two protocols are in ``redfish`` and ``ipmi``, and ``tasks`` chooses between them.
+one. Each setting is read back, so that a BMC that ignores an accepted request is noticed at once.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ class BmcError(RackproofError):
 
 
 class BmcSilentError(BmcError):
-    """An address of a BMC that does not answer."""
+    """Report an address of a BMC that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Access:
 
 @dataclass(frozen=True)
 class PowerStatus:
-    """Power and boot target of a node, in Redfish's terms for any protocol, and its serial number."""
+    """Hold the power, boot target and serial number of a node, in Redfish's terms for any protocol."""
 
     power: str
     boot: str
@@ -100,7 +103,7 @@ class MachineIdentity:
 
 @dataclass(frozen=True)
 class Firmware:
-    """A piece in a BMC's list of firmware; ``version`` is empty if the BMC lists none."""
+    """Describe a piece in a BMC's list of firmware. ``version`` is empty if the BMC lists none."""
 
     identity: str
     name: str
@@ -109,7 +112,7 @@ class Firmware:
 
 @dataclass(frozen=True)
 class Settings:
-    """BIOS settings and firmware as a BMC lists them, or the reason why it does not.
+    """Hold the BIOS settings and firmware that a BMC lists, or the reason why it does not.
 
     A setting is a text, a number or a boolean, as in Redfish.
     """
@@ -126,7 +129,10 @@ class Settings:
 
 
 class Machine(Protocol):
-    """Define how a node is accessed through a protocol. Each call queries the BMC; values are not cached."""
+    """Define how a node is accessed through a protocol.
+
+    Each call queries the BMC. Only a serial number and a model, which do not change, may be kept.
+    """
 
     def power(self) -> str:
         """Return ``On``, ``Off``, or another state that the BMC reports."""
@@ -173,7 +179,7 @@ def answer_within(limit_s: float, ask: Callable[[], _Answer]) -> _Answer:
 
 
 def unreadable(node: str, access: Access, error: Exception) -> str:
-    """Return the reason why an answer counts for nothing on which a library failed."""
+    """Return the reason why an answer on which a library failed is ignored."""
     shown = sanitize(error, 200)
     return (
         f"{node}: the answer of its BMC at {access.display_address} cannot be read: "

@@ -1,8 +1,9 @@
 """Read the reports of machines that booted without an order (``rackproof-write-image --report``).
 
-The reports are in a folder of the boot host, one file for each MAC address. Any host in that network can
-write there. Their number, size and characters are therefore limited here, and their content never
-becomes the name of a file or a command.
+The action of ``rackproof_reimage_discover`` collects the reports (``by: boot``), and matches their
+machines with nodes. The reports are in a folder of the boot host, one file for each MAC address. Any
+host in that network can write there. Their number, size and characters are therefore limited here, and
+their content never becomes the name of a file or a command.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from rackproof.jobs.reimage import discovery
 from rackproof.jobs.reimage.bmc import BmcError, MachineIdentity
 
 MAX_REPORTS = 1024
-"""Largest number of machines that are read in one attempt."""
+"""One discovery reads the reports of at most this many machines."""
 REPORTS_PER_COMMAND = 16
-"""Number of machines in one command. More would make its output too long."""
+"""One command reads this many reports. More would make its output too long."""
 MAX_BYTES = 64 * 1024
-"""Largest size of a report in bytes. The boot host accepts no larger one."""
+"""A report has at most this size in bytes. The boot host accepts no larger one."""
 MAX_PARTS = 64
-"""Largest number of disks, and of interfaces, of one machine."""
+"""At most this many disks, and interfaces, of one machine are read."""
 POLL_S = 2.0
 _FILE = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.json")
 _ALARM = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.alarm")
@@ -82,7 +83,7 @@ def collect(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, BootReport | BmcError]:
-    """Read the reports as they arrive, until all awaited ones exist or the time is over.
+    """Read the reports as they arrive, until all awaited ones exist, the time is over, or there are too many.
 
     Args:
         ask_host: A function that returns the output of a shell command on the host from which machines
@@ -179,6 +180,7 @@ def parse_reports(text: str, macs: Iterable[str]) -> dict[str, BootReport | BmcE
 
 
 def _decode_report(mac: str, encoded: str) -> BootReport | BmcError:
+    """Return a report from Base64, or the reason why it cannot be read."""
     try:
         data = base64.b64decode(encoded, validate=True)
         if len(data) > MAX_BYTES:
@@ -213,7 +215,7 @@ def parse_report(mac: str, report: Any) -> BootReport | BmcError:
 
 
 def _parse_links(macs: Any) -> dict[str, bool | None]:
-    """Return the MAC addresses of a report, each with whether its link is up; None means unknown."""
+    """Return the MAC addresses of a report, each with whether its link is up, or None if unknown."""
     if not isinstance(macs, dict):
         return {}
     return {
@@ -224,6 +226,7 @@ def _parse_links(macs: Any) -> dict[str, bool | None]:
 
 
 def _short_text(value: Any, limit: int = 100) -> str:
+    """Return a text of a report on one short line, or ""."""
     return sanitize(value, limit).strip() if isinstance(value, str) else ""
 
 
@@ -248,6 +251,7 @@ def describe_links(about: MachineIdentity) -> str:
 
 
 def _describe_report(mac: str, report: BootReport | BmcError) -> str:
+    """Return the line about one report."""
     if isinstance(report, BmcError):
         return str(report)
     parts = (report.about.model, f"serial number {report.about.serial or 'none'}")

@@ -1,9 +1,10 @@
 """Discover new racks.
 
-BMCs are queried for their machines, which are matched with nodes by serial number. Every address gets a
-result, which is matched, unknown, refusing or silent. Machines that booted over the network are matched
-in the same way, with the MAC address as their address. All answers are untrusted. Only MAC addresses and
-ids of plain characters are written to the file of host variables.
+The action of ``rackproof_reimage_discover`` asks the BMCs for their machines, matches them with nodes by
+serial number, and writes the result into a file of host variables. Every address gets a result, which is
+matched, unknown, refusing or silent. Machines that booted over the network are matched in the same way,
+with the MAC address as their address. All answers are untrusted. Only MAC addresses and ids of plain
+characters are written to the file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, Machine
 from rackproof.store.run_folder import ResultsError, write_file
 
 MAX_ADDRESSES = 4096
-"""Largest number of addresses in one call, so that a typing error in a range does not query a whole
+"""One call queries at most this many addresses, so that a typing error in a range does not query a whole
 building."""
 PARALLEL = 32
 TIMEOUT_S = 60.0
@@ -52,7 +53,7 @@ class KnownNode:
     @classmethod
     def from_variables(cls, variables: Mapping[str, Any]) -> KnownNode:
         """Return the node that a host's variables describe."""
-        # Convert to plain text: Ansible's own strings are tagged with their origin, which YAML
+        # Convert to plain text, because Ansible's own strings are tagged with their origin, which YAML
         # cannot represent.
         names = ("reimage_serial", "reimage_mac", "reimage_bmc_address")
         return cls(*(str(variables.get(name) or "") for name in names))
@@ -121,7 +122,7 @@ def _expand_range(word: str) -> Iterable[str] | None:
     try:
         if "/" in word and "://" not in word:
             network = ipaddress.ip_network(word)
-            # Without the network's own and its broadcast address, which no BMC can have.
+            # This leaves out the network's own and its broadcast address, which no BMC can have.
             return map(str, network.hosts())
         if not dash:
             return None
@@ -140,6 +141,7 @@ _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def _addresses_between(begin: _IpAddress, end: _IpAddress) -> Iterator[str]:
+    """Yield the addresses of a range, including both ends."""
     # Add one address at a time. An IPv6 range would fill the memory before its addresses are counted.
     for number in range(int(begin), int(end) + 1):
         yield str(type(begin)(number))
@@ -192,6 +194,7 @@ def ask_bmcs(
 
 
 def _overdue(deadlines: Mapping[str, float], now: float) -> list[str]:
+    """Return the addresses whose deadline has passed."""
     return [address for address, end in deadlines.items() if end <= now]
 
 
@@ -214,7 +217,10 @@ def _ask_bmc(
 
 @dataclass(frozen=True)
 class _Claim:
-    """A machine with a node's serial number; ``shared`` if its address also listed other machines."""
+    """Describe a machine with a node's serial number.
+
+    ``shared`` means that its address also listed other machines.
+    """
 
     address: str
     machine: MachineIdentity
@@ -234,6 +240,7 @@ class _Matching:
     silent: list[str] = field(default_factory=list)
 
     def add(self, address: str, answer: Answer) -> None:
+        """Add the answer of one address."""
         if isinstance(answer, BmcSilentError) and address in self.ranged:
             self.silent.append(address)
         elif isinstance(answer, BmcError):
@@ -244,6 +251,7 @@ class _Matching:
             self._add_machines(address, answer)
 
     def _add_machines(self, address: str, machines: Sequence[MachineIdentity]) -> None:
+        """Add the machines of one address as claims, and note those that no node has."""
         known = [machine for machine in machines if _normalize_serial(machine.serial) in self.names]
         for machine in known:
             claim = _Claim(address, machine, shared=len(machines) > 1)
@@ -315,10 +323,12 @@ def match_machines(
 
 
 def _normalize_serial(serial: str) -> str:
+    """Return a serial number in the form in which it is compared."""
     return serial.strip().lower()
 
 
 def _names_by_serial(nodes: Mapping[str, KnownNode]) -> dict[str, list[str]]:
+    """Return the names of the nodes with each serial number."""
     names: dict[str, list[str]] = {}
     for name, known in nodes.items():
         if serial := _normalize_serial(known.serial):
@@ -339,6 +349,7 @@ def _mismatch(name: str, known: KnownNode, claim: _Claim, booted: bool) -> str:
 
 
 def _describe(machine: MachineIdentity, with_power: bool = True) -> str:
+    """Describe a machine by its model, serial number and power."""
     parts = [
         machine.model or "no model",
         f"serial number {machine.serial}" if machine.serial else "no serial number",
@@ -427,8 +438,8 @@ def _unmatched(
 def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     """Write host variables into an inventory file. Return whether it changed.
 
-    Nodes that were not found this time remain in the file. Variables that this discovery cannot
-    determine remain too, which are a MAC address through BMCs, and a BMC through machines that booted.
+    Nodes that were not found this time remain in the file. A node's MAC address remains if its BMC does
+    not show it, and its BMC remains if the node was found by booting.
 
     Raises:
         DiscoveryError: The file is not such an inventory file, or cannot be written.

@@ -1,5 +1,7 @@
 """Simulate how long the imaging of a fleet takes, and find the bottleneck. No I/O.
 
+``rackproof reimage plan`` prints the :class:`Forecast` that :func:`forecast` returns.
+
 The nodes that are out of service share the image server's network and the cores of the controller. Each
 resource is divided equally between its users, and no node gets more than it can use. All other time
 belongs to each node alone. reimage.yml works in waves, in which every step waits for the slowest node.
@@ -17,12 +19,12 @@ from typing import Literal
 from rackproof.core.records import Record
 
 GIB = 2**30
-# In bytes per second.
 GBIT = 1e9 / 8
+"""A gigabit per second is this many bytes per second."""
 Where = Literal["own", "server", "controller"]
 Limit = Literal["server", "controller", "drain", "nodes"]
 
-# By the position of a step in _steps(): the resource that its nodes share, and that sharing slows down.
+# By the position of a step in _steps(), this is the resource that its nodes share, and that slows them down.
 _SHARED_IN_STEP: tuple[Limit, ...] = ("nodes", "nodes", "server", "nodes", "controller", "nodes")
 _DRAIN_STEP, _IMAGE_STEP = 0, 2
 
@@ -65,9 +67,9 @@ class Assumptions:
 class Forecast(Record):
     """Describe the time and load with N nodes at a time, in seconds and bytes per second.
 
-    ``busy`` has fractions of the time of ``rolling``. ``limited_by`` is the cause of most of the waves'
-    time, which is waiting for jobs (drain), for the image server or the controller, or for the nodes
-    themselves.
+    ``server_busy`` and ``controller_busy`` are fractions of the time ``rolling_s``. ``limited_by`` is the
+    cause of most of the waves' time, which is waiting for jobs (drain), for the image server or the
+    controller, or for the nodes themselves.
     """
 
     nodes: int
@@ -92,9 +94,11 @@ class _Shared:
     waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def each(self) -> float:
+        """Return the rate that each user gets."""
         return min(self.most, self.rate / len(self.waiting)) if self.waiting else 0.0
 
     def begin(self, work: float, who: int) -> None:
+        """Add a user with an amount of work."""
         # All users get the same share. A piece ends when the amount given to each has grown by its size.
         heapq.heappush(self.waiting, (self.given + work, who))
 
@@ -104,7 +108,7 @@ class _Shared:
 
 
 class _Simulation:
-    """Nodes that do their work, at most ``at_once`` of them at a time."""
+    """Simulate nodes that do their work, at most ``at_once`` of them at a time."""
 
     def __init__(self, nodes: Iterable[Sequence[tuple[Where, float]]], assumed: Assumptions) -> None:
         self.shared: dict[Where, _Shared] = {
@@ -146,11 +150,13 @@ class _Simulation:
         return True
 
     def _next_ends(self) -> list[tuple[float, Where]]:
+        """Return the seconds until the next piece of work ends, for each resource."""
         ends: list[tuple[float, Where]] = [(self.own[0][0] - self.now, "own")] if self.own else []
         ends += [(resource.left(), name) for name, resource in self.shared.items() if resource.waiting]
         return ends
 
     def _pass_time(self, seconds: float) -> None:
+        """Advance the time, and count the use of each resource."""
         for name, resource in self.shared.items():
             if not resource.waiting:
                 continue
@@ -167,6 +173,7 @@ class _Simulation:
 def _simulate(
     nodes: Iterable[Sequence[tuple[Where, float]]], at_once: int, assumed: Assumptions
 ) -> _Simulation:
+    """Return the finished simulation of some nodes."""
     simulation = _Simulation(nodes, assumed)
     simulation.run(at_once)
     return simulation
@@ -250,6 +257,7 @@ class _Waves:
         self.node_seconds += took * len(wave)
 
     def _add_step(self, number: int, nodes: Sequence[Sequence[tuple[Where, float]]]) -> float:
+        """Add a step of a wave, and return its duration. Its causes share the time."""
         together = _simulate(nodes, len(nodes), self.assumed)
         # The time of the slowest node alone belongs to the nodes. Only the rest comes from sharing.
         alone = max(_simulate([work], 1, self.assumed).now for work in nodes)

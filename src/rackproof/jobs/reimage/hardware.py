@@ -1,5 +1,7 @@
 """Record a node's hardware before and after imaging, and compare it with its model.
 
+The action of ``rackproof_reimage_record`` calls :func:`record_hardware` and :func:`check_first_boot`.
+
 A missing answer does not mean "the same". If only one record lists a part because the other could not
 query it, the part is unproven, never unchanged.
 """
@@ -21,7 +23,7 @@ from rackproof.store import night_store
 from rackproof.store.run_folder import ResultsError, write_file
 
 MEMORY_SLACK = 0.02
-"""Share of memory by which the reserve of kernels may differ. A missing DIMM is far more than that."""
+"""The reserves of two kernels differ by at most this share of memory. A missing DIMM is far more."""
 
 
 class Change(Record):
@@ -101,6 +103,7 @@ def check_expectation(expected: HardwareExpectation, settings: Settings) -> tupl
 
 
 def _wrong_settings(expected: HardwareExpectation, settings: Settings) -> Iterator[Change]:
+    """Yield BIOS settings that differ from the expectation or are unknown."""
     for name, wanted in sorted(expected.bios.items()):
         part = f"BIOS setting {sanitize(name, 100)}"
         if name not in settings.bios:
@@ -112,6 +115,7 @@ def _wrong_settings(expected: HardwareExpectation, settings: Settings) -> Iterat
 
 
 def _same(one: object, other: object) -> bool:
+    """Return whether two values of a BIOS setting are the same."""
     # True equals 1 in Python, but not in a BIOS. Some BIOSes list numbers as text.
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other)):
         return one == other
@@ -119,6 +123,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _wrong_firmware(expected: HardwareExpectation, settings: Settings) -> Iterator[Change]:
+    """Yield firmware that differs from the expectation or is unknown."""
     for name, wanted in sorted(expected.firmware.items()):
         pieces = [piece for piece in settings.firmware if name in (piece.identity, piece.name)]
         if not all(piece.version for piece in pieces) or not pieces:
@@ -136,6 +141,7 @@ def _wrong_firmware(expected: HardwareExpectation, settings: Settings) -> Iterat
 
 
 def _why_unread(pieces: Sequence[Firmware], settings: Settings) -> str:
+    """Return why the version of a piece of firmware is unknown."""
     if settings.firmware_error:
         return settings.firmware_error
     if pieces:
@@ -144,6 +150,7 @@ def _why_unread(pieces: Sequence[Firmware], settings: Settings) -> str:
 
 
 def _wrong_version(piece: Firmware, wanted: str) -> Change:
+    """Return the change for a piece of firmware with another version than expected."""
     same_name = piece.identity == piece.name
     label = piece.identity if same_name else f"{piece.identity} ({piece.name})"
     return Change(
@@ -154,8 +161,8 @@ def _wrong_version(piece: Firmware, wanted: str) -> Change:
 def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
     """Return the changes, the worst first. No I/O.
 
-    A missing part and another machine fail. A swapped GPU and different firmware are reported, but do
-    not fail.
+    A missing GPU, less memory and another machine fail, and GPUs that the driver no longer lists are
+    unproven. A swapped or moved GPU and different firmware are reported, but do not fail.
 
     Args:
         before: The record from before the imaging, or None.
@@ -174,6 +181,7 @@ def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
 
 
 def _serial_number(before: Node, after: Node) -> list[Change]:
+    """Return the change of the machine's serial number."""
     part, was, now = "serial number", before.serial, after.serial
     if was and now and was != now:
         return [Change(part=part, kind="differs", verdict=Verdict.FAIL, before=was, after=now)]
@@ -185,6 +193,7 @@ def _serial_number(before: Node, after: Node) -> list[Change]:
 
 
 def _gpus(before: Node, after: Node) -> list[Change]:
+    """Return the changes of GPUs, compared slot by slot."""
     if not before.gpus or not after.gpus:
         return _unlisted_gpus(before, after)
     was, now = _gpus_by_slot(before), _gpus_by_slot(after)
@@ -199,6 +208,7 @@ def _gpus(before: Node, after: Node) -> list[Change]:
 
 
 def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
+    """Return the change if one of the two records lists no GPU."""
     # Without its driver, a node lists no GPU. Then nothing was queried, so nothing is missing.
     if before.gpus:
         was = f"{len(before.gpus)} GPUs"
@@ -209,7 +219,7 @@ def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
 
 
 def _gpus_by_slot(node: Node) -> dict[str, Gpu]:
-    # The slot is the GPU's place on the bus or, if that is unknown, its number.
+    """Return the GPUs by their place on the bus or, if that is unknown, by their number."""
     return {gpu.bus_id or str(gpu.index): gpu for gpu in node.gpus}
 
 
@@ -240,10 +250,12 @@ def _change_of_new(slot: str, gpu: Gpu, old_slots: Mapping[str, str]) -> Change:
 
 
 def _moved(gpu: Gpu, before: str, after: str) -> Change:
+    """Return the change of a GPU that is in another slot now."""
     return Change(part=f"GPU {gpu.uuid}", kind="moved", before=before, after=after)
 
 
 def _memory(before: Node, after: Node) -> list[Change]:
+    """Return the change of the node's memory. A small difference is the reserve of another kernel."""
     was, now = before.memory_bytes, after.memory_bytes
     if not was or not now:
         return []
@@ -262,6 +274,7 @@ def _memory(before: Node, after: Node) -> list[Change]:
 
 
 def _firmware(before: Node, after: Node) -> list[Change]:
+    """Return the changes of firmware and BIOS settings."""
     changes: list[Change] = []
     # The vBIOS belongs to a GPU and is compared slot by slot.
     names = {*before.firmware, *after.firmware} - {"vbios"}
@@ -282,6 +295,7 @@ def _firmware(before: Node, after: Node) -> list[Change]:
 
 
 def _changed_version(name: str, was: str, now: str) -> Change:
+    """Return the change of one version."""
     label = f"firmware {sanitize(name, 60)}"
     if was and now:
         return Change(part=label, kind="differs", before=was, after=now)
@@ -324,11 +338,11 @@ def record_hardware(
     if facts is None:
         raise ReimageError(f"{node} does not answer after its new image: its hardware is not known")
     about = node_from_facts(node, facts, sku)
-    remarks = [*_check_serial(node, about, serial), *_unread_settings(settings)]
+    remarks = [*_check_serial(node, about, serial, "Its image was written"), *_unread_settings(settings)]
     if settings is not None:
         about = add_settings(about, settings, expected)
     folder = Path(run.folder)
-    # Written before the comparison, so that the record of a node that fails here shows its current hardware.
+    # Write it before the comparison, so that the record of a node that fails here shows its current hardware.
     _write(_record_path(folder, which, node), _to_json(about))
     changes = compare_hardware(read_record(folder, "before", node), about)
     _refuse_losses(node, changes)
@@ -351,8 +365,9 @@ def _record_before(
     settings: Settings | None,
     expected: HardwareExpectation,
 ) -> tuple[str, ...]:
+    """Store the hardware before imaging, and the boot id that the next boot must not have."""
     about, remarks = _hardware_before(run, node, facts, sku)
-    remarks += [*_check_serial(node, about, serial), *_unread_settings(settings)]
+    remarks += [*_check_serial(node, about, serial, "Nothing was written"), *_unread_settings(settings)]
     if settings is not None:
         # This is not a failure yet. Settings through the BMC take effect at the next boot.
         wrong = [change for change in check_expectation(expected, settings) if change.kind == "wrong"]
@@ -385,6 +400,7 @@ def _hardware_before(
 
 
 def _last_night_record(results: Path, node: str) -> Node | None:
+    """Return the record of a node in the newest night that has one, or None."""
     try:
         stored = night_store.last_snapshot(night_store.night_folders(results), node)
     except ResultsError as error:
@@ -392,8 +408,11 @@ def _last_night_record(results: Path, node: str) -> Node | None:
     return stored.about if stored else None
 
 
-def _check_serial(node: str, about: Node | None, serial: str) -> list[str]:
-    """Refuse a machine that is not the one in the inventory. Return a remark if that is unknown."""
+def _check_serial(node: str, about: Node | None, serial: str, done: str) -> list[str]:
+    """Refuse a machine that is not the one in the inventory. Return a remark if that is unknown.
+
+    The error says in ``done`` what has already happened to the machine.
+    """
     if not serial:
         return []
     if about is None or not about.serial:
@@ -402,18 +421,20 @@ def _check_serial(node: str, about: Node | None, serial: str) -> list[str]:
     if about.serial.lower() != serial.strip().lower():
         raise ReimageError(
             f"{node} is another machine: its serial number is {about.serial}, the inventory has "
-            f"{sanitize(serial, 60)}. Nothing was written. Correct reimage_serial, or the name's address"
+            f"{sanitize(serial, 60)}. {done}. Correct reimage_serial, or the name's address"
         )
     return []
 
 
 def _unread_settings(settings: Settings | None) -> list[str]:
+    """Return the reasons why a BMC's settings or firmware are unknown."""
     if settings is None:
         return []
     return [error for error in (settings.bios_error, settings.firmware_error) if error]
 
 
 def _refuse_losses(node: str, changes: tuple[Change, ...]) -> None:
+    """Refuse a node that has lost parts, or is another machine."""
     bad = [change for change in changes if change.verdict is not None and change.verdict.gates]
     if bad:
         raise ReimageError(
@@ -423,6 +444,7 @@ def _refuse_losses(node: str, changes: tuple[Change, ...]) -> None:
 
 
 def _refuse_unexpected(node: str, expected: HardwareExpectation, settings: Settings) -> None:
+    """Refuse a node whose settings or firmware are not as expected, or are unknown."""
     wrong = check_expectation(expected, settings)
     if wrong:
         raise ReimageError(
@@ -496,14 +518,17 @@ def boot_id_path(folder: Path, node: str) -> Path:
 
 
 def _record_path(folder: Path, which: str, node: str) -> Path:
+    """Return the path of a node's record."""
     return folder / which / f"{node}.json"
 
 
 def _to_json(about: Node) -> bytes:
+    """Return a record as the content of its file."""
     return about.model_dump_json(indent=1).encode() + b"\n"
 
 
 def _write(path: Path, data: bytes) -> None:
+    """Write a file, and translate errors."""
     try:
         write_file(path, data)
     except ResultsError as error:

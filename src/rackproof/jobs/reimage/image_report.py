@@ -1,7 +1,9 @@
 """Read the boot report of a node that got an image, check it, and return its host keys.
 
-A user with write access to the boot host could otherwise insert a host key. A report therefore does not
-count if that host recorded a conflict, or if its keys do not belong to this node alone.
+Role reimage calls :func:`read_image_report` through the filter ``image_report`` before its first ssh
+connection to the new system. A user with write access to the boot host could otherwise insert a host
+key. A report therefore does not count if that host recorded a conflict, or if its keys do not belong to
+this node alone.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _NOT_BELIEVED = (
 
 
 class ImageReport(Record):
-    """The report of a node on its image; ``problem`` is the reason why it stops, or empty if it continues."""
+    """Hold a node's report on its image. A node with a ``problem`` stops, and all others continue."""
 
     problem: str = ""
     disk: str = ""
@@ -68,6 +70,7 @@ def read_image_report(
 
 
 def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
+    """Return the contents of a report, or the problem that it reports or has."""
     report = _parse(text)
     status = report.get("status")
     if status in ("refused", "failed"):
@@ -88,6 +91,7 @@ def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
 
 
 def _parse(text: str) -> dict[str, Any]:
+    """Return a report's JSON, or an empty mapping if it is malformed."""
     try:
         report = json.loads(text)
     except (ValueError, RecursionError):
@@ -102,6 +106,7 @@ def _keys_of(texts: Iterable[str]) -> set[str]:
 
 
 def _short(value: object) -> str:
+    """Return a text of a report on one short line, or ""."""
     return sanitize(value, 100).strip() if isinstance(value, str) else ""
 
 
@@ -125,7 +130,7 @@ def _is_key(key: object) -> bool:
         blob = base64.b64decode(encoded, validate=True)
     except binascii.Error:
         return False
-    # Some texts stand for the same key: in another one it would not be found as another host's.
+    # The same key has several texts in Base64. In another text, it would not be found as another host's.
     same = base64.b64encode(blob).decode() == encoded
     return (
         same and blob.startswith(len(kind).to_bytes(4, "big") + kind.encode()) and len(blob) > len(kind) + 4
@@ -144,6 +149,7 @@ def _other_owner(keys: Sequence[str], known_hosts: str, name: str) -> str:
 
 
 def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and the key of each line of a known_hosts file."""
     for line in known_hosts.splitlines():
         words = [word for word in line.split() if not word.startswith("@")]
         if len(words) > 2:

@@ -1,4 +1,7 @@
-"""Describe a prepared image block by block, so that a node can check each block before it writes it."""
+"""Describe a prepared image block by block, so that a node can check each block before it writes it.
+
+``rackproof reimage image`` writes the description that :func:`describe_image` returns.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,25 @@ from uuid import UUID
 from rackproof.core.records import Record
 
 BLOCK_BYTES = 4 * 2**20
-"""Size of a block, the same as in the program that writes (roles/netboot/files/rackproof-write-image)."""
+"""A block has this size, as in the program that writes it (roles/netboot/files/rackproof-write-image)."""
 ZERO_BLOCK = "0"
-"""Placeholder for the digest of a block of zeros, which need not be downloaded."""
+"""This text takes the place of the digest of a block of zeros, which need not be downloaded."""
 
 
 SECTOR_BYTES = 512
 LINUX = frozenset(
     {
         UUID("0fc63daf-8483-4772-8e79-3d69d8477de4"),
-        # These are the types by architecture, x86-64 and arm64.
+        # A root file system has a type of its own for x86-64, and one for arm64.
         UUID("4f68bce3-e8cd-4db1-96e7-fbcaf984b709"),
         UUID("b921b045-1df0-41c3-af44-4c6f280d3fae"),
     }
 )
-"""Types of partitions that can contain the root file system."""
+"""A partition with the root file system has one of these types."""
 
 
 class Partition(Record):
-    """The position of a partition in an image, in bytes."""
+    """Hold the position of a partition in an image, in bytes."""
 
     begin: int
     bytes: int
@@ -59,7 +62,7 @@ class ImageDescription(Record):
 
 
 def find_root_partition(start: bytes) -> Partition | None:
-    """Return the largest Linux partition of a disk, or None if there is none.
+    """Return the largest partition of a type in :data:`LINUX`, or None if there is none.
 
     Args:
         start: The first bytes of the disk, with its GPT.
@@ -93,7 +96,7 @@ def describe_image(path: Path) -> ImageDescription:
 
     Raises:
         OSError: The image cannot be read.
-        ValueError: The image is empty, or compressed.
+        ValueError: The image is empty, compressed, or a qcow2.
     """
     whole, size = hashlib.sha256(), 0
     blocks: list[str] = []

@@ -1,8 +1,9 @@
 """Control a machine through IPMI over LAN (RMCP+) with ``ipmitool``, if reimage_bmc_protocol is ipmi.
 
-A program is used instead of a library, because a process can be ended after a time limit, and because an
-operator can type the same command. Its exit status means little, because it may be 0 although the BMC
-refused a request. Only the value that is read back counts.
+:mod:`rackproof.jobs.reimage.tasks` calls :func:`open_machine` and :func:`list_systems`. ipmitool is used
+instead of a library, because a process can be ended after a time limit, and because an operator can type
+the same command. Its exit status means little, because it may be 0 although the BMC refused a request.
+Only the value that is read back counts.
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ class IpmiMachine:
         return output
 
     def _run(self, words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+        """Run ipmitool once. The password is its standard input."""
         try:
             return subprocess.run(  # noqa: S603  (a fixed program; words from the inventory are arguments)
                 [*self._command, *words],
@@ -176,15 +178,18 @@ class IpmiMachine:
             raise self._silent(f"no answer within {self._access.call_timeout_s:.0f} s") from None
 
     def _user(self) -> str:
+        """Return the name of the account for a message."""
         return sanitize(self._access.user or "nobody", 60)
 
     def _no_privilege(self) -> BmcError:
+        """Return the error about an account without the necessary privilege."""
         return BmcError(
             f"{self._node}: its BMC at {self._access.display_address} does not let {self._user()} do that: "
             "give the account the privilege operator for IPMI over LAN"
         )
 
     def _cipher_refused(self) -> BmcError:
+        """Return the error about a cipher suite that the BMC does not support."""
         return BmcError(
             f"{self._node}: its BMC at {self._access.display_address} does not do cipher suite "
             f"{self._access.cipher_suite}: update its firmware, or use Redfish; reimage_bmc_cipher_suite: 3 "
@@ -192,6 +197,7 @@ class IpmiMachine:
         )
 
     def _login_refused(self) -> BmcError:
+        """Return the error about a refused login."""
         return BmcError(
             f"{self._node}: its BMC at {self._access.display_address} refuses the login of {self._user()}: "
             "check reimage_bmc_user and reimage_bmc_password in Vault (at most 20 characters), and whether "
@@ -199,12 +205,14 @@ class IpmiMachine:
         )
 
     def _command_refused(self, words: Sequence[str], reason: str) -> BmcError:
+        """Return the error about a refused command, with the BMC's reason."""
         return BmcError(
             f"{self._node}: its BMC at {self._access.display_address} refuses {' '.join(words)}: "
             f"{sanitize(reason, 300)}. See its log of events"
         )
 
     def _silent(self, reason: str) -> BmcSilentError:
+        """Return the error about a BMC that does not answer."""
         return BmcSilentError(
             f"{self._node}: its BMC at {self._access.display_address} does not answer by IPMI ({reason}): "
             f"is it "
@@ -214,6 +222,7 @@ class IpmiMachine:
 
 
 def _last(text: str) -> str:
+    """Return the last line of ipmitool's output, which has the reason."""
     lines = [line for line in text.splitlines() if line.strip()]
     return sanitize(lines[-1], 200) if lines else "no reason was given"
 

@@ -1,5 +1,8 @@
 """Determine a node's steps through re-imaging, and its progress from its journal. No I/O.
 
+:mod:`rackproof.jobs.reimage.tasks` calls :func:`replay` with a journal, and gets a
+:class:`NodeProgress`.
+
 A step counts as done only if the journal has its end. Every attempt drains the node again, because an
 operator may have resumed it in between. It also provisions and validates again, because a node resumes
 work only after an acceptance in the same attempt.
@@ -20,11 +23,12 @@ from rackproof.core.records import Record
 from rackproof.core.text import duration, sanitize
 
 PREFIX = "rackproof-reimage:"
-"""Prefix of the reason of our drain. With ``rackproof:``, provisioning would lift the drain too early."""
+"""The reason of a drain by re-imaging has this prefix. With ``rackproof:``, provisioning would lift the drain
+too early."""
 
 
 class Step(StrEnum):
-    """The steps of a node, in order."""
+    """Name the steps of a node, in order."""
 
     DRAIN = "drain"
     RECORD = "record"
@@ -101,7 +105,7 @@ class NodeProgress(Record):
 
 @dataclass
 class _Replay:
-    """The state that results from a journal's entries, oldest first."""
+    """Hold the state that results from a journal's entries, oldest first."""
 
     done: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -110,6 +114,7 @@ class _Replay:
     attempt: int = 1
 
     def apply(self, entry: Entry) -> None:
+        """Apply the next entry."""
         self.attempt = max(self.attempt, entry.attempt)
         self.remarks += entry.remarks
         if entry.event == "adopted":
@@ -126,6 +131,7 @@ class _Replay:
             self.running = None
 
     def _begin(self, entry: Entry, step: Step) -> None:
+        """Start a step. Later steps must then be repeated, too."""
         # Steps after a repeated step must be repeated too. Draining is the exception, because it changes
         # nothing on the node. Every attempt drains first, and completed steps remain done.
         if step is not Step.DRAIN:
@@ -161,6 +167,7 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
 
 
 def _first_not_done(done: Collection[Step]) -> Step | None:
+    """Return the first step that is not done, or None."""
     return next((step for step in STEPS if step not in done), None)
 
 
@@ -194,7 +201,7 @@ def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
             raise ValueError(
                 f"reimage_limits: {sanitize(name, 60)!r} is not a step; there are {', '.join(STEPS)}"
             )
-        # The comparison is also false for NaN; 1e7 seconds are sixteen weeks.
+        # The comparison is also false for NaN. 1e7 seconds are sixteen weeks.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
             raise ValueError(
                 f"reimage_limits: {name}: a positive number of seconds, not {sanitize(value, 60)!r}"
@@ -233,10 +240,11 @@ def plan_waves(
 
 
 _Group = tuple[str, str]
-"""Kind and name of a group of nodes."""
+"""A group of nodes has a kind and a name."""
 
 
 def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str, int]) -> list[_Group]:
+    """Return the groups of a node that have a limit."""
     return [
         (kind, name) for kind, names in groups.items() if kind in per_group for name in sorted(set(names))
     ]

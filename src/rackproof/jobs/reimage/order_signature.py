@@ -1,8 +1,10 @@
 """Sign a node's order for one boot, with a key that never leaves the controller.
 
-Any machine in the boot network could replace files on the boot host, or files sent to nodes. The ramdisk
-draws a random number when it boots, and executes only an order that was signed together with this
-number. It therefore accepts neither a changed nor an old order (``rackproof-write-image``).
+The roles netboot and reimage call this module through the filters ``order_key_problem`` and
+``order_signature``. Any machine in the boot network could replace files on the boot host, or files sent
+to nodes. The ramdisk draws a random number when it boots, and executes only an order that was signed
+together with this number. It therefore accepts neither a changed nor an old order
+(``rackproof-write-image``).
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from rackproof.core.errors import RackproofError
 
 SIGNED_AS = b"rackproof order\n"
-"""Prefix of all signed texts, so that no other signature of this key can be used for an order."""
+"""All signed texts begin with this prefix, so that no other signature of this key can be used for an
+order."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _HOW = "make one with `openssl genpkey -algorithm ed25519`, or let playbooks/image.yml make it"
 
@@ -53,6 +56,7 @@ def sign_order(order: str, report: str, path: Path) -> str:
 
 
 def _read_nonce(report: str) -> str:
+    """Return the random number that a ramdisk wants to be signed with its order."""
     try:
         asked = json.loads(report)
     except (ValueError, RecursionError):
@@ -68,6 +72,7 @@ def _read_nonce(report: str) -> str:
 
 
 def _read_key(path: Path) -> Ed25519PrivateKey:
+    """Return the private key, and refuse a file that others can read."""
     try:
         if path.stat().st_mode & 0o077:
             raise SignatureError(f"netboot_order_key: others can read {path}: chmod 600, or make another")

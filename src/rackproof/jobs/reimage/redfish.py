@@ -1,7 +1,8 @@
 """Control a machine through Redfish, with the library ``sushy`` from OpenStack Ironic.
 
-sushy is imported in functions, because it is an optional dependency (``rackproof[ansible]``) that IPMI
-does not need.
+:mod:`rackproof.jobs.reimage.tasks` calls this module if ``reimage_bmc_protocol`` is redfish. sushy is
+imported in functions, because it is an optional dependency (``rackproof[ansible]``) that IPMI does not
+need.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         ) from None
     redfish_http.refuse_plain_http(node, access)
     address = access.display_address
-    # A session saves the BMC a login for each request; BMCs without sessions get the password each time.
+    # A session saves the BMC a login for each request. BMCs without sessions get the password each time.
     session = auth.SessionOrBasicAuth(username=access.user, password=access.password) if access.user else None
     http = connector.Connector(
         redfish_http.redfish_url(access.address),
@@ -82,19 +83,20 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
     except BmcError:
         raise
     except Exception as error:
-        # sushy takes an answer of the right types for granted: no error of a wrong one is its own.
+        # sushy does not check the types in an answer, so a wrong type causes an error of any class.
         raise BmcError(unreadable(node, access, error)) from None
     finally:
         if unclosed := redfish_http.close_sessions(http._session, adapter):
             _note_unclosed(node, access, unclosed)
         if session is not None:
-            # Otherwise sushy would close it again when it frees the object, at any later time. Before the
-            # first answer, it has nothing to reset, and fails.
+            # Otherwise sushy would close the session again when it frees the object, at any later time.
+            # Before the first answer, there is nothing to reset, and sushy fails.
             with contextlib.suppress(AttributeError):
                 session.reset_session_attrs()
 
 
 def _note_unclosed(node: str, access: Access, unclosed: int) -> None:
+    """Add a remark about sessions that stay open, because a BMC refuses logins when all are open."""
     access.remarks.append(
         f"{node}: {unclosed} sessions with its BMC at {access.display_address} could not be closed, and stay "
         "open until they expire: the BMC did not name their place, or refused. It refuses logins while all "
@@ -103,7 +105,8 @@ def _note_unclosed(node: str, access: Access, unclosed: int) -> None:
 
 
 def _unreachable(node: str, access: Access, reason: str) -> BmcError:
-    # sushy has one class for all errors. Only the text shows the reason.
+    """Return the error about a failed connection, which depends on the reason."""
+    # sushy has one class for all failed connections. Only the text shows the reason.
     if "certificate" in reason.lower() or "ssl" in reason.lower() or "fingerprint" in reason.lower():
         return _untrusted(node, access)
     if "does not end" in reason or "redirects to another" in reason:
@@ -116,6 +119,7 @@ def _unreachable(node: str, access: Access, reason: str) -> BmcError:
 
 
 def _untrusted(node: str, access: Access) -> BmcError:
+    """Return the error about a certificate that is not trusted, with its fingerprint and the remedy."""
     shown = redfish_http.read_fingerprint(access) or "unknown"
     if access.fingerprint:
         return BmcError(
@@ -170,6 +174,7 @@ def _members(node: str, collection: Any) -> list[Any]:
 
 
 def _identify(node: str, system: Any) -> MachineIdentity:
+    """Return the identity of one system of a BMC."""
     names = (sanitize(system.manufacturer or "", 60), sanitize(system.model or "", 60))
     return MachineIdentity(
         system=sanitize(system.identity, 100),
@@ -181,6 +186,7 @@ def _identify(node: str, system: Any) -> MachineIdentity:
 
 
 def _macs(node: str, system: Any) -> dict[str, bool | None]:
+    """Return the MAC addresses of a system, each with whether its link is up, or None if that is unknown."""
     from sushy import exceptions
 
     links = {"LinkUp": True, "LinkDown": False, "NoLink": False}
@@ -199,7 +205,7 @@ def _macs(node: str, system: Any) -> dict[str, bool | None]:
 def read_settings(
     node: str, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Settings:
-    """Return a node's BIOS settings and firmware, or the reason why each is unknown."""
+    """Return a node's BIOS settings and firmware, or the reason why each is unknown or incomplete."""
     end = clock() + timeout_s
     settings = Settings()
     # Use a connection for each, so that one answer remains if the BMC fails at the other.
@@ -217,6 +223,7 @@ def read_settings(
 
 
 def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
+    """Return the BIOS settings that a BMC shows. If it shows none, raise a BmcError."""
     from sushy import exceptions
 
     try:
@@ -236,6 +243,7 @@ def _bios(node: str, system: Any) -> dict[str, str | int | float | bool]:
 
 
 def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[Firmware, ...], str]:
+    """Return the pieces of firmware that a BMC lists, and the reason why the list is incomplete."""
     from sushy import exceptions
 
     try:
@@ -271,6 +279,7 @@ def _serial(system: Any) -> str:
 
 
 def _choose_system(node: str, root: Any, access: Access) -> Any:
+    """Return the requested system of a BMC, or its only one."""
     members = _members(node, root.get_system_collection())
     fitting = [system for system in members if access.system in ("", system.identity)]
     if len(fitting) != 1:
@@ -283,7 +292,7 @@ def _choose_system(node: str, root: Any, access: Access) -> Any:
 
 
 class RedfishMachine:
-    """A system of a BMC, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`."""
+    """Control a system of a BMC, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`."""
 
     def __init__(self, system: Any) -> None:
         self._system = system
@@ -340,4 +349,5 @@ class RedfishMachine:
 
 
 def _plain_text(value: object) -> str:
+    """Return a value or enumeration of sushy as sanitized text."""
     return sanitize(getattr(value, "value", value) or "", 40)

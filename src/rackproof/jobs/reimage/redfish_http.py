@@ -1,7 +1,8 @@
-"""Access a BMC, which may be an impostor, through HTTP.
+"""Limit the HTTP connection to a BMC, which may be an impostor.
 
-Answers are limited in size, and certificates are checked or pinned. requests is imported in functions,
-like sushy, with which it is installed.
+:mod:`rackproof.jobs.reimage.redfish` applies this module to the session of sushy. Answers are limited in
+size, and certificates are checked or pinned. The library requests is installed only together with sushy,
+so it is imported in functions, too.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.reimage.bmc import Access, BmcError, answer_within
 
 MOST_ANSWER_BYTES = 16 << 20
-"""Largest size of an answer. The list of all firmware of a rack's switch has 2 MB."""
+"""An answer may have this size. The list of all firmware of a rack's switch has 2 MB."""
 MOST_ANSWER_S = 60.0
 MOST_SESSION_BYTES = 64 << 20
-"""Largest size of all answers in one session together: sushy keeps each of them in memory."""
+"""All answers of one session together may have this size, because sushy keeps them in memory."""
 MOST_SESSION_S = 300.0
-"""Largest time that a session waits for answers; the time between two requests does not count."""
+"""A session waits this long for all answers. The time between two requests does not count."""
 MOST_CLOSING_S = 20.0
-"""Largest time that the closing of all sessions may take, in addition to the time of the session."""
+"""Closing all sessions may take this long, in addition to the time of the session."""
 MOST_MEMBERS = 256
-"""Largest number of systems, or of interfaces of one system, that are read."""
+"""At most this many systems, or interfaces of one system, are read."""
 _MOST_CLOSING_BYTES = 1 << 20
 _HTTPS_PORT = 443
 _ENDED = (401, 404, 410)
-"""Statuses with which a BMC answers that it no longer has a session."""
+"""A BMC that no longer has a session answers with one of these statuses."""
 
 
 def refuse_plain_http(node: str, access: Access) -> None:
@@ -64,7 +65,7 @@ def limit_answers(session: Any, access: Access) -> Any:
 
 @dataclass
 class _OpenedSession:
-    """A session that the BMC opened; ``url`` is empty if its answer does not have the session's place."""
+    """Hold a session that the BMC opened. ``url`` is empty if its answer does not state the session's URL."""
 
     token: str
     url: str = ""
@@ -73,8 +74,9 @@ class _OpenedSession:
 def close_sessions(session: Any, adapter: Any) -> int:
     """Close every session that the BMC opened, even if the time or size for answers is used up.
 
-    A BMC has few sessions, and refuses a login while all of them are open. sushy closes only its last
-    one, and none whose answer it could not read or has no Location. A session that cannot be closed expires.
+    A BMC has few sessions, and refuses a login while all of them are open. sushy closes only the session
+    that it opened last. It closes none at all if it could not read the answer, or the answer has no
+    Location. A session that cannot be closed expires.
 
     Returns:
         The number of sessions that could not be closed.
@@ -84,6 +86,7 @@ def close_sessions(session: Any, adapter: Any) -> int:
 
 
 def _close_session(session: Any, adapter: Any, opened: _OpenedSession) -> bool:
+    """Close one session, and return whether it is closed."""
     if not opened.url or adapter.left_s <= 0:
         return False
     try:
@@ -94,17 +97,18 @@ def _close_session(session: Any, adapter: Any, opened: _OpenedSession) -> bool:
             allow_redirects=False,
         )
     except Exception:
-        # What a hostile answer raises in requests is not limited to its own errors.
+        # A hostile answer may cause other errors than those of requests.
         return False
     return bool(answer.ok or answer.status_code in _ENDED)
 
 
 def _place_in_body(content: bytes) -> str:
-    """Return the place of a session in an answer, or "". Nothing else may be deleted in its place. No I/O."""
+    """Return the place of a session in an answer, or "" for any other place. No I/O."""
     try:
         place = as_mapping(json.loads(content)).get("@odata.id")
     except (ValueError, RecursionError):
         return ""
+    # Otherwise, an answer could make this module delete anything else on the BMC.
     return place if isinstance(place, str) and "/Sessions/" in place else ""
 
 
@@ -114,11 +118,13 @@ def redfish_url(address: str) -> str:
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
+    """Return scheme, host and port of an address, which a redirect must not change."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port
 
 
 def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
+    """Return an adapter of requests that limits answers and pins the certificate."""
     from requests.adapters import HTTPAdapter
     from requests.exceptions import RequestException
 
@@ -144,7 +150,7 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
                 raise RequestException("it redirects to another address")
             begin = time.monotonic()
             try:
-                # A thread, because a BMC that never ends its headers is still connecting for requests.
+                # Use a thread, because requests has no time limit for headers that never end.
                 return answer_within(
                     min(MOST_ANSWER_S, self.left_s), lambda: self._send_whole(request, *args, **options)
                 )
@@ -172,6 +178,7 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
 
 
 def _endless() -> str:
+    """Return the text about an answer that is too long or too slow."""
     return (
         f"its answer does not end within {MOST_ANSWER_BYTES >> 20} MiB and {MOST_ANSWER_S:.0f} s, or all "
         f"answers within {MOST_SESSION_BYTES >> 20} MiB and {MOST_SESSION_S:.0f} s"
@@ -179,11 +186,12 @@ def _endless() -> str:
 
 
 def _read_whole(response: Any, limit: int) -> bytes:
+    """Return an answer's bytes, with limits for its size and time."""
     from requests.exceptions import RequestException
 
     parts: list[bytes] = []
     size, end = 0, time.monotonic() + MOST_ANSWER_S
-    # Not read(): it would wait for all of a part from a BMC that sends a byte every ten seconds.
+    # Do not use read(), which would wait for a whole part from a BMC that sends a byte every ten seconds.
     while part := response.raw.read1(65536, decode_content=True):
         parts.append(part)
         size += len(part)

@@ -1,4 +1,4 @@
-"""Read and write the folder of a run of reimage.yml.
+"""Read and write the folder of a run of reimage.yml, for all other modules of this folder.
 
 The folder is ``results/RUN_ID/``. ``reimage.json`` has the request, ``journal/`` one file per node, and
 ``before/`` and ``after/`` each node's hardware. A node's newest journal shows its progress, and a new
@@ -37,10 +37,10 @@ from rackproof.store.run_folder import RECORD_LIMIT_BYTES, new_run_id, read_file
 from rackproof.store.sealed_json import open_sealed
 
 BENCHMARK = "reimage"
-"""Name of a run's benchmark in the history."""
+"""A run has this benchmark in the history."""
 RUN_FILE = "reimage.json"
 CLAIMS = ".reimages"
-"""Folder of the host claims of re-imaging, in addition to the claims of every job."""
+"""This folder has the host claims of re-imaging, in addition to the claims of every job."""
 RESERVE_BYTES = 16 * 1024
 _LARGEST = 16 * 2**20
 _LINE = re.compile(rb"([0-9a-f]{8})(\+?) (.*)", re.DOTALL)
@@ -56,7 +56,7 @@ class JournalError(RackproofError):
 
 
 class RunRequest(Record):
-    """The request of a run, as stored in ``reimage.json``."""
+    """Hold the request of a run, as stored in ``reimage.json``."""
 
     run_id: str
     started: AwareDatetime
@@ -152,6 +152,7 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
 
 
 def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[str]:
+    """Return the nodes that have a journal in a run's folder."""
     if wanted is None:
         return [path.name.removesuffix(".journal") for path in (folder / "journal").glob("*.journal")]
     return [name for name in wanted if journal_path(folder, name).is_file()]
@@ -313,11 +314,13 @@ def release_reserve(path: Path) -> None:
 
 
 def _reserve(path: Path) -> Path:
+    """Return the path of a journal's reserve."""
     return path.with_name(f".{path.name}.reserve")
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[int]:
+    """Open a journal for one writer at a time, and store its name on the disk if it is new."""
     new = not path.exists()
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     try:
@@ -368,6 +371,7 @@ def _take(path: Path) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
+    """Store the names of a folder's files on the disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         # Some network file systems cannot flush a folder. The file itself is already safe.

@@ -1,7 +1,8 @@
-"""Run the tasks of reimage.yml and the status command.
+"""Run the tasks of reimage.yml, and read the progress of nodes for ``rackproof reimage status``.
 
-The tasks start and end a run, start and end a step of a node, and access a BMC by its protocol.
-``run_files`` has the files of a run, and ``hardware`` the hardware of its nodes.
+The actions of ``rackproof_reimage_*`` call these functions. The tasks start and end a run, start and end
+a step of a node, and access a BMC by its protocol. ``run_files`` has the files of a run, and
+``hardware`` the hardware of its nodes.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from rackproof.store.sealed_json import seal_json
 
 METHODS = ("image", "autoinstall", "rack")
 UNKNOWN = "unknown"
-"""Partition of nodes that Slurm does not list. They count as one partition."""
+"""Nodes that Slurm does not list count as one partition of this name."""
 MAX_REASONS = 50
-"""Largest number of reasons in a run's record. The summary at the end shows all."""
+"""A run's record has at most this many reasons. The summary at the end shows all."""
 
 
 class NodeStatus(Record):
-    """The progress of a node according to its newest journal."""
+    """Hold the progress of a node according to its newest journal."""
 
     node: str
     run_id: str
@@ -57,7 +58,7 @@ class NodeStatus(Record):
 
 
 class RunSummary(Record):
-    """The end of a run. ``history`` is a remark, empty if the run was stored."""
+    """Describe the end of a run. ``history`` is a remark, which is empty if the run was stored."""
 
     verdict: Verdict
     gates: bool
@@ -67,7 +68,7 @@ class RunSummary(Record):
 
 @dataclass(frozen=True)
 class _Takeover:
-    """The steps of a node that a new run need not repeat, and the run that completed them."""
+    """Hold the steps of a node that a new run need not repeat, and the run that completed them."""
 
     run_id: str = ""
     steps: tuple[Step, ...] = ()
@@ -167,6 +168,7 @@ def begin_run(
 
 
 def _check_method(method: str) -> None:
+    """Refuse an unknown imaging method."""
     if method not in METHODS:
         raise ReimageError(
             f"reimage_method: {sanitize(method, 60)!r} is unknown; there are {', '.join(METHODS)} "
@@ -175,6 +177,7 @@ def _check_method(method: str) -> None:
 
 
 def _claim_nodes(results: Path, nodes: Iterable[str], owner_pid: int) -> None:
+    """Claim the nodes for this playbook, once for ``rackproof reimage status`` and once for all jobs."""
     # Make two claims. The first shows `rackproof reimage status` which nodes a running playbook works
     # on. The second excludes other jobs from them.
     host_claims.claim_hosts(results / CLAIMS, nodes, owner_pid, "reimaged")
@@ -184,6 +187,7 @@ def _claim_nodes(results: Path, nodes: Iterable[str], owner_pid: int) -> None:
 def _plan_nodes(
     results: Path, nodes: Iterable[str], method: str, images: Mapping[str, str], again: bool
 ) -> _NodePlans:
+    """Return the steps of each node, which continue from its newest journal."""
     plans = _NodePlans()
     newest = {} if again else newest_journals(results, nodes)
     for name in nodes:
@@ -233,6 +237,7 @@ def _plan_waves(
     per_rack: int,
     per_partition: int,
 ) -> list[list[str]]:
+    """Return the nodes of each wave, so that no rack and no partition loses too many at a time."""
     partitions = read_partitions(members)
     groups = {
         name: {
@@ -262,6 +267,7 @@ def _write_adopted(folder: Path, plans: _NodePlans) -> None:
 
 
 def _plan_lines(waves: Sequence[Sequence[str]], plans: _NodePlans) -> tuple[str, ...]:
+    """Describe the plan for the operator."""
     largest = max((len(wave) for wave in waves), default=0)
     lines = [f"{len(plans.todo)} nodes in {len(waves)} waves, at most {largest} at a time"]
     for number, wave in enumerate(waves, 1):
@@ -325,6 +331,7 @@ def write_step(
 
 
 def _check_order(node: str, event: Event, step: Step | None, before: NodeProgress) -> None:
+    """Refuse an event that cannot follow the node's current state."""
     if event in ("begun", "done", "skipped") and step is None:
         raise ReimageError(f"{node}: no step is named")
     if event == "done" and (before.state != "running" or before.step is not step):
@@ -334,12 +341,14 @@ def _check_order(node: str, event: Event, step: Step | None, before: NodeProgres
 
 
 def _limit_s(folder: Path, event: Event, step: Step | None) -> float:
+    """Return the time limit of a step that starts, from the run's request."""
     if event != "begun" or step is None:
         return 0.0
     return read_run_file(folder).limits_s.get(step.value, 0.0)
 
 
 def _late_remark(event: Event, before: NodeProgress) -> tuple[str, ...]:
+    """Return a remark if a step took longer than its limit."""
     now = datetime.now(UTC)
     if event != "done" or before.since is None or not before.late(now):
         return ()
@@ -372,6 +381,7 @@ def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
 
 
 def _run_record(folder: Path, request: RunRequest, progress: Mapping[str, NodeProgress]) -> Run:
+    """Return the run's record. A node that did not return to service makes the run fail."""
     verdicts = [Verdict.PASS if node.state == "returned" else Verdict.FAIL for node in progress.values()]
     failures = [f"{name}: {_failure(node)}" for name, node in progress.items() if node.state != "returned"]
     records = [_newest_record(folder, name) for name in request.nodes]
@@ -391,11 +401,13 @@ def _run_record(folder: Path, request: RunRequest, progress: Mapping[str, NodePr
 
 
 def _newest_record(folder: Path, node: str) -> Node | None:
+    """Return a node's hardware from after imaging, or else from before."""
     # A node that failed half-way has no record from after imaging.
     return hardware.read_record(folder, "after", node) or hardware.read_record(folder, "before", node)
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
+    """Yield a finding without a verdict for each remark about a node."""
     # These have no verdict, because a remark about a returned node is no objection to it.
     for name, node in progress.items():
         for remark in node.remarks:
@@ -403,6 +415,7 @@ def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
 
 
 def _final_progress(run: ReimageContext, node: str) -> NodeProgress:
+    """Return the progress of a node at the end of the run."""
     if node in run.refused:
         return NodeProgress(state="failed", reason=run.refused[node])
     return _read_node_progress(journal_path(Path(run.folder), node), alive=False)
@@ -417,14 +430,17 @@ def _read_node_progress(path: Path, alive: bool) -> NodeProgress:
 
 
 def _failed_step(progress: NodeProgress) -> str:
+    """Return the step at which a node failed."""
     return f"failed at {progress.step}" if progress.step else "failed"
 
 
 def _failure(progress: NodeProgress) -> str:
+    """Return the step at which a node failed, and the reason."""
     return f"{_failed_step(progress)}: {progress.reason or 'it was not finished'}"
 
 
 def _summary_line(node: str, progress: NodeProgress) -> str:
+    """Return the line about a node at the end of the run, with the next command."""
     if progress.state == "returned":
         remarks = f" ({'; '.join(progress.remarks)})" if progress.remarks else ""
         return f"{node}: returned to service{remarks}"

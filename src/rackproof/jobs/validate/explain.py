@@ -1,7 +1,8 @@
 """Explain a node's state.
 
-The explanation has measurements with their references, the actions so far, and the next step. All
-information comes from the nights' records; the node is not contacted.
+``rackproof explain NODE`` prints the :class:`Explanation`, and the pages of a night show it. It has
+measurements with their references, the actions so far, and the next step. All information comes from the
+nights' records. The node is not contacted.
 """
 
 from __future__ import annotations
@@ -137,6 +138,7 @@ def code_text(code: str, entry: FindingCode) -> str:
 
 
 def _service(night: NightRecord, mine: NodeNight) -> list[str]:
+    """Return lines about the node's state in Slurm, and the night's plan for it."""
     lines = []
     state = mine.slurm
     if state is None:
@@ -166,6 +168,7 @@ def _service(night: NightRecord, mine: NodeNight) -> list[str]:
 
 
 def _wrong(mine: NodeNight) -> list[str]:
+    """Return a line for each finding and reason of the night."""
     lines = [mine.unreached] if mine.unreached else []
     for one in mine.findings:
         wide = "; on so many nodes that the tool or the fabric is suspected" if one.fleetwide else ""
@@ -183,6 +186,7 @@ def _wrong(mine: NodeNight) -> list[str]:
 
 
 def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
+    """Return lines about earlier failures and actions."""
     _, mine = nights[0]
     lines = []
     for code in mine.codes() or (mine.hold.codes if mine.hold else ()):
@@ -197,6 +201,7 @@ def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
 
 
 def _next(mine: NodeNight) -> list[str]:
+    """Return the next commands to type."""
     if mine.unreached:
         return [f"ssh {mine.node} true; then: ansible-playbook validate.yml -l {mine.node}"]
     again = f"ansible-playbook validate.yml -l {mine.node}"
@@ -323,8 +328,9 @@ def _partners(
 
 
 def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
+    """Return the XIDs of all nights, the oldest first."""
     rows: list[tuple[Any, ...]] = []
-    # The oldest is first, because a vendor reads the timeline from the first error on.
+    # A vendor reads the timeline from the first error on.
     for folder in reversed(folders):
         kept = night_store.read_snapshot(folder, node)
         rows += [
@@ -337,6 +343,7 @@ def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the lines of a Markdown table."""
     if not rows:
         return ["none", ""]
     lines = [head, ["---"] * len(head), *rows]

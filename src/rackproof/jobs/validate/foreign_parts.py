@@ -1,5 +1,6 @@
 """Find parts that two nodes report in one night, although only one of them owns the part.
 
+The measuring and the judging of a night call :func:`settle_foreign_parts` before they use the snapshots.
 A node that reports another's serial number or GPUs would affect the other node, which would get its
 faults, numbers and history. The part is therefore removed from its snapshot.
 """

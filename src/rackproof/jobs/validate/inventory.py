@@ -1,4 +1,7 @@
-"""Read the expectations of nodes from the inventory's variables, and check them. No I/O."""
+"""Read the expectations of nodes from the inventory's variables, and check them. No I/O.
+
+The tasks of validate.yml call this module when they store a node's snapshot, measure it, and judge it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
 
 
 _SWITCHES = frozenset(one.name for one in fields(Expectation) if isinstance(one.default, bool))
-"""Expectations with a boolean value."""
+"""These expectations have a boolean value."""
 
 
 def _expected_value(name: str, value: Any) -> Any:
@@ -94,6 +97,7 @@ def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
 
 
 def _mount_of_storage(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of role storage as an expected mount."""
     # The kernel's table shows other options, and the sources of buckets and labelled disks, in another
     # form.
     options = [option for option in value.get("options") or () if option == "ro"]
@@ -102,6 +106,7 @@ def _mount_of_storage(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _expected_mount(value: Mapping[str, Any]) -> ExpectedMount:
+    """Return one expected mount, and refuse unknown keys and relative paths."""
     if unknown := sorted(set(map(str, value)) - set(_MOUNT_KEYS)):
         raise ValueError(f"mounts: unknown {', '.join(unknown)}; there are {', '.join(_MOUNT_KEYS)}")
     path, options = value.get("path"), value.get("options") or ()
@@ -130,6 +135,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _amount(name: str, value: Any, *, whole: bool) -> float:
+    """Return a number of 0 or more, and refuse text that Python would read as a number by chance."""
     # Python reads "8_00" as 800, and no number is less than NaN. Neither must disable a check.
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(
@@ -143,7 +149,7 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
     """Return the limits that apply to a node.
 
     Raises:
-        ValidateError: A key is unknown, or a value is not a number.
+        ValidateError: A key is unknown, or a value is not a finite number of 0 or more.
     """
     known = {one.name for one in fields(Limits)}
     for name, value in values.items():
@@ -157,6 +163,7 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
 
 
 def _is_limit(value: object) -> bool:
+    """Return whether a value can be a limit. One of NaN or below 0 would never or always be exceeded."""
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 

@@ -1,6 +1,8 @@
 """Judge a night of the fleet.
 
-The phases are findings, numbers, verdicts, decisions, and the record.
+The action of ``rackproof_validate_judge`` calls :func:`judge_fleet` after all snapshots and measurements
+are stored. It gets a :class:`NightDecision` with the nodes to drain and to resume. The phases are
+findings, numbers, verdicts, decisions, and the record.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from rackproof.store.run_folder import ResultsError, stamp_of
 
 
 class NodeHealth(Record):
-    """Hold the findings of the health checks on a node as texts. ``reasons`` gate; ``remarks`` do not."""
+    """Hold the findings of the health checks on a node as texts. ``reasons`` gate, and ``remarks`` do not."""
 
     node: str
     verdict: Verdict
@@ -64,7 +66,7 @@ class NodeHealth(Record):
 
 
 class NightDecision(Record):
-    """The decision of a night. ``drain`` has the node and the reason."""
+    """Hold the decision of a night. ``drain`` has the node and the reason."""
 
     night_id: str
     drain: tuple[dict[str, str], ...] = ()
@@ -208,6 +210,7 @@ class _NightInputs:
 def _read_inputs(
     context: NightContext, asked: Mapping[str, str], slurm: Mapping[str, Any] | None
 ) -> _NightInputs:
+    """Read the snapshots, the earlier nights and Slurm's answers that the night is judged by."""
     folder, results = Path(context.folder), Path(context.results)
     # Use one time for all phases, so that the windows of 24 hours and of earlier nights do not shift.
     now = datetime.now(UTC)
@@ -263,6 +266,7 @@ def _judge_numbers(
     holds: Mapping[str, Hold],
     benchmarks: Path,
 ) -> NightNumbers:
+    """Return the night's judged numbers, with the reasons that the probes themselves add."""
     try:
         points = program_points(benchmarks)
     except DefinitionError as error:
@@ -286,6 +290,7 @@ def _judge_numbers(
 
 
 def _nights_ago(now: datetime, night_id: str) -> int:
+    """Return how many days before now a night began."""
     began = stamp_of(night_id)
     return max((now - began).days, 0) if began is not None else 0
 
@@ -311,6 +316,7 @@ def _judge_nodes(
     measured: NightNumbers,
     probed: ProbeNight | None,
 ) -> list[NodeNight]:
+    """Return each node of the night with its findings, reasons and evidence of healing."""
     measured_again = measured_since_last_night(
         inputs.results,
         inputs.past,
@@ -370,6 +376,7 @@ def _may_have_seen(night: Path, name: str) -> bool:
 
 
 def _night_decision(night: NightRecord, link: str) -> NightDecision:
+    """Return the decision for the playbook: the nodes to drain and resume, and the messages."""
     return NightDecision(
         night_id=night.night_id,
         drain=tuple(
@@ -384,6 +391,7 @@ def _night_decision(night: NightRecord, link: str) -> NightDecision:
 
 
 def _node_health(node: NodeNight) -> NodeHealth:
+    """Return the findings of a node as texts for the playbook."""
     if node.unreached:
         return NodeHealth(node=node.node, verdict=Verdict.UNPROVEN, reasons=(node.unreached,))
     texts = [(one.verdict.gates, f"{night_store.part_prefix(one)}{one.evidence}") for one in node.findings]
@@ -404,6 +412,7 @@ def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNigh
 
 
 def _slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None:
+    """Return the state of a node in Slurm, or None if Slurm gave no answer about it."""
     if slurm is None or not isinstance(about := slurm.get(name), Mapping):
         return None
     return SlurmState(
@@ -462,12 +471,13 @@ def _checked_findings(
             limits=limits,
             idle=idle,
         )
-    except Exception as error:  # one node's answer must not prevent the judgement of the others
+    except Exception as error:  # One node's answer must not prevent the judgement of the others.
         return [_unchecked_finding(name, error)]
     return [*check_sku(kept.snapshot, expected), *found]
 
 
 def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
+    """Return the finding on a node whose answer made the checks fail."""
     return HealthFinding(
         node=name,
         code="not_checked",
@@ -536,6 +546,7 @@ def _mark_fleetwide(
 
 
 def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
+    """Return the nodes that have each sign of a machine. More than one node means one machine."""
     homes: dict[str, list[str]] = {}
     for name, kept in snapshots.items():
         for sign in _machine_signs(kept):
@@ -637,7 +648,7 @@ def _arrived_gpus(snapshots: Mapping[str, StoredSnapshot], past: Sequence[Path])
 def _new_gpus(
     snapshots: Mapping[str, StoredSnapshot], past: Sequence[Path]
 ) -> dict[str, tuple[str, GpuSnapshot]]:
-    """Return GPUs that were not in their node when it was last seen: UUID to node and GPU."""
+    """Return GPUs that were not in their node when it was last seen, as node and GPU by UUID."""
     arrived: dict[str, tuple[str, GpuSnapshot]] = {}
     for name, kept in snapshots.items():
         previous = night_store.last_snapshot(past, name)
@@ -649,6 +660,7 @@ def _new_gpus(
 def _failures_elsewhere(
     night: NightRecord, node: NodeNight, arrived: Mapping[str, tuple[str, GpuSnapshot]]
 ) -> Iterator[HealthFinding]:
+    """Yield the failures in a node of an earlier night whose GPU is in another node now."""
     when = f"{night.ended:%Y-%m-%d}"
     for one in node.findings:
         if one.code not in node.codes() or one.name not in arrived:
@@ -667,6 +679,7 @@ def _node_night(
     state: SlurmState | None,
     read_again: tuple[str, ...],
 ) -> NodeNight:
+    """Return the record of a node in this night, before the decision about its drain."""
     if kept is None:
         # ansible-core 2.19 begins every failure with this text. Operators need only the text after it.
         text = sanitize(why, 300).removeprefix("Task failed: ") or "the playbook took none"

@@ -1,6 +1,7 @@
 """Judge a night's numbers from runs and probes on its nodes, and find new faults in them.
 
-The numbers come from the history, or from the run folders if there is no history.
+:mod:`rackproof.jobs.validate.judge` calls :func:`judge_measurements`, and gets the reasons by node. The
+numbers come from the history, or from the run folders if no history can be read.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import ResultsError, stamp_of
 
 DRIFT_NIGHTS = 15
-"""Number of nights to read. They are tonight and the fourteen nights before it that drift uses."""
+"""This many nights are read, which are tonight and the fourteen nights before it that drift uses."""
 ELSEWHERE_DAYS = 60
+"""A GPU's failure in another chassis counts for this many days."""
 
 
 @dataclass(frozen=True)
 class MeasuredTimes:
     """Hold the benchmark and hardware key of suspect numbers.
 
-    ``once`` has those that were measured only once. ``twice`` has those with a better second value.
+    Attributes:
+        once: The numbers that were measured only once.
+        twice: The numbers that were measured twice. The better value is judged.
     """
 
     once: Collection[tuple[str, str]] = ()
@@ -49,9 +53,16 @@ class MeasuredTimes:
 
 
 class NightNumbers(Record):
-    """Hold the judged numbers of the night.
+    """Hold what the judged numbers of a night say about its nodes.
 
-    It has the reasons by node, pairs, moved GPUs, and remarks.
+    Attributes:
+        nodes: The nodes with a number from the last 24 hours.
+        reasons: The reasons against each judged node.
+        verdicts: The verdict of each judged node.
+        between: The reasons against links and groups of nodes.
+        elsewhere: The findings about GPUs that failed in another chassis.
+        remarks: Remarks that change no verdict.
+        compared: The comparisons that were made for the numbers of each drained node.
     """
 
     nodes: tuple[str, ...] = ()
@@ -61,7 +72,6 @@ class NightNumbers(Record):
     elsewhere: tuple[HealthFinding, ...] = ()
     remarks: tuple[str, ...] = ()
     compared: dict[str, tuple[str, ...]] = Field(default={})
-    """Comparisons that were made for the numbers of drained nodes."""
 
 
 def judge_measurements(
@@ -78,9 +88,21 @@ def judge_measurements(
 ) -> NightNumbers:
     """Judge the measurements of the last 24 hours' runs on these nodes.
 
-    ``conditions`` are the nodes' firmware and rack, the newest night first. ``held`` has the nodes that
-    nights hold drained, and the number of nights since then. ``points`` has the parameters of the night's
-    programs, as :func:`rackproof.jobs.validate.inventory.references_by_sku` needs them.
+    Args:
+        results: The results folder.
+        snapshots: The snapshots of tonight's nodes.
+        now: The end of the 24 hours.
+        required: Whether a node without any number is unproven.
+        policy: The limits of the judgement.
+        dry: Whether this is a dry run, which creates no history and moves no files.
+        times: The suspect numbers that were measured once or twice.
+        conditions: The nodes' firmware and rack, one mapping for each night, tonight first.
+        held: The nodes that nights hold drained, with the number of nights since then.
+        points: The parameters of the night's programs, as
+            :func:`rackproof.jobs.validate.inventory.references_by_sku` needs them.
+
+    Raises:
+        ValidateError: A reference of the inventory is invalid.
     """
     from rackproof.analysis.anomaly import judge_night
     from rackproof.analysis.drained_comparisons import comparisons
@@ -205,10 +227,17 @@ def measured_since_last_night(
     snapshots: Mapping[str, StoredSnapshot],
     now: datetime,
 ) -> dict[str, tuple[str, ...]]:
-    """Return the measurements of some nodes since the last night was judged.
+    """Return what was measured on each node since the last night ended, as names of quantities and programs.
 
-    If two nights are close, the last night's numbers are still younger than 24 hours, and passed
-    then.
+    A night judges the numbers of 24 hours, so it may judge a number that the last night has already
+    judged. Such a number does not show that a drained node is good again, and is left out here.
+
+    Args:
+        results: The results folder.
+        past: The folders of earlier nights, newest first.
+        probed: The night's own measurements, or None if none were requested.
+        snapshots: The snapshots of the nodes.
+        now: The time of the night.
     """
     from rackproof.analysis.anomaly import quantity_name
     from rackproof.store.history.readings import readings_of
@@ -232,7 +261,13 @@ def measured_since_last_night(
 
 
 def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: datetime) -> set[str]:
-    """Return the nodes with suspect numbers in the last 24 hours that were measured only once."""
+    """Return the nodes with suspect numbers that were measured only once, in nights of the last two days.
+
+    Args:
+        past: The folders of earlier nights, newest first.
+        probed: Tonight's own measurements, or None if none were requested.
+        now: The time of the night.
+    """
     found: set[str] = set()
     for folder in past:
         stamp = stamp_of(folder.name)
@@ -249,7 +284,16 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
 def add_probe_reasons(
     measured: NightNumbers, probed: ProbeNight | None, seen: set[str], require_references: bool
 ) -> NightNumbers:
-    """Add the faults from the night's own measurements, which can only make a verdict worse."""
+    """Return the judged numbers with the faults from the night's own measurements added.
+
+    These can only make a verdict worse.
+
+    Args:
+        measured: The judged numbers.
+        probed: The night's own measurements, or None if none were requested.
+        seen: The nodes with a snapshot.
+        require_references: Whether the speed of a pair is unproven if nothing was compared with it.
+    """
     if probed is None:
         return measured
     reasons, verdicts = dict(measured.reasons), dict(measured.verdicts)

@@ -1,6 +1,6 @@
-"""Write a night's messages for operators. No I/O.
+"""Write a night's messages for operators: the summary, changes, planned actions and reasons. No I/O.
 
-They are the summary, changes, planned actions and reasons.
+The tasks of validate.yml print them, and ``rackproof nightly`` sends them.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def _nodes_by_verdict(night: NightRecord) -> dict[Verdict, list[NodeNight]]:
 
 
 def _count_by_verdict(nodes_by_verdict: Mapping[Verdict, Sequence[NodeNight]]) -> str:
+    """Return the number of nodes of each verdict as text."""
     return ", ".join(f"{len(nodes)} {verdict.value}" for verdict, nodes in nodes_by_verdict.items() if nodes)
 
 
@@ -120,6 +121,7 @@ def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
 
 
 def _new_reasons(one: NodeNight, then: NodeNight) -> list[str]:
+    """Return the texts of reasons that the night before did not have."""
     # Compare code and part, because texts contain numbers that differ every night.
     known = {key for key, _ in then.reason_texts_by_part()}
     return [text for key, text in one.reason_texts_by_part() if key not in known]

@@ -1,10 +1,11 @@
 """Run validate.yml once within limits, clean up after an earlier run, and send messages.
 
-ansible-runner runs the playbook as a program, because this package never imports Ansible or its runner.
+``rackproof nightly`` calls :func:`run_nightly`, and ends with its exit status. ansible-runner runs the
+playbook as a program, because this package never imports Ansible or its runner.
 
 The exit status separates faults of the fleet from faults of the tool. It is 0 for pass or degraded, 2
-for a bad node, and 3 for unproven. It is 1 if the playbook made no night to judge by, or if a message
-could not be sent.
+for a bad node, and 3 for unproven. It is 1 if the playbook made no night to judge by, or if the night is
+good and a message could not be sent.
 """
 
 from __future__ import annotations
@@ -47,18 +48,21 @@ from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 EXIT_PASS, EXIT_TOOL, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 LOCK = ".nightly.lock"
 WEBHOOK, SMTP_USER, SMTP_PASSWORD = NIGHTLY_SECRETS
-_TELL_S = 20
+_SEND_S = 20
+"""A server that takes messages must answer within this time."""
 _IDENT = "night"
 _PRIVATE = "rackproof-nightly-"
 _LATER_S = 300
+"""ansible-runner ends the playbook this much later than this process does."""
 _SHOW_S = 0.25
 _PIPE_BYTES = 1 << 20
 _KEPT_LINES = 30
+"""This many last lines of Ansible's output are kept, to explain a playbook that failed."""
 _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
     *(probe_results.DIRECT, probe_results.PROBES_FILE),
 }
-"""Contents of a night's folder before the judgement."""
+"""Before its judgement, a night's folder contains only these."""
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 # Slack recommends messages of at most 4000 characters.
 _MOST_TEXT = 3500
@@ -100,10 +104,10 @@ class NightlyOutcome:
 
 
 class NightlyView(Protocol):
-    """The display of a playbook while it runs."""
+    """Provide the display of a playbook while it runs."""
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Take a step of a host; ``rackproof_ansible.playbook_events`` has the form."""
+        """Take a step of a host. ``rackproof_ansible.playbook_events`` describes the form."""
 
     def add_output(self, line: str) -> None:
         """Take a line of Ansible's own output."""
@@ -120,9 +124,9 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
         view: Shows the playbook during the run.
 
     Raises:
-        NightlyError: Another nightly is running, or there is no checkout. Nothing was done, and no
-            message is sent.
-        ResultsError: The results folder cannot be used.
+        NightlyError: Another nightly is running, there is no checkout, the results folder cannot be
+            written, or a program of Ansible is not installed. No message is sent.
+        ResultsError: The results folder cannot be read.
     """
     if not (settings.checkout / "validate.yml").is_file():
         raise NightlyError(f"{settings.checkout} holds no validate.yml: name a checkout with --checkout")
@@ -142,14 +146,14 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
 def finish_interrupted(results: Path) -> list[str]:
     """Complete nights that were judged but not closed, and remove nights without a judgement.
 
-    Return remarks.
+    A folder with files that no night makes is left. Return a remark about each of these nights.
 
     Args:
         results: The results folder.
     """
     remarks: list[str] = []
     if not results.is_dir() or host_claims.claimed_hosts(results / ".nights"):
-        return []  # a playbook that an operator started is running
+        return []  # A playbook that an operator started is running.
     for folder in sorted(results.iterdir()):
         whole = (folder / RECORD_NAME).is_file()
         if whole or not night_store.is_night(folder.name) or folder.is_symlink():
@@ -177,6 +181,7 @@ def finish_interrupted(results: Path) -> list[str]:
 
 @contextmanager
 def _single_nightly(results: Path) -> Iterator[None]:
+    """Hold a lock, so that only one nightly at a time uses a results folder."""
     try:
         results.mkdir(parents=True, exist_ok=True)
         lock = (results / LOCK).open("a+")
@@ -216,6 +221,7 @@ class _PlaybookResult:
 
 
 def _program(name: str) -> Path:
+    """Return the path of a program of Ansible, beside this Python or else from PATH."""
     beside = Path(sys.executable).with_name(name)
     found = beside if beside.exists() else shutil.which(name)
     if found is None:
@@ -277,7 +283,7 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
             status = _wait(child, settings.timeout_s, show)
         finally:
             _end(child)
-            follower.join(_TELL_S)
+            follower.join(_SEND_S)
             show()
             events.close()
         return _PlaybookResult(status, tuple(tail), tuple(_failure_lines(failed)))
@@ -359,7 +365,7 @@ def _follow(child: subprocess.Popen[str], artifacts: Path, lines: SimpleQueue[st
 
 
 def _note_failure(event: Mapping[str, Any], failed: dict[str, set[str]]) -> None:
-    """Keep the host of a failure, by the step; ``""`` is the step of hosts that cannot be reached."""
+    """Keep the host of a failure, by the step. Hosts that cannot be reached have the step ``""``."""
     state = event.get("state")
     if event.get("kind") == "end" and state in ("failed", "unreachable"):
         step = sanitize(event.get("task") or "", 100) if state == "failed" else ""
@@ -386,6 +392,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def _children(pid: int) -> tuple[int, ...]:
+    """Return the process ids of a process's children."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
@@ -400,6 +407,7 @@ def _outcome(
     remarks: Sequence[str],
     took: float,
 ) -> NightlyOutcome:
+    """Return the outcome of a night, or of a playbook that did not complete a night."""
     if night is None or not night.closed:
         how = (
             f"was stopped after {duration(settings.timeout_s)}"
@@ -458,6 +466,7 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
 
 
 def _without(text: str, secret: str) -> str:
+    """Return a text without the URL of the webhook, which is a secret."""
     return text.replace(secret, "(the webhook)") if secret else text
 
 
@@ -478,7 +487,7 @@ def post_webhook(url: str, text: str) -> None:
         url, data=body, headers={"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=_TELL_S) as answer:  # noqa: S310  # nosec B310
+        with urllib.request.urlopen(request, timeout=_SEND_S) as answer:  # noqa: S310  # nosec B310
             answer.read(1000)
     except urllib.error.HTTPError as error:
         raise OSError(f"it answered {error.code}") from None
@@ -497,7 +506,7 @@ def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
     message["Subject"] = sanitize(f"rackproof: {lines[0]}", 150)
     message["From"], message["To"] = settings.mail_from, ", ".join(settings.mail_to)
     message.set_content("\n".join(lines) + "\n")
-    with smtplib.SMTP(host, int(port or 25), timeout=_TELL_S) as server:
+    with smtplib.SMTP(host, int(port or 25), timeout=_SEND_S) as server:
         if user := os.environ.get(SMTP_USER, ""):
             # A password is sent only over TLS. A relay on this machine accepts mail without either.
             server.starttls(context=ssl.create_default_context())
@@ -570,7 +579,7 @@ def prometheus_metrics(
 
 
 def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
-    """Return the nodes that nights keep drained: Slurm's answer of this night, and the acts that it lacks."""
+    """Return the nodes that nights keep drained, from Slurm's answer of this night and later acts."""
     covered = {one.node for one in night.nodes}
     drained = {one.node for one in night.nodes if one.slurm and one.slurm.drained_by == "ours"}
     for act in acts:
@@ -583,5 +592,6 @@ def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
 
 
 def _label(text: str) -> str:
+    """Return a label's value in the notation of Prometheus."""
     # This escapes the text for Prometheus. Line feeds have already been removed.
     return sanitize(text, 200).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,6 +1,7 @@
 """Write the pages of a night.
 
-One page shows the fleet as racks and nodes, with changes at the top. Each node has a page too.
+:mod:`rackproof.jobs.validate.tasks` calls :func:`write_night_pages` when a night closes. One page shows
+the fleet as racks and nodes, with changes at the top. Each node has a page too.
 """
 
 from __future__ import annotations
@@ -169,6 +170,7 @@ def _short(names: Sequence[str]) -> dict[str, str]:
 
 
 def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the racks of the fleet with their nodes as cells."""
     by_rack: dict[str, list[NodeNight]] = {}
     for one in night.nodes:
         by_rack.setdefault(one.rack, []).append(one)
@@ -203,6 +205,7 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
 
 
 def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
+    """Return the table of nodes that did not pass."""
     nodes = sorted(
         (one for one in night.nodes if one.verdict is not Verdict.PASS),
         key=lambda one: (WORST_FIRST.index(one.verdict), one.node),
@@ -225,6 +228,7 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
 
 
 def _acts(night: NightRecord) -> Table:
+    """Return the table of planned and executed drains and returns."""
     rows = []
     for one in night.nodes:
         if one.plan or one.why or one.did:
@@ -242,10 +246,12 @@ def _acts(night: NightRecord) -> Table:
 
 
 def _between(night: NightRecord) -> Table:
+    """Return the table of pairs and groups that do not pass."""
     return _reasons(night.between, "Pairs and groups that do not pass")
 
 
 def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
+    """Return a table of reasons."""
     return table(
         caption,
         ("Verdict", "Measurement", "Part", "Compared with"),
@@ -262,6 +268,7 @@ def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
 
 
 def _findings(mine: NodeNight) -> Table:
+    """Return the table of a node's findings."""
     return table(
         "What health checks found",
         ("Verdict", "Part", "Evidence", "To do", "How sure"),
@@ -279,6 +286,8 @@ def _findings(mine: NodeNight) -> Table:
 
 
 def _gpus(kept: StoredSnapshot | None) -> Table:
+    """Return the table of a node's GPUs."""
+
     def shown(value: float | None, unit: str) -> Cell:
         return Cell("" if value is None else quantity(value, unit), "number")
 
@@ -303,6 +312,7 @@ def _gpus(kept: StoredSnapshot | None) -> Table:
 
 
 def _versions(kept: StoredSnapshot | None) -> Table:
+    """Return the table of a node's versions."""
     return table(
         "Versions",
         ("What", "Version"),
@@ -314,6 +324,7 @@ def _versions(kept: StoredSnapshot | None) -> Table:
 
 
 def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
+    """Return the table of a node's nights."""
     return table(
         "Nights, newest first",
         ("Verdict", "When (UTC)", "What", "What was done"),
@@ -396,6 +407,7 @@ class _Series:
         return values
 
     def _chart(self, number: int, values: Mapping[int, Mapping[int, float]]) -> Chart:
+        """Return the chart of one quantity over the nights."""
         readings = self._readings
         what = readings.quantities[number]
         lines = []

@@ -1,8 +1,10 @@
 """Measure nodes during a night of validate.yml.
 
-Slurm jobs measure idle nodes. Nodes that Rackproof drained are measured without Slurm. The numbers
-become a run of benchmark ``probes`` in the results folder, which the night judges like any other run.
-Immediate faults (values, bits, pairs, programs that do not end) are in the night's ``probes.json``.
+The action of ``rackproof_validate_probe`` calls :func:`measure_night`, which measures idle nodes with
+Slurm jobs. Nodes that nights hold drained are measured without Slurm (:func:`direct_script`,
+:func:`store_direct_output`). The numbers become a run of benchmark ``probes`` in the results folder,
+which the night judges like any other run. Immediate faults (values, bits, pairs, programs that do not
+end) are in the night's ``probes.json``.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ def check_probe_plan(
 
 def measure_night(
     context: NightContext,
-    how_: ProbePlan,
+    plan: ProbePlan,
     *,
     slurm: Mapping[str, Any] | None,
     members: str,
@@ -115,7 +117,7 @@ def measure_night(
 
     Args:
         context: The context of the night.
-        how_: The plan of the measurements.
+        plan: The plan of the measurements.
         slurm: The state of each node, or None if Slurm did not answer or does not exist.
         members: Nodes, partitions and reasons, as ``sinfo`` lists them.
         remark: The reason why Slurm did not answer.
@@ -134,7 +136,7 @@ def measure_night(
         past = [one for one in map(read_probes, earlier) if one is not None]
         if slurm is None:
             why = remark or "there is no Slurm to run jobs (slurm_controller_host is empty)"
-            write_probes(folder, unmeasured_night(how_.minutes, snapshots, why))
+            write_probes(folder, unmeasured_night(plan.minutes, snapshots, why))
             return describe_probes(read_probes(folder))
         sizes = drain_policy.drained_by_partition(members)
         partitions = _partitions_by_node(sizes)
@@ -146,16 +148,16 @@ def measure_night(
             )
             for name, kept in snapshots.items()
         ]
-        run = jobs(shell, how_, {name: len(some) for name, some in sizes.items()}, partitions)
+        run = jobs(shell, plan, {name: len(some) for name, some in sizes.items()}, partitions)
         direct = _direct_results(folder, snapshots)
         numbers: tuple[Measurement, ...] = ()
         try:
             run.begin()
             night, numbers = probe_night(
-                how_, targets, past, run, direct, _suspect_finder(results, snapshots, how_.benchmarks)
+                plan, targets, past, run, direct, _suspect_finder(results, snapshots, plan.benchmarks)
             )
         except ProbeError as error:
-            night = _failed_night(how_, targets, direct, error, run.spent)
+            night = _failed_night(plan, targets, direct, error, run.spent)
         finally:
             run.end()
         if numbers:
@@ -167,6 +169,7 @@ def measure_night(
 
 
 def _read_snapshots(folder: Path) -> dict[str, StoredSnapshot]:
+    """Return tonight's snapshots by node."""
     return {
         path.stem: kept
         for path in sorted(night_store.snapshots_folder(folder).glob("*.json"))
@@ -175,6 +178,7 @@ def _read_snapshots(folder: Path) -> dict[str, StoredSnapshot]:
 
 
 def _partitions_by_node(members: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the partitions of each node."""
     partitions: dict[str, tuple[str, ...]] = {}
     for name, nodes in members.items():
         for node in nodes:
@@ -185,6 +189,7 @@ def _partitions_by_node(members: Mapping[str, Iterable[str]]) -> dict[str, tuple
 def _failed_night(
     plan: ProbePlan, targets: Sequence[ProbeTarget], direct: Collection[str], error: ProbeError, spent: float
 ) -> ProbeNight:
+    """Return the night as unmeasured, because Slurm's host failed."""
     # This includes nodes that were measured without Slurm. Their output was not read.
     names = [one.name for one in targets if not one.busy or one.name in direct]
     # The minutes were used even without a result, so the budget counts them.
@@ -215,6 +220,7 @@ def _target(
     partitions: Mapping[str, tuple[str, ...]],
     has_parts_of_others: bool,
 ) -> ProbeTarget:
+    """Return a node as a target of measurements, or with the reason why it is not measured (``busy``)."""
     about = state if isinstance(state, Mapping) else {}
     gpus, expected = len(kept.snapshot.gpus), parse_node_expectation(name, kept.expected)
     busy = ""
@@ -301,6 +307,7 @@ def keep_numbers(
 
 
 def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> Run:
+    """Return numbers as a run. Its own verdict is unproven, because the night judges the numbers."""
     now = datetime.now(UTC)
     return Run(
         run_id=run_id,
@@ -317,7 +324,7 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
     )
 
 
-def direct_script(context: NightContext, how_: ProbePlan, node: str) -> str:
+def direct_script(context: NightContext, plan: ProbePlan, node: str) -> str:
     """Return the script that measures a node that nights hold drained.
 
     Return "" if there is nothing to measure.
@@ -329,9 +336,9 @@ def direct_script(context: NightContext, how_: ProbePlan, node: str) -> str:
     if kept is None:
         return ""
     target = ProbeTarget(name=node, gpus=len(kept.snapshot.gpus))
-    some = wanted_probes(how_, target)
+    some = wanted_probes(plan, target)
     try:
-        return job_script(how_, some, [node], how_.job_limit_s(some)) if some else ""
+        return job_script(plan, some, [node], plan.job_limit_s(some)) if some else ""
     except ProbeError as error:
         raise ValidateError(str(error)) from error
 
@@ -351,6 +358,7 @@ def store_direct_output(context: NightContext, node: str, text: str, status: int
 
 
 def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, JobResult]:
+    """Return how the measurements without Slurm ended, by node."""
     found = {}
     for name in names:
         try:

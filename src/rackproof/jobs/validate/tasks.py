@@ -41,7 +41,15 @@ from rackproof.store.run_folder import ResultsError, new_run_id, stamp_of, write
 
 
 class NightSummary(Record):
-    """The end of a night. ``history`` is a remark, empty if the night was stored."""
+    """Hold what a night found, for the last task of the playbook.
+
+    Attributes:
+        verdict: The verdict of the night.
+        gates: Whether the verdict makes the playbook fail.
+        message: The lines that the playbook prints.
+        page: The path of the night's report. Empty in a dry run.
+        history: The reason why the history did not store the night. Empty if it did, and in a dry run.
+    """
 
     verdict: Verdict
     gates: bool
@@ -189,8 +197,8 @@ WATCHED_UNITS = (
     *("slurmd.service", "munge.service", "docker.service"),
     *("nvidia-persistenced.service", "nvidia-fabricmanager.service"),
 )
-"""Units that are queried on every node. If enabled, they must run, even if the inventory does not list
-them."""
+"""Every night queries these systemd units on every node. An enabled unit must run, even if the inventory does
+not list it."""
 
 
 def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
@@ -264,6 +272,7 @@ def close_night(
 
 
 def _readable_night(folder: Path) -> NightRecord | None:
+    """Return the record of an earlier night, or None if it cannot be read."""
     try:
         return night_store.read_night(folder)
     except ResultsError:

@@ -19,7 +19,9 @@ from rackproof.store.history.identity import Kind
 from rackproof.store.history.references import NumberKey, Numbers
 
 _BATCH = 200
+"""One statement has at most this many names."""
 _FLEET_ROWS = 200_000
+"""For each batch, at most this many measurements are read, the newest first."""
 _PARTS, _HOMES = schema.hardware.alias("parts"), schema.hardware.alias("homes")
 
 
@@ -35,8 +37,9 @@ def numbers_of_others(
 ) -> tuple[dict[NumberKey, list[float]], dict[NumberKey, list[float]]]:
     """Return the values to compare each number of a run with, from other hardware of the same kind.
 
-    The first mapping has the median of each other piece of hardware. The second one has the number that
-    was accepted first, if there is one.
+    The first mapping has the median of each other piece of hardware, without failed runs. The second one has
+    the number that was accepted first, if there is one. If the nodes of the run have several SKUs, there is
+    nothing to compare with.
     """
     found: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     first: dict[NumberKey, list[float]] = {key: [] for key in numbers}

@@ -76,7 +76,15 @@ class History:
         nodes: tuple[Node, ...],
         measurements: Sequence[Measurement],
     ) -> tuple[dict[tuple[object, ...], list[Reference]], str]:
-        """Return the accepted baselines of this hardware by measurement, and a remark or ""."""
+        """Return the accepted baselines of this hardware by measurement, and a remark or "".
+
+        Args:
+            benchmark: The benchmark of the run.
+            parameters: The parameters of the run.
+            nodes: The nodes of the run.
+            measurements: The measurements to find baselines for. A measurement without a baseline is left
+                out.
+        """
         # Import this only where it is needed, because SQLAlchemy takes half a second to import.
         from rackproof.store.history.store import HistoryError, open_store
 
@@ -98,7 +106,10 @@ class History:
         return references, lost
 
     def estimate(self, benchmark: str, parameters: Parameters, node: Node) -> float | None:
-        """Return the expected seconds according to earlier runs, or None."""
+        """Return the expected seconds according to earlier runs, or None if none are known.
+
+        After the first failure, the history is not queried for estimates again.
+        """
         from rackproof.store.history.store import HistoryError, open_store
 
         if not self._answers:

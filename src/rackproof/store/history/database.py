@@ -29,10 +29,10 @@ DATABASE_VARIABLE = "RACKPROOF_DATABASE_URL"
 DEFAULT_PATH = Path("results/history.sqlite")
 
 CONNECT_TIMEOUT_S = 5
-"""Longest wait for a connection to PostgreSQL, so that a dead database does not delay a run."""
+"""A connection to PostgreSQL may take this long, so that a dead database does not delay a run."""
 
 LOCK_TIMEOUT_S = 30
-"""Longest wait for another process to finish writing."""
+"""Another process that writes may take this long."""
 
 WRITE_OPTION = "rackproof_write"
 
@@ -59,7 +59,7 @@ class HistoryTooNewError(HistoryError):
 
 @dataclass(frozen=True)
 class Target:
-    """A database, with its address and its name in messages.
+    """Provide a database, with its address and its name in messages.
 
     ``url`` and ``secrets`` are left out of the ``repr``.
     """
@@ -88,7 +88,8 @@ class Target:
         state = str(getattr(cause, "sqlstate", None) or "")
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
         connecting = isinstance(error, OperationalError | InterfaceError) and not state
-        # SQLSTATE: 08 connection, 28 login refused, 3D no such database, 53 resources, 57P shutdown
+        # SQLSTATE 08 is a lost connection, 28 a refused login, 3D an unknown database, 53 a lack of
+        # resources, and 57P a shutdown.
         if lost or connecting or state[:2] in ("08", "28", "3D", "53") or state.startswith("57P"):
             return HistoryUnreachableError(
                 f"{self.description} cannot be reached: {message}. Check that the server runs and that "
@@ -116,17 +117,19 @@ def locate_database(where: str | Path | None) -> Target:
 
 
 def _from_path(path: Path) -> Target:
+    """Return the SQLite file at a path."""
     return Target(f"the history {path}", URL.create("sqlite", database=str(path)))
 
 
 def _from_url(given: str, origin: str) -> Target:
+    """Return the database of a URL, and refuse other kinds of databases."""
     usage = f"{origin} must look like postgresql://USER:PASSWORD@HOST:5432/NAME or sqlite:///PATH"
     url = _parsed_url(given)
     if url is None:
         raise HistoryError(
             f"{usage}; its value is not a URL. Write special characters of a password as %XX (@ is %40)."
         )
-    # A driver in the URL ("postgresql+asyncpg") is ignored: Rackproof always uses its own.
+    # A driver in the URL ("postgresql+asyncpg") is ignored, because Rackproof always uses its own.
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         if not url.database or url.database == ":memory:":
@@ -138,6 +141,7 @@ def _from_url(given: str, origin: str) -> Target:
 
 
 def _parsed_url(given: str) -> URL | None:
+    """Return a URL in parts, or None if it is malformed."""
     try:
         return make_url(given)
     except (ArgumentError, ValueError):
@@ -146,6 +150,7 @@ def _parsed_url(given: str) -> URL | None:
 
 
 def _postgresql_target(given: str, url: URL) -> Target:
+    """Return a PostgreSQL database with all its secrets, so that no message shows one."""
     options = {key: value for key, value in url.query.items() if key in _SECRET_OPTIONS}
     hidden = [url.password or "", *(one for value in options.values() for one in _each(value))]
     host = url.host or ", ".join(_each(url.query.get("host", "the local socket")))
@@ -160,6 +165,7 @@ def _postgresql_target(given: str, url: URL) -> Target:
 
 
 def _each(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return an option's values, of which a URL may have several."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -193,6 +199,7 @@ def connect_database(target: Target) -> Engine:
 
 
 def _postgresql_engine(target: Target) -> Engine:
+    """Return the connections to a PostgreSQL server, with limits for each wait."""
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         # With the defaults, a client notices only after hours that the server has disappeared.
@@ -220,6 +227,7 @@ def _postgresql_engine(target: Target) -> Engine:
 
 
 def _sqlite_engine(target: Target) -> Engine:
+    """Return the connections to an SQLite file."""
     path = Path(target.url.database or "")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -315,6 +323,7 @@ def _allow_readers_beside_writer(engine: Engine) -> None:
 
 
 def _sqlite_advice(message: str) -> str:
+    """Return the remedy for an error of SQLite."""
     if "locked" in message:
         return f"Another process has been writing for more than {LOCK_TIMEOUT_S} s; try again later."
     if "full" in message:

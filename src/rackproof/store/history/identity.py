@@ -30,7 +30,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class Kind(StrEnum):
-    """The kind of a piece of hardware."""
+    """Name the kind of a piece of hardware."""
 
     NODE = "node"
     GPU = "gpu"
@@ -40,7 +40,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of hardware; ``members`` are the ends of a link or the nodes of a group."""
+    """Identify a piece of hardware.
+
+    Attributes:
+        kind: The kind of the hardware.
+        key: The hardware key, which stays the same when the hostname changes.
+        members: The ends of a link or the nodes of a group. Empty for a node and a GPU.
+    """
 
     kind: Kind
     key: str

@@ -92,7 +92,7 @@ def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElemen
 
     Args:
         connection: The connection to the history.
-        columns: The columns of the table: ``hardware_id`` and ``node_id``.
+        columns: The columns of a table that has ``hardware_id`` and ``node_id``.
         name: The key, serial number, chassis or hostname.
     """
     hardware = _hardware_named(connection, name)
@@ -120,13 +120,20 @@ def is_identity(value: str) -> bool:
 
 
 class _Hardware(NamedTuple):
+    """Hold the columns of a piece of hardware that labels need."""
+
     kind: str
     key: str
     name: str
 
 
 class HardwareOfRows:
-    """The hardware of some rows by id, with the data needed to restore it in labels."""
+    """Hold the hardware of some rows, to restore its names in labels.
+
+    Args:
+        connection: The connection to the history.
+        ids: The ids of hardware, one iterable for each column. None is ignored.
+    """
 
     def __init__(self, connection: Connection, *ids: Iterable[int | None]) -> None:
         wanted = {part for column in ids for part in column if part is not None}
@@ -169,4 +176,5 @@ class HardwareOfRows:
 
     @staticmethod
     def _label(part: _Hardware) -> str:
+        """Return a node's hostname, or the key of any other hardware."""
         return part.name if part.kind == Kind.NODE else part.key

@@ -95,7 +95,10 @@ class Accepted(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A GPU that failed in a node other than its current one. ``then`` and ``now`` are keys of nodes."""
+    """Describe a GPU that failed in another node than its current one.
+
+    ``then`` and ``now`` are keys of nodes.
+    """
 
     gpu: str
     then: str
@@ -160,7 +163,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
     """Return the numbers of the given runs. :func:`read_nights` does the same for runs in the database.
 
     Args:
-        runs: The runs; runs outside the nights are ignored.
+        runs: The runs. Those outside the nights are ignored.
         until: The end of the requested night.
         nights: The number of nights, including the requested one.
     """
@@ -200,7 +203,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
 
 
 class _QuantityIndex:
-    """The quantities of runs, each once; ``described`` has them by index."""
+    """Hold the quantities of runs, each once. ``described`` has them by index."""
 
     def __init__(self) -> None:
         self.described: list[Measured] = []
@@ -228,7 +231,7 @@ class _QuantityIndex:
 
 
 class _PartIndex:
-    """The hardware of runs, each piece once; ``parts`` has them by index."""
+    """Hold the hardware of runs, each piece once. ``parts`` has them by index."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -397,6 +400,7 @@ def _of_members(whole: Part, members: Sequence[Part]) -> Part:
 
 
 def _position(ids: NDArray[np.int64], wanted: Integers) -> Integers:
+    """Return the position of each wanted id among sorted ids, or -1 if it is not there."""
     if not len(ids):
         return np.full(len(wanted), -1, np.int32)
     found = np.searchsorted(ids, wanted).clip(0, len(ids) - 1)

@@ -30,7 +30,7 @@ DEFAULT_WARN = -0.035
 """A number more than 3.5 % worse than an accepted reference is degraded."""
 
 OWN_HISTORY = "own history"
-"""Beginning of the source of a reference that this module makes."""
+"""The source of each reference that this module makes begins with these words."""
 
 _RUNS_NAMED = 5
 
@@ -129,15 +129,15 @@ HOST_COPY_DEVIATION = 0.25
 """The same for copies between host and GPU. Their speed also depends on the processor that the GPU is
 attached to."""
 CHAIN_DEVIATION = 0.05
-"""Largest distance of accepted numbers from the first accepted one, as a fraction. It does not grow with
-the number of acceptances."""
+"""Accepted numbers stay within this fraction of the first accepted one, whatever the number of acceptances
+is."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 _C2C = 450.0
-"""Bandwidth of the link between a Grace CPU and its GPU, in GB/s."""
+"""The link between a Grace CPU and its GPU has this bandwidth in GB/s."""
 _HOST_COPIES = ("host_to_device", "device_to_host")
 _REDUCING = ("all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw")
 _LEAST_OF_LINKS = ((1 << 30, 0.6, 900), (1 << 28, 0.6, 450), (1 << 26, 0.45, 450), (1 << 23, 0.2, 450))
-"""Smallest shares of the links' peak that a healthy node reaches.
+"""A healthy node reaches at least these shares of its links' peak.
 
 Each row has the size of a collective in bytes, and the share from that size on. The third value is the
 highest peak in GB/s that counts, because faster links gain little at medium sizes. The slowest known
@@ -350,7 +350,7 @@ def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[fl
     accepted_quantities = {key[2:] for key in numbers}
     for measurement in run.measurements:
         key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
-        # A judged number keeps the judgement's value; NaN and infinity cannot be references.
+        # A judged number keeps the judgement's value. NaN and infinity cannot be references.
         if key is None or key in numbers or not measurement.finite:
             continue
         if key[2:] in accepted_quantities:
@@ -359,6 +359,7 @@ def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[fl
 
 
 def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:
+    """Return the judged numbers of a run that may become references."""
     numbers: dict[NumberKey, tuple[float, Direction | None]] = {}
     # A judgement has no direction, so it is taken from the measurement of its metric.
     directions = {one.name: one.direction for one in run.measurements if one.direction is not None}
@@ -422,6 +423,7 @@ def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
 
 
 def _may_become_reference(judged: Judgement) -> bool:
+    """Return whether a judgement lacked only a reference, or passed one from the own history."""
     passed_own_reference = (
         judged.verdict is Verdict.PASS
         and judged.reference is not None

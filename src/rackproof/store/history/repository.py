@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
 _BATCH = 200
-"""Number of runs that one transaction stores or deletes."""
+"""One transaction stores or deletes this many runs."""
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
 # These SQLSTATEs (a deadlock, a serialization failure) mean that another writer was first. A second
@@ -96,20 +96,19 @@ def open_store(where: str | Path | None = None) -> Store:
             RACKPROOF_DATABASE_URL names a database. The default is ``results/history.sqlite``.
 
     Returns:
-        The store; use it in a ``with`` statement, or close it.
+        The store. Use it in a ``with`` statement, or close it.
 
     Raises:
-        HistoryUnreachableError: The server does not answer or denies access.
+        HistoryUnreachableError: The server does not answer, denies access, or has no such database.
         HistoryTooNewError: The tables are newer than this code.
-        HistoryError: The database does not exist, the file cannot be used, or its tables are too
-            old.
+        HistoryError: The file cannot be used, or the tables are too old.
     """
     target = locate_database(where)
     return Store(connect_database(target), target)
 
 
 class Store(AbstractContextManager["Store"]):
-    """An open history. All methods raise :class:`HistoryError` if the database fails."""
+    """Provide an open history. All methods raise :class:`HistoryError` if the database fails."""
 
     def __init__(self, engine: Engine, target: Target) -> None:
         self._engine = engine
@@ -229,7 +228,8 @@ class Store(AbstractContextManager["Store"]):
     ) -> float | None:
         """Return the expected duration of a run.
 
-        It is the median of the latest successful runs on the same nodes.
+        It is the median of the latest runs on the same nodes that ended with exit status 0 and have
+        another verdict than ``fail``.
 
         Args:
             benchmark: The name of the benchmark.
@@ -237,7 +237,7 @@ class Store(AbstractContextManager["Store"]):
             hardware: The nodes of the run, or the key of one node (``Node.hardware_key``).
 
         Returns:
-            The duration in seconds, or ``None`` if no run has finished there.
+            The duration in seconds, or ``None`` if there is no such run.
         """
         if isinstance(hardware, str):
             whole: Part | None = Part(Kind.NODE, bounded_key(hardware))
@@ -607,6 +607,7 @@ class Store(AbstractContextManager["Store"]):
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
+        """Open a connection for reading, and translate errors."""
         with translated_errors(self._target), self._engine.connect() as connection:
             yield connection
 
@@ -627,6 +628,7 @@ class Store(AbstractContextManager["Store"]):
         raise AssertionError("the last attempt returns or raises")
 
     def _record(self, connection: Connection, run_id: str) -> Run | None:
+        """Return the stored record of a run, or None if it was never stored or was pruned."""
         runs, records = schema.runs, schema.records
         query = (
             select(records.c.record).join(runs, runs.c.id == records.c.run_pk).where(runs.c.run_id == run_id)
@@ -641,6 +643,7 @@ class Store(AbstractContextManager["Store"]):
             ) from None
 
     def _moment(self, run_id: str) -> datetime:
+        """Return the time of a run."""
         with self._reading() as connection:
             found: datetime | None = connection.scalar(
                 select(schema.runs.c.moment).where(schema.runs.c.run_id == run_id)
@@ -650,6 +653,7 @@ class Store(AbstractContextManager["Store"]):
         return found
 
     def _summaries(self, connection: Connection, query: Select[Any]) -> list[RunRow]:
+        """Return the runs of a query with the names of their nodes."""
         rows = connection.execute(query).all()
         members = schema.run_nodes
         names: dict[int, list[str]] = {}
@@ -679,6 +683,7 @@ class Store(AbstractContextManager["Store"]):
 
 
 def _measurement_row(row: Any, measured: Measured, parts: HardwareOfRows) -> MeasurementRow:
+    """Return a row of the tables as a measurement with names in place of ids."""
     return MeasurementRow(
         row.run_id,
         row.moment,
@@ -696,6 +701,7 @@ def _measurement_row(row: Any, measured: Measured, parts: HardwareOfRows) -> Mea
 
 
 def _candidate(row: Any, measured: Measured, parts: HardwareOfRows) -> Candidate:
+    """Return a row of the tables as a candidate with names in place of ids."""
     return Candidate(
         row.run_id,
         row.moment,
@@ -828,6 +834,7 @@ def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> 
 
 
 def _enter_runs(runs: Sequence[Run], again: bool, connection: Connection) -> list[str]:
+    """Store runs, and return the ids of those that were written."""
     return RunWriter(connection).enter(runs, again=again)
 
 
@@ -872,6 +879,7 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
 
 
 def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) -> dict[int, Measured]:
+    """Return the quantities that may have these labels."""
     return {key: one for key, one in quantities.items() if could_have_labels(one.labels, labels)}
 
 

@@ -76,7 +76,7 @@ class MeasurementRow(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A number that is unproven only because it had no reference, and that could become one."""
+    """Describe a number that is unproven only because it had no reference, and that could become one."""
 
     run_id: str
     moment: datetime

@@ -47,7 +47,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Moment(TypeDecorator[datetime]):
-    """A time in UTC: ``timestamptz`` in PostgreSQL, microseconds since 1970 in SQLite.
+    """Store a time in UTC, as ``timestamptz`` in PostgreSQL and as microseconds since 1970 in SQLite.
 
     SQLite has no type for times, and its text forms lose the time zone. Naive values are taken as
     UTC.
@@ -79,7 +79,7 @@ class Moment(TypeDecorator[datetime]):
 
 
 class RecordText(TypeDecorator[str]):
-    """Store the JSON of a record. PostgreSQL compresses text itself; for SQLite it is deflated."""
+    """Store the JSON of a record. PostgreSQL compresses text itself. For SQLite, this class does."""
 
     impl = LargeBinary
     cache_ok = True

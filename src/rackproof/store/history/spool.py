@@ -24,7 +24,7 @@ _SUFFIX = ".json"
 
 
 class _NoteGoneError(Exception):
-    """A noted run that another process has stored since it was listed."""
+    """Report that another process has stored a noted run since it was listed."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class KeepOutcome:
 
 @dataclass(frozen=True)
 class DrainOutcome:
-    """The result of storing the runs of a spool.
+    """Hold the result of storing the runs of a spool.
 
     ``entered`` has the ids of the stored runs, ``waiting`` those of the others, and ``problems`` why these
     could not be stored.
@@ -59,7 +59,7 @@ class DrainOutcome:
 
 @dataclass(frozen=True)
 class RebuildOutcome:
-    """The number of runs that were stored, and the faults of records that could not be read."""
+    """Hold the number of runs that were stored, and the faults of records that could not be read."""
 
     runs: int
     problems: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
 
     Args:
         where: The place of the history, as for :func:`rackproof.store.history.store.open_store`.
-        spool: The folder with the notes; a missing folder is empty.
+        spool: The folder with the notes. A missing folder counts as empty.
 
     Raises:
         ResultsError: The spool cannot be read.
@@ -146,6 +146,7 @@ def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
 
 
 def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
+    """Note a run that could not be stored."""
     note = {
         "run_id": run.run_id,
         # Store both paths, so that no note is lost if the results move with or without their spool.
@@ -173,6 +174,7 @@ def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
 
 
 def _notes(spool: Path) -> list[Path]:
+    """Return the notes, oldest id first."""
     try:
         return sorted(
             path for path in spool.iterdir() if path.suffix == _SUFFIX and not path.name.startswith(".")
@@ -184,6 +186,7 @@ def _notes(spool: Path) -> list[Path]:
 
 
 def _drain(store: Store, spool: Path) -> DrainOutcome:
+    """Store the noted runs."""
     entered, waiting, problems = [], [], []
     for note in _notes(spool):
         try:

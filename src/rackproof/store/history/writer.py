@@ -35,7 +35,7 @@ from rackproof.store.history.schema import KEY_LIMIT, TEXT_LIMIT
 from rackproof.store.run_folder import dump_run, stamp_of
 
 _CHUNK = 400
-"""Number of keys in a query. SQLite accepts only a few thousand parameters in a statement."""
+"""A query has at most this many keys. SQLite accepts only a few thousand parameters in a statement."""
 
 _SPECIALS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -45,7 +45,7 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class Quantity:
-    """Describe a measured quantity: what was measured, without value, time and hardware."""
+    """Describe what was measured, without value, time and hardware."""
 
     digest: str
     unit: str
@@ -82,7 +82,7 @@ def quantity_of(
 
 
 def moment_of(run: Run, *, otherwise: datetime) -> datetime:
-    """Return the time of a run: its start, its end, the time in its id, or else ``otherwise``."""
+    """Return the start of a run, or else its end, the time in its id, or ``otherwise``."""
     return as_utc(run.started or run.ended or stamp_of(run.run_id) or otherwise)
 
 
@@ -115,7 +115,7 @@ def join_special(value: float | None, special: str | None) -> float:
 
 
 class RunWriter:
-    """A writer of runs on one connection, inside the caller's transaction."""
+    """Write runs on one connection, inside the caller's transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -143,6 +143,7 @@ class RunWriter:
         return [draft.run.run_id for draft in drafts]
 
     def _known(self, drafts: Mapping[str, _Draft]) -> dict[str, Any]:
+        """Return the rows of the runs that are already stored, by id."""
         runs = schema.runs
         return {
             row.run_id: row
@@ -153,6 +154,7 @@ class RunWriter:
         }
 
     def _enter_hardware(self, drafts: Sequence[_Draft]) -> None:
+        """Store the hardware of runs, with its names and places."""
         sightings = _Sightings(drafts)
         parts = sightings.parts
         # Use the order of the keys. Writers that lock rows in the same order cannot deadlock.
@@ -178,6 +180,7 @@ class RunWriter:
         )
 
     def _enter_quantities(self, drafts: Sequence[_Draft]) -> None:
+        """Store the quantities of runs that are not known yet."""
         wanted = {(one.digest, one.unit): one for draft in drafts for one in draft.quantities}
         found = self.find_quantities(wanted)
         missing = sorted(wanted.keys() - found.keys())
@@ -187,6 +190,7 @@ class RunWriter:
         self.quantity_ids |= found
 
     def _enter_runs(self, drafts: Sequence[_Draft]) -> None:
+        """Store the rows of runs, and replace their details."""
         runs = schema.runs
         statement = self._insert(runs)
         # Keep the time when a run was first stored. An imported run may have no other time.
@@ -269,6 +273,7 @@ class RunWriter:
         )
 
     def _ignore_known(self, table: Table, rows: list[Row]) -> None:
+        """Insert rows, except those whose key exists."""
         if rows:
             self._connection.execute(self._insert(table).on_conflict_do_nothing(), rows)
 
@@ -285,6 +290,7 @@ class _Sightings:
             self._add(draft)
 
     def _add(self, draft: _Draft) -> None:
+        """Add the hardware of one run. Runs are added in the order of time."""
         topology = draft.topology
         seen = {"first_seen": draft.moment, "last_seen": draft.moment}
         for part in draft.parts:
@@ -341,7 +347,7 @@ class _Draft:
 
     @property
     def parts(self) -> list[Part]:
-        """Return all hardware of the run. Members come before nodes, links and groups."""
+        """Return all hardware of the run. Nodes and GPUs come before the links and groups that have them."""
         found: dict[Part, None] = {}
         places = [self.topology.place({}), *(one[1] for one in self.measured), *(p for _, p in self.judged)]
         for part in self.topology.described:
@@ -433,15 +439,18 @@ class _Draft:
 
 
 def _chunks(keys: Iterable[_Key]) -> Iterable[list[_Key]]:
+    """Yield keys in lists that fit into one query."""
     listed = list(keys)
     return (listed[start : start + _CHUNK] for start in range(0, len(listed), _CHUNK))
 
 
 def _key(part: Part) -> tuple[str, str]:
+    """Return the key of a piece of hardware in the tables."""
     return part.kind.value, part.key
 
 
 def _id(ids: Mapping[tuple[str, str], int], part: Part | None) -> int | None:
+    """Return the id of a piece of hardware, or None if there is none."""
     return None if part is None else ids[_key(part)]
 
 
@@ -453,6 +462,7 @@ def _merge(rows: dict[Any, Row], key: Any, row: Row) -> None:
 
 
 def _describe(part: Part, facts: Node | Gpu | None) -> Row:
+    """Return the row that describes a piece of hardware."""
     row = {"kind": part.kind.value, "key": part.key, "name": "", "sku": ""}
     row |= {"serial": "", "chassis_serial": "", "product": ""}
     if isinstance(facts, Node):

@@ -53,7 +53,7 @@ class DrainPolicy:
 
 
 def drained_by_partition(listed: str) -> dict[str, dict[str, bool]]:
-    """Return the nodes of each partition, with whether Rackproof has drained them.
+    """Return the nodes of each partition, each with whether a night has drained it.
 
     Args:
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
@@ -75,7 +75,7 @@ def decide_drains(
     """Return the nodes with plan, reason and hold, and remarks about the fleet.
 
     Args:
-        nodes: The judged nodes of tonight; ``slurm`` is None if Slurm did not answer.
+        nodes: The judged nodes of tonight. Their ``slurm`` is None if Slurm did not answer.
         before: The last known states of nodes.
         members: The partitions, as :func:`drained_by_partition` returns them.
         night_id: The id of tonight.
@@ -109,11 +109,12 @@ def _too_many_unreachable(nodes: Sequence[NodeNight], policy: DrainPolicy) -> li
         return []
     return [
         f"{lost} of {len(nodes)} nodes cannot be reached: a fault of the network or of this machine "
-        "until proven otherwise; nobody is drained tonight"
+        "until proven otherwise; no node is drained tonight"
     ]
 
 
 def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list[str]:
+    """Return the names of the partitions that contain a node."""
     return [partition for partition, nodes in members.items() if node in nodes]
 
 
@@ -127,16 +128,18 @@ def _fails_for_certain(one: NodeNight) -> bool:
 
 def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:
     """Return the number of nodes of each partition that may still be drained."""
-    # The small addend: 0.29 of 100 nodes is 29, but the floating-point product is slightly less.
+    # The addend is needed because 0.29 of 100 nodes is 29, but the floating-point product is slightly less.
     return {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
 
 
 def _drained(one: NodeNight, night_id: str) -> NodeNight:
+    """Return a node with the plan to drain it, and the codes that must pass before it is resumed."""
     hold = Hold(since=night_id, codes=one.codes())
     return one.model_copy(update={"plan": "drain", "why": _failed_codes_text(one), "hold": hold})
 
 
 def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
+    """Return a remark if failed nodes stay in service because their partitions have no room."""
     kept_back = sum(one.why.startswith("not drained: the share") for one in decided)
     if not kept_back:
         return []
@@ -189,6 +192,7 @@ def _with_hold(
 
 
 def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
+    """Return a drained node with one more pass. It is resumed if it has enough of them."""
     hold = hold.model_copy(update={"passes": hold.passes + 1, "passed": now})
     if hold.passes < policy.passes:
         why = f"stays drained: the failed checks have passed {hold.passes} of {policy.passes} times"

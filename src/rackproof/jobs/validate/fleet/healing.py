@@ -26,12 +26,12 @@ from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
 PROGRAMS = frozenset(one.name for one in PROBES)
 _MARK = "health:"
-"""Prefix for the names of health evidence, because a metric may have the same name."""
+"""The names of health evidence have this prefix, because a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
-"""Checks that compare a number with other numbers. A night must repeat the comparison to heal a finding
+"""These checks compare a number with other numbers. A night must repeat the comparison to heal a finding
 of such a check. The text describes the comparison to the operator."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
-"""Prefixes of tools that query the driver."""
+"""The tools with these prefixes query the driver."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 
@@ -97,6 +97,7 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
 
 
 def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tuple[str, ...] | None:
+    """Return the measurement that must heal a code but was not made tonight, or None."""
     # If the stored nights are lost, the code comes from Slurm's reason, which has only the first word
     # of a metric.
     first = metric.partition(" ")[0]
@@ -133,10 +134,13 @@ def healing_evidence(code: str) -> tuple[str, ...] | None:
 
 
 def _state(is_there: bool) -> EvidenceState:
+    """Return the state of evidence that is either there or absent."""
     return EvidenceState.THERE if is_there else EvidenceState.ABSENT
 
 
 def _tool(name: str) -> Callable[[DrainedNode], EvidenceState]:
+    """Return a function that returns the state of a tool's answer."""
+
     def state(node: DrainedNode) -> EvidenceState:
         if name in node.tonight.truncated:
             return EvidenceState.CUT
@@ -187,8 +191,8 @@ def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNod
 
 
 def _has(gpu: GpuSnapshot, field: str) -> bool:
+    """Return whether a GPU has a reading. Having no active reason for throttling is also a reading."""
     value = getattr(gpu, field)
-    # Having no active reason is also a reading.
     return value is not None if field == "throttled" else state_of_value(value) is EvidenceState.THERE
 
 
@@ -203,6 +207,7 @@ def _pending_repairs(node: DrainedNode) -> EvidenceState:
 
 
 def _readings(node: DrainedNode) -> EvidenceState:
+    """Return whether each GPU has the readings that its SKU lists, without error texts."""
     return _gpus(lambda gpu: not gpu.errors and not missing_readings(gpu, node.expected.gpu_readings))(node)
 
 
@@ -232,11 +237,13 @@ def _reset_or_booted(node: DrainedNode) -> EvidenceState:
 
 
 def _slowdowns(node: DrainedNode) -> EvidenceState:
+    """Return whether each GPU counts the slowdowns that were counted before."""
     counted = {reason for one in node.earlier for gpu in one.gpus for reason in gpu.slowdown_s}
     return _gpus(lambda gpu: bool(counted) and counted <= gpu.slowdown_s.keys())(node)
 
 
 def _nvlinks(node: DrainedNode) -> EvidenceState:
+    """Return whether each GPU has the required NVLinks, or else those of the night before the drain."""
     answer = _tool("nvlink_status")(node)
     if answer is not EvidenceState.THERE:
         return answer
@@ -252,6 +259,7 @@ def _nvlinks(node: DrainedNode) -> EvidenceState:
 
 
 def _idle_memory(node: DrainedNode) -> EvidenceState:
+    """Return whether the used GPU memory was read while no job ran."""
     return _values("memory_used_bytes")(node) if node.idle else EvidenceState.NOT_ASKED
 
 
@@ -263,11 +271,13 @@ def _ports(node: DrainedNode) -> EvidenceState:
 
 
 def _port_counters(node: DrainedNode) -> EvidenceState:
+    """Return whether each port has the counters that were read before."""
     counted = {name for one in node.earlier for port in one.ports for name in port.counters}
     return _state(bool(counted) and all(counted <= port.counters.keys() for port in node.tonight.ports))
 
 
 def _card_links(node: DrainedNode) -> EvidenceState:
+    """Return whether the PCIe links of all known network cards were read."""
     known = {address for one in node.earlier for address in one.links}
     keys = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
     read = {
@@ -302,24 +312,29 @@ def _writable_mounts(node: DrainedNode) -> EvidenceState:
 
 
 def _disk_mounts(table: Mapping[str, Mapping[str, str]]) -> set[str]:
+    """Return the paths of the file systems on disks."""
     return {path for path, mount in table.items() if mount["type"] in _DISK_TYPES}
 
 
 def _is_read_only(mount: Mapping[str, str]) -> bool:
+    """Return whether a mount or its file system can only be read."""
     return "ro" in (*mount["options"].split(","), *mount["super_options"].split(","))
 
 
 def _disks(node: DrainedNode) -> EvidenceState:
+    """Return whether the sizes of all known file systems were read."""
     known = {path for one in node.earlier for path in one.disk}
     return _state(bool(node.tonight.disk) and known <= node.tonight.disk.keys())
 
 
 def _inodes(node: DrainedNode) -> EvidenceState:
+    """Return whether the inodes of all known file systems were read."""
     counted = all({"total_inodes", "free_inodes"} <= disk.keys() for disk in node.tonight.disk.values())
     return _disks(node) if counted else EvidenceState.ABSENT
 
 
 def _running_services(node: DrainedNode) -> Iterator[str]:
+    """Yield the names of the services that run, as the codes of findings have them."""
     services = node.tonight.services or {}
     for name, state in services.items():
         if state == "active":
@@ -347,16 +362,18 @@ def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
 _BY_COMPARISON = (
     *("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow"),
 )
-"""Codes of findings that come from a comparison with the night before."""
+"""Findings with these codes come from a comparison with the night before."""
 
 
 def _snake(name: str) -> str:
+    """Return a name in the form that it has in a finding code."""
     return "".join(character if character.isalnum() else "_" for character in name).lower()
 
 
 def _row(
     name: str, read_from: str, state: Callable[[DrainedNode], EvidenceState]
 ) -> RequiredEvidence[DrainedNode]:
+    """Return the row for one kind of evidence."""
     # The rows need no code and no remedy, because no finding is made from them. Only their names are
     # shown, in the reason why a node stays drained.
     return RequiredEvidence[DrainedNode](name, read_from, state, "", "see the node's page")
@@ -424,8 +441,8 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("disks", "statvfs", _disks),
     _row("inodes", "statvfs", _inodes),
 )
-"""All kinds of evidence, except versions and services. Each of those is evidence with a name of its own
-(:func:`healed_evidence`)."""
+"""All kinds of evidence have a row, except versions and services. Each version and service is evidence with
+a name of its own (:func:`healed_evidence`)."""
 
 _OF_KERNEL_LOG = ("kernel_log", "booted")
 _PORT_COUNTERS = (
@@ -497,6 +514,6 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "disk_full": ("disks",),
     "inodes_full": ("inodes",),
 }
-"""Names of the evidence that heals each code. Codes that begin with ``version_``, ``mismatch_``,
+"""This evidence heals each code. Codes that begin with ``version_``, ``mismatch_``,
 ``service_``, ``xid_`` or ``sxid_`` have rules instead (:func:`healing_evidence`). No evidence heals a
 failed pair, an unknown code, or an identity that no operator has accepted."""

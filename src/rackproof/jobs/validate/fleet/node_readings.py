@@ -41,8 +41,8 @@ _GPU_LABELS = ("gpu", "from", "to")
 _NODE_LABELS = ("node", "host")
 _UUIDS = ("GPU-", "MIG-")
 NOT_RUN = ("left", "busy", "lost")
-"""Ends of a job that measured nothing, because no time was left, the node was in use, or Slurm lost the
-job."""
+"""A job with one of these ends measured nothing, because no time was left, the node was in use, or Slurm
+lost the job."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ProbeTarget:
         busy: The reason why it cannot be measured tonight, or "" if it is idle.
         uuids: The UUIDs of its GPUs, if known.
         nvlink_domain: Whether NVLink connects it with the other nodes of its rack.
-        suspect: Whether it did not pass in its last night.
+        suspect: Whether it failed or was degraded in its last night.
     """
 
     name: str
@@ -160,6 +160,7 @@ def compare_digests(
 def _odd_devices(
     alike: str, group: Sequence[tuple[str, str, str]], right: str
 ) -> Iterator[tuple[str, NightReason]]:
+    """Yield the node and the reason of each device whose digest is not the right one."""
     agreeing = sum(digest == right for *_, digest in group)
     for node, part, digest in group:
         if digest != right:
@@ -235,7 +236,7 @@ def read_node_probes(
     reasons = _flat(one.reasons for one in readings)
     sound = tuple(probe.name for probe, one in zip(programs, readings, strict=True) if not one.reasons)
     if done.how != "ok" and not any(one.verdict.gates for one in reasons):
-        # Each program ended well but the job did not. Whatever the cause, this is not a pass.
+        # Each program ended well, but the job did not. Whatever the cause, this is not a pass.
         problem = f"{done.how}: {done.text or 'no reason was given'}"
         reasons = (*reasons, unproven_reason("job", target.name, problem))
     return NodeMeasurements(
@@ -247,6 +248,7 @@ def read_node_probes(
 
 
 def _flat(groups: Iterable[tuple[_Item, ...]]) -> tuple[_Item, ...]:
+    """Return the items of several tuples as one tuple."""
     return tuple(chain.from_iterable(groups))
 
 
@@ -281,6 +283,7 @@ def _own_digests(target: ProbeTarget, text: str, devices: int) -> list[tuple[str
 
 
 def _end_of_section(section: Section) -> str:
+    """Describe how a program ended, with its last lines."""
     end = "did not end in time" if section.status in OUT_OF_TIME else f"ended with {section.status}"
     return f"{end}: {last_lines(section.text)}"
 
@@ -335,6 +338,7 @@ def _own_measurements(target: ProbeTarget, log: ParsedLog) -> list[Measurement]:
 
 
 def _labels(number: Measurement, keys: Sequence[str]) -> set[str]:
+    """Return the values that a number has for some labels."""
     return {number.labels[key] for key in keys if key in number.labels}
 
 
@@ -360,6 +364,7 @@ def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> 
 
 
 def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
+    """Return whether a rule judges a number."""
     return rule.metric == number.name and rule.labels.items() <= number.labels.items()
 
 
@@ -382,6 +387,7 @@ def _silent_gpus(
 
 
 def _gpus_with(metric: str, log: ParsedLog) -> set[str]:
+    """Return the GPUs for which a log has a metric."""
     return {one.labels["gpu"] for one in log.measurements if one.name == metric and "gpu" in one.labels}
 
 

@@ -19,14 +19,21 @@ from rackproof.nodes.probe_slurm_jobs import Job, Probe, ProbePlan
 from rackproof.store.probe_results import ProbeNight
 
 BUDGET_SHARE = 0.5
-"""Share of a night's budget for optional tests. Only the first test may use all of it."""
+"""Optional tests may use this share of a night's budget. Only the first planned test may use more."""
 SUSPECT_FACTOR = 3
-"""Factor for the urgency of a test on a suspect node. Its last test counts as this many times older."""
+"""The last test of a suspect node counts as this many times older than it is."""
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """An optional test of a node; ``urgency`` is in nights."""
+    """Hold an optional test that a node waits for.
+
+    Attributes:
+        node: The node.
+        probe: The test.
+        urgency: The number of nights since the node last had the test. For a suspect node, this number
+            is multiplied by :data:`SUSPECT_FACTOR`.
+    """
 
     node: ProbeTarget
     probe: Probe
@@ -100,6 +107,7 @@ def _turns(plan: ProbePlan, targets: Sequence[ProbeTarget], past: Sequence[Probe
 
 
 def _optional(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
+    """Return the optional tests that the plan has for a node."""
     return [one for one in wanted_probes(plan, target) if one.optional]
 
 

@@ -101,6 +101,7 @@ def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list
 
 
 def _ordered_pair(one: str, other: str) -> Pair:
+    """Return two nodes in alphabetical order, so that each pair has one form."""
     return min(one, other), max(one, other)
 
 
@@ -192,6 +193,7 @@ class _PairRunner:
         return results
 
     def _job(self, nodes: tuple[str, ...]) -> Job:
+        """Return the job that runs an all-reduce on a group of nodes."""
         # A job requests the same number of GPUs on each node, so the node with the fewest sets the
         # limit.
         gpus = min(self.by_name[name].gpus for name in nodes)
@@ -222,6 +224,7 @@ class _PairRunner:
         return results
 
     def _meet_second_partners(self, results: Sequence[PairResult]) -> list[PairResult]:
+        """Measure the suspects with partners that are good."""
         good, bad, suspects = _sort_pair_nodes(results)
         met = [(one.nodes[0], one.nodes[1]) for one in results]
         partners = second_partners(suspects - bad, good, met)
@@ -254,6 +257,7 @@ def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str],
 
 
 def _names(groups: Iterable[Sequence[str]]) -> set[str]:
+    """Return the names of all nodes in some groups."""
     return {name for nodes in groups for name in nodes}
 
 
@@ -297,6 +301,7 @@ def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
 
 
 def _node_reason(name: str, pairs: Mapping[Pair, PairResult], is_bad: bool) -> NightReason:
+    """Return the reason why a node fails, or why it is unproven as a suspect."""
     failures = [one for pair, one in pairs.items() if name in pair and not one.passed]
     failures_text = "; ".join(f"with {_partner(name, one.nodes)}: {one.text}" for one in failures)
     if is_bad:
@@ -308,6 +313,7 @@ def _node_reason(name: str, pairs: Mapping[Pair, PairResult], is_bad: bool) -> N
 
 
 def _partner(name: str, nodes: Sequence[str]) -> str:
+    """Return the other node of a pair."""
     return next(other for other in nodes if other != name)
 
 
@@ -345,6 +351,7 @@ def _speed_is_unproven(one: PairResult) -> bool:
 
 
 def _unproven_speed(name: str, other: str, one: PairResult) -> NightReason:
+    """Return the reason why the speed of a node's pair is unproven."""
     text = f"right sums with {other}, and nothing proves the speed: {one.text}"
     if one.speed is None:
         text += f"; {NO_REFERENCE}, and fewer than {AnomalyPolicy().outlier_least} pairs to compare with"

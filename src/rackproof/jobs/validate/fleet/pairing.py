@@ -25,7 +25,7 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
     """Return the pairs of a night. No node is in two pairs, and the order of ``nodes`` does not matter.
 
     Args:
-        nodes: The names of the nodes; duplicates are ignored.
+        nodes: The names of the nodes. Duplicates are ignored.
         night: The number of the night, which increases by one each night.
         most: The largest number of pairs. Each time the tournament starts again, other pairs are
             omitted, so that every pair gets its turn.
@@ -118,6 +118,7 @@ def _bad_nodes(failed: Iterable[Pair], good: Collection[str]) -> set[str]:
 
 
 def _partners_by_node(pairs: Iterable[Pair]) -> dict[str, set[str]]:
+    """Return the partners of each node in some pairs."""
     partners: dict[str, set[str]] = {}
     for one, two in pairs:
         partners.setdefault(one, set()).add(two)
@@ -126,6 +127,7 @@ def _partners_by_node(pairs: Iterable[Pair]) -> dict[str, set[str]]:
 
 
 def _nodes_of(pairs: Iterable[Pair]) -> set[str]:
+    """Return the nodes of some pairs."""
     return {node for pair in pairs for node in pair}
 
 
@@ -165,7 +167,15 @@ def bisect_group(
 
 @dataclass
 class _Bisection:
-    """Hold the results for a group so far, and the number of remaining runs."""
+    """Hold the state of one search for the bad nodes of a group.
+
+    Attributes:
+        works: The function that measures some nodes.
+        spare: The known-good nodes that a single node is measured with.
+        runs_left: The number of remaining runs.
+        bad: The nodes that were found bad.
+        unclear: The groups without an answer.
+    """
 
     works: Callable[[Sequence[str]], bool]
     spare: Sequence[str]

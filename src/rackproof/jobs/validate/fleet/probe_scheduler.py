@@ -120,6 +120,7 @@ def probe_night(
 def _reasons_by_node(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int
 ) -> dict[str, tuple[NightReason, ...]]:
+    """Return the reasons of each node that has any, with shared failures marked as fleet-wide."""
     marked = _mark_fleetwide(reasons, nodes)
     return {name: tuple(mine) for name, mine in sorted(marked.items()) if mine}
 
@@ -154,6 +155,7 @@ class _NodeProbes:
     measured: list[str] = field(default_factory=list)
 
     def add_reasons(self, more: Mapping[str, Iterable[NightReason]]) -> None:
+        """Add reasons why nodes do not pass, by node."""
         for name, reasons in more.items():
             self.reasons.setdefault(name, []).extend(reasons)
 
@@ -201,10 +203,12 @@ class _NodeProbes:
         return {one.name for one in queue} - bad - missed
 
     def _run_jobs(self, nodes: Sequence[ProbeTarget]) -> dict[str, JobResult]:
+        """Run a Slurm job with tonight's programs on each node, and return the results by node."""
         results = self.jobs.run([self._job(one, self.programs[one.name]) for one in nodes])
         return dict(zip([one.name for one in nodes], results, strict=True))
 
     def _job(self, target: ProbeTarget, probes: Sequence[Probe]) -> Job:
+        """Return the Slurm job that runs some programs on a node."""
         limit_s = self.plan.job_limit_s(probes)
         return Job(
             (target.name,), job_script(self.plan, probes, [target.name], limit_s), target.gpus, limit_s
@@ -239,6 +243,7 @@ class _NodeProbes:
             self.add_reasons({name: [_job_reason(name, Verdict.FAIL, text)]})
 
     def _keep_readings(self, name: str, last: JobResult) -> None:
+        """Store the numbers, reasons and digests that a node's job printed."""
         readings = read_node_probes(self.plan, self.by_name[name], last, self.programs[name])
         self.add_reasons({name: readings.reasons})
         if tests := tuple(one.name for one in self.programs[name] if one.optional):
@@ -278,6 +283,7 @@ class _NodeProbes:
 
 
 def _job_reason(name: str, verdict: Verdict, text: str) -> NightReason:
+    """Return a reason that concerns a node's job as a whole."""
     return NightReason(check="probe", verdict=verdict, metric="job", part=name, text=text)
 
 

@@ -31,12 +31,20 @@ GIB = 1 << 30
 
 
 ESSENTIAL = (("gemm_best", "bf16"), ("memory_copy", ""))
-"""Metrics with their precision (or ""). If one of them has no reference, a bad GPU passes."""
+"""Every SKU needs a reference for these metrics, given with their precision or "". Without it, a bad GPU
+passes."""
 
 
 @dataclass(frozen=True)
 class ReferenceFinding:
-    """A mistake in a SKU's reference (``error``), or a missing check (``gap``)."""
+    """Describe a mistake in a SKU's reference, or a missing check.
+
+    Attributes:
+        sku: The SKU.
+        reference: The place and metric of the reference. Empty if the finding concerns the whole SKU.
+        kind: ``error`` for a mistake, and ``gap`` for a missing check.
+        text: What is wrong.
+    """
 
     sku: str
     reference: str
@@ -107,6 +115,7 @@ def read_reference(raw: Mapping[str, Any]) -> SkuReference:
 def _find_mistakes(
     sku: str, one: SkuReference, units: Mapping[str, str], sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
+    """Return the mistakes in one reference, as kind and text."""
     found: list[tuple[Literal["error", "gap"], str]] = []
     reference = one.reference
     if one.metric in units and reference.unit != units[one.metric]:
@@ -129,6 +138,7 @@ def _find_mistakes(
 def _size_mistakes(
     one: SkuReference, sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
+    """Return the mistake in a reference's message size, if it has one."""
     size = one.labels.get("size_bytes")
     if size is None:
         if one.metric.endswith("busbw"):
@@ -149,6 +159,7 @@ def _named_skus(source: str, skus: Iterable[str]) -> set[str]:
 def _nvls(
     physics: GpuPhysics | None, one: SkuReference, size: str | None
 ) -> list[tuple[Literal["error", "gap"], str]]:
+    """Return an error if the floor of a large all-reduce passes although NVLS is off."""
     gpus = one.parameters.get("gpus")
     if physics is None or physics.nvls_off is None or "all_reduce" not in one.metric:
         return []

@@ -20,7 +20,7 @@ from rackproof.core.text import quantity, sanitize
 from rackproof.store.night_store import NightReason
 
 CHECK = "again"
-"""The check of a suspicion in a night's reasons."""
+"""The evidence of a suspicion has this check in a night's reasons."""
 
 SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
 """A function that returns the indexes of tonight's suspect numbers, each with the reason."""
@@ -109,6 +109,7 @@ def _measure_again(
 
 
 def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None:
+    """Note the suspicions of a node that remain after its retest."""
     if retest.kept:
         twice.suspected[name] = tuple(retest.kept)
     # If another number was bad twice, the node fails anyway.
@@ -164,11 +165,13 @@ class _NodeRetest:
             self._weigh_earlier(reason)
 
     def _weigh_second(self, reason: NightReason, again: NightReason | None) -> None:
+        """Keep a suspicion that the second measurement repeats."""
         if again is not None:
             self.kept.append(reason)
             self.confirmed |= reason.verdict is again.verdict is Verdict.FAIL
 
     def _weigh_earlier(self, reason: NightReason) -> None:
+        """Weigh a suspicion without a second measurement by the node's last measured night."""
         then = next((old for old in self.earlier if _same(old, reason)), None)
         if then is None:
             self.opened |= reason.verdict is Verdict.FAIL
@@ -206,12 +209,14 @@ def _better(one: Measurement, again: Sequence[Measurement]) -> list[Measurement]
 
 
 def _comparable(one: Measurement, other: Measurement) -> bool:
+    """Return whether two numbers can be compared."""
     return other.finite and other.unit == one.unit
 
 
 def _suspects(
     numbers: Mapping[str, tuple[Measurement, ...]], doubts: SuspectFinder
 ) -> dict[str, dict[_Key, NightReason]]:
+    """Return the suspicions about numbers, by node and number."""
     rows = [(name, one) for name, mine in numbers.items() for one in mine]
     found: dict[str, dict[_Key, NightReason]] = {}
     for place, reason in sorted(doubts([one for _, one in rows]).items()):
@@ -235,18 +240,22 @@ def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADE
 
 
 def _same(one: NightReason, other: NightReason) -> bool:
+    """Return whether two suspicions are about the same metric and part."""
     return (one.metric, one.part) == (other.metric, other.part)
 
 
 def _key(one: Measurement) -> _Key:
+    """Return the name and the labels of a number."""
     return one.name, tuple(sorted(one.labels.items()))
 
 
 def _value(one: Measurement) -> float:
+    """Return the value of a number, to sort by."""
     return one.value
 
 
 def _by_key(some: Iterable[Measurement]) -> dict[_Key, list[Measurement]]:
+    """Return numbers by name and labels."""
     found: dict[_Key, list[Measurement]] = {}
     for one in some:
         found.setdefault(_key(one), []).append(one)
@@ -254,4 +263,5 @@ def _by_key(some: Iterable[Measurement]) -> dict[_Key, list[Measurement]]:
 
 
 def _values(some: Sequence[Measurement]) -> str:
+    """Return the values of numbers as text."""
     return ", ".join(quantity(one.value, one.unit) for one in some) or "nothing"
