@@ -97,7 +97,7 @@ def test_long_lines_are_found(text: str, lines: list[int]) -> None:
     assert [line for line, _ in too_long(text)] == lines
 
 
-CODE_FOLDERS = ("src", "plugins", "workloads", "testrack", "tools")
+CODE_FOLDERS = ("src", "plugins", "roles", "workloads", "testrack", "tools")
 # A docstring that begins so is not a sentence; `say` and `tell` are for persons.
 NO_BEGIN = re.compile(r"(Of|By|Say|Says|Tell|Tells|Hear)\b")
 # Nor is one that begins with a question word: "Return whether …", or a noun.
