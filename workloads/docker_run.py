@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Run a benchmark in an image that is built on this node: sources, image, data, then their run.sub.
+"""Build an image of MLPerf Training 0.6 on this node, stage its data, and run its run.sub in Docker.
 
-    docker_run.py run --id=RUN_ID --spec=JSON     everything, in order; finished steps are not repeated
-    docker_run.py image --spec=JSON               sources and image alone
+    docker_run.py run --id=RUN_ID --spec=JSON     do everything in order, but no finished step again
+    docker_run.py image --spec=JSON               only fetch the sources and build the image
     docker_run.py cancel --id=RUN_ID --spec=JSON  end the container, or the Slurm job of several nodes
 
-Started under Rackproof's supervisor; standard library only, Python 3.8+. On standard output: lines
-`:::RACKPROOF {JSON}` that state its progress, and the output of run.sub as it grows. With `together`, it has
-every node build the image and submits run.sub by Slurm once, as slurm_run.py does.
+bench.yml starts this program on a node, under Rackproof's supervisor. It needs only the standard library of
+Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the output of run.sub as it
+grows. With `together`, every node builds the image, and run.sub is submitted once to Slurm, as slurm_run.py
+does.
 
-run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of
-Docker's daemon: it is ended by name, also where an earlier run was killed before it could.
+run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of Docker's
+daemon. It is therefore ended by name, even if the run that started it was killed.
 
-Exit status: 0 run.sub ended; 1 it failed, hung, or was ended; 5 data; 6 sources or image; 7 config or Slurm.
+Exit status: 0 if run.sub ended, and 1 if it failed, hung, or was cancelled. The others are 5 for data, 6 for
+sources or image, and 7 for the config or Slurm.
 """
 
 from __future__ import annotations

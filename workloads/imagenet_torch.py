@@ -1,8 +1,13 @@
 #!/usr/bin/env python3
-"""ResNet-50 or VGG16 with PyTorch, one process per GPU (DDP): speed, training, accuracy.
+"""Train ResNet-50 or VGG16 with PyTorch, with one process per GPU (DDP).
 
---mode speed trains so many steps and measures (synthetic images without --data); --mode train trains
-epochs, writes a checkpoint, and evaluates that checkpoint as a second step; --mode evaluate does only that.
+    --mode speed      train a number of steps, and measure the speed (without --data, on synthetic images)
+    --mode train      train epochs, write a checkpoint, and evaluate this checkpoint as a second step
+    --mode evaluate   only evaluate a checkpoint
+
+The benchmarks resnet50, vgg16, and those whose names end in -accuracy start this program. Its log has
+MLPerf's events, which common.Log writes.
+
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data or checkpoint
 missing or damaged, 124 time limit, 128+N stopped by signal N.
 """
@@ -36,13 +41,16 @@ if common.IS_RANK:
 MOMENTUM = 0.9
 WEIGHT_DECAY = {"resnet50": 1e-4, "vgg16": 5e-4}
 BASE_LR = {"resnet50": 0.1, "vgg16": 0.01}
-"""At 256 images a step over all GPUs; it grows with them (Goyal et al., 2017)."""
+"""Learning rate at 256 images a step over all GPUs. It grows with the images (Goyal et al., 2017)."""
 
 WARM_UP_STEPS = 12
-"""Steps before the clock starts; DDP needs 11 before its backward pass can be captured in a graph."""
+"""Number of steps before the measurement. DDP needs 11 before a graph can capture its backward pass."""
 
 IN_FLIGHT = 4
-"""Steps that the host may be ahead of the GPU: enough to hide its own work, and a wait for data shows."""
+"""Number of steps that the host may be ahead of the GPU.
+
+It is large enough to hide the host's own work, and small enough to show a wait for data.
+"""
 
 LOG_INTERVAL_S = 1.0
 LOCAL_STEPS = {"cpu": 3, "cuda": 20}
@@ -120,7 +128,7 @@ def _epochs(text: str) -> tuple[int, ...]:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Check the options that need no PyTorch; return the number of ranks."""
+    """Check the options without PyTorch. Return the number of ranks."""
     if options.mode != "speed" and options.data is None:
         raise Refusal(common.EXIT_DATA, f"--mode {options.mode} needs --data: accuracy is of real images")
     if options.mode == "evaluate" and (options.checkpoint is None or not options.checkpoint.is_file()):

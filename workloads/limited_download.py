@@ -1,8 +1,9 @@
 """Open addresses of servers that may be slow, silent or endless, within limits of rate, time and size.
 
-urllib's own limit is for the time between two bytes: a server that sends a byte every ten seconds never
-exceeds it. The limits here include status line, headers, redirects and the sizes of chunks. Only time that
-is spent waiting for the server counts for the rate. Standard library only, Python 3.8+.
+The programs of this folder that download use this module. urllib only limits the time between two bytes, so
+a server that sends a byte every ten seconds never exceeds that limit. The limits here include status line,
+headers, redirects and the sizes of chunks. For the rate, only the time spent waiting for the server counts.
+The module needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Train a Llama-shaped network on random tokens: speed, and whether every bit of the loss comes again.
+"""Train a Llama-shaped network on random tokens. Measure its speed, and whether losses repeat bit by bit.
 
-One process per GPU. Weights and tokens come from the seed; nothing is downloaded. The first steps are
-trained twice from the same weights by kernels that give the same bits again, and each loss of the second
-time is compared with the first time's. Then speed is measured, with the fastest kernels. Exit status:
-0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 124 time limit, 128+N stopped by
-signal N.
+The benchmark llm and the optional test llm of a night start this program. There is one process per GPU.
+Weights and tokens come from the seed, so nothing is downloaded. The first steps are trained twice from the
+same weights, with kernels that give the same bits each time, and the losses of both times are compared. Then
+the speed is measured with the fastest kernels. The log has MLPerf's events, which common.Log writes.
+
+Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 124 time limit, 128+N
+stopped by signal N.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ if common.IS_RANK:
 
 PARALLEL = ("ddp", "fsdp", "replicas")
 WARM_UP_STEPS = 5
-"""Steps between those that are trained twice and those that are measured: other kernels are compiled."""
+"""Number of steps between those trained twice and those measured, in which other kernels are compiled."""
 KEPT_SHARE = 1 / 16
 """FSDP keeps weights gathered between forward and backward where they take no more of a GPU's memory."""
 QUEUED_STEPS = 2
@@ -104,7 +106,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def complete(options: argparse.Namespace) -> None:
-    """Fill in the sizes that were not given: a CPU has to end in seconds."""
+    """Set the sizes that the command line leaves out. On a CPU they are small, so that it ends in seconds."""
     options.size = options.size or ("tiny" if options.gpus == 0 else "1b")
     options.sequence = options.sequence or (64 if options.size == "tiny" else 4096)
     options.batch = options.batch or (8 if options.size == "1b" else 4)
@@ -317,7 +319,7 @@ class Trainer:
         self.losses[index] = loss.detach()
 
     def repeat_first_steps(self, log: Log) -> int:
-        """Train the first steps twice from the same weights; return in how many the loss differs."""
+        """Train the first steps twice from the same weights. Return how many losses differ."""
         steps = self.options.repeat
         with torch.no_grad(), self.kernels:
             kept = [one.to("cpu", copy=True) for one in self.local()]
@@ -353,7 +355,7 @@ class Trainer:
             log.progress(phase, index + 1, self.options.repeat)
 
     def measure(self, log: Log) -> tuple[float, list[float]]:
-        """Train the steps that are measured; return the seconds of all, and those of each."""
+        """Train the measured steps. Return their time in seconds, and the time of each."""
         self.demand_same_bits(False)
         with self.kernels:
             for index in range(WARM_UP_STEPS):

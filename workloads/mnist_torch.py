@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Train LeNet or an MLP on MNIST with PyTorch: on the CPU, on one GPU, or with DDP on several.
+"""Train LeNet or an MLP on MNIST with PyTorch, on the CPU, on one GPU, or with DDP on several GPUs.
 
-The networks are those of MXNet's train_mnist.py. Every epoch is validated on all 10,000 test images.
+The benchmarks mnist-lenet and mnist-mlp start this program. The networks are those of MXNet's train_mnist.py.
+Every epoch is validated on all 10,000 test images. The log has MLPerf's events, which common.Log writes.
+
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data missing or
 damaged, 6 target not reached (with --until target), 124 time limit, 128+N stopped by signal N.
 """

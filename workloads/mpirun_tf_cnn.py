@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
-"""Start tf_cnn_benchmarks by mpirun on the nodes of a run; each line of its log has its rank.
+"""Start tf_cnn_benchmarks by mpirun on the nodes of a run. Each line of the log has its rank.
 
     rendezvous.py --folder RUN_FOLDER --node-rank 0 --only-first -- mpirun_tf_cnn.py --model resnet50 ...
 
-Standard library only. --variable-update selects how the nodes share their work:
+The benchmarks tf-cnn and tf-cnn-cpu start this program on the first node of a run. It needs only Python's
+standard library. --variable-update selects how the nodes share their work:
 
     horovod                                   a rank for each GPU, gradients over MPI or NCCL
     parameter_server, distributed_replicated  a worker and a parameter server on each node, over gRPC
     distributed_all_reduce                    a worker on each node, a controller on the first, over gRPC
     replicated, independent                   one process on one node
 
-Parameter servers, and workers that a controller drives, never end by themselves: a second mpirun holds
-them, and is ended with the workers (its lines begin with `server`). Host file and rank file are written
+Parameter servers, and workers that a controller drives, never end by themselves. A second mpirun therefore
+runs them, and is ended with the workers. Its lines begin with `server`. Host file and rank file are written
 to the present folder. With GPUs, their states on all nodes are printed before and after (state_gpus.py).
-Nodes, their addresses and the interface come from rendezvous.py (RACKPROOF_NODES,
-RACKPROOF_ADDRESSES, RACKPROOF_NETWORK, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes by ssh, which
-has to work without a password (role openmpi). Exit status: mpirun's; 2 wrong arguments, 9 mpirun, ssh or
-the program is missing, 1 a server ended before the workers.
+
+Nodes, their addresses and the interface come from rendezvous.py (RACKPROOF_NODES, RACKPROOF_ADDRESSES,
+RACKPROOF_NETWORK, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes by ssh, which must work without a
+password (role openmpi).
+
+The exit status is mpirun's, or 1 if a server ended before the workers, 2 for wrong arguments, and 9 if
+mpirun, ssh or the program is missing.
 """
 
 from __future__ import annotations

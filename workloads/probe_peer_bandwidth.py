@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure copies between the GPUs of a node, one way, both ways, and with all pairs at once.
 
-The data is random, and compared after every copy. A single GPU has no pairs; the probe reports this and
+The data is random, and compared after every copy. A single GPU has no pairs, so the probe reports this and
 measures nothing.
 """
 

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Start one program on several nodes at once: meet, measure the network between them, end all if one fails.
+"""Start one program on several nodes at once, and end all parts if one fails.
 
-    rendezvous.py --folder RUN_FOLDER --node-rank I [--port P] -- PROGRAM ...
+    rendezvous.py --folder RUN_FOLDER --node-rank I [--port P] [--only-first] -- PROGRAM ...
 
-Standard library only, started on each node of a run. Interface and addresses are those that the module
-rackproof_bench_setup wrote to point.json in the run's folder. The nodes meet at the first one, which measures
-the TCP bandwidth to and from each other node; then each starts the program with --nodes, --node-rank and
---rendezvous where there are several, and the interface through NCCL's and Gloo's variables. The measurements,
-and the interface's traffic meanwhile, go to rendezvous.json. Exit status: the program's; 8 the nodes did not
-meet or do not reach each other; 1 another node's program failed.
+bench.yml starts this program on each node of a point with `nodes`, `network` or `storage`, under Rackproof's
+supervisor. It needs only Python's standard library. The module rackproof_bench_setup has written interface
+and addresses to point.json in the run's folder.
+
+The nodes meet at the first one, which measures the TCP bandwidth to and from each other node. Then each node
+starts the program. NCCL's and Gloo's variables name the interface. If there are several nodes, the program
+gets --nodes, --node-rank and --rendezvous. With --only-first, only the first node starts it. The
+measurements, and the traffic of the interface during the program, are written to rendezvous.json.
+
+The exit status is the program's, or 1 if another node's program failed, and 8 if the nodes did not meet or do
+not reach each other.
 """
 
 from __future__ import annotations
@@ -31,37 +36,37 @@ EXIT_NOT_MET = 8
 PORT = 29417
 MEET_S = 180.0
 MEASURE_S = 0.5
-"""It holds for each direction of each pair."""
+"""Seconds of measurement for each direction of each pair."""
 STREAMS = 4
-"""One TCP stream fills no fast link (the first study of this kind found that out on 20 Gbit/s)."""
+"""Number of TCP streams of a measurement, because one stream does not fill a fast link."""
 CHUNK = 1 << 20
 GRACE_S = 10.0
 
 
-class NotMet(Exception):  # noqa: N818  (reads as what it is)
+class NotMet(Exception):  # noqa: N818  (the name states the fact)
     """Report that the nodes did not meet. The text has the missing nodes and the remedy."""
 
 
 class Line:
-    """Words in JSON over a connection, one a line."""
+    """Send and receive JSON objects over a connection, one on each line."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._rest = b""
-        # A node without power sends nothing. Without this, its loss would never be noticed.
+        # A node that loses power sends nothing, so only keepalive notices its loss.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def say(self, **words: object) -> None:
-        """Send words."""
+        """Send an object with these fields."""
         self.connection.sendall(json.dumps(words).encode() + b"\n")
 
     def hear(self, seconds: float | None) -> dict[str, object]:
         """Return the next message, or {} if the other side has gone.
 
         Raises:
-            socket.timeout: None came in time.
+            socket.timeout: No message came in time.
         """
         self.connection.settimeout(seconds)
         while b"\n" not in self._rest:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Run a benchmark as one Slurm job from a node of the cluster: pull, stage, configs, submit, follow.
+"""Run a benchmark as one Slurm job from a node of the cluster.
 
-    slurm_run.py run --id=RUN_ID --spec=JSON      everything, in order; finished steps are not repeated
-    slurm_run.py pull|configs|stage --spec=JSON   one step alone
-    slurm_run.py check --spec=JSON                print what a run would be refused for; nothing is changed
+    slurm_run.py run --id=RUN_ID --spec=JSON      pull, copy configs, stage, submit and follow
+    slurm_run.py pull|configs|stage --spec=JSON   do one of these steps (configs pulls the image first)
+    slurm_run.py check --spec=JSON                print the reasons to refuse a run, and change nothing
     slurm_run.py cancel --id=RUN_ID --spec=JSON   end the job
 
-With --plan=PLAN_ID, all runs of a plan have the image that the first of them found behind its tag.
+Finished steps are not repeated. With --plan=PLAN_ID, all runs of a plan use the image to which the tag
+pointed in the first run.
 
 bench.yml starts this program on one node, under Rackproof's supervisor. It needs only the standard library of
 Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own output as it

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Put ImageNet (ILSVRC2012) into a folder, out of its official archives: class folders, RecordIO, TFRecords.
+"""Stage ImageNet (ILSVRC2012) from its official archives into a folder, in three formats.
 
     DATA/images/train/nNNNNNNNN/*.JPEG, DATA/images/val/nNNNNNNNN/*.JPEG      for PyTorch
     DATA/recordio/train.rec, .idx, .lst, and val.*                            for MXNet
     DATA/tfrecord/train-00000-of-01024 ..., validation-00000-of-00128 ...     for tf_cnn_benchmarks
 
-The archives' MD5 sums are checked; nothing is downloaded. If it is killed at any moment, the next call
-continues; the result is the same to the byte, regardless of interruptions and of the number of processes.
-Standard library only, Python 3.8+; TFRecords need google-crc32c and Pillow, --resize needs Pillow
-(workloads/imagenet has the pins). The last line of stdout is JSON. Exit status: 0 staged, 2 usage, 5 not
-staged (the message has the remedy), 128 + N ended by signal N.
+Role bench starts this program on a node before a benchmark that needs ImageNet. It checks the archives' MD5
+sums, and downloads nothing. If it is killed, the next call continues. The result is the same to the byte,
+regardless of interruptions and of the number of processes. It needs only the standard library of Python 3.8
+or newer, but google-crc32c and Pillow for TFRecords, and Pillow for --resize (workloads/imagenet has the
+pins).
+
+The last line of standard output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the
+remedy), 128 + N ended by signal N.
 """
 
 from __future__ import annotations

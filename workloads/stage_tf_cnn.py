@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Put the sources of tf_cnn_benchmarks into a folder: those of one commit, checked file by file.
+"""Stage the sources of tf_cnn_benchmarks at one commit into a folder, and check their digest.
 
-The program is TensorFlow's own (github.com/tensorflow/benchmarks, Apache-2.0), archived, and no part of
-Rackproof. ``--source`` is a URL of an archive (tar.gz), such an archive, or a folder that holds
-scripts/tf_cnn_benchmarks; the checksum is of the files' names and contents below that folder, so that it
-does not depend on how they are packed. Standard library only, Python 3.8+. Prints one JSON line at the end.
-Exit status: 0 staged, 2 usage, 5 not staged (the message has the remedy).
+The benchmark tf-cnn-cpu and workloads/tensorflow/image.sh start this program. The sources are TensorFlow's
+own (github.com/tensorflow/benchmarks, Apache-2.0, archived), and no part of Rackproof. ``--source`` is the
+URL of an archive (tar.gz), an archive, or a folder that has scripts/tf_cnn_benchmarks. The checksum covers
+the names and contents of the files below that folder, so it does not depend on how they are packed. The
+program needs only the standard library of Python 3.8 or newer.
+
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the remedy).
 """
 
 from __future__ import annotations
@@ -144,7 +146,7 @@ def stage(source: str, folder: Path, sha256: str, limits: Limits) -> bool:
 
 
 def main() -> int:
-    """Stage under a lock; print the result."""
+    """Stage the sources under a lock, and print the result. Return the exit status."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
