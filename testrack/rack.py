@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Start, stop and disturb the test rack: a small datacentre of containers on this machine."""
+"""Start, stop and disturb the test rack, a small datacentre of containers on this machine."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@
     DATA/recordio/train.rec, .idx, .lst, and val.*                            for MXNet
     DATA/tfrecord/train-00000-of-01024 ..., validation-00000-of-00128 ...     for tf_cnn_benchmarks
 
-Role bench starts this program on a node before a benchmark that needs ImageNet. It checks the archives' MD5
-sums, and downloads nothing. If it is killed, the next call continues. The result is the same to the byte,
-regardless of interruptions and of the number of processes. It needs only the standard library of Python 3.8
-or newer, but google-crc32c and Pillow for TFRecords, and Pillow for --resize (workloads/imagenet has the
-pins).
+playbooks/stage-imagenet.yml starts this program on a node, and so does the benchmark resnet-0.6. It checks
+the archives' MD5 sums, and downloads nothing. If it is killed, the next call continues. The result is the
+same to the byte, regardless of interruptions and of the number of processes. It needs only the standard
+library of Python 3.8 or newer, but google-crc32c and Pillow for TFRecords, and Pillow for --resize
+(workloads/imagenet has the pins).
 
 The last line of standard output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the
 remedy), 128 + N ended by signal N.

@@ -4,8 +4,8 @@
     build.py --out .rackproof/rack/images
     build.py --out .rackproof/rack/upstream --upstream FOLDER    with published run scripts (upstream.py)
 
-Parts that are up to date are left alone: a second call takes a moment. README.md lists the contents of the
-images.
+rack.py starts this program. It does not build parts again that are up to date, so a second call takes a
+moment. README.md lists the contents of the images.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
     PYTHONPATH=testrack/images/common .venv/bin/python testrack/images/calibrate.py [--runs 40]
 
-Trains without ranks and without waiting; prints for every benchmark the goal with which runs need MARGIN
-times the samples of the reference, and how many runs take which number of samples.
+Start it by hand. It trains without ranks and without waiting. For every benchmark, it prints the goal with
+which runs need MARGIN times the samples of the reference, and how many runs take which number of samples.
 """
 
 from __future__ import annotations

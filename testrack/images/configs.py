@@ -1,4 +1,4 @@
-"""The config files of the images: the real names, and the exports of the real files."""
+"""Write the config files of the images, with the names and exports of the real files. build.py calls this."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Images with the run scripts that submitters of MLPerf Training 5.1 published, in the place of ours.
+"""Make images with the run scripts that submitters of MLPerf Training 5.1 published, instead of ours.
 
     build.py --upstream FOLDER --out .rackproof/rack/upstream
 
-FOLDER holds SUBMITTER/benchmarks/..., as the root of a checkout of mlcommons/training_results_v5.1 does.
-Nothing of it is kept in this repository. Of a submission come run.sub, run_and_time.sh, every config_*.sh and
-the tables of its mounts; parts that need GPUs stay fakes: the training itself, and tools of NVIDIA's images.
-The tables get the sizes of the fake data.
+build.py calls this module. FOLDER has SUBMITTER/benchmarks/..., as the root of a checkout of
+mlcommons/training_results_v5.1 has. Nothing of it is in this repository. The images get run.sub,
+run_and_time.sh, every config_*.sh and the tables of mounts from a submission. Parts that need GPUs stay
+fakes, which are the training itself and tools of NVIDIA's images. The tables get the sizes of the fake data.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Build the test rack's apt mirror: a tree that any web server can serve at its root.
+"""Build the test rack's apt mirror, a tree that any web server can serve at its root.
 
     build.py --out .rackproof/rack/mirror --rootfs .rackproof/rack/root-bookworm.tar
 
-A part whose inputs did not change is left as it is, so a second call takes a moment. README.md describes the
-parts.
+rack.py starts this program. A part whose inputs did not change is left as it is, so a second call takes a
+moment. README.md describes the parts.
 """
 
 from __future__ import annotations

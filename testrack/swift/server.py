@@ -1,6 +1,7 @@
-"""OpenStack Swift with its S3 interface on this machine: four servers, one device, one user, no replicas.
+"""Start OpenStack Swift with its S3 interface on this machine, with four servers, one device and one user.
 
-A real object store, which checks signatures and digests. moto, which plays S3 for nodes, checks neither.
+Tests of uploads use it. It is a real object store that checks signatures and digests. moto, the fake of S3
+for the rack's nodes, checks neither.
 """
 
 from __future__ import annotations

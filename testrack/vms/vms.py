@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Virtual machines with empty disks, and BMCs that speak Redfish, in the test rack's network (root).
+"""Run a command beside virtual machines with empty disks and Redfish BMCs in the test rack's network.
 
     make rack NODES=1
     testrack/vms/vms.py --nodes 2 --folder .rackproof/vms -- ansible-playbook reimage.yml -l vm1,vm2
 
-Everything runs in a network, mount and process namespace that ends with the command: libvirt and QEMU (no KVM
-needed), sushy-emulator, a name server, and what role netboot starts. A pair of interfaces joins its bridge to
-the rack's. Left over are the folder (disks, consoles, journals), and the machines' names in /etc/hosts of the
-rack's hosts. This machine's own /etc, libvirt and network are not touched.
+It needs root. libvirt and QEMU (without KVM), sushy-emulator, a name server, and the programs of role netboot
+run in a network, mount and process namespace that ends with the command. A pair of interfaces joins its
+bridge to the rack's. After the command, the folder (disks, consoles, journals) remains, and the machines'
+names remain in /etc/hosts of the rack's hosts. This machine's own /etc, libvirt and network do not change.
 """
 
 from __future__ import annotations

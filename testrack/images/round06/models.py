@@ -1,6 +1,7 @@
-"""The six models of MLPerf Training 0.6, as far as a log shows them: names, rules' keys, words of speed.
+"""Define what logs show of the six models of MLPerf Training 0.6: names, keys of the rules, lines of speed.
 
-Nothing here is measured: batches and rates satisfy the rules and mean nothing to the small training.
+training.py reads them. Nothing here is measured. Batches and rates satisfy the rules, and have no meaning for
+the small training.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Fake of a model of MLPerf Training 0.6: a small real training, logged in that model's own words.
+"""Fake a model of MLPerf Training 0.6 by a small real training that logs as this model does.
 
     python3 training.py MODEL submission|cleared|train
 
-A linear model learns a teacher's weights by gradient descent, in plain Python. The quality is a straight line
-through the real loss. No GPU works: times and rates mean nothing.
+run.sub starts it. A linear model learns a teacher's weights by gradient descent, in plain Python. The quality
+is a straight line through the real loss. No GPU works, so times and rates have no meaning.
 
-Of several nodes each draws its share of every batch; the first gathers the gradients over TCP and logs.
+Of several nodes, each draws its share of every batch. The first gathers the gradients over TCP, and logs.
 """
 
 from __future__ import annotations

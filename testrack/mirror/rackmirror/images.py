@@ -1,4 +1,4 @@
-"""Files of container images that the mirror serves beside packages."""
+"""Write the files of container images that the mirror serves in addition to packages."""
 
 from __future__ import annotations
 

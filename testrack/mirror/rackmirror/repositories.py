@@ -1,4 +1,4 @@
-"""Signed apt repositories, laid out as every vendor's here: suite `stable`, component `main`."""
+"""Write signed apt repositories with the suite `stable` and the component `main`."""
 
 from __future__ import annotations
 

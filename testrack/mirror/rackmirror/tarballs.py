@@ -1,4 +1,4 @@
-"""The vendor's tarballs of MLNX_OFED, with an installer and packages that are fakes."""
+"""Make tarballs like the vendor's of MLNX_OFED, with a fake installer and fake packages."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The three benchmarks: the events that the rules require, and the metric made of the small model's loss.
+"""Define the three benchmarks with the events that the rules require, and the metric made of the loss.
 
-The metric is a straight line through the loss that was really reached: ``target + slope * (loss - goal)``.
-``goal`` is the loss that the small model reaches after about as many samples as the reference needs; how many
-optimizer steps stand for so many samples is the free choice. `calibrate.py` finds the goals again.
+training.py reads them. The metric is a straight line through the loss of the small model, which is real:
+``target + slope * (loss - goal)``. ``goal`` is the loss that the small model reaches after about as many
+samples as the reference needs. The number of optimizer steps for these samples was chosen freely.
+`calibrate.py` finds the goals again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The small data that fake the real, in the real files' layout. The same bytes on every machine.
+"""Make small fakes of the data sets, in the layout of the real files and with the same bytes everywhere.
 
-Text is a Markov chain over 64 tokens, so that a small model has something to learn from it; pictures are
-points around a few centres, so that a small model can learn to take noise off them.
+Text is a Markov chain over 64 tokens, so that a small model can learn from it. Pictures are points around a
+few centres, so that a small model can learn to remove noise from them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts a saved data set to a webdataset."""
+"""Convert a saved data set to a webdataset."""
 
 import argparse
 from pathlib import Path
