@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Console:
-    """Progress lines with the time since the start; steps show their last duration."""
+    """Print progress lines with the time since the start. A step also shows its last duration."""
 
     def __init__(self, timings: Path) -> None:
         self.timings = timings

@@ -205,7 +205,7 @@ class Nodes:
         if host.sku:
             arguments += ["--env", f"RACK_SKU={host.sku}"]
         if host.kind != "services":
-            # overlay2 does not work on overlay: Docker on the node needs its own file system.
+            # overlay2 does not work on overlay, so Docker on the node needs a file system of its own.
             arguments += ["--volume", f"{self.volume(host)}:/var/lib/docker"]
             # This fakes the rack's parallel file system with one folder that every node sees.
             arguments += ["--volume", f"{SHARED_VOLUME}:/shared"]
@@ -323,7 +323,7 @@ class Nodes:
         return any([self._put(ETC_HOSTS, block), self._put(SSH_CONFIG, ""), self._put(self.known_hosts, "")])
 
     def purge(self) -> None:
-        """Remove the images that are kept between racks."""
+        """Remove the images that remain between racks."""
         for repository in ("rackproof-rack-node", "rackproof-rack-svc", "rackproof-rack-root"):
             for image in docker_text("images", "--quiet", repository).splitlines():
                 docker("rmi", "--force", image, check=False)

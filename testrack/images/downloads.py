@@ -26,7 +26,7 @@ DATASETS = {
 
 
 def write(folder: Path) -> None:
-    """Write the tree where it is not as it should be."""
+    """Write the tree if it is missing or outdated."""
     stamp = folder / ".made-from"
     sources = [HERE / "common/fake_ngc/data.py", HERE / "r2/mlc-r2-downloader.sh", Path(__file__)]
     made_from = "".join(path.read_text() for path in sources)

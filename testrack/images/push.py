@@ -75,7 +75,7 @@ class Registry:
         return headers.get("docker-content-digest", "") if status == 200 else ""
 
     def put_blob(self, repository: str, digest: str, path: Path, elsewhere: str) -> str:
-        """Bring a blob to a repository, from another one of the same registry if that has it."""
+        """Upload a blob to a repository, or mount it from another repository of the registry that has it."""
         if self.has(repository, digest):
             return "there"
         query = {"mount": digest, "from": elsewhere} if elsewhere else {}

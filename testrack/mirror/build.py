@@ -108,7 +108,7 @@ def run_apt(command: list[str], environment: dict[str, str]) -> subprocess.Compl
 
 
 class Mirror:
-    """The tree, the files kept beside it, and the digests of each part's inputs."""
+    """Hold the tree, the files next to it, and the digests of each part's inputs."""
 
     def __init__(self, out: Path) -> None:
         self.out = out

@@ -184,7 +184,7 @@ AGES = (
 
 
 def rows(state: State, see: dict) -> list:
-    """Return (label in text, tag in XML, value or further rows); None leaves a row out there."""
+    """Return rows of label in text, tag in XML, and value or more rows. None omits the row in that format."""
     version = see["version"]
     hidden = {
         tag

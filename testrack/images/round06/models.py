@@ -22,14 +22,14 @@ class Model:
     result: str
     """The name in its RESULT line."""
     data: str
-    """File below the mount /data that it trains on; empty if it makes its own."""
+    """File of the training data below the mount /data, or empty if the model makes its own data."""
     batch: int
     before: dict[str, Any] = field(default_factory=dict)
     """Events between init_start and init_stop."""
     after: dict[str, Any] = field(default_factory=dict)
     """Events after run_start."""
     targets: dict[str, float] = field(default_factory=dict)
-    """The targets that must be reached; a name only where there are several."""
+    """The targets to reach. They have names only if there are several."""
     prefix: str = ""
 
 

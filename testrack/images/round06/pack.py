@@ -77,7 +77,7 @@ def result(model: Model) -> str:
 
 
 def pack(folder: Path, base: str, gpus: int = 4, systems: dict[str, int] | None = None) -> tuple[str, Path]:
-    """Write the archive; return its commit and path."""
+    """Write the archive, and return its commit and path."""
     found = files(base, gpus, systems or SYSTEMS)
     commit = hashlib.sha1(
         "".join(f"{path}\0{mode}\0{text}\0" for path, (text, mode) in sorted(found.items())).encode(),

@@ -21,7 +21,7 @@ Files = dict[str, bytes]
 
 
 def _chain(generator: np.random.Generator, logits: np.ndarray, rows: int, length: int) -> np.ndarray:
-    """Draw rows of tokens, each from the one before."""
+    """Draw rows of tokens. Each token depends on the one before."""
     chances = np.exp(logits - logits.max(axis=1, keepdims=True))
     edges = np.cumsum(chances / chances.sum(axis=1, keepdims=True), axis=1)
     text = np.empty((rows, length), dtype=np.uint16)
@@ -119,7 +119,7 @@ def _pictures(seed: int, count: int) -> np.ndarray:
 
 
 def _arrow(seed: int, count: int, shards: int) -> Files:
-    """Return a data set as `datasets` saves one; the fake's files contain .npy."""
+    """Return a data set in the layout in which `datasets` saves it. The fake's files contain .npy."""
     names = [f"data-{number:05d}-of-{shards:05d}.arrow" for number in range(shards)]
     parts = np.array_split(_pictures(seed, count), shards)
     files = {name: _npy(part) for name, part in zip(names, parts, strict=True)}
