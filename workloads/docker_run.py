@@ -65,7 +65,7 @@ TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb
 MOST_ARCHIVE_BYTES, MOST_UNPACKED_BYTES = 2_000_000_000, 8_000_000_000
 """Limits that no sources reach. Larger ones would fill the disk that all benchmarks share."""
 MEMBER_BYTES = 1 << 15
-"""Bytes that each member counts for, beside its size, so that their number is limited as well."""
+"""Bytes that each member counts in addition to its size, so that the number of members is limited, too."""
 TOP = "/sources"
 """The folder of the sources for a script in the container."""
 SHIM = """\
@@ -88,7 +88,7 @@ class Tail06(Tail):
         self.errors: list[str] = []
 
     def line(self, line: bytes) -> bytes:
-        """Read progress from a line, and return the line as it is to be printed."""
+        """Read progress from a line, and return the line to print."""
         found = EVENT.search(line)
         if found:
             key, epoch = found[1], EPOCH.search(line)
@@ -214,7 +214,7 @@ class Docker(slurm_run.Work):
         return digest.hexdigest()
 
     def unpack(self, archive: Path, folder: Path) -> None:
-        """Unpack below a folder without the archive's one top folder; nothing lands, or leads, outside."""
+        """Unpack into a folder, without the archive's top folder. No file or link leaves the folder."""
         links: set[PurePosixPath] = set()
         try:
             with tarfile.open(str(archive)) as packed:
@@ -534,7 +534,7 @@ class Docker(slurm_run.Work):
 
 
 class Together(Docker):
-    """One benchmark on several nodes, as one Slurm job."""
+    """Run one benchmark on several nodes, as one Slurm job."""
 
     variable = "bench_shared"
 
@@ -623,7 +623,7 @@ def lives(note: Path) -> bool:
 
 
 def minutes_of(walltime: str) -> int:
-    """Return the minutes of a time as Slurm takes it: ``90``, ``1:30:00``, ``1-12:00:00``; 0 for none."""
+    """Return the minutes of a time as Slurm writes it (``90``, ``1:30:00``, ``1-12:00:00``), or 0."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime)
     if not found:
         return 0
@@ -633,7 +633,7 @@ def minutes_of(walltime: str) -> int:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Do one step, or all of them."""
+    """Do the step that the command line names, or all steps. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "image", "cancel"))
     parser.add_argument("--spec", required=True, help="what to run, as JSON")

@@ -24,7 +24,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 class LimitError(OSError):
-    """A server is too slow, or its answer too long; the text has the address and the limit."""
+    """Report that a server is too slow, or its answer too long. The text has the address and the limit."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class _Pace:
         self.total += count
         if self.total > limits.most_bytes + _BEYOND_BYTES:
             raise LimitError(f"{self.url} sends more than {limits.most_bytes:,} bytes")
-        # The first bytes may need long: a server may have to fetch the file itself.
+        # The first bytes may take long, because a server may need to fetch the file itself.
         if self.total > count:
             self.window_bytes += count
             self.window_waited += waited_s

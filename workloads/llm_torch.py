@@ -30,7 +30,7 @@ import common
 import llm_shapes
 from common import HIGHER, LOWER, Log, Rank, Refusal
 
-# Read by cuBLAS when it starts: without it, its results may differ from run to run.
+# cuBLAS reads this when it starts. Without it, its results may differ from run to run.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 if common.IS_RANK:
     import llm_network
@@ -46,7 +46,7 @@ PARALLEL = ("ddp", "fsdp", "replicas")
 WARM_UP_STEPS = 5
 """Number of steps between those trained twice and those measured, in which other kernels are compiled."""
 KEPT_SHARE = 1 / 16
-"""FSDP keeps weights gathered between forward and backward where they take no more of a GPU's memory."""
+"""FSDP does not release gathered weights between forward and backward up to this share of a GPU's memory."""
 QUEUED_STEPS = 2
 """Steps that the host may be ahead of the GPU."""
 TIMEOUT_S = 600.0
@@ -184,13 +184,13 @@ class Trainer:
         self.losses = torch.zeros(total, device=device)
 
     def demand_same_bits(self, demand: bool) -> None:
-        """Allow only kernels that give the same bits again, or all; earlier compiled code is dropped."""
+        """Allow only kernels that give the same bits each time, or all kernels. Compiled code is dropped."""
         if self.device.type != "cuda":
             return
         torch.use_deterministic_algorithms(demand)
-        # Memory that is not written yet would be filled: it is only for finding mistakes.
+        # Otherwise new memory would be filled, which only helps to find mistakes.
         torch.utils.deterministic.fill_uninitialized_memory = False
-        # Since PyTorch 2.10: no choice of kernels by time where it could change a result.
+        # Since PyTorch 2.10, this prevents the choice of kernels by their time if it could change a result.
         if hasattr(inductor, "deterministic"):
             inductor.deterministic = demand
         flash = [SDPBackend.FLASH_ATTENTION]
@@ -262,7 +262,7 @@ class Trainer:
         return False
 
     def build(self) -> Any:
-        """Return the network, ready for training: compiled, and sharded or replicated."""
+        """Return the compiled network, sharded or replicated, ready for training."""
         options = self.options
         sharded = self.exchanges and options.parallel == "fsdp"
         mesh = init_device_mesh(self.device.type, (self.rank.count,)) if sharded else None
@@ -270,7 +270,8 @@ class Trainer:
 
         def finish(block: nn.Module) -> nn.Module:
             if self.compile:
-                # One by one: all have the same code, and gradients are exchanged while others are computed.
+                # Layers are compiled one by one. They share their code, and gradients are exchanged during
+                # the computation.
                 block.compile(fullgraph=True, dynamic=False)
             layer = llm_network.Layer(block, options.recompute == "on")
             return fully_shard(layer, mesh=mesh, reshard_after_forward=reshard) if sharded else layer
@@ -301,7 +302,7 @@ class Trainer:
         return model
 
     def too_large_to_keep(self) -> bool:
-        """Return whether FSDP has to let go of gathered weights after the forward pass of each layer."""
+        """Return whether FSDP must release gathered weights after the forward pass of each layer."""
         memory = torch.cuda.get_device_properties(self.device).total_memory
         return 2 * self.shape.parameters > KEPT_SHARE * memory
 
@@ -408,7 +409,7 @@ def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
 
 
 def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: int) -> None:
-    """Log the measurements of this rank; rank 0 also logs those of all together."""
+    """Log the measurements of this rank. Rank 0 also logs those of all ranks together."""
     options, rank, shape = trainer.options, trainer.rank, trainer.shape
     losses = [float(one) for one in trainer.losses.tolist()]
     if not all(math.isfinite(one) for one in losses):
@@ -451,7 +452,7 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
 
 
 def log_times(times: list[float], losses: list[float], log: Log) -> None:
-    """Log how long steps took, how evenly, and where the loss began and ended."""
+    """Log the times of steps, their spread, and the first and last loss."""
     ordered = sorted(times)
     log.event("step_times", seconds=[round(one, 6) for one in times[:KEPT_STEPS]])
     log.measurement("step_time", statistics.median(times), "s", LOWER)
@@ -502,7 +503,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do a rank's work; if memory is too small, name the options that make it fit."""
+    """Do a rank's work. If its memory is too small, name the options that need less."""
     try:
         work_on(options, rank, log)
     except torch.cuda.OutOfMemoryError as error:

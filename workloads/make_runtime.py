@@ -45,7 +45,7 @@ LOCK_WAIT_S = 300.0
 LOCK_POLL_S = 2.0
 """Seconds between two reports of the environment's size."""
 NOT_MADE = 3
-"""Exit status with --found where the environment has to be made."""
+"""Exit status of --found if the environment is missing or outdated."""
 NO_NETWORK = (
     "connection", "name resolution", "timed out", "timeout", "unreachable", "proxy", "sslerror",
 )  # fmt: skip
@@ -80,7 +80,7 @@ def parse_version(text):
 
 
 def find_interpreter(oldest, newest):
-    """Return the newest interpreter within the bounds. The one that runs this program has precedence.
+    """Return the newest interpreter within the bounds. The interpreter of this program has precedence.
 
     Every name is searched on PATH. An interpreter without `venv` and `ensurepip` is skipped.
     """

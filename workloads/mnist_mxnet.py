@@ -35,7 +35,7 @@ PARENT = "RACKPROOF_MXNET_PARENT"
 
 
 class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
-    """Training cannot continue. The text has the reason and the remedy; ``status`` is the exit status."""
+    """Report that training cannot continue, with an exit status. The text has the reason and the remedy."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -145,7 +145,7 @@ def devices(mx: Any, gpus: str) -> list[Any]:
 
 
 def fit(options: argparse.Namespace) -> None:
-    """Train; MXNet logs."""
+    """Train the network. MXNet writes the log."""
     import mxnet as mx
     import numpy as np
 
@@ -207,7 +207,7 @@ def fit(options: argparse.Namespace) -> None:
 
 
 def watched_gpus(gpus: str) -> list[str]:
-    """Return the UUIDs of the GPUs in ``--gpus``. There are none in the training's own process."""
+    """Return the UUIDs of the GPUs in ``--gpus``, which the training's own process does not have."""
     if PARENT in os.environ:
         return []
     wanted = indices_of(gpus)

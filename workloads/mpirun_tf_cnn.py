@@ -58,10 +58,10 @@ FORWARDED = (
 CORES = "lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l"
 """Rank files number cores, as Open MPI does, and not hardware threads."""
 WITH_RANK = ("sh", "-c", 'exec "$@" --task_index="$OMPI_COMM_WORLD_RANK"', "rank")
-"""Each process of TensorFlow's own distributed modes has to be given its number."""
+"""A script that passes its number to each process of TensorFlow's own distributed modes."""
 GRACE_S = 10.0
 STATES_S = 120.0
-"""Limit for the states of a node's GPUs, which take up to 30 s beside ssh and the driver's start."""
+"""Time limit for the states of a node's GPUs, which take up to 30 s, plus ssh and the driver's start."""
 REMOTE = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
 
 
@@ -420,7 +420,7 @@ def start(
 
 
 def run_served(words: list[str], servers: list[str]) -> int:
-    """Run workers beside their servers, and return mpirun's status."""
+    """Run workers and their servers, and return mpirun's status."""
     lock = threading.Lock()
     # The servers' lines begin like those of the workers, so they are marked.
     serving, server_lines = start(servers, b"server ", lock)

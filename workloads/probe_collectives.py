@@ -64,7 +64,7 @@ NCCL_TESTS_LIMIT_S = 120.0
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
 Source = tuple[int, int]
-"""A rank, and one of the parts that it sends."""
+"""Name a rank and a part that it sends."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def plan(options: argparse.Namespace) -> int:
             "use more GPUs, or --device cpu --ranks 2",
         )
     if options.multicast == "off":
-        # The ranks inherit it; NCCL reads it when it starts.
+        # The ranks inherit it, and NCCL reads it when it starts.
         os.environ["NCCL_NVLS_ENABLE"] = "0"
     return ranks
 
@@ -355,7 +355,7 @@ class Sweep:
     def log_speed(
         self, name: str, size: int, moved: int, taken: common.Spread, slow_s: float, best_s: float
     ) -> None:
-        """Log the rates of one collective of one size from its times; ``moved`` is its size in bytes."""
+        """Log the rates of a collective of one size from its times. ``moved`` is its size in bytes."""
         labels = {"size_bytes": str(size), **self.labels}
         work = moved / 1e9 * COLLECTIVES[name].factor(self.rank.count)
         speed = taken.speeds(work)

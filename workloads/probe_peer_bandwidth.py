@@ -78,7 +78,7 @@ def slowest_pair(rates: dict[str, float]) -> tuple[str, float]:
 
 
 class Copy:
-    """One copy from a GPU to another one, on streams of its own, so that others run beside it."""
+    """Copy from a GPU to another one on separate streams, so that other copies run at the same time."""
 
     def __init__(self, pair: Pair, sent: torch.Tensor) -> None:
         self.pair, self.sent = pair, sent

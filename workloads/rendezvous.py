@@ -289,14 +289,14 @@ class Other:
 
 
 class Program:
-    """The program on this node, ended when it has to be."""
+    """Hold the program on this node, and end it if another node fails."""
 
     def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(argv, env=environment)
         self.why = ""
 
     def end(self, why: str) -> None:
-        """End the program because of an event on another node. The first reason is kept."""
+        """End the program because of an event on another node. The first reason counts."""
         if self.process.poll() is None and not self.why:
             self.why = why
             self.process.terminate()
@@ -367,7 +367,7 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
 def meet_others(
     options: argparse.Namespace, point: dict[str, object], noted: dict[str, object]
 ) -> tuple[str, dict[str, Line]]:
-    """Return where the ranks meet, and the connections to the other nodes.
+    """Return the address of the ranks' rendezvous, and the connections to the other nodes.
 
     The first node also measures these.
     """
@@ -422,7 +422,7 @@ def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, 
 
 
 def main() -> int:
-    """Read the command line, meet, and write the measurements."""
+    """Meet the other nodes, run the program, and write the measurements. Return the exit status."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

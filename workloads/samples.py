@@ -16,7 +16,7 @@ from typing import Any
 
 EVERY_S = 1.0
 BEFORE_SLOWER = 512
-"""After so many samples the time between two doubles, so that a week's log stays short."""
+"""After this many samples, the time between two doubles, so that a week's log stays short."""
 
 _SM_CLOCK, _TEMPERATURE_GPU = 1, 0
 _SLOWDOWN_THRESHOLD = 1
@@ -186,7 +186,7 @@ class Links:
 
 
 class Sampler:
-    """Samples in a thread until it is stopped; ``say`` takes each sample."""
+    """Sample in a thread until it is stopped. ``say`` gets each sample."""
 
     def __init__(
         self, nvml: Nvml, links: Links, say: Callable[[dict[str, Any]], None], every_s: float = EVERY_S

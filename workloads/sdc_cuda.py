@@ -30,7 +30,7 @@ def nvrtc_names(cuda: str) -> list[str]:
         cuda: The CUDA version of PyTorch, such as ``13.0``.
     """
     major = cuda.split(".")[0]
-    # libnvrtc-builtins, which it loads itself, and .alt are beside it.
+    # libnvrtc-builtins, which it loads itself, and .alt are next to it.
     patterns = [f"{folder}/{place}/libnvrtc*.so.{major}*" for folder in sys.path for place in _PLACES]
     found = [name for pattern in patterns for name in sorted(glob.glob(pattern))]
     own = [name for name in found if "builtins" not in name and ".alt." not in name]

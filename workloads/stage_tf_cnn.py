@@ -30,16 +30,15 @@ EXIT_DATA = 5
 PART = "scripts/tf_cnn_benchmarks"
 MARKER = "rackproof-sources.json"
 MOST_BYTES = 50_000_000
-"""An archive, and what is taken out of it, have at most this; the whole repository has a fiftieth."""
+"""Largest size of an archive, and of the files from it. The whole repository has a fiftieth of it."""
 
 
 class StagingError(Exception):
-    """The sources cannot be staged; the text has the reason and the remedy."""
+    """Report that the sources cannot be staged. The text has the reason and the remedy."""
 
 
 def wanted(path: str) -> str:
-    """Return the place below PART of a file's path in an archive or folder; empty for files that are not
-    needed."""
+    """Return a file's path below PART in an archive or folder, or "" if the file is not needed."""
     parts = PurePosixPath(path).parts
     # Archives of GitHub have one folder around everything.
     for begin in (0, 1):
