@@ -237,6 +237,7 @@ def expand(expression):
 
 
 def _expand_one(part):
+    """Return the names in an item of a host list. It expands its first bracket, and then the rest."""
     before, bracket, rest = part.partition("[")
     if not bracket:
         return [part]
@@ -321,6 +322,7 @@ class Cluster:
         return {name: self._node(known.get(name), jobs.get(name, [])) for name in self.names}
 
     def _node(self, known, jobs):
+        """Return the state of a node from its fields in scontrol and its jobs."""
         if known is None:
             return {
                 "known": False,

@@ -147,6 +147,7 @@ class Engine:
         draft.replace(self.runtime)
 
     def _launch(self, console: Console) -> None:
+        """Start dockerd with the rack's own files, and wait until it answers."""
         self.config.write_text(
             json.dumps({"log-level": "warn", "runtimes": {RUNTIME: {"path": str(self.runtime)}}}, indent=1)
             + "\n"

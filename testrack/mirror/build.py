@@ -167,6 +167,7 @@ class Mirror:
         new.replace(self.stamps_path)
 
     def _debian(self, archive: Path) -> None:
+        """Fetch the distribution's packages for the release of a root file system, if they are outdated."""
         codename, status = debian.read_rootfs(archive)
         names = debian.package_names((HERE / "debian-packages.txt").read_text(), codename)
         folder = self.out / "debian"
@@ -187,6 +188,7 @@ class Mirror:
             by_codename.symlink_to(suite)
 
     def _images(self) -> None:
+        """Write the container images that the mirror serves, if they are outdated."""
         # Without the distribution's packages, as before the first --rootfs, there is nothing to make
         # them from.
         pools = [self.out / "debian" / "pool" / codename for codename in debian.CODENAMES]
@@ -214,6 +216,7 @@ class Mirror:
         return found
 
     def _vendors(self) -> None:
+        """Build the vendors' fake packages, tarballs and git repository, if they are outdated."""
         specs = packages.read(HERE / "packages.toml", self.architecture)
         ofed = tarballs.read(HERE / "ofed.toml")
         of_tarballs = {tarball.repository for tarball in ofed}

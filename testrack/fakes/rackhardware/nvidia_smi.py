@@ -196,6 +196,7 @@ def choose(state: State, wanted: str | None, version: str) -> list[dict]:
 
 
 def _answer(options: dict, state: State, version: str) -> int:
+    """Print the answer that the options request. Return the exit status."""
     if "loop" in options or "loop_ms" in options:
         return _loop(options, state, version)
     if "filename" in options:

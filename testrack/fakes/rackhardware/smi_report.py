@@ -204,6 +204,7 @@ def rows(state: State, see: dict) -> list:
 
 
 def _rows(state: State, see: dict) -> list:
+    """Return the rows of all drivers. The caller leaves out those that this driver does not print."""
     model, gpu, version = state.gpu_model, see["gpu"], see["version"]
     limits = (
         ("Current Power Limit", "current_power_limit"),

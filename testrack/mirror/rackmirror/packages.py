@@ -108,6 +108,11 @@ _KEYS = {
 
 
 def _package(entry: dict, version: str, architecture: str, folder: Path) -> Package:
+    """Check an entry of packages.toml, and return the package in this version.
+
+    Raises:
+        SpecError: The entry is invalid.
+    """
     name = entry["name"]
     unknown = {*entry, *entry.get("only", {}).get(version, {})} - _KEYS
     if unknown:
