@@ -97,7 +97,7 @@ def carried(interface: str) -> dict[str, int | None]:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens there."""
+    """Return a socket that listens at an address and port."""
     server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind((address, port))
@@ -106,7 +106,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def pour(connection: socket.socket, until: float) -> None:
-    """Send until then."""
+    """Send until a time of the monotonic clock."""
     data = bytes(CHUNK)
     with contextlib.suppress(OSError):
         while time.monotonic() < until:
@@ -129,7 +129,7 @@ def drain(connection: socket.socket, counts: list[int], times: list[float]) -> N
 
 
 def in_threads(work: list[threading.Thread]) -> None:
-    """Run them all and wait."""
+    """Run all threads, and wait for their end."""
     for one in work:
         one.start()
     for one in work:
@@ -137,7 +137,7 @@ def in_threads(work: list[threading.Thread]) -> None:
 
 
 def receive(connections: list[socket.socket]) -> float:
-    """Return the bytes per second that came over all connections together."""
+    """Receive over all connections. Return their total rate in bytes per second."""
     counts: list[int] = []
     times: list[float] = []
     began = time.monotonic()
@@ -148,20 +148,20 @@ def receive(connections: list[socket.socket]) -> float:
 
 
 def send(connections: list[socket.socket], seconds: float) -> None:
-    """Send over connections for so long."""
+    """Send over connections for a number of seconds."""
     until = time.monotonic() + seconds
     in_threads([threading.Thread(target=pour, args=(one, until), daemon=True) for one in connections])
 
 
 def connections_to(address: str, port: int, own: str) -> list[socket.socket]:
-    """Return connections to a node that measures."""
+    """Return connections to a node that measures the bandwidth."""
     return [
         socket.create_connection((address, port), timeout=30, source_address=(own, 0)) for _ in range(STREAMS)
     ]
 
 
 def accepted(server: socket.socket) -> list[socket.socket]:
-    """Return the connections that a node makes to be measured."""
+    """Return the connections of a node whose bandwidth is measured."""
     server.settimeout(30)
     found = [server.accept()[0] for _ in range(STREAMS)]
     for one in found:
@@ -189,7 +189,7 @@ class First:
         """Wait for the other nodes.
 
         Raises:
-            NotMet: One did not come.
+            NotMet: A node did not connect in time.
         """
         wanted = {one["name"] for one in self.peers[1:]}
         deadline = time.monotonic() + MEET_S
@@ -234,7 +234,7 @@ class First:
         return found
 
     def go(self) -> str:
-        """Signal all nodes to start. Return the address at which their ranks meet."""
+        """Signal all nodes to start. Return the address of their ranks' rendezvous."""
         with listen(self.own, 0) as server:
             port = server.getsockname()[1]
         for line in self.lines.values():
@@ -243,7 +243,7 @@ class First:
 
 
 class Other:
-    """Every other node."""
+    """Act as a node other than the first."""
 
     def __init__(self, point: dict[str, object], port: int) -> None:
         self.first = next(iter(point["peers"]))  # type: ignore[call-overload]
@@ -253,10 +253,12 @@ class Other:
         self.line: Line
 
     def meet(self) -> str:
-        """Connect to the first node, be measured, and return where the ranks meet.
+        """Connect to the first node, and take part in the measurement.
+
+        Return the address of the ranks' rendezvous.
 
         Raises:
-            NotMet: The first node is not there.
+            NotMet: The first node did not answer in time.
         """
         deadline = time.monotonic() + MEET_S
         while True:
