@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Train LeNet or an MLP on MNIST with MXNet 1.9.1, as its example train_mnist.py does.
 
-Networks, flags and log lines are the same (MXNet's own, on stderr and stdout), so that the table of the
-multi-GPU experiment can be made again with the same system. On GPUs, the training is a child process, so that
-this one can print what else uses them before and after it (state_gpus.py). Exit status: 0 done, 1 error, 2
-usage, 3 not finite, 4 GPU requested but absent, 5 data missing or damaged.
+The benchmarks mnist-lenet-mxnet and mnist-mlp-mxnet start this program. Networks, flags and log lines are
+those of the example, and MXNet writes the lines to stderr and stdout. On GPUs, the training is a child
+process, so that this process can print the other uses of the GPUs before and after it (state_gpus.py).
+
+Exit status: 0 done, 1 error, 2 usage, 3 not finite, 4 GPU requested but absent, 5 data missing or damaged.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

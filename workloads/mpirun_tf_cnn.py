@@ -43,7 +43,7 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_CANNOT_LAUNCH = 9
 PROGRAM = "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
-"""Its path in the sources of tensorflow/benchmarks."""
+"""The path of the program in the sources of tensorflow/benchmarks."""
 ONE_NODE = ("replicated", "independent")
 SERVED = {"parameter_server": "ps", "distributed_replicated": "ps", "distributed_all_reduce": "worker"}
 """The job whose processes run until they are ended, by variable update, if there are several nodes."""

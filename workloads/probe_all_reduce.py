@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Measure all-reduce over a sweep of sizes, and check every value of every size.
 
-There is one process per GPU with NCCL, or several processes with gloo on the CPU, on one node or
-several. The bus bandwidth is that of nccl-tests, size / time x 2 (n - 1) / n. It is reported for each
-size, because an average over sizes has no meaning.
+The benchmark all-reduce and nights (validate.yml) start this program. There is one process per GPU with
+NCCL, or several processes with gloo on the CPU, on one node or several. The bus bandwidth is that of
+nccl-tests, size / time x 2 (n - 1) / n. It is reported for each size, because an average over sizes has no
+meaning.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Measure the collectives of training by size, check every value on every rank, and find a slow GPU.
 
-There is one process per GPU of one node with NCCL, or several with gloo on the CPU. Algorithm and bus
-bandwidth are those of nccl-tests, from the slowest rank. The algorithm bandwidth is size / time, and the
-bus bandwidth is that times the collective's factor. The size is that of a rank's largest buffer. A slow
-GPU is found in steps of a product and an all-reduce, in which each GPU's product is timed alone.
+The benchmarks collectives and straggler start this program. There is one process per GPU of one node with
+NCCL, or several with gloo on the CPU. Algorithm and bus bandwidth are those of nccl-tests, from the slowest
+rank. The algorithm bandwidth is size / time, and the bus bandwidth is that times the collective's factor.
+The size is that of a rank's largest buffer. A slow GPU is found in steps of a product and an all-reduce, in
+which each GPU's product is timed alone.
 """
 
 from __future__ import annotations

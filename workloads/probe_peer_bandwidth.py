@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measure copies between the GPUs of a node, one way, both ways, and with all pairs at once.
 
-The data is random, and compared after every copy. A single GPU has no pairs, so the probe reports this and
-measures nothing.
+The benchmark peer-bandwidth and nights (validate.yml) start this program. The data is random, and compared
+after every copy. A single GPU has no pairs, so the probe reports this and measures nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Find silent data corruption on eight data paths of every SM of every GPU, in memory, and in copies.
 
-There is one process per GPU. A path is a kernel whose blocks all compute the same words, and each SM
-with different words is reported. FMAs, atomics, and integer products on tensor cores are compared with
-the CPU's results. Products of all bits and special functions are compared with the golden table, or else
-with the node's other GPUs of the model. Launches of all paths are repeated in turn for the given time,
-and compared on the device. The log states the share of launches at which a fault would have been found.
-Meanwhile, most of the memory holds a pattern, and afterwards other patterns.
+The benchmark sdc and nights (validate.yml) start this program. There is one process per GPU. A path is a
+kernel whose blocks all compute the same words, and each SM with different words is reported. FMAs, atomics,
+and integer products on tensor cores are compared with the CPU's results. Products of all bits and special
+functions are compared with the golden table, or else with the node's other GPUs of the model. Launches of
+all paths are repeated in turn for the given time, and compared on the device. The log states the share of
+launches at which a fault would have been found. Meanwhile, most of the memory holds a pattern, and
+afterwards other patterns.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PATTERNS = 8
 inverted)."""
 COPIED_BYTES = 256 << 20
 MOST_SMS, MOST_RECORDS, RECORD = 1024, 256, 8
-"""As ``Report`` in sdc_kernels.cu."""
+"""The limits of ``Report`` in sdc_kernels.cu, and the words of its records."""
 SLOTS_BYTES = sdc_paths.SLOTS * 20
 SHOWN_RECORDS = 8
 TIMEOUT_S = 120.0

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Run a load like a training, and watch each GPU every second.
 
-There is one process per GPU. A step has bf16 products, attention and memory traffic while the host sends
-data. With several GPUs, it ends with an all-reduce, which does not count as computing time, so that a
-slow GPU can be identified. Steps are queued ahead, so that a slow host does not affect the numbers. Each
-second, the reasons for low clocks, the temperature and the power are read, and the last product is
-compared with the first.
+The benchmark soak and nights (validate.yml) start this program. There is one process per GPU. A step has
+bf16 products, attention and memory traffic while the host sends data. With several GPUs, it ends with an
+all-reduce, which does not count as computing time, so that a slow GPU can be identified. Steps are queued
+ahead, so that a slow host does not affect the numbers. Each second, the reasons for low clocks, the
+temperature and the power are read, and the last product is compared with the first.
 
 With ``--notes``, the seconds are stored on disk (soak_resume.py), and a load that was killed, or whose
 node restarted, is continued. It warms up again. These seconds do not count as time, but faults in them

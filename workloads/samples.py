@@ -1,8 +1,9 @@
 """Sample the GPUs and the network during a run.
 
-The samples have utilisation, power, temperature, clocks and traffic. Standard library only. The
-supervisor samples in a separate thread through NVML, if the driver has it. Without GPUs, nothing is
-sampled. A call that hangs in the driver only costs samples.
+common.py and probe_soak.py use this module. The samples have utilisation, power, temperature, clocks and
+traffic. The module needs only the standard library. The supervisor samples in a separate thread through NVML,
+if the driver has it. Without GPUs, nothing is sampled. If a call hangs in the driver, only samples are
+missing.
 """
 
 from __future__ import annotations

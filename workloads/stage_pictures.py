@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Draw pictures of ten classes into train/CLASS and val/CLASS: as many and as large as CIFAR-10, no download.
+"""Draw pictures of ten classes, as many and as large as those of CIFAR-10, into train/CLASS and val/CLASS.
 
-Discs, rings, squares, frames, triangles, crosses, stripes and a chequerboard of random place, size and
-colours, with noise, as PPM of 32 x 32. All is drawn with whole numbers, so that every machine gets the same
-pictures. Needs PyTorch. Safe to run again and twice at once. Prints one JSON line at the end. Exit status: 0
-staged, 2 usage, 5 not staged.
+The benchmark resnet50-pictures-accuracy starts this program before its training. The pictures show discs,
+rings, squares, frames, triangles, crosses, stripes and a chequerboard of random place, size and colours, with
+noise, as PPM of 32 x 32. They are drawn with whole numbers, so every machine gets the same pictures. The
+program needs PyTorch, and downloads nothing. A second call changes nothing, even at the same time.
+
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged.
 """
 
 from __future__ import annotations

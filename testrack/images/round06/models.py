@@ -15,9 +15,9 @@ class Model:
     """One model, with the values in its log."""
 
     name: str
-    """As its events say."""
+    """The name of the model in its events."""
     folder: str
-    """Below NVIDIA/benchmarks."""
+    """The model's folder below NVIDIA/benchmarks."""
     image: str
     result: str
     """The name in its RESULT line."""
