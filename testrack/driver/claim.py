@@ -1,5 +1,7 @@
 """Claim this machine's rack, of which there is only one.
 
+rack.py and the gate (tools/proof) use this module.
+
 Only one command of rack.py changes it at a time, and only one gate or suite works with it.
 """
 

@@ -1,4 +1,7 @@
-"""Print the driver's messages, with the time that its steps took the last time."""
+"""Print the driver's messages, with the time that its steps took the last time.
+
+rack.py, the gate (tools/proof) and other modules of the driver use this module.
+"""
 
 from __future__ import annotations
 

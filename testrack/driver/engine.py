@@ -1,4 +1,7 @@
-"""Use the host's Docker engine if it answers. Otherwise, start one and stop it later."""
+"""Use the host's Docker engine if it answers. Otherwise, start one and stop it later.
+
+rack.py and vms.py use this module. Other modules of the driver call ``docker`` of it.
+"""
 
 from __future__ import annotations
 

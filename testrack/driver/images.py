@@ -1,4 +1,7 @@
-"""Make the images from a cached root file system by mmdebstrap, with the rack's files on top."""
+"""Make the images from a cached root file system by mmdebstrap, with the rack's files on top.
+
+rack.py uses this module to create hosts, and to refresh their fakes.
+"""
 
 from __future__ import annotations
 

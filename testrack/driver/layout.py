@@ -1,4 +1,7 @@
-"""Describe the rack with names, addresses and missing hosts. Nothing here contacts a machine."""
+"""Describe the rack with names, addresses and missing hosts. Nothing here contacts a machine.
+
+rack.py and all other modules of the driver read the hosts from it.
+"""
 
 from __future__ import annotations
 

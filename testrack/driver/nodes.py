@@ -1,4 +1,7 @@
-"""Create, start, await and remove the containers, and make their names resolve on this host."""
+"""Create, start, await and remove the containers, and make their names resolve on this host.
+
+rack.py uses this module for every command that changes or shows hosts.
+"""
 
 from __future__ import annotations
 
