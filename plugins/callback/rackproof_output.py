@@ -1,4 +1,7 @@
-"""Show Ansible's own output, with the heading of a task above its progress."""
+"""Show Ansible's own output, with the heading of a task above its progress.
+
+ansible.cfg sets this callback for `ansible-playbook`.
+"""
 
 from __future__ import annotations
 

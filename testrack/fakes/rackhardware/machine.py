@@ -1,4 +1,7 @@
-"""Fake lspci and dmidecode, which show the machine with the GPUs."""
+"""Fake lspci and dmidecode, which show the machine with the GPUs.
+
+main.py starts both. kernel_files.py writes the same devices to /sys.
+"""
 
 from __future__ import annotations
 

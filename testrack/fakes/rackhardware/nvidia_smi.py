@@ -1,4 +1,8 @@
-"""Fake the command line of nvidia-smi."""
+"""Fake the command line of nvidia-smi.
+
+main.py starts it. It checks the driver and the options, and calls smi_report.py for `-q`, smi_query.py for
+`--query-…`, and smi_commands.py for commands such as `nvlink`.
+"""
 
 from __future__ import annotations
 

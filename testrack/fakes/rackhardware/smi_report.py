@@ -1,4 +1,8 @@
-"""Write the answer of ``nvidia-smi -q`` for a GPU. One list of rows becomes text or XML."""
+"""Write the answer of ``nvidia-smi -q`` for a GPU.
+
+nvidia_smi.py calls it. One list of rows becomes text or XML. Other fakes take the readings of GPUs from
+here (``views``).
+"""
 
 from __future__ import annotations
 
