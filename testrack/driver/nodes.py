@@ -47,7 +47,11 @@ Result = TypeVar("Result")
 def in_parallel(
     console: Console, what: str, hosts: Sequence[Host], work: Callable[[Host], Result]
 ) -> dict[str, Result]:
-    """Do the same for many hosts. Every failure is reported, not only the first."""
+    """Do the same work for many hosts at once. Return the results by host.
+
+    Raises:
+        RackError: Work failed on at least one host. The text has every failure.
+    """
     results, failures = {}, []
     with ThreadPoolExecutor(WORKERS) as pool:
         jobs = {pool.submit(work, host): host for host in hosts}
@@ -78,7 +82,7 @@ def answers(address: str, timeout: float = 2) -> bool:
 
 
 class Nodes:
-    """The rack's containers on this host's engine."""
+    """Manage the rack's containers on this host's engine."""
 
     def __init__(self, layout: Layout, state: Path, console: Console) -> None:
         self.layout, self.state, self.console = layout, state, console
