@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Start, stop and disturb the test rack: a small datacentre of containers on this machine."""
+"""Start, stop and disturb the test rack, a small datacentre of containers on this machine."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ CACHE = cache.folder()
 
 
 class Rack:
-    """The commands."""
+    """Run the commands of rack.py."""
 
     def __init__(self, release: str) -> None:
         self.console = Console(STATE / "timings.json")
         self.layout = read_layout((CHECKOUT / "inventory" / "hosts.yml").read_text())
-        self.mirror = STATE / "mirror"  # leads into the cache
+        self.mirror = STATE / "mirror"  # a link into the cache
         self.engine = Engine(CACHE / "engine", HOME / "node" / "runc-rack")
         self.nodes = Nodes(self.layout, STATE, self.console)
         self.images = Images(HOME, CACHE, self.console, release)
@@ -53,7 +53,7 @@ class Rack:
     def up(self, nodes: int | None, also: list[str]) -> int:
         """Start the missing hosts."""
         wanted = self.layout.wanted(nodes, also)
-        # Debian's Python comes without the pip that fetches moto; the one of `make venv` has it.
+        # pip fetches moto. Debian's Python has no pip, and that of `make venv` has.
         install_packages(self.console, () if importlib.util.find_spec("pip") else ("python3-pip",))
         self.engine.start(self.console)
         self.nodes.raise_inotify()
@@ -76,7 +76,7 @@ class Rack:
             self.console.say(f"left alone, although not requested: {', '.join(todo.beyond)}")
         if silent:
             self.console.say(f"silent by a fault that is on: {', '.join(sorted(silent))}")
-        self._tell_older(found)
+        self._report_older(found)
         if todo.complete and not published:
             self.console.say(f"nothing to do: {len(wanted)} hosts run")
         else:
@@ -84,8 +84,11 @@ class Rack:
         return 0
 
     def _found(self) -> dict[str, Found]:
-        """Return this checkout's containers; those of another checkout are removed, unless they are in
-        use."""
+        """Return this checkout's containers. Remove those of another checkout.
+
+        Raises:
+            RackError: This machine has a connection to a container of another checkout.
+        """
         found = self.nodes.found()
         home = str(self.nodes.state)
         foreign = foreign_hosts(found, home)
@@ -102,7 +105,7 @@ class Rack:
         return {}
 
     def _refuse_if_connected(self, hosts: list[Found]) -> None:
-        """Raise RackError where this machine has a connection to one of the hosts: it is in use."""
+        """Raise RackError if this machine has a connection to a host, because the rack is then in use."""
         names = {self.layout.host(one.name).address: one.name for one in hosts if self.layout.has(one.name)}
         open_to = connected_addresses(Path("/proc/net/tcp").read_text(), names)
         if open_to:
@@ -112,8 +115,8 @@ class Rack:
                 "or take the rack away: make rack-down"
             )
 
-    def _tell_older(self, found: dict[str, Found]) -> None:
-        """Return the nodes that were made before the fakes were changed."""
+    def _report_older(self, found: dict[str, Found]) -> None:
+        """Print a message if nodes were made before the fakes were changed."""
         image = self.images.node()
         older = sorted(
             name
@@ -148,10 +151,10 @@ class Rack:
                 in_parallel(self.console, "started", start, self.nodes.start)
 
     def build_mirror(self) -> None:
-        """Build the files that the services' host serves on port 80; its own builder finds outdated parts."""
+        """Build the files that the services' host serves on port 80. The builder finds the outdated parts."""
         self.images.node_tar()
         tars = [tar for tar in (CACHE / f"root-{release}.tar" for release in RELEASES) if tar.is_file()]
-        # The same folder whatever releases it has: the services' host that runs has it mounted.
+        # The folder is the same for all releases, because the running services' host has it mounted.
         with cache.folder_for(CACHE, "mirror", cache.tree_digest(HOME / "mirror")) as kept:
             command = [sys.executable, str(HOME / "mirror" / "build.py"), "--out", str(kept / "mirror")]
             for tar in tars:
@@ -181,8 +184,10 @@ class Rack:
                 shutil.copytree(images / "downloads", self.mirror / "mlcommons", dirs_exist_ok=True)
 
     def prepare(self) -> None:
-        """Make the missing parts of another release than the rack's own: minutes, before the rack is
-        locked."""
+        """Make the missing parts of a release that is not the rack's own.
+
+        This takes minutes, so it comes before the rack is locked.
+        """
         if self.images.release != RELEASES[0]:
             install_packages(self.console)
             self.build_mirror()
@@ -201,14 +206,14 @@ class Rack:
         return 0
 
     def refresh(self) -> int:
-        """Put the fakes as they are now onto the running hosts, which go on."""
+        """Copy the present fakes onto the running hosts, which continue to run."""
         files = overlay_tar(self.images.rack_overlay())
         hosts = [host for host in self.nodes.present() if host.kind != "services"]
         in_parallel(self.console, "refreshed", hosts, lambda host: self.nodes.put(host, files))
         return 0
 
     def down(self, purge: bool, names: Sequence[str] = ()) -> int:
-        """Take the rack down and leave no trace of it on this host; or only some of its hosts."""
+        """Remove the rack and all its traces from this machine, or only the named hosts."""
         hosts = [self.layout.host(name) for name in names]
         if hosts:
             in_parallel(self.console, "removed", hosts, self.nodes.remove)
@@ -227,13 +232,14 @@ class Rack:
                 self.nodes.purge()
             self.engine.stop(self.console)
         if purge:
-            # Root file systems, mirror, keys; last, because the name of the engine to stop is there, too.
+            # This removes root file systems, mirror and keys. It comes last, because it has the engine's
+            # name, too.
             shutil.rmtree(self.nodes.state, ignore_errors=True)
             shutil.rmtree(CACHE, ignore_errors=True)
         return 0
 
     def status(self, as_json: bool) -> int:
-        """Show every host that has a container; exit status 3 if there is none."""
+        """Show every host that has a container. Return 3 if there is none."""
         found = self.nodes.found() if self.engine.answers() else {}
         faults = read_faults(list(found))
         hosts = [host for host in self.layout.everyone if host.name in found]
@@ -283,7 +289,7 @@ class Rack:
 
 
 def list_faults() -> None:
-    """Print every fault that there is."""
+    """Print the name and description of every fault."""
     for name, text in {**hardware_faults(HOME), **{name: one.text for name, one in MACHINE.items()}}.items():
         print(f"{name:<18} {text}")
 
@@ -295,10 +301,10 @@ def list_faults_of(host: Host) -> None:
 
 
 def switch_fault(host: Host, options: argparse.Namespace) -> None:
-    """Switch a fault of a machine or of its hardware.
+    """Switch a fault of a machine, or of its hardware.
 
     Raises:
-        RackError: There is no such fault.
+        RackError: The fault does not exist.
     """
     given = {
         name: value
@@ -352,7 +358,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def check_machine() -> None:
-    """Refuse where a rack cannot be."""
+    """Raise RackError if this machine cannot run a rack."""
     if sys.platform != "linux":
         raise RackError("the rack is made of Linux containers: it needs a Linux machine")
     if os.geteuid() != 0:
@@ -360,7 +366,7 @@ def check_machine() -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run one command."""
+    """Run the command of the command line. Return the exit status."""
     options = arguments().parse_args(argv)
     try:
         check_machine()

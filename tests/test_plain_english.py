@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.test_structure import python_programs
+
 GIVEN_UP = re.compile(r"\b(nobody|somebody|everybody|told|begun|anew)\b", re.IGNORECASE)
 TASK_NAME = re.compile(r"^\s*(?:- )?name: (.+)$", re.MULTILINE)
 
@@ -97,7 +99,13 @@ def test_long_lines_are_found(text: str, lines: list[int]) -> None:
     assert [line for line, _ in too_long(text)] == lines
 
 
-CODE_FOLDERS = ("src", "plugins", "workloads", "testrack", "tools")
+def programs(root: Path, folder: str) -> list[Path]:
+    """Return the Python files of a folder, also programs without an extension."""
+    named = sorted((root / folder).rglob("*.py"))
+    return [*named, *(path for path in python_programs(root) if path.is_relative_to(root / folder))]
+
+
+CODE_FOLDERS = ("src", "plugins", "roles", "workloads", "testrack", "tools")
 # A docstring that begins so is not a sentence; `say` and `tell` are for persons.
 NO_BEGIN = re.compile(r"(Of|By|Say|Says|Tell|Tells|Hear)\b")
 # Nor is one that begins with a question word: "Return whether …", or a noun.
@@ -186,7 +194,7 @@ def test_docstrings_are_sentences(root: Path, wrong_lines: Callable[[str], set[i
     found = [
         f"{path.relative_to(root)}:{line}"
         for folder in CODE_FOLDERS
-        for path in sorted((root / folder).rglob("*.py"))
+        for path in programs(root, folder)
         for line in sorted(wrong_lines(path.read_text()))
     ]
     assert not found
@@ -243,7 +251,7 @@ def test_foreign_constructions_are_found(words: str, is_wrong: bool) -> None:
 def test_no_docstring_and_no_comment_has_one(root: Path, folder: str) -> None:
     found = [
         f"{path.relative_to(root)}:{line}"
-        for path in sorted((root / folder).rglob("*.py"))
+        for path in programs(root, folder)
         for line in sorted(given_up_in_code(path.read_text()))
     ]
     assert not found

@@ -41,7 +41,7 @@ def table(head: list[str], rows: Iterable[list[str]]) -> str:
 
 @cache
 def stated(document: str) -> dict[str, Any]:
-    """Return the statements of a document beside its rows."""
+    """Return the statements of a document that are not rows."""
     return dict(yaml.safe_load((STATED / f"{document}.yml").read_text()))
 
 
@@ -78,7 +78,7 @@ def _runs(pattern: str) -> tuple[dict[str, Any], ...]:
 
 
 def cell(value: float | None) -> str:
-    """Return one of Rackproof's numbers with four digits, or ""."""
+    """Return a number of Rackproof's with four digits, or ""."""
     return "" if value is None else number(value)
 
 
@@ -152,7 +152,7 @@ def commands_06() -> str:
 
 
 def scores_51() -> str:
-    """Return the official and the unofficial results of round 5.1 beside the scores of their logs."""
+    """Return the official and unofficial results of round 5.1 with the scores of their logs."""
     about = stated("mlperf-5.1")
     rows = []
     for entry in about["scores"]:
@@ -200,7 +200,7 @@ def commands_51() -> str:
 
 
 def details_51() -> str:
-    """Return the statements of round 5.1's logs about their training: sequence, batch, warm-up, samples."""
+    """Return sequence length, batch, warm-up and samples that the logs of round 5.1 state."""
     rows = []
     for entry in stated("mlperf-5.1")["scores"]:
         found = logs()["5.1"][entry["logs"]]["stated"]
@@ -225,7 +225,7 @@ def details_51() -> str:
 
 
 def _resnet(benchmark: str, gpus: int) -> str:
-    """Return our rates for so many GPUs, one for each record and batch, with the efficiency."""
+    """Return our rates for this number of GPUs, one for each record and batch, with the efficiency."""
     found: dict[tuple[str, int], dict[int, list[float]]] = {}
     for run in own_runs():
         if run["benchmark"] == benchmark:
@@ -396,7 +396,7 @@ def rows_mxnet() -> str:
 
 
 def sweep_mxnet() -> str:
-    """Return the suite mnist-mxnet point by point: MXNet's own measurement, or the reason for its absence."""
+    """Return each point of the suite mnist-mxnet with MXNet's measurement, or the reason for its absence."""
     known = load_definitions(ROOT / "benchmarks", log_formats=FORMATS)
     rows = []
     for name in ("mnist-lenet-mxnet", "mnist-mlp-mxnet"):

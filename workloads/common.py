@@ -499,6 +499,7 @@ def mark_stop(rank: Rank) -> float:
 
 
 def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank, Log], None]) -> int:
+    """Run ``work`` as the rank that the environment describes. Return the exit status."""
     state = json.loads(os.environ[_STATE])
     die_with_parent(state["supervisor"])
     with open(int(os.environ[_GATE]), "rb") as gate:
@@ -547,6 +548,7 @@ def _supervise(
     sampled: bool,
     gpu_states: bool,
 ) -> int:
+    """Start the ranks, write the log of the run around theirs, and return the exit status."""
     started = time.time()
     log = Log()
     log.start("init_start", time_ms=int(started * 1000))

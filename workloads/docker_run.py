@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Run a benchmark in an image that is built on this node: sources, image, data, then their run.sub.
+"""Build an image of MLPerf Training 0.6 on this node, stage its data, and run its run.sub in Docker.
 
-    docker_run.py run --id=RUN_ID --spec=JSON     everything, in order; finished steps are not repeated
-    docker_run.py image --spec=JSON               sources and image alone
+    docker_run.py run --id=RUN_ID --spec=JSON     do everything in order, but no finished step again
+    docker_run.py image --spec=JSON               only fetch the sources and build the image
     docker_run.py cancel --id=RUN_ID --spec=JSON  end the container, or the Slurm job of several nodes
 
-Started under Rackproof's supervisor; standard library only, Python 3.8+. On standard output: lines
-`:::RACKPROOF {JSON}` that state its progress, and the output of run.sub as it grows. With `together`, it has
-every node build the image and submits run.sub by Slurm once, as slurm_run.py does.
+bench.yml starts this program on a node, under Rackproof's supervisor. It needs only the standard library of
+Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the output of run.sub as it
+grows. With `together`, every node builds the image, and run.sub is submitted once to Slurm, as slurm_run.py
+does.
 
-run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of
-Docker's daemon: it is ended by name, also where an earlier run was killed before it could.
+run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of Docker's
+daemon. It is therefore ended by name, even if the run that started it was killed.
 
-Exit status: 0 run.sub ended; 1 it failed, hung, or was ended; 5 data; 6 sources or image; 7 config or Slurm.
+Exit status: 0 if run.sub ended, and 1 if it failed, hung, or was cancelled. The others are 5 for data, 6 for
+sources or image, and 7 for the config or Slurm.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb
 MOST_ARCHIVE_BYTES, MOST_UNPACKED_BYTES = 2_000_000_000, 8_000_000_000
 """Limits that no sources reach. Larger ones would fill the disk that all benchmarks share."""
 MEMBER_BYTES = 1 << 15
-"""Bytes that each member counts for, beside its size, so that their number is limited as well."""
+"""Bytes that each member counts in addition to its size, so that the number of members is limited, too."""
 TOP = "/sources"
 """The folder of the sources for a script in the container."""
 SHIM = """\
@@ -86,7 +88,7 @@ class Tail06(Tail):
         self.errors: list[str] = []
 
     def line(self, line: bytes) -> bytes:
-        """Read progress from a line, and return the line as it is to be printed."""
+        """Read progress from a line, and return the line to print."""
         found = EVENT.search(line)
         if found:
             key, epoch = found[1], EPOCH.search(line)
@@ -212,7 +214,7 @@ class Docker(slurm_run.Work):
         return digest.hexdigest()
 
     def unpack(self, archive: Path, folder: Path) -> None:
-        """Unpack below a folder without the archive's one top folder; nothing lands, or leads, outside."""
+        """Unpack into a folder, without the archive's top folder. No file or link leaves the folder."""
         links: set[PurePosixPath] = set()
         try:
             with tarfile.open(str(archive)) as packed:
@@ -532,7 +534,7 @@ class Docker(slurm_run.Work):
 
 
 class Together(Docker):
-    """One benchmark on several nodes, as one Slurm job."""
+    """Run one benchmark on several nodes, as one Slurm job."""
 
     variable = "bench_shared"
 
@@ -621,7 +623,7 @@ def lives(note: Path) -> bool:
 
 
 def minutes_of(walltime: str) -> int:
-    """Return the minutes of a time as Slurm takes it: ``90``, ``1:30:00``, ``1-12:00:00``; 0 for none."""
+    """Return the minutes of a time as Slurm writes it (``90``, ``1:30:00``, ``1-12:00:00``), or 0."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime)
     if not found:
         return 0
@@ -631,7 +633,7 @@ def minutes_of(walltime: str) -> int:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Do one step, or all of them."""
+    """Do the step that the command line names, or all steps. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "image", "cancel"))
     parser.add_argument("--spec", required=True, help="what to run, as JSON")

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 CHUNK = 1 << 20
 MOST_DEVKIT_BYTES = 16 << 20
-"""A file of the development kit is read so far; they have less than one megabyte."""
+"""Largest number of bytes to read of a file of the development kit. The real ones have less than 1 MB."""
 TAR_BUFFER = 1 << 16
 """Number of bytes that tarfile reads at once. It copies the rest at each header, so a larger number is
 slower."""

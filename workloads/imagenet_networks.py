@@ -23,7 +23,7 @@ LAYERS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 
 
 
 class Bottleneck(nn.Module):
-    """Apply three convolutions beside a shortcut. The number of channels becomes four times as large."""
+    """Apply three convolutions parallel to a shortcut. The output has four times as many channels."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -118,5 +118,5 @@ class Classifier(nn.Module):
 
 
 def build(name: str, classes: int, width: float) -> Classifier:
-    """Return the network of a name: ``resnet50`` or ``vgg16``."""
+    """Return the network with the name ``resnet50`` or ``vgg16``."""
     return Classifier({"resnet50": resnet50, "vgg16": vgg16}[name](classes, width))

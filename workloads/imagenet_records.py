@@ -63,7 +63,7 @@ def facts_of(data: bytes) -> ImageFacts:
         if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
             height, width, components = struct.unpack_from(">HHB", data, at + 5)
             return ImageFacts("jpeg", width, height, components)
-        # Markers of their own have no length: TEM and restarts.
+        # The markers TEM and restart have no length.
         alone = marker == 0x01 or 0xD0 <= marker <= 0xD8
         at += 2 if alone else 2 + ((data[at + 2] << 8) | data[at + 3])
     raise BadImage("its JPEG header has no size")

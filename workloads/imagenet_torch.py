@@ -1,8 +1,13 @@
 #!/usr/bin/env python3
-"""ResNet-50 or VGG16 with PyTorch, one process per GPU (DDP): speed, training, accuracy.
+"""Train ResNet-50 or VGG16 with PyTorch, with one process per GPU (DDP).
 
---mode speed trains so many steps and measures (synthetic images without --data); --mode train trains
-epochs, writes a checkpoint, and evaluates that checkpoint as a second step; --mode evaluate does only that.
+    --mode speed      train a number of steps, and measure the speed (without --data, on synthetic images)
+    --mode train      train epochs, write a checkpoint, and evaluate this checkpoint as a second step
+    --mode evaluate   only evaluate a checkpoint
+
+The benchmarks resnet50, vgg16, and those whose names end in -accuracy start this program. Its log has
+MLPerf's events, which common.Log writes.
+
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data or checkpoint
 missing or damaged, 124 time limit, 128+N stopped by signal N.
 """
@@ -36,13 +41,16 @@ if common.IS_RANK:
 MOMENTUM = 0.9
 WEIGHT_DECAY = {"resnet50": 1e-4, "vgg16": 5e-4}
 BASE_LR = {"resnet50": 0.1, "vgg16": 0.01}
-"""At 256 images a step over all GPUs; it grows with them (Goyal et al., 2017)."""
+"""Learning rate at 256 images a step over all GPUs. It grows with the images (Goyal et al., 2017)."""
 
 WARM_UP_STEPS = 12
-"""Steps before the clock starts; DDP needs 11 before its backward pass can be captured in a graph."""
+"""Number of steps before the measurement. DDP needs 11 before a graph can capture its backward pass."""
 
 IN_FLIGHT = 4
-"""Steps that the host may be ahead of the GPU: enough to hide its own work, and a wait for data shows."""
+"""Number of steps that the host may be ahead of the GPU.
+
+It is large enough to hide the host's own work, and small enough to show a wait for data.
+"""
 
 LOG_INTERVAL_S = 1.0
 LOCAL_STEPS = {"cpu": 3, "cuda": 20}
@@ -120,7 +128,7 @@ def _epochs(text: str) -> tuple[int, ...]:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Check the options that need no PyTorch; return the number of ranks."""
+    """Check the options without PyTorch. Return the number of ranks."""
     if options.mode != "speed" and options.data is None:
         raise Refusal(common.EXIT_DATA, f"--mode {options.mode} needs --data: accuracy is of real images")
     if options.mode == "evaluate" and (options.checkpoint is None or not options.checkpoint.is_file()):
@@ -139,10 +147,10 @@ def plan(options: argparse.Namespace) -> int:
 
 
 class Clock:
-    """Times steps where they run: on a GPU by events on its own clock, on a CPU by the host's.
+    """Time steps on the device that runs them, by a GPU's own events or by the host's clock.
 
-    ``waits`` holds, for each step, how long the device had nothing to do before it: no data, or the host
-    too slow to launch.
+    ``waits`` has the idle time of the device before each step. Data were missing, or the host launched the
+    step too slowly.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -154,7 +162,7 @@ class Clock:
         self._idle_since = time.perf_counter()
 
     def begin(self) -> Any:
-        """Mark the start of a step: its images are there."""
+        """Mark the start of a step, when its images are available."""
         if self.device.type != "cuda":
             now = time.perf_counter()
             self.waits.append(now - self._idle_since)
@@ -164,7 +172,7 @@ class Clock:
         return event
 
     def end(self, began: Any) -> None:
-        """Mark the end of a step; wait for one of a few steps ago."""
+        """Mark the end of a step, and wait for the end of a step that is a few steps older."""
         if self.device.type != "cuda":
             now = time.perf_counter()
             self.steps.append(now - self._idle_since)
@@ -193,7 +201,7 @@ class Clock:
 
 
 def _strides(parameter: Any, gradient: Any) -> tuple[int, ...]:
-    """Return the strides of a gradient's place: its own where the memory's order is the parameter's.
+    """Return the strides for a gradient's memory, which are its own if its order is the parameter's.
 
     Strides differ without a meaning along sides of length 1 (1 x 1 convolutions), and one such tensor is
     enough for PyTorch to copy them all one by one. Another order could differ between ranks.
@@ -206,14 +214,14 @@ def _strides(parameter: Any, gradient: Any) -> tuple[int, ...]:
 
 
 class Trainer:
-    """Everything that one rank needs to train; a step's images lie in the same memory each time."""
+    """Hold everything that a rank needs to train. The images of each step are in the same memory."""
 
     def __init__(self, options: argparse.Namespace, rank: Rank, device: torch.device) -> None:
         """Build the network and bring the step to full speed."""
         self.options, self.rank, self.device = options, rank, device
         if device.type == "cuda":
-            # One stream for all: DDP can be captured only on the stream that it was built on, and the
-            # default stream cannot be captured.
+            # All work uses one stream, because DDP can be captured only on the stream that it was built on,
+            # and the default stream cannot be captured.
             self.stream = torch.cuda.Stream()
             torch.cuda.set_stream(self.stream)
         self.listing: imagenet_data.Listing | None = None
@@ -264,7 +272,7 @@ class Trainer:
             )
         state = {name: one.detach().clone() for name, one in self.model.state_dict().items()}
         self.lr.fill_(1e-3)
-        # Captured like the real step: otherwise the launch time would count as work of the device.
+        # It is captured like the real step. Otherwise the launch time would count as work of the device.
         self.local = self.time_alone(self.capture(self.make_step(compiled)))
         self.close()
         model = compiled
@@ -280,7 +288,7 @@ class Trainer:
                     compiled,
                     device_ids=[self.device.index] if self.device.type == "cuda" else None,
                     gradient_as_bucket_view=True,
-                    # Each rank keeps its own statistics, as is usual; they are averaged before a checkpoint.
+                    # As usual, each rank has its own statistics. They are averaged before a checkpoint.
                     broadcast_buffers=False,
                 )
             else:
@@ -294,7 +302,7 @@ class Trainer:
         return step
 
     def make_step(self, model: Any, after_backward: Callable[[], None] | None = None) -> Callable[[], None]:
-        """Return one whole step: forward, backward, exchange of gradients, optimizer."""
+        """Return a whole step, with forward and backward pass, exchange of gradients, and optimizer."""
         bf16 = self.options.precision == "bf16"
 
         def step() -> None:
@@ -313,8 +321,9 @@ class Trainer:
     def flat_exchange(self) -> Callable[[], None]:
         """Return a function that averages all gradients over the ranks in one piece of memory.
 
-        Half the bytes of DDP's in bf16, one collective instead of one for each bucket, and two kernels that
-        copy instead of one for each parameter. All ranks began alike: the seed is the same on each.
+        This moves half of DDP's bytes in bf16, and needs one collective instead of one for each bucket, and
+        two copying kernels instead of one for each parameter. All ranks begin equal, because they have the
+        same seed.
         """
         parameters = list(self.model.parameters())
         kind = torch.bfloat16 if self.options.precision == "bf16" else torch.float32
@@ -340,9 +349,9 @@ class Trainer:
         return exchange
 
     def time_alone(self, step: Callable[[], None]) -> list[float]:
-        """Return the seconds of steps without any exchange: the speed of this device alone.
+        """Return the times of steps without exchange in seconds, which show the speed of this device alone.
 
-        All ranks do it at once. The difference to a step with exchange is the time of the network, and a
+        All ranks do this at the same time. A step with exchange takes longer by the time of the network. A
         rank that is slower here is slow by itself.
         """
         for _ in range(2):
@@ -372,7 +381,7 @@ class Trainer:
         self.graph = torch.cuda.CUDAGraph()
         failed = ""
         try:
-            # thread_local: NCCL's watchdog thread queries events meanwhile, which must not end the capture.
+            # With thread_local, queries of events by NCCL's watchdog thread do not end the capture.
             with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
                 step()
         except RuntimeError as error:
@@ -384,7 +393,7 @@ class Trainer:
         return step
 
     def close(self) -> None:
-        """Release the captured step: NCCL cannot shut down while a graph holds its work."""
+        """Release the captured step, because NCCL cannot shut down while a graph has its work."""
         if self.graph is not None:
             torch.cuda.synchronize()
             self.graph.reset()
@@ -411,7 +420,7 @@ class Trainer:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the whole batches in an epoch; the remaining images wait for another one."""
+        """Return the number of whole batches in an epoch. The remaining images are left to another epoch."""
         assert self.listing is not None  # noqa: S101
         steps = len(self.listing.train) // self.global_batch
         if steps == 0:
@@ -434,7 +443,7 @@ class Trainer:
     def train(
         self, steps: int, source: Iterator[tuple[Any, Any]] | None, report: Callable[[int], None]
     ) -> float:
-        """Train so many steps; return the seconds they took on the slowest rank."""
+        """Train this number of steps. Return their time in seconds on the slowest rank."""
         if self.rank.count > 1:
             torch.distributed.barrier()
         if self.device.type == "cuda":
@@ -489,7 +498,7 @@ class Trainer:
             if self.rank.count > 1 and buffer.is_floating_point():
                 torch.distributed.all_reduce(buffer)
                 buffer.div_(self.rank.count)
-        # One on each node, which evaluates it; on a shared file system they replace each other.
+        # Each node writes and evaluates a checkpoint. On a shared file system they replace each other.
         if self.rank.local == 0:
             options = self.options
             held = {
@@ -516,7 +525,7 @@ class Trainer:
 
 
 class Reporter:
-    """Logs loss and step time on rank 0, about once a second; it makes the host wait for the device."""
+    """Log loss and step time on rank 0 about once a second. The host waits for the device each time."""
 
     def __init__(self, trainer: Trainer, log: Log | None, steps: int, epoch: int, epochs: int) -> None:
         self.trainer, self.log, self.steps, self.epoch, self.epochs = trainer, log, steps, epoch, epochs
@@ -543,7 +552,7 @@ class Reporter:
 
 
 def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do a rank's work; name an image that cannot be read."""
+    """Do a rank's work. If an image cannot be read, name it."""
     try:
         work_on(options, rank, log)
     except imagenet_data.BadImage as error:
@@ -553,7 +562,7 @@ def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do the work of a rank; rank 0 logs."""
+    """Do the work of a rank. Rank 0 logs."""
     on_gpu = options.gpus != 0
     if not on_gpu and options.precision == "tf32":
         options.precision = "fp32"
@@ -632,7 +641,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def measure_speed(trainer: Trainer, log: Log | None, startup: float) -> None:
-    """Train so many steps and log the speed."""
+    """Train this number of steps, and log the speed."""
     options = trainer.options
     trainer.lr.fill_(options.lr / 10)
     source = trainer.endless() if trainer.listing is not None else None
@@ -646,7 +655,7 @@ def measure_speed(trainer: Trainer, log: Log | None, startup: float) -> None:
 
 
 def check_alike(trainer: Trainer) -> None:
-    """Refuse a result of ranks whose networks have drifted apart: they did not train together."""
+    """Refuse the result if the ranks' networks differ, because the ranks did not train together."""
     if trainer.rank.count == 1:
         return
     parameters = torch.stack([one.detach().double().abs().sum() for one in trainer.model.parameters()])
@@ -686,7 +695,7 @@ def log_speed(
         if not found:
             labels["device"] = "cpu"
         elif node == 0:
-            # A rank has only the UUIDs of its own node's GPUs.
+            # A rank only has the UUIDs of its own node's GPUs.
             labels.update(found[place].labels)
         log.measurement("local_step_time", local, "s", LOWER, **labels)
         log.measurement("data_wait_share", wait, "fraction", LOWER, **labels)
@@ -760,7 +769,7 @@ def train_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
 def evaluate(
     options: argparse.Namespace, rank: Rank, device: torch.device, log: Log | None, path: Path
 ) -> None:
-    """Evaluate a checkpoint from its file, on all validation images: top-1 and top-5."""
+    """Evaluate a checkpoint from its file on all validation images. Log top-1 and top-5."""
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         held = torch.load(path, map_location="cpu", weights_only=True)

@@ -1,8 +1,9 @@
 """Open addresses of servers that may be slow, silent or endless, within limits of rate, time and size.
 
-urllib's own limit is for the time between two bytes: a server that sends a byte every ten seconds never
-exceeds it. The limits here include status line, headers, redirects and the sizes of chunks. Only time that
-is spent waiting for the server counts for the rate. Standard library only, Python 3.8+.
+The programs of this folder that download use this module. urllib only limits the time between two bytes, so
+a server that sends a byte every ten seconds never exceeds that limit. The limits here include status line,
+headers, redirects and the sizes of chunks. For the rate, only the time spent waiting for the server counts.
+The module needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 class LimitError(OSError):
-    """A server is too slow, or its answer too long; the text has the address and the limit."""
+    """Report that a server is too slow, or its answer too long. The text has the address and the limit."""
 
 
 @dataclass
@@ -74,7 +75,7 @@ class _Pace:
         self.total += count
         if self.total > limits.most_bytes + _BEYOND_BYTES:
             raise LimitError(f"{self.url} sends more than {limits.most_bytes:,} bytes")
-        # The first bytes may need long: a server may have to fetch the file itself.
+        # The first bytes may take long, because a server may need to fetch the file itself.
         if self.total > count:
             self.window_bytes += count
             self.window_waited += waited_s

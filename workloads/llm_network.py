@@ -49,7 +49,7 @@ def _multiply(left: Any, right: Any, left_factor: Any, right_factor: Any, fast: 
 
 
 def _by_columns(matrix: Any) -> Any:
-    """Return the same matrix, laid out column by column as the right side of a product has to be."""
+    """Return the same matrix in column order, which the right side of a product must have."""
     return matrix.t().contiguous().t()
 
 
@@ -79,7 +79,7 @@ class _Fp8Product(torch.autograd.Function):
 
 
 class Linear(nn.Module):
-    """Multiply with a weight. With LoRA, the weight is frozen, and two thin weights beside it are trained."""
+    """Multiply with a weight. With LoRA, the weight is frozen, and two more, thin weights are trained."""
 
     def __init__(self, inputs: int, outputs: int, deviation: float, fp8: bool, lora: bool) -> None:
         super().__init__()

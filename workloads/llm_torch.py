@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Train a Llama-shaped network on random tokens: speed, and whether every bit of the loss comes again.
+"""Train a Llama-shaped network on random tokens. Measure its speed, and whether losses repeat bit by bit.
 
-One process per GPU. Weights and tokens come from the seed; nothing is downloaded. The first steps are
-trained twice from the same weights by kernels that give the same bits again, and each loss of the second
-time is compared with the first time's. Then speed is measured, with the fastest kernels. Exit status:
-0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 124 time limit, 128+N stopped by
-signal N.
+The benchmark llm and the optional test llm of a night start this program. There is one process per GPU.
+Weights and tokens come from the seed, so nothing is downloaded. The first steps are trained twice from the
+same weights, with kernels that give the same bits each time, and the losses of both times are compared. Then
+the speed is measured with the fastest kernels. The log has MLPerf's events, which common.Log writes.
+
+Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 124 time limit, 128+N
+stopped by signal N.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import common
 import llm_shapes
 from common import HIGHER, LOWER, Log, Rank, Refusal
 
-# Read by cuBLAS when it starts: without it, its results may differ from run to run.
+# cuBLAS reads this when it starts. Without it, its results may differ from run to run.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 if common.IS_RANK:
     import llm_network
@@ -42,9 +44,9 @@ if common.IS_RANK:
 
 PARALLEL = ("ddp", "fsdp", "replicas")
 WARM_UP_STEPS = 5
-"""Steps between those that are trained twice and those that are measured: other kernels are compiled."""
+"""Number of steps between those trained twice and those measured, in which other kernels are compiled."""
 KEPT_SHARE = 1 / 16
-"""FSDP keeps weights gathered between forward and backward where they take no more of a GPU's memory."""
+"""FSDP does not release gathered weights between forward and backward up to this share of a GPU's memory."""
 QUEUED_STEPS = 2
 """Steps that the host may be ahead of the GPU."""
 TIMEOUT_S = 600.0
@@ -104,7 +106,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def complete(options: argparse.Namespace) -> None:
-    """Fill in the sizes that were not given: a CPU has to end in seconds."""
+    """Set the sizes that the command line leaves out. On a CPU they are small, so that it ends in seconds."""
     options.size = options.size or ("tiny" if options.gpus == 0 else "1b")
     options.sequence = options.sequence or (64 if options.size == "tiny" else 4096)
     options.batch = options.batch or (8 if options.size == "1b" else 4)
@@ -182,13 +184,13 @@ class Trainer:
         self.losses = torch.zeros(total, device=device)
 
     def demand_same_bits(self, demand: bool) -> None:
-        """Allow only kernels that give the same bits again, or all; earlier compiled code is dropped."""
+        """Allow only kernels that give the same bits each time, or all kernels. Compiled code is dropped."""
         if self.device.type != "cuda":
             return
         torch.use_deterministic_algorithms(demand)
-        # Memory that is not written yet would be filled: it is only for finding mistakes.
+        # Otherwise new memory would be filled, which only helps to find mistakes.
         torch.utils.deterministic.fill_uninitialized_memory = False
-        # Since PyTorch 2.10: no choice of kernels by time where it could change a result.
+        # Since PyTorch 2.10, this prevents the choice of kernels by their time if it could change a result.
         if hasattr(inductor, "deterministic"):
             inductor.deterministic = demand
         flash = [SDPBackend.FLASH_ATTENTION]
@@ -260,7 +262,7 @@ class Trainer:
         return False
 
     def build(self) -> Any:
-        """Return the network, ready for training: compiled, and sharded or replicated."""
+        """Return the compiled network, sharded or replicated, ready for training."""
         options = self.options
         sharded = self.exchanges and options.parallel == "fsdp"
         mesh = init_device_mesh(self.device.type, (self.rank.count,)) if sharded else None
@@ -268,7 +270,8 @@ class Trainer:
 
         def finish(block: nn.Module) -> nn.Module:
             if self.compile:
-                # One by one: all have the same code, and gradients are exchanged while others are computed.
+                # Layers are compiled one by one. They share their code, and gradients are exchanged during
+                # the computation.
                 block.compile(fullgraph=True, dynamic=False)
             layer = llm_network.Layer(block, options.recompute == "on")
             return fully_shard(layer, mesh=mesh, reshard_after_forward=reshard) if sharded else layer
@@ -299,7 +302,7 @@ class Trainer:
         return model
 
     def too_large_to_keep(self) -> bool:
-        """Return whether FSDP has to let go of gathered weights after the forward pass of each layer."""
+        """Return whether FSDP must release gathered weights after the forward pass of each layer."""
         memory = torch.cuda.get_device_properties(self.device).total_memory
         return 2 * self.shape.parameters > KEPT_SHARE * memory
 
@@ -317,7 +320,7 @@ class Trainer:
         self.losses[index] = loss.detach()
 
     def repeat_first_steps(self, log: Log) -> int:
-        """Train the first steps twice from the same weights; return in how many the loss differs."""
+        """Train the first steps twice from the same weights. Return how many losses differ."""
         steps = self.options.repeat
         with torch.no_grad(), self.kernels:
             kept = [one.to("cpu", copy=True) for one in self.local()]
@@ -353,7 +356,7 @@ class Trainer:
             log.progress(phase, index + 1, self.options.repeat)
 
     def measure(self, log: Log) -> tuple[float, list[float]]:
-        """Train the steps that are measured; return the seconds of all, and those of each."""
+        """Train the measured steps. Return their time in seconds, and the time of each."""
         self.demand_same_bits(False)
         with self.kernels:
             for index in range(WARM_UP_STEPS):
@@ -406,7 +409,7 @@ def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
 
 
 def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: int) -> None:
-    """Log the measurements of this rank; rank 0 also logs those of all together."""
+    """Log the measurements of this rank. Rank 0 also logs those of all ranks together."""
     options, rank, shape = trainer.options, trainer.rank, trainer.shape
     losses = [float(one) for one in trainer.losses.tolist()]
     if not all(math.isfinite(one) for one in losses):
@@ -449,7 +452,7 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
 
 
 def log_times(times: list[float], losses: list[float], log: Log) -> None:
-    """Log how long steps took, how evenly, and where the loss began and ended."""
+    """Log the times of steps, their spread, and the first and last loss."""
     ordered = sorted(times)
     log.event("step_times", seconds=[round(one, 6) for one in times[:KEPT_STEPS]])
     log.measurement("step_time", statistics.median(times), "s", LOWER)
@@ -500,7 +503,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Do a rank's work; if memory is too small, name the options that make it fit."""
+    """Do a rank's work. If its memory is too small, name the options that need less."""
     try:
         work_on(options, rank, log)
     except torch.cuda.OutOfMemoryError as error:

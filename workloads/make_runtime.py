@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
-"""Make, or find, the Python environment that a workload runs in. Standard library only, Python 3.8+.
+"""Make, or find, the Python environment that a workload runs in.
 
-A runtime is a folder beside this program:
+    make_runtime.py --runtime FOLDER --folder ENVIRONMENT [--python INTERPRETER] [--found]
 
-    requirements.txt          pinned and complete, with hashes: nothing else is fetched
-    requirements-cuda.txt     optional, if those need more than that: CUDA's libraries, for torch
-    requirements-no-deps.txt  optional, installed last, without their dependencies
-    runtime.json              oldest and newest Python, modules that must import; minimum_bytes of free disk,
-                              and cuda_bytes more if CUDA's libraries are needed;
-                              libraries of the system, each with its package of Debian and Ubuntu
+bench.yml starts this program on a node (rackproof_bench_runtime), and so does `make runtimes`. It needs only
+the standard library of Python 3.8 or newer. A runtime is a folder next to this program:
 
-An interpreter that the operator names is used as it is, once it has shown that it can import the modules.
-Otherwise a virtual environment is made; a marker with the checksum of the files of requirements makes a
-second call a matter of milliseconds, and a half-made environment is made again.
+    requirements.txt          all packages, pinned with hashes (nothing else is fetched)
+    requirements-cuda.txt     optional: CUDA's libraries, if the packages need them (torch)
+    requirements-no-deps.txt  optional: packages that are installed last, without their dependencies
+    runtime.json              the oldest and newest Python; the modules that must import; minimum_bytes of
+                              free disk, and cuda_bytes in addition with CUDA's libraries; libraries of the
+                              system, each with its package of Debian and Ubuntu
 
-Prints one line of JSON at the end: {"changed": bool, "python": PATH}. Ends with one line on standard error
-and a status that is not 0 where there is no such environment. While pip works, lines `:::RACKPROOF {JSON}`
-state the size of the environment so far, and that at which it is whole; pip shows nothing without a terminal.
+An interpreter that the operator names is used as it is, if it finds the modules. They are not imported,
+because importing PyTorch takes seconds. Otherwise a virtual environment is made. It has a marker with the
+checksum of the requirements, so a second call takes milliseconds, and an incomplete environment is made
+again. With --found, nothing is made.
+
+The last line of output is JSON: {"changed": bool, "python": PATH}. While pip works, lines
+`:::RACKPROOF {JSON}` state the present and the final size of the environment, because pip shows no progress
+without a terminal. If there is no environment, the exit status is not 0, and standard error has a line that
+says why.
 """
 
 import argparse
@@ -40,7 +45,7 @@ LOCK_WAIT_S = 300.0
 LOCK_POLL_S = 2.0
 """Seconds between two reports of the environment's size."""
 NOT_MADE = 3
-"""Exit status with --found where the environment has to be made."""
+"""Exit status of --found if the environment is missing or outdated."""
 NO_NETWORK = (
     "connection", "name resolution", "timed out", "timeout", "unreachable", "proxy", "sslerror",
 )  # fmt: skip
@@ -75,7 +80,7 @@ def parse_version(text):
 
 
 def find_interpreter(oldest, newest):
-    """Return the newest interpreter within the bounds. The one that runs this program has precedence.
+    """Return the newest interpreter within the bounds. The interpreter of this program has precedence.
 
     Every name is searched on PATH. An interpreter without `venv` and `ensurepip` is skipped.
     """
@@ -366,7 +371,7 @@ def made_before(folder, checksum):
 
 
 def main():
-    """Find or make the environment and print where its interpreter is."""
+    """Find or make the environment, and print the path of its interpreter."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runtime", required=True, help="folder with requirements.txt and runtime.json")
     parser.add_argument("--folder", required=True, help="where the environment is or will be")

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Train LeNet or an MLP on MNIST with MXNet 1.9.1, as its example train_mnist.py does.
 
-Networks, flags and log lines are the same (MXNet's own, on stderr and stdout), so that the table of the
-multi-GPU experiment can be made again with the same system. On GPUs, the training is a child process, so that
-this one can print what else uses them before and after it (state_gpus.py). Exit status: 0 done, 1 error, 2
-usage, 3 not finite, 4 GPU requested but absent, 5 data missing or damaged.
+The benchmarks mnist-lenet-mxnet and mnist-mlp-mxnet start this program. Networks, flags and log lines are
+those of the example, and MXNet writes the lines to stderr and stdout. On GPUs, the training is a child
+process, so that this process can print the other uses of the GPUs before and after it (state_gpus.py).
+
+Exit status: 0 done, 1 error, 2 usage, 3 not finite, 4 GPU requested but absent, 5 data missing or damaged.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PARENT = "RACKPROOF_MXNET_PARENT"
 
 
 class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
-    """Training cannot continue. The text has the reason and the remedy; ``status`` is the exit status."""
+    """Report that training cannot continue, with an exit status. The text has the reason and the remedy."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -43,7 +44,7 @@ class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -145,7 +146,7 @@ def devices(mx: Any, gpus: str) -> list[Any]:
 
 
 def fit(options: argparse.Namespace) -> None:
-    """Train; MXNet logs."""
+    """Train the network. MXNet writes the log."""
     import mxnet as mx
     import numpy as np
 
@@ -207,7 +208,7 @@ def fit(options: argparse.Namespace) -> None:
 
 
 def watched_gpus(gpus: str) -> list[str]:
-    """Return the UUIDs of the GPUs in ``--gpus``. There are none in the training's own process."""
+    """Return the UUIDs of the GPUs in ``--gpus``, which the training's own process does not have."""
     if PARENT in os.environ:
         return []
     wanted = indices_of(gpus)

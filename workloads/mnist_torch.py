@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Train LeNet or an MLP on MNIST with PyTorch: on the CPU, on one GPU, or with DDP on several.
+"""Train LeNet or an MLP on MNIST with PyTorch, on the CPU, on one GPU, or with DDP on several GPUs.
 
-The networks are those of MXNet's train_mnist.py. Every epoch is validated on all 10,000 test images.
+The benchmarks mnist-lenet and mnist-mlp start this program. The networks are those of MXNet's train_mnist.py.
+Every epoch is validated on all 10,000 test images. The log has MLPerf's events, which common.Log writes.
+
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data missing or
 damaged, 6 target not reached (with --until target), 124 time limit, 128+N stopped by signal N.
 """
@@ -39,10 +41,10 @@ BASE_BATCH = 128
 BASE_LR = {"lenet": 0.05, "mlp": 0.05}
 
 WARM_UP_STEPS = 12
-"""Steps before the clock starts; DDP needs 11 before its backward pass can be captured in a graph."""
+"""Number of steps before the measurement. DDP needs 11 before a graph can capture its backward pass."""
 
 VALIDATION_CHUNK = {"cpu": 500, "cuda": 2500}
-"""Images looked at together: on a CPU few enough to stay in its caches."""
+"""Number of images that are validated together. On a CPU they fit into its caches."""
 
 LOG_INTERVAL_S = 0.5
 """Reading the loss makes the host wait for the GPU, so it is read at most this often within an epoch."""
@@ -51,7 +53,7 @@ DDP_TIMEOUT_S = 300
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line (flags named as in MXNet's train_mnist.py where it has them)."""
+    """Return the parser of the command line. Flags that MXNet's train_mnist.py also has are named alike."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -107,12 +109,12 @@ def _epochs(text: str) -> tuple[int, ...]:
 
 
 def default_lr(network: str, batch_size: int) -> float:
-    """Return the learning rate used where none is given."""
+    """Return the default learning rate."""
     return BASE_LR[network] * math.sqrt(batch_size / BASE_BATCH)
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Check the options that need no PyTorch; return the number of ranks."""
+    """Check the options without PyTorch. Return the number of ranks."""
     read_manifest(options.data)
     ranks = max(1, len(common.choose_gpus(options.gpus)))
     common.check_nodes(options)
@@ -141,7 +143,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_idx(folder: Path, name: str, manifest: dict[str, Any]) -> tuple[tuple[int, ...], bytearray]:
-    """Read an IDX file of bytes; return its shape and contents, checked against the manifest."""
+    """Read an IDX file of bytes, and check it against the manifest. Return its shape and contents."""
     try:
         data = bytearray((folder / name).read_bytes())
         right = hashlib.sha256(data).hexdigest() == manifest["files"][name]
@@ -178,10 +180,10 @@ def load(folder: Path, part: str, device: torch.device, manifest: dict[str, Any]
 
 
 def build(network: str) -> nn.Sequential:
-    """Return the network: the layers of MXNet's train_mnist.py, Xavier weights.
+    """Return the network with the layers of MXNet's train_mnist.py, and Xavier weights.
 
-    LeNet pools before tanh instead of after: tanh rises, so the result is the same and three quarters of
-    the tanh are saved.
+    LeNet pools before tanh instead of after it. Since tanh rises, the result is the same, and three quarters
+    of the tanh are saved.
     """
     if network == "lenet":
         layers = [nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Tanh()]
@@ -202,14 +204,14 @@ def build(network: str) -> nn.Sequential:
 
 
 class Trainer:
-    """Everything that one rank needs to train; data, order, loss and learning rate stay on its device."""
+    """Hold everything that a rank needs to train. Data, order, loss and learning rate stay on its device."""
 
     def __init__(self, options: argparse.Namespace, rank: Rank, device: torch.device) -> None:
         """Load the data, build the network and bring the step to full speed."""
         self.options, self.rank, self.device = options, rank, device
         if device.type == "cuda":
-            # One stream for all: DDP can be captured only on the stream that it was built on, and the
-            # default stream cannot be captured.
+            # All work uses one stream, because DDP can be captured only on the stream that it was built on,
+            # and the default stream cannot be captured.
             self.stream = torch.cuda.Stream()
             torch.cuda.set_stream(self.stream)
         manifest = read_manifest(options.data)
@@ -219,7 +221,7 @@ class Trainer:
         # If a batch does not divide evenly, some ranks train one image more: 64 on 3 are 21, 21 and 22.
         begin, end = (options.batch_size * at // rank.count for at in (rank.index, rank.index + 1))
         self.part, self.batch = slice(begin, end), end - begin
-        # Gradients and losses are averaged over ranks: a rank counts as much as it has images.
+        # Gradients and losses are averaged over ranks, weighted by the number of images of each rank.
         self.share = self.batch * rank.count / options.batch_size
         self.steps = self.samples // options.batch_size
         if self.steps == 0:
@@ -229,7 +231,7 @@ class Trainer:
             )
         torch.manual_seed(options.seed)
         self.random = torch.Generator().manual_seed(options.seed)
-        # Measured: channels last doubles the speed on a CPU and costs 15 % on a GPU.
+        # In measurements, channels last doubled the speed on a CPU, and cost 15 % on a GPU.
         layout = torch.channels_last if device.type == "cpu" else torch.contiguous_format
         self.model = build(options.network).to(device, memory_format=layout)
         self.lr = torch.zeros((), device=device)
@@ -246,7 +248,7 @@ class Trainer:
         self.step = self.prepare_step()
 
     def draw_order(self) -> Any:
-        """Draw the next epoch's random order; each rank takes its part (steps, batch) of every batch."""
+        """Draw the next epoch's random order. Each rank gets its part (steps, batch) of every batch."""
         used = torch.randperm(self.samples, generator=self.random)[: self.steps * self.options.batch_size]
         mine = used.view(self.steps, self.options.batch_size)[:, self.part].contiguous()
         return mine.pin_memory() if self.device.type == "cuda" else mine
@@ -291,7 +293,7 @@ class Trainer:
         return run
 
     def warm_up(self, step: Callable[[], None]) -> Callable[[], Any]:
-        """Train a few batches (undone by the caller); on a GPU capture the step in a CUDA graph."""
+        """Train a few batches, which the caller undoes. On a GPU, capture the step in a CUDA graph."""
 
         def several(count: int) -> None:
             for _ in range(count):
@@ -308,7 +310,7 @@ class Trainer:
         self.graph = torch.cuda.CUDAGraph()
         failed = ""
         try:
-            # thread_local: NCCL's watchdog thread queries events meanwhile, which must not end the capture.
+            # With thread_local, queries of events by NCCL's watchdog thread do not end the capture.
             with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
                 step()
         except RuntimeError as error:
@@ -320,7 +322,7 @@ class Trainer:
         return step
 
     def close(self) -> None:
-        """Release the captured step: NCCL cannot shut down while a graph holds its work."""
+        """Release the captured step, because NCCL cannot shut down while a graph has its work."""
         if self.graph is not None:
             torch.cuda.synchronize()
             self.graph.reset()
@@ -383,7 +385,7 @@ class Trainer:
 
 
 def set_precision(precision: str) -> None:
-    """Allow TF32 for float32 products only if requested; otherwise float32 means float32."""
+    """Allow TF32 for float32 products only if requested."""
     tf32 = precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
@@ -402,7 +404,7 @@ def require_finite(loss: float, epoch: int, options: argparse.Namespace) -> None
 
 
 def train(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Train as one rank; rank 0 logs."""
+    """Train as one rank. Rank 0 logs."""
     on_gpu = options.gpus != 0
     if options.lr is None:
         options.lr = default_lr(options.network, options.batch_size)
@@ -455,7 +457,7 @@ def log_settings(trainer: Trainer, log: Log) -> None:
 
 
 def run_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
-    """Train and validate until the end that was requested; log results (``log`` is None on other ranks)."""
+    """Train and validate until the requested end, and log results. ``log`` is None on ranks other than 0."""
     options, rank = trainer.options, trainer.rank
     started = time.time()
     times: list[tuple[float, float]] = []
@@ -542,8 +544,8 @@ def log_results(
 ) -> None:
     """Log the measurements.
 
-    Steady numbers leave out the first epoch where there is another one; ``samples_per_second`` counts
-    training alone, ``seconds_per_epoch`` training and validation.
+    Steady numbers leave out the first epoch if there is another one. ``samples_per_second`` counts only
+    training, and ``seconds_per_epoch`` training and validation.
     """
     steady = times[1:] or times
     samples = trainer.steps * trainer.options.batch_size

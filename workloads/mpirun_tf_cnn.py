@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
-"""Start tf_cnn_benchmarks by mpirun on the nodes of a run; each line of its log has its rank.
+"""Start tf_cnn_benchmarks by mpirun on the nodes of a run. Each line of the log has its rank.
 
     rendezvous.py --folder RUN_FOLDER --node-rank 0 --only-first -- mpirun_tf_cnn.py --model resnet50 ...
 
-Standard library only. --variable-update selects how the nodes share their work:
+The benchmarks tf-cnn and tf-cnn-cpu start this program on the first node of a run. It needs only Python's
+standard library. --variable-update selects how the nodes share their work:
 
     horovod                                   a rank for each GPU, gradients over MPI or NCCL
     parameter_server, distributed_replicated  a worker and a parameter server on each node, over gRPC
     distributed_all_reduce                    a worker on each node, a controller on the first, over gRPC
     replicated, independent                   one process on one node
 
-Parameter servers, and workers that a controller drives, never end by themselves: a second mpirun holds
-them, and is ended with the workers (its lines begin with `server`). Host file and rank file are written
+Parameter servers, and workers that a controller drives, never end by themselves. A second mpirun therefore
+runs them, and is ended with the workers. Its lines begin with `server`. Host file and rank file are written
 to the present folder. With GPUs, their states on all nodes are printed before and after (state_gpus.py).
-Nodes, their addresses and the interface come from rendezvous.py (RACKPROOF_NODES,
-RACKPROOF_ADDRESSES, RACKPROOF_NETWORK, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes by ssh, which
-has to work without a password (role openmpi). Exit status: mpirun's; 2 wrong arguments, 9 mpirun, ssh or
-the program is missing, 1 a server ended before the workers.
+
+Nodes, their addresses and the interface come from rendezvous.py (RACKPROOF_NODES, RACKPROOF_ADDRESSES,
+RACKPROOF_NETWORK, GLOO_SOCKET_IFNAME). mpirun reaches the other nodes by ssh, which must work without a
+password (role openmpi).
+
+The exit status is mpirun's, or 1 if a server ended before the workers, 2 for wrong arguments, and 9 if
+mpirun, ssh or the program is missing.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_CANNOT_LAUNCH = 9
 PROGRAM = "scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
-"""Its path in the sources of tensorflow/benchmarks."""
+"""The path of the program in the sources of tensorflow/benchmarks."""
 ONE_NODE = ("replicated", "independent")
 SERVED = {"parameter_server": "ps", "distributed_replicated": "ps", "distributed_all_reduce": "worker"}
 """The job whose processes run until they are ended, by variable update, if there are several nodes."""
@@ -54,10 +58,10 @@ FORWARDED = (
 CORES = "lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l"
 """Rank files number cores, as Open MPI does, and not hardware threads."""
 WITH_RANK = ("sh", "-c", 'exec "$@" --task_index="$OMPI_COMM_WORLD_RANK"', "rank")
-"""Each process of TensorFlow's own distributed modes has to be given its number."""
+"""A script that passes its number to each process of TensorFlow's own distributed modes."""
 GRACE_S = 10.0
 STATES_S = 120.0
-"""Limit for the states of a node's GPUs, which take up to 30 s beside ssh and the driver's start."""
+"""Time limit for the states of a node's GPUs, which take up to 30 s, plus ssh and the driver's start."""
 REMOTE = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
 
 
@@ -416,7 +420,7 @@ def start(
 
 
 def run_served(words: list[str], servers: list[str]) -> int:
-    """Run workers beside their servers, and return mpirun's status."""
+    """Run workers and their servers, and return mpirun's status."""
     lock = threading.Lock()
     # The servers' lines begin like those of the workers, so they are marked.
     serving, server_lines = start(servers, b"server ", lock)

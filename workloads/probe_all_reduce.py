@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Measure all-reduce over a sweep of sizes, and check every value of every size.
 
-There is one process per GPU with NCCL, or several processes with gloo on the CPU, on one node or
-several. The bus bandwidth is that of nccl-tests, size / time x 2 (n - 1) / n. It is reported for each
-size, because an average over sizes has no meaning.
+The benchmark all-reduce and nights (validate.yml) start this program. There is one process per GPU with
+NCCL, or several processes with gloo on the CPU, on one node or several. The bus bandwidth is that of
+nccl-tests, size / time x 2 (n - 1) / n. It is reported for each size, because an average over sizes has no
+meaning.
 """
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ def samples_s(
 
 
 def most_sums(ranks: int) -> int:
-    """Return how often numbers as :func:`refill` makes them can be summed over so many ranks."""
+    """Return how often numbers of :func:`refill` can be summed over this number of ranks."""
     return int(DECADES / math.log10(ranks))
 
 
@@ -319,7 +320,7 @@ def count_wrong_of_all(buffer: torch.Tensor, options: argparse.Namespace, rank: 
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Measure as one rank; rank 0 logs."""
+    """Measure as one rank. Rank 0 logs."""
     found = common.chosen_by_device(options.device, options.gpus)
     device = device_of(found, rank)
     is_joined = options.mnnvl and options.nodes > 1 and bool(found)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Measure the collectives of training by size, check every value on every rank, and find a slow GPU.
 
-There is one process per GPU of one node with NCCL, or several with gloo on the CPU. Algorithm and bus
-bandwidth are those of nccl-tests, from the slowest rank. The algorithm bandwidth is size / time, and the
-bus bandwidth is that times the collective's factor. The size is that of a rank's largest buffer. A slow
-GPU is found in steps of a product and an all-reduce, in which each GPU's product is timed alone.
+The benchmarks collectives and straggler start this program. There is one process per GPU of one node with
+NCCL, or several with gloo on the CPU. Algorithm and bus bandwidth are those of nccl-tests, from the slowest
+rank. The algorithm bandwidth is size / time, and the bus bandwidth is that times the collective's factor.
+The size is that of a rank's largest buffer. A slow GPU is found in steps of a product and an all-reduce, in
+which each GPU's product is timed alone.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ NCCL_TESTS_LIMIT_S = 120.0
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
 Source = tuple[int, int]
-"""A rank, and one of the parts that it sends."""
+"""Name a rank and a part that it sends."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def plan(options: argparse.Namespace) -> int:
             "use more GPUs, or --device cpu --ranks 2",
         )
     if options.multicast == "off":
-        # The ranks inherit it; NCCL reads it when it starts.
+        # The ranks inherit it, and NCCL reads it when it starts.
         os.environ["NCCL_NVLS_ENABLE"] = "0"
     return ranks
 
@@ -355,7 +356,7 @@ class Sweep:
     def log_speed(
         self, name: str, size: int, moved: int, taken: common.Spread, slow_s: float, best_s: float
     ) -> None:
-        """Log the rates of one collective of one size from its times; ``moved`` is its size in bytes."""
+        """Log the rates of a collective of one size from its times. ``moved`` is its size in bytes."""
         labels = {"size_bytes": str(size), **self.labels}
         work = moved / 1e9 * COLLECTIVES[name].factor(self.rank.count)
         speed = taken.speeds(work)

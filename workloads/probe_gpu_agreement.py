@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compare the bits of the same products on all GPUs of a node, and on each GPU over time.
 
-There is one process per GPU, and they do not exchange data through a GPU. GPUs of one model with the
-same software compute the same bits. Of three or more GPUs, the one that differs from the majority is at
-fault. If two GPUs differ, it is unknown which one is right. A GPU whose own repeats differ is at fault.
+The benchmark gpu-agreement starts this program. There is one process per GPU, and they do not exchange data
+through a GPU. GPUs of one model with the same software compute the same bits. Of three or more GPUs, the
+one that differs from the majority is at fault. If two GPUs differ, it is unknown which one is right. A GPU
+whose own repeats differ is at fault.
 """
 
 from __future__ import annotations

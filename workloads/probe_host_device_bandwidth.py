@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Measure copies between pinned host memory and each GPU, both ways, one GPU after another.
 
-The host buffer is in the memory nearest to the GPU. Random data goes from the GPU to the host and back,
-and is compared with the original.
+The benchmark host-device-bandwidth and nights (validate.yml) start this program. The host buffer is in the
+memory nearest to the GPU. Random data goes from the GPU to the host and back, and is compared with the
+original.
 """
 
 from __future__ import annotations

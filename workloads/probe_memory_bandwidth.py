@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Measure memory bandwidth with copy (b = a) and triad (c = a + s b), from bytes read and written.
 
-There is one process per GPU, all at once, or the CPU with all its threads. The arrays are far larger
-than any cache and contain random data. Every written value is checked.
+The benchmark memory-bandwidth and nights (validate.yml) start this program. There is one process per GPU,
+all at once, or the CPU with all its threads. The arrays are far larger than any cache and contain random
+data. Every written value is checked.
 """
 
 from __future__ import annotations

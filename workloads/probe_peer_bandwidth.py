@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measure copies between the GPUs of a node, one way, both ways, and with all pairs at once.
 
-The data is random, and compared after every copy. A single GPU has no pairs; the probe reports this and
-measures nothing.
+The benchmark peer-bandwidth and nights (validate.yml) start this program. The data is random, and compared
+after every copy. A single GPU has no pairs, so the probe reports this and measures nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def slowest_pair(rates: dict[str, float]) -> tuple[str, float]:
 
 
 class Copy:
-    """One copy from a GPU to another one, on streams of its own, so that others run beside it."""
+    """Copy from a GPU to another one on separate streams, so that other copies run at the same time."""
 
     def __init__(self, pair: Pair, sent: torch.Tensor) -> None:
         self.pair, self.sent = pair, sent

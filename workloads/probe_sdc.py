@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Find silent data corruption on eight data paths of every SM of every GPU, in memory, and in copies.
 
-There is one process per GPU. A path is a kernel whose blocks all compute the same words, and each SM
-with different words is reported. FMAs, atomics, and integer products on tensor cores are compared with
-the CPU's results. Products of all bits and special functions are compared with the golden table, or else
-with the node's other GPUs of the model. Launches of all paths are repeated in turn for the given time,
-and compared on the device. The log states the share of launches at which a fault would have been found.
-Meanwhile, most of the memory holds a pattern, and afterwards other patterns.
+The benchmark sdc and nights (validate.yml) start this program. There is one process per GPU. A path is a
+kernel whose blocks all compute the same words, and each SM with different words is reported. FMAs, atomics,
+and integer products on tensor cores are compared with the CPU's results. Products of all bits and special
+functions are compared with the golden table, or else with the node's other GPUs of the model. Launches of
+all paths are repeated in turn for the given time, and compared on the device. The log states the share of
+launches at which a fault would have been found. Meanwhile, most of the memory holds a pattern, and
+afterwards other patterns.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LEAST_LAUNCHES = 5000
 """Smallest number of launches of a path, however slow the GPU is. With it, a fault in one of 1,000
 launches is missed once in 150 runs."""
 LEAST_MEMORY = 0.8
-"""The share of the memory that has to hold patterns."""
+"""Smallest share of the memory that must have patterns."""
 SLICE = 500
 """Launches of a path before the next path's turn."""
 MEMORY_SHARE = 0.95
@@ -44,7 +45,7 @@ PATTERNS = 8
 inverted)."""
 COPIED_BYTES = 256 << 20
 MOST_SMS, MOST_RECORDS, RECORD = 1024, 256, 8
-"""As ``Report`` in sdc_kernels.cu."""
+"""The limits of ``Report`` in sdc_kernels.cu, and the words of its records."""
 SLOTS_BYTES = sdc_paths.SLOTS * 20
 SHOWN_RECORDS = 8
 TIMEOUT_S = 120.0
@@ -65,7 +66,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 class Report:
-    """The counts of kernels on a GPU: ``Report`` of sdc_kernels.cu."""
+    """Hold the counts of kernels on a GPU, as ``Report`` of sdc_kernels.cu does."""
 
     def __init__(self, device: torch.device) -> None:
         size = 4 * MOST_SMS + 1 + MOST_RECORDS * RECORD
@@ -77,7 +78,7 @@ class Report:
         return {sm: count & sdc_paths.MASK for sm, count in enumerate(counts) if count}
 
     def counts(self, sms: int, queued: int) -> Counts:
-        """Return the counts after so many blocks were queued."""
+        """Return the counts after this number of blocks was queued."""
         return Counts(sms, self.by_sm(0), self.by_sm(2), self.by_sm(3), queued)
 
     def records(self) -> list[dict[str, int | str]]:
@@ -293,9 +294,9 @@ class Answers:
 
 
 def hold(of: GpuPaths | CpuPaths, seconds: float, least: int, progress: Callable[[float], None]) -> None:
-    """Repeat all paths in turn for the time, and until each has had so many launches.
+    """Repeat all paths in turn for the time, and until each has had the number of launches.
 
-    An SM that got no blocks in twice as many gets none later either.
+    An SM that got no blocks in twice as many launches gets none later either.
     """
     began = time.monotonic()
     launches = 0

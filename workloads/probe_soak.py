@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Run a load like a training, and watch each GPU every second.
 
-There is one process per GPU. A step has bf16 products, attention and memory traffic while the host sends
-data. With several GPUs, it ends with an all-reduce, which does not count as computing time, so that a
-slow GPU can be identified. Steps are queued ahead, so that a slow host does not affect the numbers. Each
-second, the reasons for low clocks, the temperature and the power are read, and the last product is
-compared with the first.
+The benchmark soak and nights (validate.yml) start this program. There is one process per GPU. A step has
+bf16 products, attention and memory traffic while the host sends data. With several GPUs, it ends with an
+all-reduce, which does not count as computing time, so that a slow GPU can be identified. Steps are queued
+ahead, so that a slow host does not affect the numbers. Each second, the reasons for low clocks, the
+temperature and the power are read, and the last product is compared with the first.
 
 With ``--notes``, the seconds are stored on disk (soak_resume.py), and a load that was killed, or whose
 node restarted, is continued. It warms up again. These seconds do not count as time, but faults in them
@@ -156,7 +156,7 @@ class Load:
         torch.add(self.a, self.b, alpha=3.0, out=self.c)
 
     def reduce(self) -> None:
-        """Queue the all-reduce of a step, where there are several GPUs."""
+        """Queue the all-reduce of a step if there are several GPUs."""
         if self.reduced is not None:
             torch.distributed.all_reduce(self.reduced, op=torch.distributed.ReduceOp.AVG)
 
@@ -303,7 +303,7 @@ def look_for_earlier(keeper: Keeper, session: Session, options: argparse.Namespa
 
 
 def say_start(found: Found, kept: Kept, asked_s: float, log: Log) -> None:
-    """Log from where the load starts, with the data that the log of the interrupted load does not have."""
+    """Log the start of the load, with the data that the log of the interrupted load lacks."""
     if found.damage:
         why = f"{found.damage}. It is set aside (.damaged): look at this disk, and start the soak again"
         log.event("unproven", {"what": "the soak that was interrupted", "why": why})
@@ -325,7 +325,7 @@ def say_start(found: Found, kept: Kept, asked_s: float, log: Log) -> None:
 
 
 def settle_seconds(seconds: float) -> float:
-    """Return how long a load of so many seconds warms up."""
+    """Return the warm-up time of a load of this length."""
     return min(soak_series.SETTLE_S, SETTLE_SHARE * seconds)
 
 

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Start one program on several nodes at once: meet, measure the network between them, end all if one fails.
+"""Start one program on several nodes at once, and end all parts if one fails.
 
-    rendezvous.py --folder RUN_FOLDER --node-rank I [--port P] -- PROGRAM ...
+    rendezvous.py --folder RUN_FOLDER --node-rank I [--port P] [--only-first] -- PROGRAM ...
 
-Standard library only, started on each node of a run. Interface and addresses are those that the module
-rackproof_bench_setup wrote to point.json in the run's folder. The nodes meet at the first one, which measures
-the TCP bandwidth to and from each other node; then each starts the program with --nodes, --node-rank and
---rendezvous where there are several, and the interface through NCCL's and Gloo's variables. The measurements,
-and the interface's traffic meanwhile, go to rendezvous.json. Exit status: the program's; 8 the nodes did not
-meet or do not reach each other; 1 another node's program failed.
+bench.yml starts this program on each node of a point with `nodes`, `network` or `storage`, under Rackproof's
+supervisor. It needs only Python's standard library. The module rackproof_bench_setup has written interface
+and addresses to point.json in the run's folder.
+
+The nodes meet at the first one, which measures the TCP bandwidth to and from each other node. Then each node
+starts the program. NCCL's and Gloo's variables name the interface. If there are several nodes, the program
+gets --nodes, --node-rank and --rendezvous. With --only-first, only the first node starts it. The
+measurements, and the traffic of the interface during the program, are written to rendezvous.json.
+
+The exit status is the program's, or 1 if another node's program failed, and 8 if the nodes did not meet or do
+not reach each other.
 """
 
 from __future__ import annotations
@@ -31,37 +36,37 @@ EXIT_NOT_MET = 8
 PORT = 29417
 MEET_S = 180.0
 MEASURE_S = 0.5
-"""It holds for each direction of each pair."""
+"""Seconds of measurement for each direction of each pair."""
 STREAMS = 4
-"""One TCP stream fills no fast link (the first study of this kind found that out on 20 Gbit/s)."""
+"""Number of TCP streams of a measurement, because one stream does not fill a fast link."""
 CHUNK = 1 << 20
 GRACE_S = 10.0
 
 
-class NotMet(Exception):  # noqa: N818  (reads as what it is)
+class NotMet(Exception):  # noqa: N818  (the name states the fact)
     """Report that the nodes did not meet. The text has the missing nodes and the remedy."""
 
 
 class Line:
-    """Words in JSON over a connection, one a line."""
+    """Send and receive JSON objects over a connection, one on each line."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._rest = b""
-        # A node without power sends nothing. Without this, its loss would never be noticed.
+        # A node that loses power sends nothing, so only keepalive notices its loss.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def say(self, **words: object) -> None:
-        """Send words."""
+        """Send an object with these fields."""
         self.connection.sendall(json.dumps(words).encode() + b"\n")
 
     def hear(self, seconds: float | None) -> dict[str, object]:
         """Return the next message, or {} if the other side has gone.
 
         Raises:
-            socket.timeout: None came in time.
+            socket.timeout: No message came in time.
         """
         self.connection.settimeout(seconds)
         while b"\n" not in self._rest:
@@ -92,7 +97,7 @@ def carried(interface: str) -> dict[str, int | None]:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens there."""
+    """Return a socket that listens at an address and port."""
     server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind((address, port))
@@ -101,7 +106,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def pour(connection: socket.socket, until: float) -> None:
-    """Send until then."""
+    """Send until a time of the monotonic clock."""
     data = bytes(CHUNK)
     with contextlib.suppress(OSError):
         while time.monotonic() < until:
@@ -124,7 +129,7 @@ def drain(connection: socket.socket, counts: list[int], times: list[float]) -> N
 
 
 def in_threads(work: list[threading.Thread]) -> None:
-    """Run them all and wait."""
+    """Run all threads, and wait for their end."""
     for one in work:
         one.start()
     for one in work:
@@ -132,7 +137,7 @@ def in_threads(work: list[threading.Thread]) -> None:
 
 
 def receive(connections: list[socket.socket]) -> float:
-    """Return the bytes per second that came over all connections together."""
+    """Receive over all connections. Return their total rate in bytes per second."""
     counts: list[int] = []
     times: list[float] = []
     began = time.monotonic()
@@ -143,20 +148,20 @@ def receive(connections: list[socket.socket]) -> float:
 
 
 def send(connections: list[socket.socket], seconds: float) -> None:
-    """Send over connections for so long."""
+    """Send over connections for a number of seconds."""
     until = time.monotonic() + seconds
     in_threads([threading.Thread(target=pour, args=(one, until), daemon=True) for one in connections])
 
 
 def connections_to(address: str, port: int, own: str) -> list[socket.socket]:
-    """Return connections to a node that measures."""
+    """Return connections to a node that measures the bandwidth."""
     return [
         socket.create_connection((address, port), timeout=30, source_address=(own, 0)) for _ in range(STREAMS)
     ]
 
 
 def accepted(server: socket.socket) -> list[socket.socket]:
-    """Return the connections that a node makes to be measured."""
+    """Return the connections of a node whose bandwidth is measured."""
     server.settimeout(30)
     found = [server.accept()[0] for _ in range(STREAMS)]
     for one in found:
@@ -184,7 +189,7 @@ class First:
         """Wait for the other nodes.
 
         Raises:
-            NotMet: One did not come.
+            NotMet: A node did not connect in time.
         """
         wanted = {one["name"] for one in self.peers[1:]}
         deadline = time.monotonic() + MEET_S
@@ -229,7 +234,7 @@ class First:
         return found
 
     def go(self) -> str:
-        """Signal all nodes to start. Return the address at which their ranks meet."""
+        """Signal all nodes to start. Return the address of their ranks' rendezvous."""
         with listen(self.own, 0) as server:
             port = server.getsockname()[1]
         for line in self.lines.values():
@@ -238,7 +243,7 @@ class First:
 
 
 class Other:
-    """Every other node."""
+    """Act as a node other than the first."""
 
     def __init__(self, point: dict[str, object], port: int) -> None:
         self.first = next(iter(point["peers"]))  # type: ignore[call-overload]
@@ -248,10 +253,12 @@ class Other:
         self.line: Line
 
     def meet(self) -> str:
-        """Connect to the first node, be measured, and return where the ranks meet.
+        """Connect to the first node, and take part in the measurement.
+
+        Return the address of the ranks' rendezvous.
 
         Raises:
-            NotMet: The first node is not there.
+            NotMet: The first node did not answer in time.
         """
         deadline = time.monotonic() + MEET_S
         while True:
@@ -284,14 +291,14 @@ class Other:
 
 
 class Program:
-    """The program on this node, ended when it has to be."""
+    """Hold the program on this node, and end it if another node fails."""
 
     def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(argv, env=environment)
         self.why = ""
 
     def end(self, why: str) -> None:
-        """End the program because of an event on another node. The first reason is kept."""
+        """End the program because of an event on another node. The first reason counts."""
         if self.process.poll() is None and not self.why:
             self.why = why
             self.process.terminate()
@@ -362,7 +369,7 @@ def work(options: argparse.Namespace, point: dict[str, object], noted: dict[str,
 def meet_others(
     options: argparse.Namespace, point: dict[str, object], noted: dict[str, object]
 ) -> tuple[str, dict[str, Line]]:
-    """Return where the ranks meet, and the connections to the other nodes.
+    """Return the address of the ranks' rendezvous, and the connections to the other nodes.
 
     The first node also measures these.
     """
@@ -417,7 +424,7 @@ def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, 
 
 
 def main() -> int:
-    """Read the command line, meet, and write the measurements."""
+    """Meet the other nodes, run the program, and write the measurements. Return the exit status."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

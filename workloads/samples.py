@@ -1,8 +1,9 @@
 """Sample the GPUs and the network during a run.
 
-The samples have utilisation, power, temperature, clocks and traffic. Standard library only. The
-supervisor samples in a separate thread through NVML, if the driver has it. Without GPUs, nothing is
-sampled. A call that hangs in the driver only costs samples.
+common.py and probe_soak.py use this module. The samples have utilisation, power, temperature, clocks and
+traffic. The module needs only the standard library. The supervisor samples in a separate thread through NVML,
+if the driver has it. Without GPUs, nothing is sampled. If a call hangs in the driver, only samples are
+missing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 EVERY_S = 1.0
 BEFORE_SLOWER = 512
-"""After so many samples the time between two doubles, so that a week's log stays short."""
+"""After this many samples, the time between two doubles, so that a week's log stays short."""
 
 _SM_CLOCK, _TEMPERATURE_GPU = 1, 0
 _SLOWDOWN_THRESHOLD = 1
@@ -186,7 +187,7 @@ class Links:
 
 
 class Sampler:
-    """Samples in a thread until it is stopped; ``say`` takes each sample."""
+    """Sample in a thread until it is stopped. ``say`` gets each sample."""
 
     def __init__(
         self, nvml: Nvml, links: Links, say: Callable[[dict[str, Any]], None], every_s: float = EVERY_S

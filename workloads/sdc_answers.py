@@ -102,7 +102,7 @@ def digest_of(answers: Iterable[bytes]) -> str:
 
 
 def smallest_rate(launches: int) -> float:
-    """Return the smallest share of launches with a fault that so many find with 95 % probability."""
+    """Return the smallest share of faulty launches that this many launches find with 95 % probability."""
     return 1.0 if launches < 1 else 1 - (1 - CONFIDENCE) ** (1 / launches)
 
 

@@ -1,4 +1,7 @@
-"""Compile CUDA kernels without a compiler on the node, with PyTorch's NVRTC and the driver."""
+"""Compile CUDA kernels without a compiler on the node, with PyTorch's NVRTC and the driver.
+
+probe_sdc.py calls this module to compile sdc_kernels.cu, and to start its kernels on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def nvrtc_names(cuda: str) -> list[str]:
         cuda: The CUDA version of PyTorch, such as ``13.0``.
     """
     major = cuda.split(".")[0]
-    # libnvrtc-builtins, which it loads itself, and .alt are beside it.
+    # libnvrtc-builtins, which it loads itself, and .alt are next to it.
     patterns = [f"{folder}/{place}/libnvrtc*.so.{major}*" for folder in sys.path for place in _PLACES]
     found = [name for pattern in patterns for name in sorted(glob.glob(pattern))]
     own = [name for name in found if "builtins" not in name and ".alt." not in name]
@@ -41,7 +44,7 @@ def load_nvrtc(cuda: str) -> ctypes.CDLL:
     """Return NVRTC.
 
     Raises:
-        CudaError: It is at none of the places.
+        CudaError: NVRTC cannot be loaded from any of the places.
     """
     names = nvrtc_names(cuda)
     for name in names:
@@ -78,9 +81,9 @@ class Compiler:
         """Return machine code for a compute capability.
 
         Raises:
-            CudaError: NVRTC refuses; the text has the first lines of its log.
+            CudaError: NVRTC refuses the source. The text has the first lines of its log.
         """
-        # Of 9.0 the products of warp groups need the architecture's own name.
+        # On 9.0, the products of warp groups need the name sm_90a.
         name = "sm_{}{}".format(*capability) + ("a" if capability == (9, 0) else "")
         program = ctypes.c_void_p()
         text = self.source.encode()

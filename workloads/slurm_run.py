@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Run a benchmark as one Slurm job from a node of the cluster: pull, stage, configs, submit, follow.
+"""Run a benchmark as one Slurm job from a node of the cluster.
 
-    slurm_run.py run --id=RUN_ID --spec=JSON      everything, in order; finished steps are not repeated
-    slurm_run.py pull|configs|stage --spec=JSON   one step alone
-    slurm_run.py check --spec=JSON                print what a run would be refused for; nothing is changed
+    slurm_run.py run --id=RUN_ID --spec=JSON      pull, copy configs, stage, submit and follow
+    slurm_run.py pull|configs|stage --spec=JSON   do one of these steps (configs pulls the image first)
+    slurm_run.py check --spec=JSON                print the reasons to refuse a run, and change nothing
     slurm_run.py cancel --id=RUN_ID --spec=JSON   end the job
 
-With --plan=PLAN_ID, all runs of a plan have the image that the first of them found behind its tag.
+Finished steps are not repeated. With --plan=PLAN_ID, all runs of a plan use the image to which the tag
+pointed in the first run.
 
 bench.yml starts this program on one node, under Rackproof's supervisor. It needs only the standard library of
 Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own output as it
@@ -63,7 +64,7 @@ MANIFESTS = (
 )
 MANIFEST_BYTES, TOKEN_BYTES = 16 << 20, 1 << 20
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""The names of architectures: the kernel's as keys, the registries' as values."""
+"""Names of architectures. The keys are the kernel's, the values the registries'."""
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING")
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -243,7 +244,7 @@ class Stopped(Exception):  # noqa: N818
 
 
 class Leaving(Exception):  # noqa: N818
-    """The node shuts down; another launcher will follow the job."""
+    """Report that the node shuts down. Another launcher will follow the job."""
 
 
 def say(**what: Any) -> None:
@@ -314,7 +315,7 @@ def write(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the contents of one of our files, or nothing if it is missing or cut off."""
+    """Return the content of a file that this program wrote, or nothing if it is missing or cut off."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -433,7 +434,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
             raise ValueError(f"the content that the registry has under {digest} has another digest")
         platforms = [json.loads(text)]
     else:
-        # Beside images a list may have signatures and similar entries, whose platform is unknown.
+        # In addition to images, a list may have signatures and similar entries, whose platform is unknown.
         platforms = [entry.get("platform") or {} for entry in listed]
     named = {str(one.get("architecture", "")) for one in platforms if one.get("os", "linux") == "linux"}
     found = sorted(named - {"", "unknown"})
@@ -718,7 +719,7 @@ def config_complaints(
 
 
 class Work:
-    """Run one benchmark on one set of hosts: check, pull, stage, copy configs, submit, and follow."""
+    """Run one benchmark on one set of hosts. Check, pull, copy configs, stage, submit, and follow."""
 
     variable = "bench_shared"
     """The description of the data's storage, for messages."""
@@ -726,7 +727,7 @@ class Work:
     def __init__(self, spec: Mapping[str, Any], run_id: str = "", plan_id: str = "") -> None:
         self.spec, self.run_id, self.plan_id = spec, run_id, plan_id
         self.plain = {key: value for key, value in spec["environment"].items() if value != HIDDEN}
-        # They leave the environment, because of all programs started here only the job needs them.
+        # They are removed from the environment, because only the job needs them.
         named = os.environ.pop(SECRET_NAMES, "").split(",")
         self.secrets = {key: os.environ.pop(key) for key in named if key in os.environ}
         self.shared = Path(spec["shared"])
@@ -1073,7 +1074,7 @@ class Work:
                 "make room, or set bench_shared to another file system",
             )
         self.prove_image(digest)
-        # enroot keeps fetched layers; only the unfinished file is written again.
+        # enroot has the fetched layers, so only the unfinished file is written again.
         draft = target.with_name(f".{target.name}.part")
         if draft.exists():
             draft.unlink()
@@ -1113,7 +1114,7 @@ class Work:
         return [f"--{name}={self.spec[name]}" for name in names if self.spec[name]]
 
     def srun(self, hosts: list[str], name: str, mpi: str = "none", each: int = 1) -> list[str]:
-        """Return the beginning of a job step with one task, or so many, on each of these hosts."""
+        """Return the beginning of a command for a job step with this number of tasks on each host."""
         return [
             "srun",
             self.step_name(name),
@@ -1336,7 +1337,7 @@ class Work:
         return folder / chosen[0]
 
     def fitting_configs(self, there: list[str]) -> list[str]:
-        """Return the configs of this system for so many nodes and GPUs, in the wanted precision."""
+        """Return the configs of this system for the number of nodes and GPUs, in the requested precision."""
         spec = self.spec
         fits = re.compile(
             rf"config_{re.escape(spec['system'])}_0*{len(spec['hosts'])}x0*{spec['gpus']}x[^_]*"

@@ -206,7 +206,7 @@ def chained(digest: str, text: bytes) -> str:
 
 @dataclass(frozen=True)
 class End:
-    """The end of the whole lines of a file: their number, bytes, and last digest."""
+    """Hold the number, bytes and last digest of the complete lines of a file."""
 
     lines: int = 0
     size: int = 0
@@ -247,7 +247,7 @@ def read_lines(file: Iterable[bytes], stated: End | None, name: str) -> tuple[Ke
 
 @dataclass(frozen=True)
 class Found:
-    """The findings of one rank about an earlier soak.
+    """Hold the findings of a rank about an earlier soak.
 
     Args:
         damage: What is wrong with its samples, or "".
@@ -265,7 +265,7 @@ class Found:
 
 
 def agree(found: Sequence[Found]) -> Found:
-    """Return what holds for all ranks: damage and reasons of any of them, and the shortest time. No I/O."""
+    """Combine the findings of all ranks. Return any damage and reasons, and the shortest time. No I/O."""
     restart = next((one.restart for one in found if one.restart), "")
     if not restart and len({one.sessions for one in found}) > 1:
         restart = "not all of its GPUs have samples"
@@ -357,7 +357,8 @@ class Keeper:
             stated, alive = None, 0.0
             if self.head.exists():
                 stated, alive = End(**json.loads(self.head.read_text())), self.head.stat().st_mtime
-            # Not for reading alone: on a disk that cannot be written to, what was kept may lack the end.
+            # The file is opened for writing. If the disk became read-only, the stored samples may lack the
+            # end.
             with self.place.open("r+b") as file:
                 kept, self.end = read_lines(file, stated, str(self.place))
         except (OSError, TypeError, json.JSONDecodeError) as error:
@@ -365,13 +366,13 @@ class Keeper:
         return kept, alive
 
     def set_aside(self) -> None:
-        """Keep damaged samples for people under another name; the next soak starts again."""
+        """Rename damaged samples, for a person to read. The next soak starts from the beginning."""
         if self._keeps:
             with contextlib.suppress(OSError):
                 self.place.replace(self.place.with_suffix(".damaged"))
 
     def forget(self) -> None:
-        """Remove the samples: the load has ended well, or a new one begins."""
+        """Remove the samples, because the load has ended well, or a new load begins."""
         self._ended.set()
         if self._file is not None:
             with contextlib.suppress(OSError):
@@ -407,10 +408,10 @@ class Keeper:
     def take(
         self, window: Window, steps_s: Sequence[float], read: Callable[[], tuple[int, dict[str, float]]]
     ) -> None:
-        """Add a window; write a line once it is long enough, or at once if something was wrong.
+        """Add a window. Write a line as soon as it is long enough, or at once if something was wrong.
 
         Args:
-            window: It.
+            window: The window.
             steps_s: The times of its steps.
             read: Returns how many values of the session differed, and the counters.
         """
@@ -434,7 +435,7 @@ class Keeper:
         self._waiting, self._times = [], StepTimes()
 
     def _write(self, value: Mapping[str, Any]) -> None:
-        """Append a line, and then state it in the head; both are on the disk when it returns."""
+        """Append a line, and then state it in the head. Both are on the disk when this returns."""
         if self._file is None:
             return
         text = json.dumps(value, separators=(",", ":")).encode()
@@ -456,7 +457,7 @@ class Keeper:
 
 
 def boot_id() -> str:
-    """Return the node's boot, or "" where the kernel does not say."""
+    """Return the id of the node's boot, or "" if the kernel does not state it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -464,7 +465,7 @@ def boot_id() -> str:
 
 
 def digest_of_programs(names: Iterable[str]) -> str:
-    """Return a digest of programs beside this one."""
+    """Return a digest of the programs next to this one."""
     whole = hashlib.sha256()
     for name in names:
         whole.update(Path(__file__).with_name(name).read_bytes())
@@ -472,7 +473,7 @@ def digest_of_programs(names: Iterable[str]) -> str:
 
 
 def note_fault(folder: Path | None, status: int, started: float) -> None:
-    """Note that a soak failed by itself after its session began: no later one continues from it.
+    """Record that a soak failed by itself after its session began, so that no later soak continues it.
 
     Args:
         folder: The folder of the samples' folder, or None.
@@ -494,7 +495,7 @@ def read_fault(folder: Path | None) -> str:
 
 
 def forget_fault(folder: Path | None) -> None:
-    """Forget how the last soak failed: another one begins."""
+    """Remove the record of the last soak's failure, because another soak begins."""
     if folder is not None:
         with contextlib.suppress(OSError):
             (folder / FOLDER / FAULT).unlink(missing_ok=True)

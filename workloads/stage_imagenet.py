@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Put ImageNet (ILSVRC2012) into a folder, out of its official archives: class folders, RecordIO, TFRecords.
+"""Stage ImageNet (ILSVRC2012) from its official archives into a folder, in three formats.
 
     DATA/images/train/nNNNNNNNN/*.JPEG, DATA/images/val/nNNNNNNNN/*.JPEG      for PyTorch
     DATA/recordio/train.rec, .idx, .lst, and val.*                            for MXNet
     DATA/tfrecord/train-00000-of-01024 ..., validation-00000-of-00128 ...     for tf_cnn_benchmarks
 
-The archives' MD5 sums are checked; nothing is downloaded. If it is killed at any moment, the next call
-continues; the result is the same to the byte, regardless of interruptions and of the number of processes.
-Standard library only, Python 3.8+; TFRecords need google-crc32c and Pillow, --resize needs Pillow
-(workloads/imagenet has the pins). The last line of stdout is JSON. Exit status: 0 staged, 2 usage, 5 not
-staged (the message has the remedy), 128 + N ended by signal N.
+playbooks/stage-imagenet.yml starts this program on a node, and so does the benchmark resnet-0.6. It checks
+the archives' MD5 sums, and downloads nothing. If it is killed, the next call continues. The result is the
+same to the byte, regardless of interruptions and of the number of processes. It needs only the standard
+library of Python 3.8 or newer, but google-crc32c and Pillow for TFRecords, and Pillow for --resize
+(workloads/imagenet has the pins).
+
+The last line of standard output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the
+remedy), 128 + N ended by signal N.
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ class Unit(NamedTuple):
 
 
 class Plan:
-    """Hold the staging plan. All processes know it, because they are forked from the one that has it."""
+    """Hold the staging plan. All processes have it, because they are forked from the process that made it."""
 
     def __init__(self, options: argparse.Namespace, pins: dict[str, Any], paths: dict[str, Path]) -> None:
         self.options, self.pins, self.paths = options, pins, paths
@@ -194,7 +197,7 @@ class Progress:
                 counter.value += value
 
     def show(self, force: bool = False) -> None:
-        """Print how far it is, where a line is due."""
+        """Print the progress if a line is due."""
         now = time.monotonic()
         if not force and now - self.shown < self.every_s:
             return
@@ -486,7 +489,7 @@ def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
 
 
 def take_place(number: int, size: int) -> int:
-    """Return where a piece begins, once all pieces before it have their place."""
+    """Return the position of a piece, after all pieces before it have theirs."""
     turn, place = Shared.turn, Shared.place
     with turn:
         while place[0] != number:
@@ -495,7 +498,7 @@ def take_place(number: int, size: int) -> int:
             turn.wait(5)
         offset = int(place[1])
         place[0], place[1] = number + 1, offset + size
-        # Pieces that an earlier run placed keep their place.
+        # Pieces that an earlier run placed stay there.
         while place[0] in Shared.known:
             known_offset, known_size = Shared.known[place[0]]
             if known_offset != place[1]:
@@ -721,7 +724,7 @@ def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
 
 
 def scan_part(part: str) -> Any:
-    """Read an archive in a process of its own."""
+    """Read an archive in a separate process."""
     plan = Shared.plan
     md5 = plan.pins["archives"][part]["md5"]
     return imagenet_archives.scan(part, plan.paths[part], md5, lambda size: Shared.progress.add(0, size))
@@ -780,7 +783,7 @@ def make_index(plan: Plan) -> None:
 
 
 def check_space(plan: Plan, needed: int) -> None:
-    """Refuse where the file system has too little room."""
+    """Refuse to stage if the file system has too little room."""
     # Files of earlier runs need no further space.
     there = 0
     for name in plan.options.formats:
@@ -814,7 +817,7 @@ def existing(folder: Path) -> Path:
 
 
 def check_packages(options: argparse.Namespace) -> None:
-    """Refuse where a package is missing that the formats need."""
+    """Refuse to stage if a package is missing that the formats need."""
     wanted = {}
     if "tfrecord" in options.formats:
         wanted["google_crc32c"] = "google-crc32c, for the checksums of TFRecords"

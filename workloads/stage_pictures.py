@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Draw pictures of ten classes into train/CLASS and val/CLASS: as many and as large as CIFAR-10, no download.
+"""Draw pictures of ten classes, as many and as large as those of CIFAR-10, into train/CLASS and val/CLASS.
 
-Discs, rings, squares, frames, triangles, crosses, stripes and a chequerboard of random place, size and
-colours, with noise, as PPM of 32 x 32. All is drawn with whole numbers, so that every machine gets the same
-pictures. Needs PyTorch. Safe to run again and twice at once. Prints one JSON line at the end. Exit status: 0
-staged, 2 usage, 5 not staged.
+The benchmark resnet50-pictures-accuracy starts this program before its training. The pictures show discs,
+rings, squares, frames, triangles, crosses, stripes and a chequerboard of random place, size and colours, with
+noise, as PPM of 32 x 32. They are drawn with whole numbers, so every machine gets the same pictures. The
+program needs PyTorch, and downloads nothing. A second call changes nothing, even at the same time.
+
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ SIDE = 32
 MANIFEST = "dataset.json"
 HEAD = f"P6\n{SIDE} {SIDE}\n255\n".encode()
 TRAIN_FOR_VAL = 5
-"""Training pictures for each one of validation, as in CIFAR-10."""
+"""Number of training pictures for each validation picture, as in CIFAR-10."""
 
 Shape = Callable[[Any, Any, Any], Any]
 CLASSES: dict[str, Shape] = {
@@ -41,8 +43,7 @@ CLASSES: dict[str, Shape] = {
     "columns": lambda x, y, r: (x + SIDE) // (r // 2) % 2 == 0,
     "chequers": lambda x, y, r: ((x + SIDE) // (r // 2) + (y + SIDE) // (r // 2)) % 2 == 0,
 }
-"""The pixels of a picture that belong to its figure, by class: from their distances to the middle, and its
-size.
+"""Functions that select the pixels of a figure by their distances to the middle and by its size, by class.
 """
 
 
@@ -53,7 +54,7 @@ def _farthest(x: Any, y: Any) -> Any:
 
 
 def draw(name: str, count: int, seed: str) -> Iterator[bytes]:
-    """Yield pictures of a class as the bytes of PPM files; a seed gives the same ones on every machine."""
+    """Yield pictures of a class as bytes of PPM files. A seed gives the same pictures on every machine."""
     import torch
 
     chance = random.Random(f"{name} {seed}")  # noqa: S311  (pictures, no secrets)
@@ -61,7 +62,7 @@ def draw(name: str, count: int, seed: str) -> Iterator[bytes]:
     for _ in range(count):
         column, row, size = chance.randint(11, 20), chance.randint(11, 20), chance.randint(6, 11)
         ground = [chance.randint(40, 215) for _ in range(3)]
-        # Far from the ground in each colour: as bright pictures as dark ones.
+        # Each colour differs much from the ground, and there are as many bright pictures as dark ones.
         figure = [tone + 90 if tone < 128 else tone - 90 for tone in ground]
         mask = CLASSES[name](axis[None, :] - column, axis[:, None] - row, size)
         colours = torch.tensor([ground, figure], dtype=torch.int32)
@@ -80,7 +81,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def stage(folder: Path, per_class: int) -> dict[str, Any]:
-    """Draw the missing pictures; return the program's last line."""
+    """Draw the missing pictures. Return the program's last line."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -90,13 +91,13 @@ def stage(folder: Path, per_class: int) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made:
             known = fill(Path(made), per_class)
-            # In one step, and the description is in it: a folder of this name is whole.
+            # The folder is renamed in one step, with its description, so a folder of this name is complete.
             (Path(made) / "pictures").rename(folder)
     return {"changed": True, "path": str(folder), **known}
 
 
 def fill(made: Path, per_class: int) -> dict[str, Any]:
-    """Write all pictures below ``made/pictures``; return their description."""
+    """Write all pictures below ``made/pictures``. Return their description."""
     digest, objects, size = hashlib.sha256(), 0, 0
     for part, count in (("train", per_class), ("val", max(1, per_class // TRAIN_FOR_VAL))):
         for name in CLASSES:
@@ -119,7 +120,7 @@ def fill(made: Path, per_class: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Stage by the command line; return the exit status."""
+    """Stage as the command line requests. Return the exit status."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Put the sources of tf_cnn_benchmarks into a folder: those of one commit, checked file by file.
+"""Stage the sources of tf_cnn_benchmarks at one commit into a folder, and check their digest.
 
-The program is TensorFlow's own (github.com/tensorflow/benchmarks, Apache-2.0), archived, and no part of
-Rackproof. ``--source`` is a URL of an archive (tar.gz), such an archive, or a folder that holds
-scripts/tf_cnn_benchmarks; the checksum is of the files' names and contents below that folder, so that it
-does not depend on how they are packed. Standard library only, Python 3.8+. Prints one JSON line at the end.
-Exit status: 0 staged, 2 usage, 5 not staged (the message has the remedy).
+The benchmark tf-cnn-cpu and workloads/tensorflow/image.sh start this program. The sources are TensorFlow's
+own (github.com/tensorflow/benchmarks, Apache-2.0, archived), and no part of Rackproof. ``--source`` is the
+URL of an archive (tar.gz), an archive, or a folder that has scripts/tf_cnn_benchmarks. The checksum covers
+the names and contents of the files below that folder, so it does not depend on how they are packed. The
+program needs only the standard library of Python 3.8 or newer.
+
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the remedy).
 """
 
 from __future__ import annotations
@@ -28,16 +30,15 @@ EXIT_DATA = 5
 PART = "scripts/tf_cnn_benchmarks"
 MARKER = "rackproof-sources.json"
 MOST_BYTES = 50_000_000
-"""An archive, and what is taken out of it, have at most this; the whole repository has a fiftieth."""
+"""Largest size of an archive, and of the files from it. The whole repository has a fiftieth of it."""
 
 
 class StagingError(Exception):
-    """The sources cannot be staged; the text has the reason and the remedy."""
+    """Report that the sources cannot be staged. The text has the reason and the remedy."""
 
 
 def wanted(path: str) -> str:
-    """Return the place below PART of a file's path in an archive or folder; empty for files that are not
-    needed."""
+    """Return a file's path below PART in an archive or folder, or "" if the file is not needed."""
     parts = PurePosixPath(path).parts
     # Archives of GitHub have one folder around everything.
     for begin in (0, 1):
@@ -144,7 +145,7 @@ def stage(source: str, folder: Path, sha256: str, limits: Limits) -> bool:
 
 
 def main() -> int:
-    """Stage under a lock; print the result."""
+    """Stage the sources under a lock, and print the result. Return the exit status."""
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,10 +3,12 @@
 
     state_gpus.py --moment begin --gpus 4
 
-Each GPU has a line: `:::RACKPROOF gpu_state` and a JSON object, the value of the probes' event of this name.
-The launchers of MXNet and tf_cnn_benchmarks print the lines before their training starts and after it ended.
-Standard library only. A GPU that the driver does not list has no line, and the run is then unproven. Exit
-status: 0 done, 4 the driver reports an error.
+Each GPU has a line with `:::RACKPROOF gpu_state` and a JSON object, which is the value of the probes' event
+of this name. mnist_mxnet.py and mpirun_tf_cnn.py, the launchers of MXNet and tf_cnn_benchmarks, print the
+lines before their training starts and after it ended well. A GPU that the driver does not list has no line,
+and the run is then unproven. The program needs only Python's standard library.
+
+Exit status: 0 done, 4 the driver reports an error.
 """
 
 from __future__ import annotations

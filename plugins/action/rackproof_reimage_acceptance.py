@@ -20,7 +20,7 @@ class ActionModule(NodeAction):
     TRANSFERS_FILES = True
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return where the node's half runs, its partner, or the measurements of the two."""
+        """Return the place of the node's half, its partner, or the measurements of both."""
         night = NightContext(**options["night"])
         plan = acceptance.without_budget(
             probes.check_probe_plan(

@@ -50,7 +50,7 @@ class ActionModule(NodeAction):
     ) -> dict[str, Any]:
         """Collect the reports that machines leave on the host that they boot from."""
         path = Path(options["file"])
-        # A file that cannot be written has to be found out before anybody switches a machine on for nothing.
+        # If the file cannot be written, this must be known before a machine is switched on in vain.
         discovery.read_discovered(path)
         awaited = boot_reports.Awaited(nodes, options["macs"])
         reports = boot_reports.collect(

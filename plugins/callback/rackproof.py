@@ -114,7 +114,7 @@ class CallbackModule(CallbackBase):
         self._limit = str(context.CLIARGS.get("subset") or "")
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Keep whether this is check mode."""
+        """Store whether this is check mode."""
         self._is_prediction = bool(play.check_mode)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
@@ -126,7 +126,7 @@ class CallbackModule(CallbackBase):
         self._report.skip(result)
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Keep the run or the changes of a task that ended well."""
+        """Store the run or the changes of a task that ended well."""
         self._report.end_well(result)
         self._runs.add_result(result._result)
         if self._has_front_door and self._is_shown and self._runs.is_reported:
@@ -135,7 +135,7 @@ class CallbackModule(CallbackBase):
         self._changes.add_result(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
-        """Keep the run of one item of a loop."""
+        """Store the run of an item of a loop."""
         self._runs.add_result(result._result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
@@ -145,7 +145,7 @@ class CallbackModule(CallbackBase):
             self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Keep a node that became unreachable."""
+        """Store a node that became unreachable."""
         self._report.fail(result, "unreachable")
         self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 

@@ -1,4 +1,7 @@
-"""Report a playbook's events to ``rackproof bench`` and similar commands, instead of Ansible's output."""
+"""Report a playbook's events to ``rackproof bench`` and similar commands, instead of Ansible's output.
+
+``rackproof.cli.playbooks`` sets this callback for the playbook that it starts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Show Ansible's own output, with the heading of a task above its progress."""
+"""Show Ansible's own output, with the heading of a task above its progress.
+
+ansible.cfg sets this callback for `ansible-playbook`.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _REPORTING = frozenset(
 
 
 class CallbackModule(DefaultCallback):
-    """Print headings early where a task reports while it runs."""
+    """Print a heading early if its task reports while it runs."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -47,11 +50,11 @@ class CallbackModule(DefaultCallback):
         self._unreachable: list[Any] = []
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Keep a host that cannot be reached until its task has ended."""
+        """Store a host that cannot be reached until its task has ended."""
         self._unreachable.append(result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Print a failed assertion's list; Ansible would print it twice, the first time on one line."""
+        """Print a failed assertion's list. Ansible would print it twice, the first time on one line."""
         lines = result._result.get("msg")
         if not isinstance(lines, list) or self._display.verbosity > 1:
             super().v2_runner_on_failed(result, ignore_errors)

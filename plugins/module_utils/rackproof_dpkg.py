@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read dpkg's state without apt's Python bindings, which a bare node lacks (Python 3.8+)."""
+"""Read dpkg's state without apt's Python bindings, which a bare node lacks (Python 3.8+).
+
+The module rackproof_packages and rackproof_facts (subset `provision`) use it.
+"""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def kernel_log(since, timeout_s):
     answer = ask([*journal, *moment], timeout_s, keep=FAULT_WORDS)
     errors = [*journal, *moment, "-p", "err"]
     if answer["status"] == "ok" and moment and not has_lines(answer):
-        # Silence counts only where the journal holds the kernel's messages at all.
+        # Silence counts only if the journal has the kernel's messages at all.
         kept = ask([*journal, "-n", "1"], timeout_s, keep=FAULT_WORDS)
         if has_lines(kept):
             return with_errors(with_missed(answer, timeout_s), errors, timeout_s)

@@ -48,7 +48,7 @@ FILES = {
     "nvidia_driver": "/proc/driver/nvidia/version",
     "cuda": "/usr/local/cuda/version.json",
     "dgx": "/etc/dgx-release",
-    # Role node_tuning writes its settings since the boot here. The kernel's own values are beside them.
+    # Role node_tuning writes its settings since the boot here. The kernel's own values are next to them.
     "tuning": "/run/rackproof/tuning.json",
     "governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
     "transparent_hugepages": "/sys/kernel/mm/transparent_hugepage/enabled",

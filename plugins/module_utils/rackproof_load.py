@@ -183,7 +183,7 @@ class LoadWatch:
         }
 
     def look(self, end=False):
-        """Close a window where it is long enough, or the job has ended."""
+        """Close a window if it is long enough, or if the job has ended."""
         if self.last is None or (not end and time.monotonic() - self.last["clock"] < WINDOW_S):
             return
         with suppress(OSError, ValueError):
@@ -213,7 +213,7 @@ class LoadWatch:
                 self.most[name] = self.most.get(name, 0.0) + grown
 
     def result(self):
-        """Return the summary for the job's state file, which has to stay small."""
+        """Return the summary for the job's state file, which must stay small."""
         names = sorted(self.most, key=lambda name: -self.most[name])[:_MOST_NAMES]
         end = None
         with suppress(OSError, ValueError):

@@ -18,9 +18,9 @@ import time
 from contextlib import suppress
 
 OUTPUT_BYTES = 4 * 1024 * 1024
-"""Largest number of bytes that are kept of a tool's output. Eight GPUs need about half a megabyte of XML."""
+"""Largest number of bytes to store of a tool's output. Eight GPUs need about half a megabyte of XML."""
 FILTERED_BYTES = 256 * 1024 * 1024
-"""Largest output of a tool if only some lines are kept, such as a long kernel log."""
+"""Largest output of a tool of which only some lines are stored, such as a long kernel log."""
 LINE_BYTES = 64 * 1024
 FILE_BYTES = 256 * 1024
 LAST_WAIT_S = 2.0
@@ -243,7 +243,7 @@ def read(path, limit=FILE_BYTES):
 
 
 def space(path):
-    """Return size and free bytes of the file system a path lies, or would lie, on."""
+    """Return size and free bytes of the file system of a path, even if the path does not exist yet."""
     there = os.path.abspath(path)
     while not os.path.exists(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)

@@ -1,6 +1,9 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin rackproof_bench_follow, which runs on the controller."""
+"""Documentation of the action plugin rackproof_bench_follow, which runs on the controller.
+
+Role bench calls it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin rackproof_bench_record, which runs on the controller."""
+"""Documentation of the action plugin rackproof_bench_record, which runs on the controller.
+
+The file tasks/run.yml of role bench calls it.
+"""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ TOOL_S = 60
 
 
 class PointError(Exception):
-    """A problem that the operator must fix; the text has the problem and its place."""
+    """Report a problem that the operator must fix. The text has the problem and its place."""
 
 
 def call(*argv, timeout=TOOL_S):
@@ -360,7 +360,7 @@ def mount_of(path):
             fields, more = left.split(), right.split()
             point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
             inside = real == point or real.startswith(point.rstrip("/") + "/")
-            # A later line lies over an earlier one.
+            # A later line replaces an earlier one.
             if inside and (best is None or len(point) >= len(best["point"])):
                 best = {
                     "point": point,

@@ -1,6 +1,9 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin rackproof_check_variables, which runs on the controller."""
+"""Documentation of the action plugin rackproof_check_variables, which runs on the controller.
+
+Roles bench, provision, reimage and validate call it.
+"""
 
 from __future__ import annotations
 

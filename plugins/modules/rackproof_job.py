@@ -96,7 +96,7 @@ author: Rackproof developers
 """
 
 EXAMPLES = r"""
-- name: Start the training, or find it where it was left
+- name: Start the training, or find the running one
   rackproof_job:
     id: mnist-lenet-20260101-120000
     folder: /var/lib/rackproof/runs/mnist-lenet-20260101-120000
@@ -116,7 +116,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 job:
-  description: State of the job; absent when there is none.
+  description: State of the job. It is absent if there is no job.
   returned: when a job was started or found
   type: dict
   contains:
@@ -130,7 +130,7 @@ job:
       type: str
       returned: always
     exit_status:
-      description: Exit status; 128 + signal where a signal ended it; null if unknown.
+      description: Exit status. It is 128 + signal if a signal ended it, and null if unknown.
       type: int
       returned: always
     signal: {description: Number of the signal that ended it., type: int, returned: always}
@@ -489,7 +489,7 @@ class Folder:
             raise explain(error, self.job, "write") from error
 
     def allocate(self):
-        """Keep the room of the next state on the disk."""
+        """Reserve space on the disk for the next state."""
         with open(self.reserve, "wb") as stream:
             stream.write(b" " * STATE_BYTES)
             stream.flush()
@@ -683,7 +683,7 @@ class Supervisor:
         self.reap()
 
     def reap(self):
-        """Collect dead children, and keep the program's own status."""
+        """Collect dead children, and store the program's own status."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -1182,7 +1182,7 @@ def ensure_absent(module, folder):
 
 
 def check_options(options):
-    """Raise ValueError for an option that cannot be used; NaN is refused as well."""
+    """Raise ValueError for an unusable option, such as NaN."""
     if not re.match(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\Z", options["id"]):
         raise ValueError("id: letters, digits, '.', '_' and '-' only, not {!r}".format(options["id"]))
     for name in ("folder", "lock", "machine_lock", "chdir"):

@@ -449,7 +449,7 @@ def refuse_removals(apt, options, gone, wanted, removed):
 
 
 def fits_any(name, patterns):
-    """Return whether one of the patterns fits a name."""
+    """Return whether any of the patterns fits a name."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -574,7 +574,7 @@ def refuse_unlike_wanted(apt, after, broken, wanted):
 
 
 def refuse_new_kernels(apt, options, kernels_before):
-    """Raise an error where a kernel was installed that the simulation did not show."""
+    """Raise an error if a kernel was installed that the simulation did not show."""
     fresh = sorted(set(kernels()) - set(kernels_before))
     if fresh and not options["allow_kernel"]:
         raise RefusedError(

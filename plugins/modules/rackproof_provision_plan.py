@@ -1,6 +1,9 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin rackproof_provision_plan, which runs on the controller."""
+"""Documentation of the action plugin rackproof_provision_plan, which runs on the controller.
+
+The file tasks/plan.yml of role provision calls it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin rackproof_reimage_journal, which runs on the controller."""
+"""Documentation of the action plugin rackproof_reimage_journal, which runs on the controller.
+
+Role reimage calls it.
+"""
 
 from __future__ import annotations
 

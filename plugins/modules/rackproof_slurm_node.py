@@ -1,7 +1,11 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Take nodes out of Slurm's service and return them; runs on the Slurm controller (standard library only)."""
+"""Drain Slurm nodes, resume them, or report their states.
+
+Roles provision, reimage, slurm and validate call it on the Slurm controller. It needs only the standard
+library.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,9 @@ options:
       - V(queried) only reads. With O(timeout_s) it reads again while Slurm waits for the answer of a node
         (C(IDLE*)). Such a node answers soon, or is C(DOWN*) after C(SlurmdTimeout).
       - V(registered) waits until the nodes' slurmd answer the controller.
-      - V(drained) drains the nodes that are not drained yet, and waits until no job runs on any of them.
+      - V(drained) drains the nodes that are not drained yet, and waits until no job runs on any of them. It
+        also drains a node that is only down, with the reason that it has. Otherwise, it would be in service
+        when its slurmd registers.
       - V(returned) resumes the nodes whose drain is ours as soon as their slurmd answer, and waits until they
         can take work. A node that does not answer in time stays drained.
     type: str
@@ -148,7 +154,7 @@ class SlurmError(Exception):
 
 
 def find(program):
-    """Return the path of a program, or None if it is absent; modules run with a short PATH."""
+    """Return the path of a program, or None if it is absent. Modules run with a short PATH."""
     for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
         path = os.path.join(folder, program)
         if folder and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -161,7 +167,7 @@ def call(argv, timeout_s):
 
     Args:
         argv: Program and arguments.
-        timeout_s: Seconds it may take.
+        timeout_s: The number of seconds that it may take.
     """
     path = find(argv[0])
     if path is None:
@@ -186,7 +192,7 @@ def call(argv, timeout_s):
 
 
 def parse_nodes(text):
-    """Return state, reason and the user who set it, by node, out of ``scontrol --oneliner show node``."""
+    """Return state, reason and the reason's user of each node, from ``scontrol --oneliner show node``."""
     found = {}
     for line in text.splitlines():
         node = NODE.match(line)
@@ -201,12 +207,12 @@ def parse_nodes(text):
     return found
 
 
-# Slurm expects no answer of these, or not soon: a second query is of no use.
+# Slurm expects no answer from nodes in these states, or not soon, so a second query is useless.
 GIVEN_UP = {"DOWN", "ERROR", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED"}
 
 
 def flags(state):
-    """Return the words of a state without Slurm's symbols: DOWN*+DRAIN is DOWN, NOT_RESPONDING, DRAIN."""
+    """Return the words of a state without Slurm's symbols: DOWN, NOT_RESPONDING and DRAIN for DOWN*+DRAIN."""
     words = set()
     for word in state.upper().split("+"):
         if word.endswith("*"):
@@ -218,7 +224,7 @@ def flags(state):
 
 
 def expand(expression):
-    """Return the names that a host list expression stands for: n[01-03,7]-x is n01-x, n02-x, n03-x, n7-x."""
+    """Return the names in a host list: n01-x, n02-x, n03-x and n7-x for n[01-03,7]-x."""
     names, part, depth = [], "", 0
     for character in expression + ",":
         if character == "," and depth == 0:
@@ -231,6 +237,7 @@ def expand(expression):
 
 
 def _expand_one(part):
+    """Return the names in an item of a host list. It expands its first bracket, and then the rest."""
     before, bracket, rest = part.partition("[")
     if not bracket:
         return [part]
@@ -246,7 +253,7 @@ def _expand_one(part):
 
 
 def parse_jobs(text):
-    """Return the jobs of each node out of lines of ``squeue -o '%i %N'``."""
+    """Return the jobs of each node from the lines of ``squeue -o '%i %N'``."""
     jobs = {}
     for line in text.splitlines():
         job, _, nodes = line.strip().partition(" ")
@@ -267,14 +274,14 @@ def owner(known, prefix):
     if words & {"DRAIN", "FAIL", "FAILING"}:
         return "ours" if ours else "other"
     if "DOWN" in words and not ours and known["reason"]:
-        # Slurm takes nodes down by itself, an operator by hand; only the second means that hands stay off.
+        # Slurm sets nodes down by itself, and operators do it by hand. Only the latter must not be changed.
         by_slurm = known["set_by"].startswith("slurm@") or known["reason"].startswith(OWN_REASONS)
         return "none" if by_slurm else "other"
     return "none"
 
 
 def has_configuration(timeout_s):
-    """Return whether there is a cluster: its configuration is here, or scontrol finds one elsewhere.
+    """Return whether there is a cluster, with a configuration here or one that scontrol finds elsewhere.
 
     Args:
         timeout_s: Seconds that scontrol may take.
@@ -285,14 +292,14 @@ def has_configuration(timeout_s):
     if given:
         return False
     try:
-        # Built into the program, or served by slurmctld (configless).
+        # The address is built into the program, or slurmctld serves the configuration (configless).
         return re.search(r"\bUP\b", call(["scontrol", "ping"], timeout_s)) is not None
     except SlurmError:
         return False
 
 
 class Cluster:
-    """The requested nodes, as Slurm has them, and the requests to Slurm."""
+    """Read the requested nodes from Slurm, and change them there."""
 
     def __init__(self, options):
         self.names = list(dict.fromkeys(options["nodes"]))
@@ -301,7 +308,7 @@ class Cluster:
         self.exists = find("scontrol") is not None and has_configuration(self.timeout_s)
 
     def read_nodes(self):
-        """Return the state of every node now."""
+        """Return the present state of every node."""
         known, jobs = {}, {}
         if self.exists:
             known = parse_nodes(call(["scontrol", "--all", "--oneliner", "show", "node"], self.timeout_s))
@@ -315,6 +322,7 @@ class Cluster:
         return {name: self._node(known.get(name), jobs.get(name, [])) for name in self.names}
 
     def _node(self, known, jobs):
+        """Return the state of a node from its fields in scontrol and its jobs."""
         if known is None:
             return {
                 "known": False,
@@ -347,7 +355,7 @@ class Cluster:
         }
 
     def update(self, names, **values):
-        """Change nodes; the names are Slurm's own, the values go as they are."""
+        """Change nodes in Slurm. ``values`` has fields of scontrol, which are passed on unchanged."""
         arguments = [f"{key}={value}" for key, value in values.items()]
         call(["scontrol", "update", "NodeName=" + ",".join(names), *arguments], self.timeout_s)
 
@@ -358,7 +366,7 @@ def cleaned(text):
 
 
 def lacks(state, node):
-    """Return whether a node is not yet in the state that is promised."""
+    """Return whether a node is not yet in the requested state."""
     if state == "drained":
         return bool(node["jobs"])
     if state == "returned":
@@ -370,7 +378,7 @@ def lacks(state, node):
 
 
 def lacking(state, nodes):
-    """Return the nodes that are not yet in the state that is promised."""
+    """Return the nodes that are not yet in the requested state."""
     return [name for name, node in nodes.items() if lacks(state, node)]
 
 
@@ -380,12 +388,12 @@ def able(node):
 
 
 def only_down(node):
-    """Return whether a node is kept out of service by another state than a drain."""
+    """Return whether a node is out of service because of a state that is not a drain."""
     return node["drained_by"] == "other" and not flags(node["state"]) & {"DRAIN", "FAIL", "FAILING"}
 
 
 def wait(cluster, holds, deadline, poll_s):
-    """Read the nodes until something holds, bounded; returns their states."""
+    """Read the nodes until a condition holds or the deadline has passed. Return their states."""
     while True:
         nodes = cluster.read_nodes()
         left = deadline - time.monotonic()
@@ -404,7 +412,7 @@ def predicted(state, node, reason):
 
 
 def waiting_message(state, names, nodes):
-    """Return why a wait was in vain and what to do."""
+    """Return the message of a wait that timed out, with the remedy."""
     if state == "drained":
         busy = "; ".join("{} runs {}".format(name, ", ".join(nodes[name]["jobs"][:5])) for name in names)
         return (
@@ -426,7 +434,7 @@ def waiting_message(state, names, nodes):
 
 
 class Request:
-    """The wanted state of the nodes, and until when to wait for it."""
+    """Hold the requested state of the nodes, and the deadline to wait for it."""
 
     def __init__(self, params, prefix):
         self.state = params["state"]
@@ -437,7 +445,7 @@ class Request:
 
 
 def changeable(request, nodes):
-    """Return the nodes to change: to drain those without a drain, to resume those whose drain is ours."""
+    """Return the nodes to drain, which have no drain, or to resume, whose drain is ours."""
     wanted = {"drained": "none", "returned": "ours"}.get(request.state)
     return [
         name
@@ -447,12 +455,12 @@ def changeable(request, nodes):
 
 
 def has_other_reason(request, node):
-    """Return whether a node is drained by us for a reason that is to be replaced."""
+    """Return whether a drain of ours has a reason that must be replaced."""
     return request.replaces and node["drained_by"] == "ours" and node["reason"] != request.reason
 
 
 def down_to_drain(state, nodes):
-    """Return the nodes that are only down and are to be drained as well.
+    """Return the nodes to drain although they are down.
 
     A node that is only down is up again when its slurmd registers (ReturnToService=2).
     """
@@ -472,7 +480,7 @@ def predict_nodes(request, before, touched, down):
 
 
 def wait_until_able(cluster, request, before, touched):
-    """Wait until nodes that are to be resumed answer; returns those that may be, and the states of all.
+    """Wait until the nodes to resume answer. Return those that may be resumed, and the states of all.
 
     Resuming a node that does not answer would put it into service unproven when it comes back.
     """
@@ -487,7 +495,7 @@ def wait_until_able(cluster, request, before, touched):
 
 
 def update_nodes(cluster, request, touched, down, before):
-    """Drain or resume nodes; those that are only down keep the reason that they have."""
+    """Drain or resume nodes. The reason of nodes that are only down does not change."""
     if touched and request.state == "drained":
         cluster.update(touched, State="DRAIN", Reason=request.reason)
     elif touched:
@@ -497,7 +505,7 @@ def update_nodes(cluster, request, touched, down, before):
 
 
 def refuse_lost_drains(request, touched, after):
-    """Raise an error where a node that was just drained is no longer drained by us."""
+    """Raise an error if a node that was just drained is no longer drained by us."""
     lost = [name for name in touched if request.state == "drained" and after[name]["drained_by"] != "ours"]
     if lost:
         raise SlurmError(
@@ -507,7 +515,7 @@ def refuse_lost_drains(request, touched, after):
 
 
 def change_nodes(cluster, request, before, touched, down):
-    """Drain or resume nodes and wait for it; returns those that were changed, and the states of all."""
+    """Drain or resume nodes, and wait for the result. Return the changed nodes, and the states of all."""
     now = before
     if request.state == "returned":
         touched, now = wait_until_able(cluster, request, before, touched)
@@ -522,7 +530,7 @@ def change_nodes(cluster, request, before, touched, down):
 
 
 def report_node(before, after):
-    """Return a node's state as the module returns it: with the state before and the state at the end."""
+    """Return the module's result for a node, with the state before and the state at the end."""
     report = {"state_before": before["state"], "state_after": after["state"]}
     report.update((key, value) for key, value in after.items() if key != "state")
     return report
@@ -534,8 +542,8 @@ def state_lines(names, nodes):
 
 
 def run(module, cluster):
-    """Fulfil the request; return the result."""
-    # Before the first reading, whose time counts as waiting.
+    """Carry out the request, and return the module's result."""
+    # The time of the first reading counts as waiting.
     request = Request(module.params, cluster.prefix)
     before = cluster.read_nodes()
     touched, down = changeable(request, before), down_to_drain(request.state, before)
@@ -556,7 +564,7 @@ def run(module, cluster):
 
 
 def check_options(module):
-    """Fail where an option makes no sense."""
+    """Fail if an option has an unusable value."""
     options = module.params
     if not options["prefix"].strip():
         module.fail_json(msg="prefix: must not be empty, or every drain would be ours")

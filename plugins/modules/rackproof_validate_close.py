@@ -1,6 +1,9 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin rackproof_validate_close, which runs on the controller."""
+"""Documentation of the action plugin rackproof_validate_close, which runs on the controller.
+
+Roles provision, reimage and validate call it.
+"""
 
 from __future__ import annotations
 

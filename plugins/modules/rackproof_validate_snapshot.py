@@ -1,6 +1,9 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the action plugin rackproof_validate_snapshot, which runs on the controller."""
+"""Documentation of the action plugin rackproof_validate_snapshot, which runs on the controller.
+
+The file tasks/snapshot.yml of role validate calls it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Cache files that outlive a checkout.
+"""Keep root file systems, mirrors and images in a cache that all checkouts of this machine share.
 
-These are root file systems, mirrors and images, in folders named by their inputs.
+rack.py and driver/images.py use it. Each folder is named by the digest of its inputs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT = 2
-"""Number of mirrors, and of sets of images, that are kept. The newest are kept."""
+"""Number of mirrors, and of sets of images, in the cache. Older ones are removed."""
 
 
 def folder() -> Path:
@@ -25,7 +25,7 @@ def folder() -> Path:
 
 
 def tree_digest(source: Path) -> str:
-    """Return a short name for the files of a folder."""
+    """Return a short digest of the files of a folder, with their names and whether they are executable."""
     state = hashlib.sha256()
     for path in sorted(source.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -36,9 +36,10 @@ def tree_digest(source: Path) -> str:
 
 @contextlib.contextmanager
 def folder_for(cache: Path, kind: str, key: str, *, copied: bool = True) -> Iterator[Path]:
-    """Give the folder of a kind and key to one process at a time, and keep the newest two of the kind.
+    """Give the folder of a kind and key to one process at a time, and remove all but two others of the kind.
 
-    A new folder begins as a copy of the newest one, in which a builder renews outdated parts, or empty.
+    A new folder is a copy of the newest one, in which a builder renews outdated parts. It is empty if
+    there is no other, or without ``copied``.
     """
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{kind}.lock").open("w") as lock:
@@ -60,7 +61,7 @@ def folder_for(cache: Path, kind: str, key: str, *, copied: bool = True) -> Iter
 
 
 def link(name: Path, target: Path) -> None:
-    """Make a name in a checkout a link into the cache."""
+    """Replace a name in a checkout by a link into the cache."""
     name.parent.mkdir(parents=True, exist_ok=True)
     if name.is_dir() and not name.is_symlink():
         shutil.rmtree(name)

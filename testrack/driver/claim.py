@@ -1,6 +1,8 @@
-"""Claim the one rack of this machine.
+"""Claim this machine's rack, of which there is only one.
 
-Only one command changes it at a time, and only one gate or suite works with it.
+rack.py and the gate (tools/proof) use this module.
+
+Only one command of rack.py changes it at a time, and only one gate or suite works with it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def read_user() -> tuple[int, str]:
 
 
 def refuse_if_claimed() -> None:
-    """Raise RackError where the gate or a suite of another process works with the rack."""
+    """Raise RackError if the gate or a suite of another process works with the rack."""
     pid, checkout = read_user()
     if pid and os.environ.get(USER_VARIABLE) != str(pid):
         raise RackError(

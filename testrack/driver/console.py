@@ -1,4 +1,7 @@
-"""Print the driver's messages, with the time that its steps took the last time."""
+"""Print the driver's messages, with the time that its steps took the last time.
+
+rack.py, the gate (tools/proof) and other modules of the driver use this module.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 
 
 class Console:
-    """Progress lines with the time since the start; steps show their last duration."""
+    """Print progress lines with the time since the start. A step also shows its last duration."""
 
     def __init__(self, timings: Path) -> None:
         self.timings = timings

@@ -1,4 +1,7 @@
-"""Use the host's Docker engine if it answers. Otherwise, start one and stop it later."""
+"""Use the host's Docker engine if it answers. Otherwise, start one and stop it later.
+
+rack.py and vms.py use this module. Other modules of the driver call ``docker`` of it.
+"""
 
 from __future__ import annotations
 
@@ -147,6 +150,7 @@ class Engine:
         draft.replace(self.runtime)
 
     def _launch(self, console: Console) -> None:
+        """Start dockerd with the rack's own files, and wait until it answers."""
         self.config.write_text(
             json.dumps({"log-level": "warn", "runtimes": {RUNTIME: {"path": str(self.runtime)}}}, indent=1)
             + "\n"

@@ -1,4 +1,7 @@
-"""List the faults of a host and what makes them, which is the fake hardware, the node, or the engine."""
+"""List the faults of a host and what makes them, which is the fake hardware, the node, or the engine.
+
+``rack.py fault`` calls this module.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Make the images from a cached root file system by mmdebstrap, with the rack's files on top."""
+"""Make the images from a cached root file system by mmdebstrap, with the rack's files on top.
+
+rack.py uses this module to create hosts, and to refresh their fakes.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,7 @@ def overlay_tar(overlay: Overlay) -> bytes:
 
 
 def folder_overlay(folder: Path, target: str) -> dict[str, Entry]:
-    """Return the files of a folder as they shall lie under target on a node."""
+    """Return the files of a folder with their names below target on a node."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if "__pycache__" in path.parts or path.name.startswith("."):
@@ -140,7 +143,7 @@ def dpkg_status(tar: Path) -> str:
 
 
 class Images:
-    """Make the images. Reusable parts are kept in the cache in `state`."""
+    """Make the images. The cache in `state` has reusable parts."""
 
     def __init__(self, home: Path, state: Path, console: Console, release: str) -> None:
         self.home, self.state, self.console, self.release = home, state, console, release

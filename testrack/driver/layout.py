@@ -1,4 +1,7 @@
-"""Describe the rack with names, addresses and missing hosts. Nothing here contacts a machine."""
+"""Describe the rack with names, addresses and missing hosts. Nothing here contacts a machine.
+
+rack.py and all other modules of the driver read the hosts from it.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ class Layout:
         return [self.controller, self.services, *self.nodes, *self.also.values()]
 
     def wanted(self, nodes: int | None, also: Iterable[str] = ()) -> list[Host]:
-        """Return the hosts of a rack with so many nodes, or all hosts."""
+        """Return the hosts of a rack with this number of nodes, or all hosts."""
         number = len(self.nodes) if nodes is None else nodes
         if not 1 <= number <= len(self.nodes):
             raise RackError(f"NODES={number}: the inventory's {RACK_GROUP} has 1 to {len(self.nodes)} nodes")

@@ -1,4 +1,7 @@
-"""Create, start, await and remove the containers, and make their names resolve on this host."""
+"""Create, start, await and remove the containers, and make their names resolve on this host.
+
+rack.py uses this module for every command that changes or shows hosts.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,11 @@ Result = TypeVar("Result")
 def in_parallel(
     console: Console, what: str, hosts: Sequence[Host], work: Callable[[Host], Result]
 ) -> dict[str, Result]:
-    """Do the same for many hosts. Every failure is reported, not only the first."""
+    """Do the same work for many hosts at once. Return the results by host.
+
+    Raises:
+        RackError: Work failed on at least one host. The text has every failure.
+    """
     results, failures = {}, []
     with ThreadPoolExecutor(WORKERS) as pool:
         jobs = {pool.submit(work, host): host for host in hosts}
@@ -75,7 +82,7 @@ def answers(address: str, timeout: float = 2) -> bool:
 
 
 class Nodes:
-    """The rack's containers on this host's engine."""
+    """Manage the rack's containers on this host's engine."""
 
     def __init__(self, layout: Layout, state: Path, console: Console) -> None:
         self.layout, self.state, self.console = layout, state, console
@@ -205,7 +212,7 @@ class Nodes:
         if host.sku:
             arguments += ["--env", f"RACK_SKU={host.sku}"]
         if host.kind != "services":
-            # overlay2 does not work on overlay: Docker on the node needs its own file system.
+            # overlay2 does not work on overlay, so Docker on the node needs a file system of its own.
             arguments += ["--volume", f"{self.volume(host)}:/var/lib/docker"]
             # This fakes the rack's parallel file system with one folder that every node sees.
             arguments += ["--volume", f"{SHARED_VOLUME}:/shared"]
@@ -323,7 +330,7 @@ class Nodes:
         return any([self._put(ETC_HOSTS, block), self._put(SSH_CONFIG, ""), self._put(self.known_hosts, "")])
 
     def purge(self) -> None:
-        """Remove the images that are kept between racks."""
+        """Remove the images that remain between racks."""
         for repository in ("rackproof-rack-node", "rackproof-rack-svc", "rackproof-rack-root"):
             for image in docker_text("images", "--quiet", repository).splitlines():
                 docker("rmi", "--force", image, check=False)

@@ -1,4 +1,7 @@
-"""Put the test rack's values over those that the inventory ships for the rack."""
+"""Put the test rack's values over those that the inventory ships for the rack.
+
+``rack.py up`` puts them there, and ``rack.py down`` removes them.
+"""
 
 from __future__ import annotations
 

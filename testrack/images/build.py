@@ -4,8 +4,8 @@
     build.py --out .rackproof/rack/images
     build.py --out .rackproof/rack/upstream --upstream FOLDER    with published run scripts (upstream.py)
 
-Parts that are up to date are left alone: a second call takes a moment. README.md lists the contents of the
-images.
+rack.py starts this program. It does not build parts again that are up to date, so a second call takes a
+moment. README.md lists the contents of the images.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MMDEBSTRAP = "/usr/bin/mmdebstrap"
 RELEASE, PYTHON = "bookworm", "3.11"
 PACKAGES = ("python3", "python3-numpy", "python3-yaml", "curl", "ca-certificates", "libpmix2")
 LOGGING = CHECKOUT / "workloads/torch/requirements-no-deps.txt"
-# A benchmark's container needs none of these, and they are most of the size of Debian's packages.
+# A benchmark's container does not need these files, which are most of the size of Debian's packages.
 LEFT_OUT = (
     *("./usr/share/perl/", "./usr/lib/x86_64-linux-gnu/perl/", "./usr/lib/x86_64-linux-gnu/libperl"),
     *("./usr/share/doc/", "./usr/share/man/", "./usr/share/locale/", "./usr/share/zoneinfo/"),
@@ -41,8 +41,9 @@ LEFT_OUT = (
     *("./var/lib/apt/", "./var/cache/", "./var/log/", "./usr/lib/python3/dist-packages/numpy/f2py/"),
     *("./usr/lib/python3.11/ensurepip/", "./usr/lib/python3.11/idlelib/", "./usr/lib/python3.11/lib2to3/"),
 )
-# repository:tag as the document and the GB300's logs name them -> the folder in the image, the benchmark.
-# Images for arm64 state it, and have the programs of the others: no node of the rack may run them.
+# The keys are REPOSITORY:TAG as in the document and the GB300's logs. The values are the folder in the image
+# and the benchmark. Images for arm64 state their architecture, but have the programs of the other images. No
+# node of the rack may run them.
 IMAGES = {
     "nvdlfwea/mlperftv51/llama2_70b_lora-arm:20250930": ("ft-llm", "llama2_70b_lora"),
     "nvdlfwea/mlperftv51/llama31_8b-arm:20250922": ("llm", "llama31_8b"),
@@ -50,13 +51,13 @@ IMAGES = {
     "nvdlfwea/mlperftv51/llama31_8b-amd:20251008": ("llm", "llama31_8b"),
     "nvdlfwea/mlperftv51/flux1-amd:20251007": ("flux", "flux1"),
 }
-# Mount points of run.sub: there from the start, since a container's root may be read-only.
+# These mount points of run.sub are in the image, because a container's root may be read-only.
 MOUNT_POINTS = {
     "llama2_70b_lora": ("data", "ckpt", "results", "mounted"),
     "llama31_8b": ("preproc_data", "npy_index", "workspace/llm/nemo_tokenizer", "results", "mounted"),
     "flux1": ("dataset/energon", "results", "mounted"),
 }
-# Differences between the three run scripts.
+# The three run scripts differ in these values.
 RUN_SUB = {
     "llama2_70b_lora": {
         "REQUIRED": ': "${DATADIR:?DATADIR not set}"\n: "${MODEL:?MODEL not set}"',
@@ -69,13 +70,13 @@ RUN_SUB = {
         "MAKE": "",
     },
     "llama31_8b": {
-        # The original's mistake, kept: := with a question mark sets junk where :? would have failed.
+        # The original has this mistake. := with a question mark sets a wrong value where :? would fail.
         "REQUIRED": ': "${WALLTIME:=?WALLTIME not set}"\n: "${DATADIR:?DATADIR not set}"',
         "DATA": "${DATADIR}",
         "MOUNTS": "${_logfile_base}_npy_index:/npy_index,"
         "${DATADIR}/8b/tokenizer:/workspace/llm/nemo_tokenizer:ro,${DATADIR}/8b:/preproc_data:ro",
         "NCCL": "-b 16M -e 4G -f 2",
-        # As the original's table has it: the files below a folder are counted.
+        # Like the original's table, this counts the files below a folder.
         "COUNT": '    found="$(find "${DATADIR}/8b" -type f | wc -l)"\n'
         '    [ "${found}" -eq 7 ] || echo "Error: ${DATADIR}/8b is incorrect. It has ${found} files."\n',
         "VERIFY": '"${DATADIR}/8b/c4-train.en_6_text_document.bin" "${DATADIR}/8b/tokenizer"',
@@ -96,7 +97,7 @@ RUN_SUB = {
 
 
 class BuildError(Exception):
-    """An obstacle to a build; the text names it."""
+    """Report why the images cannot be built."""
 
 
 def digest(*parts: object) -> str:
@@ -105,7 +106,7 @@ def digest(*parts: object) -> str:
 
 
 def run(command: list[str], timeout: float) -> None:
-    """Run a command; its output is part of the error."""
+    """Run a command. If it fails, its output is part of the error."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -150,7 +151,7 @@ def add_logging(folder: Path, target: tarfile.TarFile) -> None:
 
 
 def root_tar(folder: Path) -> Path:
-    """Return Debian's packages and mlperf-logging as a tar, without needless files; made once."""
+    """Return a tar of Debian's packages and mlperf-logging without unused files. It is made once."""
     key = digest(
         RELEASE, PACKAGES, LEFT_OUT, LOGGING.read_text(), os.environ.get("RACK_DEBIAN_MIRROR", ""), 1
     )
@@ -176,7 +177,7 @@ def root_tar(folder: Path) -> Path:
 
 
 def base_layer(layout: Layout, folder: Path) -> Layer:
-    """Return the layer of all three images; compressed once."""
+    """Return the layer that all three images share. It is compressed once."""
     tar = root_tar(folder)
     note = tar.with_suffix(".json")
     if note.is_file():
@@ -189,7 +190,7 @@ def base_layer(layout: Layout, folder: Path) -> Layer:
 
 
 def files_of(folder: Path, target: str) -> dict[str, tuple[bytes, int]]:
-    """Return the files of a folder as they shall lie in the image."""
+    """Return the files of a folder with their names in the image."""
     return {
         f"{target}/{path.relative_to(folder)}": (
             path.read_bytes(),
@@ -244,7 +245,8 @@ def image_config(folder: str, own: dict[str, tuple[bytes, int]], *more: str) -> 
             "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "LANG=C.UTF-8",
             "PYTHONDONTWRITEBYTECODE=1",
-            # As NVIDIA's: enroot gives a container GPUs only if its image or job requests them.
+            # NVIDIA's images have this, because enroot gives a container GPUs only if its image or job
+            # requests them.
             "NVIDIA_VISIBLE_DEVICES=all",
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
             f"GIT_COMMIT_ID={digest([(path, sha) for path, (sha, _mode) in own.items()])}",
@@ -275,10 +277,10 @@ def upstream_images(root: Path) -> dict[str, Image]:
     for one in upstream.SUBMISSIONS:
         folder = next(place for place, benchmark in IMAGES.values() if benchmark == one.benchmark)
         own, published = own_files(folder, one.benchmark), upstream.files(root, one, sizes)
-        # None of our configs: the published ones are chosen.
+        # Our configs are left out, so that the published ones are chosen.
         own = {path: entry for path, entry in own.items() if "/config_" not in path}
         own |= {f"workspace/{folder}/{name}": entry for name, entry in published.items()}
-        # As NVIDIA's, which are PyTorch's: slurm2pytorch and a hook of enroot need it.
+        # NVIDIA's images have this from PyTorch's. slurm2pytorch and a hook of enroot need it.
         made[one.image] = (own, image_config(folder, own, "PYTORCH_VERSION=2.9.0a0+fake"))
     return made
 
@@ -288,8 +290,8 @@ def build(out: Path, published: Path | None = None, work: Path | None = None) ->
 
     Args:
         out: The layout.
-        published: The folder of submitters whose scripts the images get; None for our own images.
-        work: The folder for Debian's packages; None is a folder of the layout.
+        published: The folder of submitters whose scripts the images get, or None for our own images.
+        work: The folder for Debian's packages. None means a folder in the layout.
     """
     began = time.monotonic()
     layout = Layout(out)

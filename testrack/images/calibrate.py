@@ -3,8 +3,8 @@
 
     PYTHONPATH=testrack/images/common .venv/bin/python testrack/images/calibrate.py [--runs 40]
 
-Trains without ranks and without waiting; prints for every benchmark the goal with which runs need MARGIN
-times the samples of the reference, and how many runs take which number of samples.
+Start it by hand. It trains without ranks and without waiting. For every benchmark, it prints the goal with
+which runs need MARGIN times the samples of the reference, and how many runs take which number of samples.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from fake_ngc.benchmarks import BATCH, BENCHMARKS, STEPS, Benchmark
 from fake_ngc.learning import Adam
 
 MARGIN = 1.03
-"""Somewhat slower than the reference: faster would be scaled, and much faster rejected."""
+"""Factor by which runs need more samples than the reference.
+
+A faster result would be scaled, and a much faster one rejected.
+"""
 BATCHES = {"llama2_70b_lora": (8, 9, 16), "llama31_8b": (16, 36), "flux1": (512, 1024, 2304)}
 
 
 def lay_out(root: Path) -> None:
-    """Put the data where containers have them mounted."""
+    """Write the data below the paths at which containers mount them."""
     parts = {"data": data.gov_report(), "ckpt": data.llama2_model(), "preproc_data": data.c4()}
     parts["workspace/llm/nemo_tokenizer"] = data.tokenizer()
     for folder, files in parts.items():

@@ -1,4 +1,4 @@
-"""The config files of the images: the real names, and the exports of the real files."""
+"""Write the config files of the images, with the names and exports of the real files. build.py calls this."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Config:
-    """One config_*.sh: a system of so many nodes and GPUs, and how the batch is spread over them."""
+    """Describe a config_*.sh by its system, nodes and GPUs, and by the division of the batch among them."""
 
     system: str
     nodes: int
     gpus: int
     batch: int
-    """Per data-parallel group (MINIBS), or per GPU for flux1 (MBS; its BATCHSIZE is that of all GPUs)."""
+    """Batch of a data-parallel group (MINIBS), or for flux1 of a GPU (MBS). BATCHSIZE is that of all GPUs."""
     cp: int = 1
     tp: int = 1
     precision: str = ""
-    """"_fp4", or nothing; "_big" for a batch that no reference convergence point covers."""
+    """"_fp4", "_big" for a batch that is larger than all reference convergence points, or empty."""
 
     def llm_name(self, suffix: str) -> str:
         """Return the name in the two language models' images."""
@@ -29,8 +29,8 @@ class Config:
         return f"config_{self.system}_{self.nodes:02}x{self.gpus:02}x{self.batch:02}.sh"
 
 
-# Those that the published round has, and for one, two and four nodes what a small test rack needs. All batch
-# sizes lie where there are reference convergence points, but for "_big", which only bench_config chooses.
+# These are the configs of the published round, and some for one, two and four nodes of a small test rack. The
+# reference convergence points cover all batch sizes but "_big", which only bench_config chooses.
 LLAMA2 = (
     Config("GB300", 1, 4, 2),
     Config("GB300", 2, 4, 1),

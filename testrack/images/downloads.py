@@ -1,10 +1,11 @@
-"""Make the files of MLCommons' storage for llama31_8b and flux1, for a web server: small data, same layout.
+"""Make small files for llama31_8b and flux1 in the layout of MLCommons' storage, for a web server.
 
     http://HOST/mlcommons/mlc-r2-downloader.sh
-    http://HOST/mlcommons/metadata/NAME.uri        where the data set NAME lies
+    http://HOST/mlcommons/metadata/NAME.uri        the address of the data set NAME
     http://HOST/mlcommons/data/NAME/NAME.md5       its files and their checksums
 
-Needs NumPy, which the host's Python may lack: the data are made by the Python of .venv or the host's.
+build.py calls this. The data need NumPy, which the host's Python may lack. They are therefore made by the
+Python of .venv or by the host's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ DATASETS = {
 
 
 def write(folder: Path) -> None:
-    """Write the tree where it is not as it should be."""
+    """Write the tree if it is missing or outdated."""
     stamp = folder / ".made-from"
     sources = [HERE / "common/fake_ngc/data.py", HERE / "r2/mlc-r2-downloader.sh", Path(__file__)]
     made_from = "".join(path.read_text() for path in sources)

@@ -84,11 +84,11 @@ class Layout:
         return digest, len(data)
 
     def path(self, digest: str) -> Path:
-        """Return where a blob lies."""
+        """Return the path of a blob."""
         return self.blobs / digest.removeprefix("sha256:")
 
     def layer(self, tar: bytes) -> Layer:
-        """Keep a tar as a layer."""
+        """Store a tar as a layer."""
         digest, size = self.blob(gzip.compress(tar, 6, mtime=0))
         return Layer(digest, size, sha256(tar))
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Push the images to the test rack's registry: only missing layers, as user $oauthtoken.
+"""Push the missing layers of the images to the test rack's registry, as user $oauthtoken.
 
     push.py --registry gb300-r01-svc:5000 --images .rackproof/rack/images [--key-file .rackproof/rack/ngc_key]
 
-The key is read from its file and goes into the requests; no command line and no message shows it.
+rack.py starts this program. The key is read from its file and sent in requests. It is in no command line and
+no message.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Registry:
         return headers.get("docker-content-digest", "") if status == 200 else ""
 
     def put_blob(self, repository: str, digest: str, path: Path, elsewhere: str) -> str:
-        """Bring a blob to a repository, from another one of the same registry if that has it."""
+        """Upload a blob to a repository, or mount it from another repository of the registry that has it."""
         if self.has(repository, digest):
             return "there"
         query = {"mount": digest, "from": elsewhere} if elsewhere else {}

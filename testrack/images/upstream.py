@@ -1,11 +1,11 @@
-"""Images with the run scripts that submitters of MLPerf Training 5.1 published, in the place of ours.
+"""Make images with the run scripts that submitters of MLPerf Training 5.1 published, instead of ours.
 
     build.py --upstream FOLDER --out .rackproof/rack/upstream
 
-FOLDER holds SUBMITTER/benchmarks/..., as the root of a checkout of mlcommons/training_results_v5.1 does.
-Nothing of it is kept in this repository. Of a submission come run.sub, run_and_time.sh, every config_*.sh and
-the tables of its mounts; parts that need GPUs stay fakes: the training itself, and tools of NVIDIA's images.
-The tables get the sizes of the fake data.
+build.py calls this module. FOLDER has SUBMITTER/benchmarks/..., as the root of a checkout of
+mlcommons/training_results_v5.1 has. Nothing of it is in this repository. The images get run.sub,
+run_and_time.sh, every config_*.sh and the tables of mounts from a submission. Parts that need GPUs stay
+fakes, which are the training itself and tools of NVIDIA's images. The tables get the sizes of the fake data.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NVIDIA = {
     "flux1": "NVIDIA/benchmarks/flux1/implementations/theia_ngpu16_ngc25.09_nemo",
 }
 FLUX1_SITE_CONFIG = "config_GB300_02x04x64.sh"
-"""flux1 was published for four nodes and more: two have a config of the site's, as Lambda's B200 had."""
+"""Config of the site for two nodes, because flux1 was published for four nodes and more."""
 _FLUX1_SITE_TEXT = b"""\
 # Of this test rack: the published settings on two nodes.
 export BATCHSIZE=512
@@ -53,7 +53,7 @@ export WALLTIME=$((5 + ${NEXP:-1} * ($WALLTIME_RUNANDTIME + 5)))
 
 
 class UpstreamError(Exception):
-    """A folder is missing; the text lists its expected contents."""
+    """Report a missing folder. The text lists its expected contents."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Submission:
     submitter: str
     benchmark: str
     folders: tuple[str, ...]
-    """Below the folder of all submitters; later ones lie over earlier ones.
+    """Paths below the folder of all submitters. Files of later paths replace those of earlier ones.
 
     Lambda ran NVIDIA's images, and published its changes.
     """
@@ -112,7 +112,7 @@ def scripts(upstream: Path, submission: Submission) -> Files:
     """Return the published scripts of a submission by name, each with its mode.
 
     Raises:
-        UpstreamError: A folder or run.sub is not there.
+        UpstreamError: A folder or run.sub is missing.
     """
     found: Files = {}
     for name in submission.folders:
@@ -122,7 +122,8 @@ def scripts(upstream: Path, submission: Submission) -> Files:
             raise UpstreamError(f"{folder} is not there{more}")
         for pattern in SCRIPTS:
             for path in sorted(folder.glob(pattern)):
-                # As in an image: a submission's copy may have lost its mode, as Lambda's run_and_time.sh.
+                # A submission's copy may have lost its mode, as Lambda's run_and_time.sh has. An image has
+                # the right one.
                 found[path.name] = (path.read_bytes(), 0o755 if path.name.startswith("run") else 0o644)
     if "run.sub" not in found:
         raise UpstreamError(f"{upstream / submission.folders[-1]} has no run.sub")
@@ -132,7 +133,7 @@ def scripts(upstream: Path, submission: Submission) -> Files:
 
 
 def files(upstream: Path, submission: Submission, sizes: Sizes) -> Files:
-    """Return a submission image's files in the place of ours: its scripts, and tables of the fake data."""
+    """Return the files of a submission's image that replace ours, which are scripts and tables of mounts."""
     found = scripts(upstream, submission)
     for name, (content, mode) in found.items():
         if name.endswith(".csv"):
@@ -143,8 +144,8 @@ def files(upstream: Path, submission: Submission, sizes: Sizes) -> Files:
 def table_of_fakes(published: str, sizes: Sizes) -> str:
     """Return a table of mounts with the sizes of the fake data.
 
-    Of a mount whose published files the fake data have by name, all of them, these count and no others; of
-    another one, whose files have names of their own, all do. Mounts that nothing fakes stay as they were.
+    If the fake data have all published files of a mount by name, only these files count. Otherwise, all fake
+    files of the mount count. Rows of mounts without fake data do not change.
     """
     rows = list(csv.DictReader(io.StringIO(published)))
     keys = dict.fromkeys(row["key"] for row in rows)
@@ -162,7 +163,7 @@ def table_of_fakes(published: str, sizes: Sizes) -> str:
 
 
 def fake_sizes() -> dict[str, dict[str, int]]:
-    """Return the bytes of each file of the fake data, by mount; needs NumPy."""
+    """Return the size of each file of the fake data, by mount. This needs NumPy."""
     sys.path.insert(0, str(HERE / "common"))
     from fake_ngc import data, flux_data
 
@@ -187,7 +188,7 @@ def fake_sizes() -> dict[str, dict[str, int]]:
 
 
 def _seen(folder: Path) -> Iterable[Path]:
-    """Yield the files that the check of mounts counts: those without a point before a name on their way."""
+    """Yield the files that the check of mounts counts. Names that begin with a dot do not count."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
             yield path

@@ -1,9 +1,9 @@
-"""Build the test rack's apt mirror: a tree that any web server can serve at its root.
+"""Build the test rack's apt mirror, a tree that any web server can serve at its root.
 
     build.py --out .rackproof/rack/mirror --rootfs .rackproof/rack/root-bookworm.tar
 
-A part whose inputs did not change is left as it is, so a second call takes a moment. README.md describes the
-parts.
+rack.py starts this program. A part whose inputs did not change is left as it is, so a second call takes a
+moment. README.md describes the parts.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def run_apt(command: list[str], environment: dict[str, str]) -> subprocess.Compl
 
 
 class Mirror:
-    """The tree, the files kept beside it, and the digests of each part's inputs."""
+    """Hold the tree, the files next to it, and the digests of each part's inputs."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -167,6 +167,7 @@ class Mirror:
         new.replace(self.stamps_path)
 
     def _debian(self, archive: Path) -> None:
+        """Fetch the distribution's packages for the release of a root file system, if they are outdated."""
         codename, status = debian.read_rootfs(archive)
         names = debian.package_names((HERE / "debian-packages.txt").read_text(), codename)
         folder = self.out / "debian"
@@ -187,6 +188,7 @@ class Mirror:
             by_codename.symlink_to(suite)
 
     def _images(self) -> None:
+        """Write the container images that the mirror serves, if they are outdated."""
         # Without the distribution's packages, as before the first --rootfs, there is nothing to make
         # them from.
         pools = [self.out / "debian" / "pool" / codename for codename in debian.CODENAMES]
@@ -214,6 +216,7 @@ class Mirror:
         return found
 
     def _vendors(self) -> None:
+        """Build the vendors' fake packages, tarballs and git repository, if they are outdated."""
         specs = packages.read(HERE / "packages.toml", self.architecture)
         ofed = tarballs.read(HERE / "ofed.toml")
         of_tarballs = {tarball.repository for tarball in ofed}

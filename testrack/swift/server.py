@@ -1,6 +1,7 @@
-"""OpenStack Swift with its S3 interface on this machine: four servers, one device, one user, no replicas.
+"""Start OpenStack Swift with its S3 interface on this machine, with four servers, one device and one user.
 
-A real object store, which checks signatures and digests. moto, which plays S3 for nodes, checks neither.
+Tests of uploads use it. It is a real object store that checks signatures and digests. moto, the fake of S3
+for the rack's nodes, checks neither.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ use = egg:swift#slo
 
 @dataclass
 class Swift:
-    """A running store: its address, and its proxy, which can be ended and started again."""
+    """Hold the address of a running store, and its proxy, which can be stopped and started again."""
 
     folder: Path
     python: Path
@@ -76,7 +77,7 @@ class Swift:
         return f"http://127.0.0.1:{self.ports['proxy']}"
 
     def ask(self, method: str, path: str) -> requests.Response:
-        """Send a request without a body; return the answer, which is a good one."""
+        """Send a request without a body. Return the answer, which has a good status."""
         bucket = Bucket(self.url, "", "", "us-east-1", ACCESS_KEY, SECRET_KEY)
         headers = sign(bucket, method, path, {}, hashlib.sha256(b"").hexdigest(), datetime.now(UTC))
         answer = requests.request(method, self.url + path, headers=headers, timeout=60)
@@ -88,7 +89,7 @@ class Swift:
         self.ask("PUT", f"/{name}")
 
     def start(self, name: str) -> None:
-        """Start one of the four servers, and wait until it listens."""
+        """Start a server by its name, and wait until it listens."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.servers[name] = subprocess.Popen(
                 [self.python.with_name(f"swift-{name}-server"), self.folder / f"{name}.conf"],
@@ -104,13 +105,13 @@ class Swift:
         raise RuntimeError(f"swift-{name}-server: {(self.folder / f'{name}.log').read_text()[-2000:]}")
 
     def stop(self, name: str) -> None:
-        """End one of the four servers."""
+        """Stop a server by its name."""
         self.servers[name].terminate()
         self.servers[name].wait(30)
 
 
 def make_python(root: Path) -> Path:
-    """Return the interpreter with Swift, which is made from the package index where it is missing."""
+    """Return the interpreter with Swift. If it is missing, make it from the package index."""
     done = subprocess.run(
         [
             sys.executable,
@@ -126,7 +127,7 @@ def make_python(root: Path) -> Path:
 
 @contextlib.contextmanager
 def running_swift(root: Path, folder: Path) -> Iterator[Swift]:
-    """Yield a store without buckets; its folder needs a file system with extended attributes."""
+    """Yield a store without buckets. Its folder needs a file system with extended attributes."""
     python = make_python(root)
     (folder / "devices/d1").mkdir(parents=True)
     (folder / "swift.conf").write_text(

@@ -19,9 +19,9 @@ CONTROLLER, SERVICES = "gb300-r01-ctl", "gb300-r01-svc"
 SHARED = "/shared/experiments"
 """The folder for tests on the file system that all nodes share."""
 NAMED = [name for name in os.environ.get("RACK_TEST_NODES", "").split(",") if name]
-"""Nodes of a rack that others use, too: trainings keep to them, and the rack is taken as it is."""
+"""Nodes for trainings on a rack that other users share. The rack is used as it is."""
 PROVISIONED = NAMED or ["gb300-r01-n01", "gb300-r01-n02"]
-"""Those that the tests of provision.yml leave provisioned; all others may be a scenario's."""
+"""Nodes that the tests of provision.yml leave provisioned. Scenarios may use all others."""
 
 
 def start(
@@ -32,7 +32,7 @@ def start(
     given: Mapping[str, Any] | None = None,
     **environment: str,
 ) -> subprocess.Popen[str]:
-    """Start a playbook on nodes as an operator does, in a process group of its own."""
+    """Start a playbook on nodes as an operator does, in a separate process group."""
     variables = ["-e", json.dumps(given)] if given else []
     return subprocess.Popen(
         [
@@ -62,7 +62,7 @@ def play(
     timeout: float = 1500,
     **environment: str,
 ) -> Done:
-    """Run a playbook to its end; all of its output is in stdout."""
+    """Run a playbook to its end. All of its output is in stdout."""
     process = start(root, playbook, nodes, *words, given=given, **environment)
     try:
         said, _ = process.communicate(timeout=timeout)

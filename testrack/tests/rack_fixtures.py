@@ -1,4 +1,4 @@
-"""The driver of the test rack, imported from where it lies; and a rack that runs."""
+"""Provide fixtures with the driver of the test rack, imported from its folder, and with a running rack."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def driver() -> Command:
 
 @pytest.fixture(scope="session")
 def root_here() -> None:
-    """Skip where no rack can be; a CI without root fails."""
+    """Skip if this machine cannot run a rack. A CI without root fails."""
     if os.geteuid() != 0 or sys.platform != "linux":
         if os.environ.get("CI") == "true":
             pytest.fail("the test rack needs root on Linux")
@@ -43,8 +43,9 @@ def root_here() -> None:
 
 @pytest.fixture(scope="session")
 def rack(root_here: None, driver: Command) -> Command:
-    """Return a function that runs a command on a host of a rack with at least two nodes; the rack stays up
-    afterwards.
+    """Return a function that runs a command on a host of a rack with at least two nodes.
+
+    The rack stays up afterwards.
     """
     # A rack that others started has its values in their checkout.
     overlay.lay(RACK.parent)
@@ -71,7 +72,7 @@ def images(root: Path, rack: Command) -> None:
 
 @pytest.fixture(scope="module")
 def nodes(root: Path, rack: Command, images: None) -> list[str]:
-    """Return two idle nodes of the Slurm cluster; provision them unless tests of provision.yml have."""
+    """Return two idle nodes of the Slurm cluster. Provision them unless tests of provision.yml have."""
     if len(idle(rack)) < 2:
         done = play(root, "provision.yml", PROVISIONED, timeout=1200)
         assert done.returncode == 0, done.stdout
@@ -80,13 +81,13 @@ def nodes(root: Path, rack: Command, images: None) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared_torch(rack: Command, nodes: list[str], torch_python: str) -> str:
-    """Return a Python with PyTorch on the nodes: this machine's runtime, on the folder that they share."""
+    """Return a Python with PyTorch on the nodes. It is this machine's runtime on their shared folder."""
     return _shared(rack, nodes[0], "torch", torch_python, "import torch, mlperf_logging; torch.__version__")
 
 
 @pytest.fixture(scope="module")
 def shared_tensorflow(rack: Command, nodes: list[str], tensorflow_python: str) -> str:
-    """Return a Python with TensorFlow on the nodes: this machine's runtime, on the folder that they share."""
+    """Return a Python with TensorFlow on the nodes. It is this machine's runtime on their shared folder."""
     return _shared(rack, nodes[0], "tensorflow", tensorflow_python, "import tensorflow")
 
 

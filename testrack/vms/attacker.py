@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A host that answers in the place of the boot host: attacker.py FOLDER [KEY]
+"""Answer like the boot host, as an attacker in its network would: attacker.py FOLDER [KEY]
 
-Serves the folder, parts of files as well, and takes every report (FOLDER/reports). A requester of an order's
-signature gets one by its own key, if it has one.
+Tests start this program. It serves the folder, also parts of files, and accepts every report
+(FOLDER/reports). With a KEY, it signs the order of vm1 whenever a signature is requested.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Virtual machines with empty disks, and BMCs that speak Redfish, in the test rack's network (root).
+"""Run a command beside virtual machines with empty disks and Redfish BMCs in the test rack's network.
 
     make rack NODES=1
     testrack/vms/vms.py --nodes 2 --folder .rackproof/vms -- ansible-playbook reimage.yml -l vm1,vm2
 
-Everything runs in a network, mount and process namespace that ends with the command: libvirt and QEMU (no KVM
-needed), sushy-emulator, a name server, and what role netboot starts. A pair of interfaces joins its bridge to
-the rack's. Left over are the folder (disks, consoles, journals), and the machines' names in /etc/hosts of the
-rack's hosts. This machine's own /etc, libvirt and network are not touched.
+It needs root. libvirt and QEMU (without KVM), sushy-emulator, a name server, and the programs of role netboot
+run in a network, mount and process namespace that ends with the command. A pair of interfaces joins its
+bridge to the rack's. After the command, the folder (disks, consoles, journals) remains, and the machines'
+names remain in /etc/hosts of the rack's hosts. This machine's own /etc, libvirt and network do not change.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def domain(one: dict[str, str], memory: int) -> str:
     """Return a machine's definition for libvirt."""
     text = DOMAIN.format(**one, sku=SKU, memory=memory)
     if "secure=" in one["firmware"]:
-        # Only there the system cannot write where the firmware keeps its keys.
+        # Only there the system cannot write to the place of the firmware's keys.
         text = text.replace('machine="pc"', 'machine="q35"').replace("<acpi/>", '<acpi/><smm state="on"/>')
     return text
 
@@ -163,7 +163,7 @@ def bmc_certificate(folder: Path) -> tuple[Path, str]:
 def inventory(
     machines: list[dict[str, str]], folder: Path, image: Path, proxy: bool = False
 ) -> dict[str, object]:
-    """Return the inventory of the machines and of the host that boots them, beside the rack's own."""
+    """Return the inventory of the machines and of their boot host, to be used with the rack's own."""
     key = (folder / "key.pub").read_text().strip()
     known = folder / "known_hosts"
     built = json.loads((image / "netboot.json").read_text())
@@ -215,7 +215,7 @@ def inventory(
                 "reimage_authorized_keys": [key],
                 "reimage_known_hosts": str(known),
                 "reimage_results": str(folder / "results"),
-                # Their GPUs are fakes: there is nothing to measure.
+                # Their GPUs are fakes, so nothing can be measured.
                 "reimage_acceptance": [],
             },
             "children": {
@@ -248,7 +248,7 @@ def inventory(
 
 
 def names(machines: list[dict[str, str]]) -> str:
-    """Return the name server's entries, as a file of hosts: every host of the rack, running or not."""
+    """Return a hosts file with every host of the rack, running or not, for the name server."""
     known = rack.read_layout((ROOT / "inventory/hosts.yml").read_text()).everyone
     lines = [f"{one.address} {one.name}" for one in known]
     return "".join(f"{line}\n" for line in (*lines, *host_lines(machines)))
@@ -291,7 +291,7 @@ def succeeds(*words: object) -> bool:
 
 def hide(folder: Path) -> None:
     """Discard writes to this machine's own places."""
-    # A file of its own in a container, over which the overlay would lay an older one.
+    # In a container, this is a separate file, which the overlay would replace by an older one.
     known = Path("/etc/hosts").read_text()
     run("mount", "--make-rprivate", "/")
     layer = folder / "etc"
@@ -340,7 +340,7 @@ def join_rack(outside: int) -> None:
     """Make the machines' network a part of the rack's."""
     there = ("nsenter", f"--net=/proc/self/fd/{outside}", "ip", "link")
     peer = ("type", "veth", "peer", "name", "rack", "netns", os.getpid())
-    # One that has just ended may have left it: the kernel takes namespaces away by and by.
+    # A run that has just ended may have left it, because the kernel removes namespaces with a delay.
     subprocess.run([*there, "del", UPLINK], check=False, capture_output=True, pass_fds=[outside])
     run(*there, "add", UPLINK, *peer, pass_fds=[outside])
     run(*there, "set", UPLINK, "master", rack.BRIDGE, "up", pass_fds=[outside])
@@ -348,7 +348,7 @@ def join_rack(outside: int) -> None:
 
 
 def site_dhcp(folder: Path) -> None:
-    """Start a DHCP server that is not Rackproof's, on a host of its own: it gives addresses, and no more."""
+    """Start a DHCP server that is not Rackproof's on a host of its own. It only assigns addresses."""
     run("ip", "netns", "add", "site")
     run("ip", "link", "add", "site", "type", "veth", "peer", "name", "eth0", "netns", "site")
     run("ip", "link", "set", "site", "master", BRIDGE, "up")
@@ -388,7 +388,7 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
         path = folder / f"{one['name']}.xml"
         path.write_text(domain(one, memory))
         run("virsh", "-q", "-c", "qemu:///system", "define", path)
-    # libvirt's Python part is a package of the system, and the emulator one of the environment.
+    # libvirt's Python part is a package of the system. The emulator is a package of the environment.
     borrowed = folder / "python"
     borrowed.mkdir()
     for found in Path("/usr/lib/python3/dist-packages").glob("libvirt*"):
@@ -413,9 +413,9 @@ def services(folder: Path, machines: list[dict[str, str]], memory: int) -> None:
 
 
 def reap() -> None:
-    """Continue in a child; the first process of a namespace collects all that others leave behind.
+    """Continue in a child. The first process of a namespace then reaps the processes that others leave.
 
-    libvirt waits for a QEMU to be gone, and one that is not waited for stays.
+    libvirt waits until a QEMU is gone, and a process that is not reaped remains.
     """
     child = os.fork()
     if child == 0:
@@ -489,7 +489,7 @@ def main() -> int:
         **os.environ,
         "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "ANSIBLE_INVENTORY": f"{ROOT / 'inventory/hosts.yml'},{folder / 'hosts.json'}",
-        # Connections that are kept are this namespace's own.
+        # Persistent connections belong to this namespace.
         "ANSIBLE_SSH_CONTROL_PATH_DIR": "/run/rackproof-vms/ssh",
     }
     done = subprocess.run(options.command, env=environment, check=False)

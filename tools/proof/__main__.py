@@ -1,8 +1,10 @@
 """Run the gate, run suites, or show which of them are green for the present files.
 
-python -m tools.proof gate      the tests that every change must pass: `make test`
-python -m tools.proof prove     the suites that are not green, or SUITE=NAME,NAME; FORCE=1 again: `make prove`
-python -m tools.proof suites    the state of each suite: `make suites`
+    python -m tools.proof gate      run the tests that every change must pass (`make test`)
+    python -m tools.proof prove     run the suites that are not green (`make prove`)
+    python -m tools.proof suites    print the state of each suite (`make suites`)
+
+For `prove`, SUITE=NAME,NAME selects suites, and FORCE=1 repeats green ones.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ LIMIT_FACTOR = 10
 """A part is ended after this multiple of its time on two idle cores."""
 LIMIT_MAX_S = 75 * 60
 AFTER_THE_JOBS = "nice -n 5"
-"""Has lint and tests use the processors when the four jobs wait: a job's steps cannot run side by side."""
+"""Priority of lint and tests, which use the processors while the four jobs wait."""
 RACK = ".venv/bin/python testrack/rack.py"
 
 
@@ -74,7 +76,7 @@ class Proof:
             "PYTHONUNBUFFERED": "1",
             USER_VARIABLE: str(os.getpid()),
         }
-        # Hundreds of processes load the package: without its bytecode, each compiles it.
+        # Hundreds of processes load the package. Without its bytecode, each would compile it.
         self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.lanes = Lanes(ROOT, self.environment, self.console.say)
         if ended := end_leftovers(USER_VARIABLE):
@@ -126,7 +128,7 @@ def run_gate() -> int:
     fast = proof.part("fast tests", f"{tests} {os.environ.get('PYTEST', '')}", minutes=6)
     jobs = [
         proof.part("rack", f"{RACK} down", f"{RACK} up --nodes {suite.rack}", minutes=4),
-        # Each job begins where the one before it ended.
+        # Each job begins with the state in which the job before it ended.
         proof.part("four jobs", f"{pytest_command(suite)} -x", f"{RACK} down", minutes=suite.minutes),
     ]
     parts = [packages, lint, fast, *jobs]

@@ -42,7 +42,7 @@ class Part:
     begun: float = 0
 
     def finish(self, state: str) -> None:
-        """Keep how the part ended, how long it took, and how many tests passed in it."""
+        """Store the result of the part, its time, and the number of its tests that passed."""
         self.state = state
         self.seconds = time.monotonic() - self.begun
         self.tests = sum(int(number) for number in COUNT.findall(read_end(self.log, 1 << 20)))

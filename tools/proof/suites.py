@@ -133,7 +133,7 @@ def _is_input(name: str, suite: Suite, modules: set[str], root: Path) -> bool:
 
 
 def _module_name(name: str, root: Path) -> str:
-    """Return the module that a file is; of a template or another file of data, the package that holds it."""
+    """Return the module of a file or, for a template or data, the package that contains it."""
     path = Path(name)
     if path.suffix != ".py" or path.stem == "__init__":
         path = path.parent
@@ -143,7 +143,7 @@ def _module_name(name: str, root: Path) -> str:
 
 
 def _has_mark(path: Path, marks: Collection[str]) -> bool:
-    """Return whether a test file has one of the marks. A helper belongs to every suite with marks."""
+    """Return whether a test file has any of the marks. A helper belongs to every suite with marks."""
     if path.suffix != ".py" or not marks:
         return False
     return not path.name.startswith("test_") or any(f"mark.{one}" in path.read_text() for one in marks)
@@ -184,7 +184,7 @@ def read_record(name: str, records: Path = RECORDS) -> dict[str, Any]:
 
 
 def write_record(name: str, record: Mapping[str, Any], records: Path = RECORDS) -> None:
-    """Keep the record of a suite's run, whole or not at all."""
+    """Store the record of a suite's run, completely or not at all."""
     records.mkdir(parents=True, exist_ok=True)
     draft = records / f".{name}.new"
     draft.write_text(json.dumps(record, indent=1) + "\n")

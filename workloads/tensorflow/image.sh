@@ -1,5 +1,6 @@
 #!/bin/bash
-# Make the image of the Dockerfile beside this: image.sh SOURCES SHA256. What the base has already is left as it is.
+# Install the contents of the image: image.sh SOURCES SHA256. The Dockerfile in this folder runs this script.
+# TensorFlow and Horovod that the base image has already are used.
 set -euo pipefail
 sources=$1 sha256=$2
 here=$(dirname "$0")
@@ -13,7 +14,7 @@ if [ -z "$python" ] || ! "$python" -c 'import tensorflow' 2>/dev/null; then
   "$python" -m pip install --no-input --require-hashes --only-binary=:all: --no-deps -r "$here/requirements.txt"
 fi
 if ! "$python" -c 'import horovod.tensorflow' 2>/dev/null; then
-  # Horovod has no wheel in any index: it is built here, against the TensorFlow and Open MPI that are there.
+  # No index has a wheel of Horovod, so it is built here, with the TensorFlow and Open MPI of the image.
   export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_GLOO=1
   export HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
   "$python" -m pip install --no-input --require-hashes --no-deps --no-build-isolation -r "$here/horovod.txt"

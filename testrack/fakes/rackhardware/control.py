@@ -1,4 +1,7 @@
-"""Define the fake's own command, which makes the hardware, switches faults, and simulates a boot."""
+"""Define the command ``hardware``, which makes the hardware, switches faults, and simulates a boot.
+
+main.py starts it, on the call of testrack/rack.py and of testrack/node/boot.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fake dcgmi of DCGM 4."""
+"""Fake dcgmi of DCGM 4.
+
+main.py starts it. It reads the node's hardware from the state file, as all fakes here do.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +80,7 @@ def _plural(count: int, what: str) -> str:
 
 
 def _discovery(argv: list[str], state: State) -> int:
+    """Answer ``dcgmi discovery``. Return the exit status."""
     if not {"-l", "--list"} & set(argv):
         print("Error: this fake answers: dcgmi discovery -l")
         return BAD_PARAMETER
@@ -143,6 +147,7 @@ _HEALTH_LINE = "+---------------------------+-----------------------------------
 
 
 def _health(argv: list[str], state: State) -> int:
+    """Answer ``dcgmi health``. Return the exit status."""
     as_json = bool({"-j", "--json"} & set(argv))
     settings = state.get("settings", {})
     for index, word in enumerate(argv):
@@ -200,6 +205,7 @@ def _health(argv: list[str], state: State) -> int:
 
 
 def _health_json(found: list, overall: str) -> dict:
+    """Return the answer of ``dcgmi health`` for ``--json``."""
     body: dict = {"Overall Health": {"value": overall}}
     if found:
         gpus: dict = {}
@@ -257,6 +263,7 @@ _DIAG_VALUED = ("-g", "--group", "-p", "--parameters", "--host", "-c", "--config
 
 
 def _diag(argv: list[str], state: State) -> int:
+    """Answer ``dcgmi diag``. Return the exit status."""
     level, rest, as_json = "", list(argv), False
     wanted_gpus = ""
     while rest:
@@ -302,6 +309,8 @@ def _diag(argv: list[str], state: State) -> int:
 
 
 def _diag_json(state: State, categories: list) -> dict:
+    """Return the result of ``dcgmi diag`` for ``--json``."""
+
     def result(index: int, against: list) -> dict:
         entry: dict = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": index}
         entry["status"] = "Fail" if against else "Pass"
@@ -339,6 +348,7 @@ def _diag_json(state: State, categories: list) -> dict:
 
 
 def _diag_table(state: State, categories: list) -> None:
+    """Print the result of ``dcgmi diag`` as a table."""
     line = "+---------------------------+------------------------------------------------+"
 
     def row(key: str, value: str) -> None:
@@ -368,6 +378,7 @@ def _diag_table(state: State, categories: list) -> None:
 
 
 def _nvlink(argv: list[str], state: State) -> int:
+    """Answer ``dcgmi nvlink``. Return the exit status."""
     if not {"-s", "--link-status"} & set(argv):
         print("Error: this fake answers: dcgmi nvlink -s")
         return BAD_PARAMETER

@@ -1,4 +1,8 @@
-"""Fake the tools of InfiniBand, ibstat, ibstatus, ibv_devinfo, ibv_devices and ofed_info."""
+"""Fake the tools of InfiniBand.
+
+They are ibstat, ibstatus, ibv_devinfo, ibv_devices, ibdev2netdev and ofed_info. main.py starts them by their
+names, and kernel_files.py writes the same cards to /sys.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Fake the kernel's modules, device nodes and log."""
+"""Fake the kernel's modules, device nodes and log.
+
+main.py starts modprobe, rmmod, lsmod, modinfo, dmesg and journalctl from here. Other fakes query it for
+loaded modules and the driver's version.
+"""
 
 from __future__ import annotations
 

@@ -130,6 +130,7 @@ def files(state: State) -> dict[str, str]:
 
 
 def _pci(device: dict) -> dict[str, str]:
+    """Return the files of a device in /sys/bus/pci/devices, with their content."""
     folder = f"/sys/bus/pci/devices/{device['address']}"
     subvendor, subdevice = device["subsystem"].split(":")
     (speed, width), (most_speed, most_width) = device["link"], device["capability"]
@@ -154,6 +155,7 @@ def _pci(device: dict) -> dict[str, str]:
 
 
 def _card(state: State, index: int) -> dict[str, str]:
+    """Return the files of a network card in /sys/class/infiniband, with their content."""
     from .infiniband import colons
 
     hca, model = state["hcas"][index], state.sku["hca"]
@@ -189,6 +191,7 @@ def _card(state: State, index: int) -> dict[str, str]:
 
 
 def _driver(state: State, about: dict) -> dict[str, str]:
+    """Return the driver's files in /proc/driver, with their content."""
     version = about["version"]
     found = {
         f"{DRIVER}/nvidia/version": f"NVRM version: {kernel.driver_title(about)}\n"

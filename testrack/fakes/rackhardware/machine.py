@@ -1,4 +1,7 @@
-"""Fake lspci and dmidecode, which show the machine with the GPUs."""
+"""Fake lspci and dmidecode, which show the machine with the GPUs.
+
+main.py starts both. kernel_files.py writes the same devices to /sys.
+"""
 
 from __future__ import annotations
 
@@ -105,6 +108,7 @@ def _matches_id(device: dict, wanted: str) -> bool:
 
 
 def _matches_slot(device: dict, wanted: str) -> bool:
+    """Return whether a device's address matches the pattern of ``lspci -s``."""
     found = re.fullmatch(
         r"(?:(?:([0-9a-f]+|\*)?:)?([0-9a-f]+|\*)?:)?([0-9a-f]+|\*)?(?:\.([0-7]|\*))?", wanted.lower()
     )
@@ -176,6 +180,7 @@ def _vendor(code: str) -> str:
 
 
 def _title(device: dict, numbers: int) -> str:
+    """Return the first line of a device, with numbers as ``-n`` (1) or ``-nn`` (2) requests."""
     revision = f" (rev {device['revision']})" if device["revision"] != "00" else ""
     if numbers == 1:
         return f"{device['class']}: {device['vendor']}:{device['device']}{revision}"
@@ -206,6 +211,7 @@ def _link(now: tuple, most: tuple) -> str:
 
 
 def _details(device: dict, numbers: int, verbose: int) -> None:
+    """Print the indented lines of ``lspci -v`` about a device."""
     print(f"\tSubsystem: {_subsystem(device, numbers)}")
     if verbose > 1:
         print(
@@ -255,6 +261,7 @@ def _kernel_lines(device: dict) -> None:
 
 
 def _machine_readable(device: dict, address: str, numbers: int, verbose: int) -> None:
+    """Print a device as ``lspci -m`` does."""
     vendor, code = device["subsystem"].split(":")
 
     def word(name: str, number: str) -> str:

@@ -1,4 +1,8 @@
-"""Fake the command line of nvidia-smi."""
+"""Fake the command line of nvidia-smi.
+
+main.py starts it. It checks the driver and the options, and calls smi_report.py for `-q`, smi_query.py for
+`--query-…`, and smi_commands.py for commands such as `nvlink`.
+"""
 
 from __future__ import annotations
 
@@ -196,6 +200,7 @@ def choose(state: State, wanted: str | None, version: str) -> list[dict]:
 
 
 def _answer(options: dict, state: State, version: str) -> int:
+    """Print the answer that the options request. Return the exit status."""
     if "loop" in options or "loop_ms" in options:
         return _loop(options, state, version)
     if "filename" in options:

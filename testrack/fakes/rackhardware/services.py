@@ -1,4 +1,8 @@
-"""Fake the driver's helpers, nvidia-modprobe and the daemons that hold the driver."""
+"""Fake the driver's helper nvidia-modprobe, and the daemons that hold the driver.
+
+The daemons are nvidia-persistenced, nv-fabricmanager and nv-hostengine. Units of the fake packages start
+them through main.py.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ NVIDIA, MELLANOX = "10de", "15b3"
 
 
 def _boards(domain_buses: list[tuple[str, int, int]]) -> list[dict]:
-    """Return the places of GPUs: PCI address, number of the module on its board, NUMA node."""
+    """Return the PCI address, the number of the module on its board, and the NUMA node of each GPU."""
     return [
         {"bus_id": f"{address}:00.0", "module": module, "numa": numa}
         for address, module, numa in domain_buses

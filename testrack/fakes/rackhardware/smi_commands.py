@@ -40,6 +40,7 @@ def _unknown(word: str) -> int:
 
 
 def _nvlink(argv: list[str], state: State, version: str) -> int:
+    """Answer ``nvidia-smi nvlink``. Return the exit status."""
     from .nvidia_smi import choose
 
     shows = {
@@ -134,6 +135,7 @@ def _affinity(state: State, numa: int) -> str:
 
 
 def _topo(argv: list[str], state: State, version: str) -> int:
+    """Answer ``nvidia-smi topo``. Return the exit status."""
     if argv[:1] in (["-p2p"], ["--p2pstatus"]):
         return _peers(state, version)
     for word in argv:

@@ -1,4 +1,8 @@
-"""Write the answer of ``nvidia-smi -q`` for a GPU. One list of rows becomes text or XML."""
+"""Write the answer of ``nvidia-smi -q`` for a GPU.
+
+nvidia_smi.py calls it. One list of rows becomes text or XML. Other fakes take the readings of GPUs from
+here (``views``).
+"""
 
 from __future__ import annotations
 
@@ -184,7 +188,7 @@ AGES = (
 
 
 def rows(state: State, see: dict) -> list:
-    """Return (label in text, tag in XML, value or further rows); None leaves a row out there."""
+    """Return rows of label in text, tag in XML, and value or more rows. None omits the row in that format."""
     version = see["version"]
     hidden = {
         tag
@@ -204,6 +208,7 @@ def rows(state: State, see: dict) -> list:
 
 
 def _rows(state: State, see: dict) -> list:
+    """Return the rows of all drivers. The caller leaves out those that this driver does not print."""
     model, gpu, version = state.gpu_model, see["gpu"], see["version"]
     limits = (
         ("Current Power Limit", "current_power_limit"),

@@ -16,12 +16,12 @@ from .skus import SKUS
 
 
 def root() -> str:
-    """Return the folder used as the node's /: tests have one of their own."""
+    """Return the folder that is used as the node's /. Tests set another one."""
     return os.environ.get("RACK_ROOT", "")
 
 
 def at(path: str) -> str:
-    """Return where a path of the node lies."""
+    """Return the path of a node's file on this machine."""
     return root() + path
 
 
@@ -93,7 +93,7 @@ def load() -> State:
     """Return the node's state.
 
     Raises:
-        HardwareError: When the file is absent or damaged.
+        HardwareError: The file is absent or damaged.
     """
     path = state_path()
     again = f"make it again: /opt/rack/hardware --init {'|'.join(SKUS)} --seed NODE"
@@ -127,7 +127,7 @@ def load() -> State:
 
 def save(state: State) -> None:
     """Write the state file, whole or not at all."""
-    import tempfile  # Only who changes something waits for these imports.
+    import tempfile  # These imports take time, and only changes need them.
 
     path = state_path()
     folder = os.path.dirname(path) or "."
@@ -218,7 +218,7 @@ def make(sku: str, seed: str, node_name: str = "") -> State:
 
 
 def log_to_kernel(state: State, text: str, level: int = 6) -> None:
-    """Keep a line for ``dmesg`` and hand it to the node's journal, under the name of the kernel."""
+    """Store a line for ``dmesg``, and send it to the node's journal as the kernel's."""
     state["kernel_log"].append({"at": time.time(), "level": level, "text": text})
     del state["kernel_log"][:-2000]
     if not root() and os.path.exists("/dev/log"):

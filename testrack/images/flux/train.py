@@ -1,4 +1,4 @@
-"""The training of flux1's fake image."""
+"""Start the training of flux1's fake image."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The training of llama2_70b_lora's fake image."""
+"""Start the training of llama2_70b_lora's fake image."""
 
 import sys
 

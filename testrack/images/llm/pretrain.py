@@ -1,4 +1,4 @@
-"""The training of llama31_8b's fake image."""
+"""Start the training of llama31_8b's fake image."""
 
 import sys
 

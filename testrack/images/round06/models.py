@@ -1,6 +1,7 @@
-"""The six models of MLPerf Training 0.6, as far as a log shows them: names, rules' keys, words of speed.
+"""Define what logs show of the six models of MLPerf Training 0.6: names, keys of the rules, lines of speed.
 
-Nothing here is measured: batches and rates satisfy the rules and mean nothing to the small training.
+training.py reads them. Nothing here is measured. Batches and rates satisfy the rules, and have no meaning for
+the small training.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ class Model:
     """One model, with the values in its log."""
 
     name: str
-    """As its events say."""
+    """The name of the model in its events."""
     folder: str
-    """Below NVIDIA/benchmarks."""
+    """The model's folder below NVIDIA/benchmarks."""
     image: str
     result: str
     """The name in its RESULT line."""
     data: str
-    """File below the mount /data that it trains on; empty if it makes its own."""
+    """File of the training data below the mount /data, or empty if the model makes its own data."""
     batch: int
     before: dict[str, Any] = field(default_factory=dict)
     """Events between init_start and init_stop."""
     after: dict[str, Any] = field(default_factory=dict)
     """Events after run_start."""
     targets: dict[str, float] = field(default_factory=dict)
-    """The targets that must be reached; a name only where there are several."""
+    """The targets to reach. They have names only if there are several."""
     prefix: str = ""
 
 

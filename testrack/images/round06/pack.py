@@ -3,8 +3,8 @@
 
     pack.py --base IMAGE --out FOLDER [--gpus 4]
 
-The archive is FOLDER/COMMIT.tar.gz; its commit, which is printed, is made of its content: the same content
-has the same commit, as with the real sources. bench.yml is given both: bench_mlperf06_ref,
+The archive is FOLDER/COMMIT.tar.gz. The program prints the commit, which is made of the content, so the same
+content has the same commit, as with the real sources. Pass both to bench.yml as bench_mlperf06_ref and
 bench_mlperf06_sources.
 """
 
@@ -77,7 +77,7 @@ def result(model: Model) -> str:
 
 
 def pack(folder: Path, base: str, gpus: int = 4, systems: dict[str, int] | None = None) -> tuple[str, Path]:
-    """Write the archive; return its commit and path."""
+    """Write the archive, and return its commit and path."""
     found = files(base, gpus, systems or SYSTEMS)
     commit = hashlib.sha1(
         "".join(f"{path}\0{mode}\0{text}\0" for path, (text, mode) in sorted(found.items())).encode(),

@@ -1,11 +1,11 @@
-"""Fake of a model of MLPerf Training 0.6: a small real training, logged in that model's own words.
+"""Fake a model of MLPerf Training 0.6 by a small real training that logs as this model does.
 
     python3 training.py MODEL submission|cleared|train
 
-A linear model learns a teacher's weights by gradient descent, in plain Python. The quality is a straight line
-through the real loss. No GPU works: times and rates mean nothing.
+run.sub starts it. A linear model learns a teacher's weights by gradient descent, in plain Python. The quality
+is a straight line through the real loss. No GPU works, so times and rates have no meaning.
 
-Of several nodes each draws its share of every batch; the first gathers the gradients over TCP and logs.
+Of several nodes, each draws its share of every batch. The first gathers the gradients over TCP, and logs.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from models import MODELS, Model
 WEIGHTS, STEPS, ROWS, RATE = 12, 20, 32, 0.03
 """The small training has this size, these steps of an epoch, rows of a step and learning rate."""
 GOAL = 0.012
-"""Part of the first loss that is left where the target counts as reached."""
+"""Share of the first loss at which the target counts as reached."""
 LAST_EPOCH = 30
 FAULTS = ("nan", "hang", "oom-exit-0", "no-run-stop", "slow-node", "too-slow-to-learn")
 
 
 class Log:
-    """Prints events of round 0.6; only the first node prints."""
+    """Print events of round 0.6, on the first node only."""
 
     def __init__(self, model: Model, speaks: bool = True) -> None:
         self.model, self.speaks = model, speaks
 
     def event(self, key: str, value: object = None, moment: float | None = None, **metadata: object) -> float:
-        """Print one event; return its time."""
+        """Print an event, and return its time."""
         now = round(time.time() if moment is None else moment, 3)
         body = {"value": value, "metadata": {**metadata, "file": "training.py", "lineno": 1}}
         self.text(f":::MLL {now:.3f} {key}: {json.dumps(body)}", prefix=self.model.prefix)
@@ -50,7 +50,7 @@ class Log:
 
 
 class Peers:
-    """Adds lists of numbers up over the nodes; node 0 is the meeting place."""
+    """Add up lists of numbers over the nodes. All nodes connect to node 0."""
 
     def __init__(self, words: str) -> None:
         given = dict(re.findall(r"--(\w+)=(\S+)", words))
@@ -113,7 +113,7 @@ class Training:
             raise SystemExit(f"STANDIN_FAULT={text}: there is no such fault; there are {', '.join(FAULTS)}")
         self.fault = text
         seed = int(os.environ.get("SEED") or 1)
-        # The first node's seed counts for all; a share of each batch is a node's own.
+        # All nodes use the first node's seed. Each node has its own share of a batch.
         self.chance = random.Random(seed * 1000 + self.peers.rank)
         teacher = random.Random(seed)
         self.teacher = [teacher.uniform(-1, 1) for _ in range(WEIGHTS)]
@@ -121,12 +121,12 @@ class Training:
         self.spoke = time.monotonic()
 
     def check_data(self) -> None:
-        """Read the staged data: an image without its data must fail as the real ones do."""
+        """Read the staged data, because a real image without its data fails, too."""
         if self.model.data and not (self.data / self.model.data).stat().st_size:
             raise SystemExit(f"{self.data / self.model.data} is empty")
 
     def step(self) -> float:
-        """Take one step; return the loss before it."""
+        """Take a step, and return the loss before it."""
         rows = max(1, ROWS // self.peers.count)
         gradient, loss = [0.0] * WEIGHTS, 0.0
         for _ in range(rows):
@@ -145,7 +145,7 @@ class Training:
         return {name: round(target * reached, 6) for name, target in self.model.targets.items()}
 
     def train(self) -> int:
-        """Run from init_start to the end; return the exit status."""
+        """Log a whole run from init_start to the end. Return the exit status."""
         log, model = self.log, self.model
         log.event("init_start")
         self.check_data()
@@ -159,7 +159,7 @@ class Training:
         return self.minigo() if model.name == "minigo" else self.blocks()
 
     def epoch(self, number: int) -> tuple[float, float]:
-        """Train one epoch; return the mean loss and the seconds."""
+        """Train one epoch, and return its mean loss and its seconds."""
         began, total = time.monotonic(), 0.0
         pause = self.seconds / 6 / STEPS * (2.5 if self.fault == "slow-node" else 1)
         for step in range(STEPS):
@@ -168,7 +168,8 @@ class Training:
             if self.fault == "hang" and number == 2 and step == STEPS // 2:
                 time.sleep(100_000)
             if self.model.name == "ssd" and step % 5 == 4:
-                # Since the last such line, as the original; its first one holds start-up.
+                # As in the original, this counts since the last such line. The first one includes the
+                # start-up.
                 now = time.monotonic()
                 rate, self.spoke = self.model.batch * 5 / max(now - self.spoke, 1e-6), now
                 words = f"Iteration: {step:6d}, Loss function: {total:.3f}, avg. samples / sec: {rate:.2f}"
@@ -250,7 +251,7 @@ class Training:
 
 
 def submission(model: Model) -> Iterator[tuple[str, str]]:
-    """Yield a submission's own values in its log; identity is a placeholder, as in the real ones."""
+    """Yield the values of a submission's log. Its identity is a placeholder, as in the real logs."""
     yield "submission_benchmark", model.name
     yield "submission_org", "SUBMISSION_ORG_PLACEHOLDER"
     yield "submission_division", "closed"
@@ -262,7 +263,7 @@ def submission(model: Model) -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    """Do one of the three jobs that run.sub starts in the container."""
+    """Do the job that the command line names. Return the exit status."""
     model, what = MODELS[sys.argv[1]], sys.argv[2]
     if what == "submission":
         for key, value in submission(model):

@@ -1,1 +1,1 @@
-"""Builds the parts of the test rack's apt mirror."""
+"""Build the parts of the test rack's apt mirror."""

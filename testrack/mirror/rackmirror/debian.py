@@ -138,7 +138,7 @@ def _private_apt(codename: str, status: str, work: Path) -> list[str]:
 
 
 def _debian_sources(codename: str) -> list[str]:
-    """Return the host's sources of Debian's archive, turned to the codename where the host runs another."""
+    """Return the host's sources of Debian's archive, with this codename."""
     done = subprocess.run(
         [
             "apt-get",

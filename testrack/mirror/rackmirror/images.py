@@ -1,4 +1,4 @@
-"""Files of container images that the mirror serves beside packages."""
+"""Write the files of container images that the mirror serves in addition to packages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ APPLETS = ("cat", "ls", "sh")
 
 
 class ImageError(Exception):
-    """An image cannot be made; the message names the missing part."""
+    """Report that an image cannot be made. The message names the missing part."""
 
 
 def shell(pool: Path, folder: Path) -> Path:
-    """Write gpu-check.tar, the files of an image with a shell and no more, and its sum; return the file.
+    """Write gpu-check.tar, an image that has only a shell, and its checksum. Return the file.
 
     Args:
-        pool: Folder that holds the distribution's busybox-static, which needs no library.
+        pool: Folder with the distribution's busybox-static, which needs no library.
         folder: The place of the image.
     """
     found = sorted(pool.glob("busybox-static_*.deb"))

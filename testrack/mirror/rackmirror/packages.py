@@ -108,6 +108,11 @@ _KEYS = {
 
 
 def _package(entry: dict, version: str, architecture: str, folder: Path) -> Package:
+    """Check an entry of packages.toml, and return the package in this version.
+
+    Raises:
+        SpecError: The entry is invalid.
+    """
     name = entry["name"]
     unknown = {*entry, *entry.get("only", {}).get(version, {})} - _KEYS
     if unknown:
@@ -154,9 +159,9 @@ def _package(entry: dict, version: str, architecture: str, folder: Path) -> Pack
 
 
 def build(package: Package, sources: Path, work: Path, out: Path, headers: Mapping[str, Path]) -> Path:
-    """Build the package into the folder out; sources holds payload/ and scripts/. Return the file.
+    """Build the package into the folder out, from payload/ and scripts/ in sources. Return the file.
 
-    headers are, by codename of a release, the folders of headers for what is compiled: once for each.
+    ``headers`` has the folder of headers by codename of a release. A program is compiled for each release.
     """
     tree = work / f"{package.name}_{package.version}"
     shutil.rmtree(tree, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Signed apt repositories, laid out as every vendor's here: suite `stable`, component `main`."""
+"""Write signed apt repositories with the suite `stable` and the component `main`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SigningKey:
         self.home = home
 
     def ensure(self) -> bytes:
-        """Generate the key if there is none. Return its armored public half."""
+        """Generate the key if it is missing. Return its armored public half."""
         self.home.mkdir(parents=True, exist_ok=True)
         self.home.chmod(0o700)
         with self._agent():
@@ -32,7 +32,7 @@ class SigningKey:
             return self._gpg("--armor", "--export")
 
     def sign(self, release: Path) -> None:
-        """Write InRelease and Release.gpg beside a Release file."""
+        """Write InRelease and Release.gpg next to a Release file."""
         with self._agent():
             folder = release.parent
             self._gpg("--yes", "--clearsign", "--output", str(folder / "InRelease"), str(release))
@@ -55,7 +55,7 @@ class SigningKey:
 
 
 def index(folder: Path, label: str, pool: Path, architecture: str, suite: str, codename: str) -> Path:
-    """Write dists/SUITE for the packages in pool, a folder inside folder; return Release, unsigned."""
+    """Write dists/SUITE for the packages in pool, which is in folder. Return Release, unsigned."""
     dists = folder / "dists" / suite
     binary = dists / "main" / f"binary-{architecture}"
     binary.mkdir(parents=True, exist_ok=True)

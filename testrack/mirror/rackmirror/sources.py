@@ -1,4 +1,4 @@
-"""Git repositories of the mirror, served as plain files."""
+"""Make the mirror's git repositories, which a web server serves as plain files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vendor's tarballs of MLNX_OFED, with an installer and packages that are fakes."""
+"""Make tarballs like the vendor's of MLNX_OFED, with a fake installer and fake packages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(path: Path) -> list[Tarball]:
 
 
 def make(tarball: Tarball, machine: str, installer: Path, packages: list[Path], folder: Path) -> None:
-    """Write the tarball under folder, flat and where the vendor has it, with sums beside."""
+    """Write the tarball into folder and into the vendor's subfolder, each with a file of checksums."""
     name = tarball.name(machine)
     script = installer.read_text()
     words = {

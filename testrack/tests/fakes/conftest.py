@@ -30,7 +30,7 @@ class Answer:
 
 
 class Node:
-    """A node: its files lie under a folder, its tools are called in this process."""
+    """Hold a fake node. Its files are below a folder, and its tools are called in this process."""
 
     def __init__(self, root: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.root = root
@@ -49,7 +49,7 @@ class Node:
         return Answer(code if isinstance(code, int) else 1, said.out, said.err)
 
     def ok(self, command: str | list[str]) -> str:
-        """Call a tool that must succeed; return its output."""
+        """Call a tool that must succeed. Return its output."""
         answer = self(command)
         assert answer.rc == 0, f"{command}: {answer}"
         return answer.out
@@ -94,7 +94,7 @@ class Node:
         return json.loads((self.root / "var/lib/rack/hardware.json").read_text())
 
     def process(self, command: list[str], **more: Any) -> subprocess.Popen[str]:
-        """Start a tool as a process of its own, by a link of its name as packages have them."""
+        """Start a tool as a separate process, through a link of its name as packages have it."""
         link = self.root / "usr/bin" / command[0]
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
@@ -111,7 +111,7 @@ class Node:
 
 @pytest.fixture
 def kernel_tells() -> bool:
-    """Write the files in /sys and /proc: three hundred, so only tests that read them request it."""
+    """Write the 300 files in /sys and /proc, for tests that read them."""
     return True
 
 
@@ -128,7 +128,7 @@ def bare(
     monkeypatch.syspath_prepend(str(FAKES))
     monkeypatch.setenv("RACK_ROOT", str(tmp_path))
     monkeypatch.delenv("RACK_STATE", raising=False)
-    # Device nodes need a privilege that not everyone has who runs tests; one test makes them.
+    # Device nodes need a privilege that tests may lack, so only one test makes them.
     monkeypatch.setattr(os, "mknod", lambda path, *_: Path(path).touch())
     if "kernel_tells" not in request.fixturenames:
         monkeypatch.setattr("rackhardware.kernel_files.write", lambda _state: None)
@@ -156,5 +156,5 @@ def make(bare: Node) -> Callable[..., Node]:
 
 @pytest.fixture(scope="session")
 def real() -> Path:
-    """Return the folder of real tools' output on a machine with two H200s; identities are replaced."""
+    """Return the folder with output of real tools on a machine with two H200s. Identities are replaced."""
     return Path(__file__).parent / "real"

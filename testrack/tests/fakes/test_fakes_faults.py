@@ -15,7 +15,7 @@ from rackproof.core.records import Verdict
 from rackproof.logs import parse
 from rackproof.nodes.facts import findings_from_facts
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Every case starts processes. Together, they take longer than `make check` may.
 pytestmark = pytest.mark.slow
 
 CSV = "nvidia-smi --format=csv,noheader --query-gpu="

@@ -1,4 +1,4 @@
-"""The fakes' answers beside those of the real tools, field by field."""
+"""Compare the fakes' answers with those of the real tools, field by field."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VARIES = re.compile(
 
 
 def leaves(element: ElementTree.Element, path: str = "") -> list[tuple[str, str]]:
-    """Return path and text of every element, in order; the long list of clocks once."""
+    """Return path and text of every element in order, but the long list of clocks only once."""
     found: list[tuple[str, str]] = []
     for child in element:
         inner = f"{path}/{child.tag}"
@@ -130,7 +130,7 @@ def test_every_field_of_a_query_is_there_with_its_unit(real: Path, make: Callabl
     assert len(mine) == len(theirs)
     same = dict(zip(fields, zip(mine, theirs, strict=True), strict=True))
     different = {name: pair for name, pair in same.items() if shape(pair[0]) != shape(pair[1])}
-    # The capture comes from a virtual machine with PCI addresses and power of its own.
+    # The capture comes from a virtual machine, which has other PCI addresses and another power limit.
     assert set(different) <= {
         "pci.bus",
         "pci.device",

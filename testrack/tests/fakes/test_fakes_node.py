@@ -1,4 +1,4 @@
-"""The fake kernel and machine: identities, modules, device nodes, the kernel's log, what boots do."""
+"""Test the fake kernel and machine: identities, modules, device nodes, the kernel's log, and boots."""
 
 from __future__ import annotations
 
@@ -449,7 +449,7 @@ def test_journalctl_takes_kernel_messages_for_the_stand_ins(
     monkeypatch.setattr(subprocess, "Popen", Journal)
     answer = bare(f"journalctl {arguments}")
     assert called == [["/usr/bin/journalctl", *passed_on]]
-    # As the kernel's own lines are shown: without a process.
+    # The journal shows the kernel's own lines so, without a process.
     assert answer.out in ("", "Nov 21 16:26:42 n11 kernel: NVRM: Xid (PCI:0009:06:00): 79, pid=1\n")
     assert bool(answer.out) == ("kernel" in passed_on)
 

@@ -1,4 +1,4 @@
-"""A job without Slurm and without containers: run.sub with an srun that starts its tasks on this machine."""
+"""Run run.sub without Slurm and containers, with an srun that starts its tasks on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test what the images hold: configs, run scripts, data scripts; and how they are kept and pushed."""
+"""Test the images' configs, run scripts and data scripts, and how images are stored and pushed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 
 from testrack.tests.images.images_job import Cluster
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Every case starts processes. Together, they take longer than `make check` may.
 pytestmark = pytest.mark.slow
 
 NAMES = ("llama2_70b_lora", "llama31_8b", "flux1")
@@ -132,7 +132,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def storage(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve what MLCommons' storage offers; return its address."""
+    """Serve the files of MLCommons' storage. Return the address."""
     import downloads
 
     folder = tmp_path_factory.mktemp("storage")

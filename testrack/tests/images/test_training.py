@@ -1,4 +1,4 @@
-"""run.sub and the training: clean runs are what the rules require, misbehaviour looks as in reality."""
+"""Test run.sub and the training. Clean runs follow the rules, and faults look as in reality."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rackproof.core.records import Verdict
 from rackproof.logs import parse, parse_path
 from testrack.tests.images.images_job import Cluster
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Every case starts processes. Together, they take longer than `make check` may.
 pytestmark = pytest.mark.slow
 
 TWO_NODES = {
@@ -93,7 +93,8 @@ def test_ten_clean_trials_are_a_result(cluster: Cluster, name: str) -> None:
     assert len(job.logs) == 10, job.output[-3000:]
     # The date of a fake is not a round's.
     score = score_folder(job.folder, ruleset="5.1.0")
-    # A fake takes a tenth of a second: no GPU was ever as fast, and milliseconds tell its runs apart no more.
+    # A fake run takes a tenth of a second. No GPU was ever as fast, and milliseconds do not distinguish such
+    # runs.
     assert score.verdict is Verdict.UNPROVEN
     doubts = {
         finding.code for finding in score.findings if finding.verdict in (Verdict.UNPROVEN, Verdict.FAIL)
@@ -139,7 +140,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(cluster: Cluster) -> None:
 )
 def test_misbehaviour_leaves_what_reality_leaves(cluster: Cluster, fault: str, expected: str) -> None:
     job = cluster.run("flux1", TWO_NODES["flux1"], 2, STANDIN_FAULT=fault, NCCL_TEST="0")
-    # The run script itself ends well in all of these: that is the lie.
+    # The run script itself reports success in all of these cases.
     assert job.status == 0, job.output[-3000:]
     parsed = parse_path(job.logs[0])
     assert expected in {one.code for one in parsed.findings}

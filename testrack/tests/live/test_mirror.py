@@ -1,4 +1,4 @@
-"""The mirror as a node of the rack sees it: the node's apt with a state of its own, so that it stays bare."""
+"""Test the mirror from a node of the rack, by its apt with a separate state, so that the node stays bare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NODE = "gb300-r01-n02"
 NAMES = debian.package_names((MIRROR / "debian-packages.txt").read_text(), "bookworm")
 VENDORS = ("lambda", "nvidia", "nvidia-container", "doca", "enroot")
 SERVER = "http://gb300-r01-svc"
-# With apt's own lists and sources elsewhere; the installed packages are the node's.
+# apt's lists and sources are elsewhere, but the installed packages are the node's.
 SCRIPT = f"""
 set -e
 work=$(mktemp -d)

@@ -1,6 +1,6 @@
-"""A rack's life from nothing to nothing, on an engine and with files of the host of its own.
+"""Test a rack from its start to its removal, with its own engine and its own files of the host.
 
-A rack that runs on this machine is not touched.
+A rack that runs on this machine does not change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = ["gb300-r01-ctl", "gb300-r01-svc", "gb300-r01-n01", "gb300-r01-n02"]
 def life(
     rack: Callable[..., object], root: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[program.Rack]:
-    """Return a rack that is not there yet; the one that runs lends it what took minutes to make."""
+    """Return a rack that does not exist yet. It uses the running rack's parts that took minutes to make."""
     place = tmp_path_factory.mktemp("life")
     state = place / "state"
     state.mkdir()
@@ -34,7 +34,7 @@ def life(
     cache.mkdir()
     images = program.Rack("bookworm").images
     for tar, _ in (images.node_tar(), images.services_tar()):
-        # Temporary files may lie on a file system of their own, where nothing can be linked.
+        # Temporary files may be on another file system, to which no file can be linked.
         shutil.copy2(tar, cache / tar.name)
         shutil.copy(tar.with_suffix(".key"), cache)
     shutil.copytree(images.s3_packages(), cache / images.s3_packages().name)
@@ -55,11 +55,11 @@ def life(
         rack.engine.options = ("--iptables=false", "--bridge=none")
         rack.engine.options += (f"--data-root={place}/data",)
         rack.engine.exec_root = place / "exec"
-        # The mirror has tests of its own.
+        # Other tests cover the mirror.
         patch.setattr(rack, "build_mirror", lambda: rack.mirror.mkdir(exist_ok=True))
         patch.setattr(rack, "fill_registry", lambda: None)
         yield rack
-        # Leftovers of failed tests: containers outlive their engine.
+        # Failed tests may leave containers, which outlive their engine.
         rack.engine.start(rack.console)
         pid = rack.engine.own_pid()
         rack.down(purge=True)
@@ -119,7 +119,7 @@ def test_a_half_started_rack_is_completed(life: program.Rack) -> None:
     before = started(life)
     engine.docker("rm", "--force", "gb300-r01-n01")
     engine.docker("stop", "--time", "1", "gb300-r01-ctl")
-    # As an interrupted start leaves one: made, without its keys, never started.
+    # An interrupted start leaves such a host. It was created, but has no keys and was never started.
     engine.docker("create", "--name", "gb300-r01-n01", "--label", f"{nodes.LABEL}=node", life.images.node())
     assert life.up(2, []) == 0
     everyone_answers(life)

@@ -1,4 +1,4 @@
-"""A rack that runs, as others find it: through ssh and Ansible. Its nodes are left as they were."""
+"""Test a running rack through ssh and Ansible. Its nodes do not change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 @pytest.fixture
 def fault(driver: Command, rack: Command) -> Iterator[Callable[..., None]]:
-    """Switch a fault on; off in the end, whatever happens."""
+    """Switch a fault on, and off at the end, whatever happens."""
     on: list[tuple[str, str]] = []
 
     def switch(host: str, name: str, *options: str) -> None:
@@ -174,7 +174,7 @@ def test_a_wrong_clock(rack: Command, driver: Command, fault: Callable[..., None
 def test_a_slow_node_is_held_back_by_the_kernel(
     rack: Command, driver: Command, fault: Callable[..., None]
 ) -> None:
-    # Counted rather than timed: how fast a node is otherwise depends on what else this machine does.
+    # Work is counted instead of timed, because other processes of this machine change the speed of a node.
     count = "cat /sys/fs/cgroup/cpu/cpu.stat /sys/fs/cgroup/cpu.stat 2>/dev/null | grep -m1 nr_throttled"
     work = f"{count}; python3 -c 'sum(range(20000000))'; {count}"
 
@@ -191,7 +191,7 @@ def test_a_slow_node_is_held_back_by_the_kernel(
 def test_the_hardwares_faults_are_switched_by_the_same_command(
     rack: Command, driver: Command, fault: Callable[..., None]
 ) -> None:
-    """Use one that leaves nothing in the kernel's log: an XID there would be held against the node later."""
+    """Switch a fault that leaves nothing in the kernel's log. An XID there would fail the node later."""
 
     def narrow() -> int:
         return rack(OTHER, "lspci -vv").stdout.count("(downgraded)")

@@ -1,6 +1,4 @@
-"""Test what the rack puts onto a node: runc's wrapper, the wrong clock; and how an overlay becomes
-a tar file.
-"""
+"""Test the rack's programs on a node (runc's wrapper, the wrong clock), and the tar file of an overlay."""
 
 from __future__ import annotations
 

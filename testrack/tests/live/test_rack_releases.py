@@ -1,4 +1,4 @@
-"""Test which Debian a rack's hosts run: nodes and controller the same, the services' host always its own."""
+"""Test the Debian release of a rack's hosts, which is always 12 on the services' host."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def role_packages(root: Path) -> dict[str, str]:
             found.update({name: where for name in value if isinstance(name, str)})
 
     for path in [*root.glob("roles/*/vars/*.yml"), *root.glob("roles/*/defaults/*.yml")]:
-        # The test rack's nodes are Debian's; an image is made of the distribution's own archive.
+        # The test rack's nodes run Debian. An image is made from the distribution's own archive.
         elsewhere = {"bench", "node_image"} & set(path.parts)
         if not re.match(r"ubuntu|default", path.stem) and not elsewhere:
             for key, value in (yaml.safe_load(path.read_text()) or {}).items():

@@ -1,4 +1,4 @@
-"""The programs inside the fake packages: nvidia-ctk and its runtime, enroot."""
+"""Test the programs in the fake packages, which are nvidia-ctk, its runtime and enroot."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_links_of_an_image_stay_inside(enroot: ModuleType, tmp_path: Path) -> No
         ("arm64", "x86_64", False),
         ("amd64", "aarch64", False),
         ("", "x86_64", False),
-        # Unpacked before the fake kept it.
+        # This image was unpacked before the fake stored it.
         (None, "x86_64", True),
     ],
 )

@@ -1,4 +1,4 @@
-"""Test the mirror's part for each release of Debian; a later one changes nothing for the others."""
+"""Test the mirror's part for each release of Debian. A later release does not change the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "libslurm-dev"
 
 @pytest.fixture
 def archive(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Stand for Debian's archive: by codename a version, or none if it cannot be reached."""
+    """Fake Debian's archive. It has a version by codename, or None if it cannot be reached."""
     has = {"bookworm": "22.05.8-4", "trixie": "24.11.5-4"}
 
     def run(command: list[str], complaint: str, folder: Path | None = None) -> None:

@@ -1,6 +1,4 @@
-"""Test what apt makes of the mirror: real apt-get, with a state of its own, on repositories made
-for the test.
-"""
+"""Test how apt uses the mirror, with the real apt-get and repositories made for the test."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from pathlib import Path
 import pytest
 from rackmirror import debian, packages, repositories, sources
 
-# Every case starts processes; together they outlast what `make check` may take.
+# Every case starts processes. Together, they take longer than `make check` may.
 pytestmark = pytest.mark.slow
 
 MIRROR = Path(__file__).resolve().parents[3] / "testrack/mirror"
@@ -38,7 +36,7 @@ def tools() -> None:
 
 @pytest.fixture(scope="module")
 def tree(tools: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the vendors' repositories: signed, unsigned, signed by another key, and altered after signing."""
+    """Make repositories that are signed, unsigned, signed by another key, or altered after signing."""
     folder = tmp_path_factory.mktemp("mirror")
     key = repositories.SigningKey(folder / "gnupg")
     (folder / "mirror.asc").write_bytes(key.ensure())

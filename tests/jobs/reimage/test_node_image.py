@@ -152,14 +152,14 @@ def test_nothing_is_younger_than_the_epoch(tmp_path: Path) -> None:
 
 
 def test_an_image_counts_as_there_only_while_all_of_it_is(tmp_path: Path) -> None:
-    assert builder.there(str(tmp_path)) == ""
+    assert builder.inputs_of_built(str(tmp_path)) == ""
     (tmp_path / "disk.raw").write_bytes(b"1234")
     (tmp_path / "built.json").write_text(
         json.dumps({"wanted": "w", "files": {"disk.raw": {"bytes": 4, "sha256": ""}}})
     )
-    assert builder.there(str(tmp_path)) == "w"
+    assert builder.inputs_of_built(str(tmp_path)) == "w"
     (tmp_path / "disk.raw").write_bytes(b"123")
-    assert builder.there(str(tmp_path)) == ""
+    assert builder.inputs_of_built(str(tmp_path)) == ""
 
 
 @pytest.fixture

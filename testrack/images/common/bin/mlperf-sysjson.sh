@@ -1,3 +1,3 @@
 #!/bin/bash
-# Prints what the run script puts behind :::SYSJSON: this node, in the fields of a system description.
+# Print the text that the run script logs after :::SYSJSON, which is this node in the fields of a system description.
 exec python3 -m fake_ngc.sysjson

@@ -1,8 +1,9 @@
-"""The three benchmarks: the events that the rules require, and the metric made of the small model's loss.
+"""Define the three benchmarks with the events that the rules require, and the metric made of the loss.
 
-The metric is a straight line through the loss that was really reached: ``target + slope * (loss - goal)``.
-``goal`` is the loss that the small model reaches after about as many samples as the reference needs; how many
-optimizer steps stand for so many samples is the free choice. `calibrate.py` finds the goals again.
+training.py reads them. The metric is a straight line through the loss of the small model, which is real:
+``target + slope * (loss - goal)``. ``goal`` is the loss that the small model reaches after about as many
+samples as the reference needs. The number of optimizer steps for these samples was chosen freely.
+`calibrate.py` finds the goals again.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any
 from fake_ngc.learning import Denoiser, FromScratch, LowRankAdapter, Model
 
 STEPS = 240
-"""Optimizer steps of the small model that correspond to the reference's way to the target."""
+"""Number of optimizer steps in which the small model reaches the target."""
 BATCH = 72
-"""Samples per step of the small model, shared by the ranks; as many as a full rack has GPUs."""
+"""Number of samples in a step of the small model, for all ranks. A full rack has as many GPUs."""
 LONGEST = 1.5
-"""A run that has not converged after so many times the reference's samples is given up."""
+"""A run ends without success after this many times the reference's samples."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One of the three."""
+    """Describe a benchmark of MLPerf Training 5.1, and its small model."""
 
     name: str
     target: float
@@ -35,29 +36,30 @@ class Benchmark:
     rate: float
     """Learning rate of the small model."""
     eval_every: int
-    """Samples between evaluations; rounded up to whole batches, as the real implementations do."""
+    """Samples between evaluations, rounded up to whole batches as in the real implementations."""
     first_eval: int
     """Evaluations that the first block spans."""
     reference: Mapping[int, float]
-    """Samples to converge by global batch size: means of MLCommons' reference convergence points, 5.1."""
+    """Samples to converge, by global batch size. They are means of MLCommons' reference points of 5.1."""
     train_samples: int
     eval_samples: int
     log_every: int
     loss_name: str
     script: str
     open: Callable[[Path], Model]
-    """Returns the model; given the root that the container's paths are under."""
+    """A function that returns the model from the root of the container's paths."""
     data: str
     """The path at which the data are mounted."""
     keys: Mapping[str, Any] = field(default_factory=dict)
-    """Hyperparameters to log; they satisfy the rules and mean nothing to the small model."""
+    """Hyperparameters to log. They satisfy the rules, and do not affect the small model."""
     exports: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the log whose values come from the config: a variable each, or a difference of two."""
+    """Keys of the log, each with the config's variable, or difference of two variables, that is its value."""
 
     def with_config(self, environment: Mapping[str, str]) -> Benchmark:
-        """Return the benchmark as a config's exports make it, which the original logs and obeys.
+        """Return the benchmark with the values that a config exports, as the original uses and logs them.
 
-        A config that leaves out an export raises KeyError: the original's defaults break the round's rules.
+        Raises:
+            KeyError: The config leaves out an export. The original's defaults break the round's rules.
         """
         logged = {key: _exported(text, environment) for key, text in self.exports.items()}
         every = environment.get("VAL_CHECK_INTERVAL")
@@ -79,13 +81,13 @@ class Benchmark:
         return points[-1][1]
 
     def evaluations(self, batch: int) -> list[int]:
-        """Return after how many of the reference's steps it evaluates."""
+        """Return the numbers of the reference's steps after which the benchmark evaluates."""
         every = math.ceil(self.eval_every / batch)
         last = math.ceil(LONGEST * self.reference_samples(batch) / (every * batch))
         return [every * number for number in range(self.first_eval, max(last, self.first_eval + 1) + 1)]
 
     def metric(self, loss: float) -> float:
-        """Return a loss of the small model on the benchmark's scale."""
+        """Return the benchmark's metric for a loss of the small model."""
         return self.target + self.slope * (loss - self.goal)
 
 

@@ -1,7 +1,7 @@
-"""The small data that fake the real, in the real files' layout. The same bytes on every machine.
+"""Make small fakes of the data sets, in the layout of the real files and with the same bytes everywhere.
 
-Text is a Markov chain over 64 tokens, so that a small model has something to learn from it; pictures are
-points around a few centres, so that a small model can learn to take noise off them.
+Text is a Markov chain over 64 tokens, so that a small model can learn from it. Pictures are points around a
+few centres, so that a small model can learn to remove noise from them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Files = dict[str, bytes]
 
 
 def _chain(generator: np.random.Generator, logits: np.ndarray, rows: int, length: int) -> np.ndarray:
-    """Draw rows of tokens, each from the one before."""
+    """Draw rows of tokens. Each token depends on the one before."""
     chances = np.exp(logits - logits.max(axis=1, keepdims=True))
     edges = np.cumsum(chances / chances.sum(axis=1, keepdims=True), axis=1)
     text = np.empty((rows, length), dtype=np.uint16)
@@ -119,7 +119,7 @@ def _pictures(seed: int, count: int) -> np.ndarray:
 
 
 def _arrow(seed: int, count: int, shards: int) -> Files:
-    """Return a data set as `datasets` saves one; the fake's files contain .npy."""
+    """Return a data set in the layout in which `datasets` saves it. The fake's files contain .npy."""
     names = [f"data-{number:05d}-of-{shards:05d}.arrow" for number in range(shards)]
     parts = np.array_split(_pictures(seed, count), shards)
     files = {name: _npy(part) for name, part in zip(names, parts, strict=True)}

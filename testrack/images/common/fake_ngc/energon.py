@@ -1,4 +1,4 @@
-"""`energon prepare`: the three prompts when flux1's data are prepared, with megatron-energon's texts."""
+"""Fake `energon prepare`, which asks three questions, with megatron-energon's texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ask(question: str) -> str:
 
 
 def confirm(question: str) -> bool:
-    """Ask until the answer is yes or no; Enter alone is yes."""
+    """Ask until the answer is yes or no. Enter alone means yes."""
     while True:
         answer = ask(f"{question} [Y/n]").lower()
         if answer in ("", "y", "yes", "n", "no"):
@@ -74,7 +74,7 @@ def prepare(folder: Path, patterns: list[str]) -> None:
             break
         print("Error: invalid choice")
     if int(answer) != CRUDE:
-        # The real one goes on to ask for a field map, which needs a human.
+        # The real program then asks for a field map, which needs a person.
         raise SystemExit(f"Error: {CLASSES[int(answer)]} needs a field map; for flux1 choose {CRUDE}")
     describe(folder, splits, "CrudeWebdataset")
     print("CrudeWebdataset does not need a field map.\nDone")

@@ -18,7 +18,7 @@ NAMES = IN_TRAINING + IN_RUN_SCRIPT
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, and the one rank that it is on."""
+    """Describe a fault and the rank that has it."""
 
     name: str = ""
     rank: int = -1

@@ -17,7 +17,7 @@ from fake_ngc.data import CENTRES, PIXELS, RANK, TOKENS
 
 
 class MissingDataError(FileNotFoundError):
-    """Data that are not where the run script should have mounted them."""
+    """Report that data are not at the path at which the run script should have mounted them."""
 
 
 def load(path: Path) -> np.ndarray:
@@ -154,7 +154,7 @@ class FromScratch(_Text):
 
 
 def _megatron(prefix: Path) -> np.ndarray:
-    """Read Megatron's pair of files; all sequences have one length here."""
+    """Read Megatron's pair of files. All sequences of the fake data have the same length."""
     tokens, index = prefix.with_name(prefix.name + ".bin"), prefix.with_name(prefix.name + ".idx")
     for path in (tokens, index):
         if not path.is_file():

@@ -30,7 +30,7 @@ def number_of_bytes(text: str) -> int:
 
 
 def bandwidth(system: str, nodes: int, size: int) -> float:
-    """Return the bus bandwidth in GB/s that an all-reduce of so many bytes reaches on such a system."""
+    """Return the bus bandwidth in GB/s that an all-reduce of this size reaches on a real system."""
     peak, half = NVL72 if system.startswith("GB") else (NVLINK_NODE if nodes == 1 else NETWORK)
     return peak * size / (size + half)
 

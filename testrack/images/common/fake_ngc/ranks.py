@@ -22,7 +22,7 @@ class LostRankError(ConnectionError):
 
 
 def first_of(node_list: str) -> str:
-    """Return the first node of a Slurm list: ``n[02-04,7],x1`` begins with ``n02``."""
+    """Return the first node of a Slurm list, such as ``n02`` for ``n[02-04,7],x1``."""
     head = node_list.split(",")[0] if "[" not in node_list.split(",")[0] else node_list
     if "[" not in head:
         return head

@@ -14,7 +14,7 @@ CHUNK = 64 << 10
 
 
 def _rate() -> float:
-    """Return bytes per second; STANDIN_RATE makes a download slow enough to be interrupted."""
+    """Return the rate in bytes per second. With STANDIN_RATE, a download is slow enough to be interrupted."""
     return float(os.environ.get("STANDIN_RATE") or 0)
 
 

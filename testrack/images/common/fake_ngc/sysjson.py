@@ -1,4 +1,4 @@
-"""This node in the fields of MLCommons' system description, as the run script logs it."""
+"""Print this node in the fields of MLCommons' system description, for the run script to log."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from fake_ngc.ranks import LostRankError, Ranks
 EASY_STEPS = 2.4
 """The fault too-fast makes this many times the optimizer steps per sample that it reports."""
 SLOW = 2.5
-"""A slow node takes so many times as long for a step."""
+"""A slow node takes this many times as long for a step."""
 
 
 def global_batch_size(environment: Mapping[str, str]) -> int:
@@ -177,12 +177,12 @@ class Training:
     # -- learning ---------------------------------------------------------------------------------
 
     def due(self, step: int) -> int:
-        """Return the small model's steps for so many of the reference's."""
+        """Return the number of the small model's steps at a step of the reference."""
         share = step * self.batch / self.benchmark.reference_samples(self.batch)
         return round(STEPS * share * (EASY_STEPS if self.fault.name == "too-fast" else 1))
 
     def train(self, step: int, until: int) -> None:
-        """Bring the small model to where the reference's step `until` is."""
+        """Train the small model up to the reference's step `until`."""
         first, last, logged = self.done, self.due(until), step
         while self.done < last:
             self.done += 1
@@ -225,7 +225,7 @@ class Training:
         return float(self.ranks.sum(np.array([loss]))[0]) / self.model.eval_samples
 
     def report_slow_ranks(self) -> None:
-        """Print which ranks work slowest, as NeMo's straggler detection does where it is switched on."""
+        """Print the slowest ranks, as NeMo's straggler detection does if it is switched on."""
         times, self.busy = self.ranks.gather(self.busy), 0.0
         if not self.events.speaks or len(times) < 2:
             return

@@ -1,1 +1,1 @@
-"""Fakes the parts of NVIDIA's mlperf-common that the published run.sub call."""
+"""Fake the parts of NVIDIA's mlperf-common that the published run.sub call."""

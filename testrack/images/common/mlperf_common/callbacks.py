@@ -1,4 +1,4 @@
-"""The logger that run.sub takes from here to say that the caches were cleared: by rank 0 alone, as there."""
+"""Define the logger with which run.sub logs cleared caches. Only rank 0 logs, as in the original."""
 
 from __future__ import annotations
 

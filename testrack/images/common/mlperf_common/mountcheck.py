@@ -1,8 +1,8 @@
-"""Fakes mlperf-common's check of the mounts: the same call, the same table, the same words.
+"""Fake mlperf-common's check of the mounts, with its command line, its table and its messages.
 
-It compares each folder's number of files and bytes with a table that lies in the image, shows only what it
-finds of the mounts themselves, and ends with 0 whatever that is. A mount of the table that no argument names
-is a warning, too, on a machine that lacks nothing. Names that begin with a point do not count.
+run.sub starts it in the container. It compares the number of files and bytes of each folder with a table in
+the image, prints the result for each mount, and always ends with status 0. A mount of the table that no
+argument names is a warning, even on a complete machine. Names that begin with a dot do not count.
 """
 
 from __future__ import annotations

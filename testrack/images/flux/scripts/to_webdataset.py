@@ -1,9 +1,9 @@
-"""Converts a saved data set to a webdataset."""
+"""Convert a saved data set to a webdataset."""
 
 import argparse
 from pathlib import Path
 
-from datasets import load_from_disk  # as in the original, which is why it has to be installed first
+from datasets import load_from_disk  # as in the original, so it must be installed first
 from fake_ngc.flux_data import to_webdataset
 
 if __name__ == "__main__":

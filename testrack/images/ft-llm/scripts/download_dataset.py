@@ -1,4 +1,4 @@
-"""Downloads the data set to --data_dir; goes on where an earlier attempt broke off."""
+"""Download the data set to --data_dir, and continue an interrupted download."""
 
 from fake_ngc import data, staging
 

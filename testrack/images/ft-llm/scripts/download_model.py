@@ -1,4 +1,4 @@
-"""Downloads the checkpoint to --model_dir; goes on where an earlier attempt broke off."""
+"""Download the checkpoint to --model_dir, and continue an interrupted download."""
 
 from fake_ngc import data, staging
 

@@ -1,4 +1,4 @@
-"""Fakes Hugging Face's datasets: reads the fake's saved data sets."""
+"""Fake the part of Hugging Face's datasets that reads a saved data set."""
 
 from fake_ngc.flux_data import read_saved as load_from_disk
 
