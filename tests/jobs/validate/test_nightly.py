@@ -107,7 +107,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NightlySettings
     monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
     monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
     return NightlySettings(
-        results=tmp_path / "results", checkout=checkout, timeout_s=30, link="https://example.org/r"
+        results=tmp_path / "results", checkout=checkout, timeout_s=300, link="https://example.org/r"
     )
 
 
@@ -314,7 +314,7 @@ def test_what_the_playbook_says_is_there_while_it_runs(
     said = View()
     thread = threading.Thread(
         target=run_nightly,
-        args=(NightlySettings(**(vars(settings) | {"timeout_s": 20.0})), said),
+        args=(NightlySettings(**(vars(settings) | {"timeout_s": 200.0})), said),
         daemon=True,
     )
     thread.start()
