@@ -314,7 +314,7 @@ def test_what_the_playbook_says_is_there_while_it_runs(
     said = View()
     thread = threading.Thread(
         target=run_nightly,
-        args=(NightlySettings(**(vars(settings) | {"timeout_s": 200.0})), said),
+        args=(NightlySettings(**(vars(settings) | {"timeout_s": 20.0})), said),
         daemon=True,
     )
     thread.start()
