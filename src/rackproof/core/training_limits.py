@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import NamedTuple
 
 from rackproof.core.gpu_models import is_model
@@ -20,6 +22,20 @@ in pairs of the same GPU), 0.75 % were faster than this ratio allows."""
 FEW_RESULTS = 2
 FASTER_THAN_STATED = 1.2
 """Largest ratio of a whole run's throughput to the one in its log. Published results have at most 1.04."""
+_STATES_HALF = frozenset({"dlrm"})
+"""Benchmarks of which some logs state half of the throughput (HugeCTR)."""
+_SLOWEST: Mapping[str, float] = {
+    "bert": 0.6, "dlrm_dcnv2": 0.6, "flux1": 0.4, "gpt3": 0.6, "llama2_70b_lora": 0.4, "llama31_405b": 0.4,
+    "llama31_8b": 0.4, "maskrcnn": 0.5, "resnet": 0.5, "rgat": 0.5, "rnnt": 0.5, "unet3d": 0.5,
+}  # fmt: skip
+"""Smallest ratio of a run's throughput to the one that its log states. Published logs have at least 0.94
+(bert, dlrm_dcnv2, gpt3) and 0.69 (the others). Benchmarks that are missing here state it in several ways."""
+_PER_PROCESS = frozenset({"retinanet", "ssd"})
+"""Benchmarks of which some logs state the throughput of one process, which has one GPU."""
+_MOST_OF_PROCESS = 1200.0
+"""Samples per second of these benchmarks that no single GPU reaches. The fastest one reaches 454."""
+NOISE_S = 2.0
+"""Tolerance for a busy processor in a training that lasts seconds. No real benchmark is so short."""
 FASTER_THAN_ITSELF = 1.5
 """Largest ratio of a whole run's pace to the median pace between its evaluations. Published results have
 at most 1.22."""
@@ -36,10 +52,40 @@ epochs (rounds 3.1 to 5.0)."""
 _MOST_EPOCHS_OF = {"unet3d": 20_000}
 """The same number for a benchmark whose data set has few samples. In round 3.1, 756 logs of unet3d have up
 to 9,700 epochs."""
-_IMAGES_OF_EPOCH = {"maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
-"""Images per epoch of benchmarks whose ``train_samples`` is in batches in some submitters' logs."""
+EARLY_SSD = "ssd_coco"
+"""Name in these tables for ssd before round 2.0, which trains on the smaller data set COCO."""
+COCO_IMAGES = frozenset({117_266, 118_287})
+"""Values of ``train_samples`` in all logs of ssd of rounds 0.7 to 1.1. Logs of round 0.6 state none."""
+_IMAGES_OF_EPOCH = {EARLY_SSD: 117_266, "maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
+"""Images per epoch of benchmarks whose ``train_samples`` is in batches in some submitters' logs, or which
+state none."""
 FEWEST_IMAGES = 100_000
 """Smallest ``train_samples`` of these benchmarks that is a number of images."""
+
+
+class RunTimes(NamedTuple):
+    """Describe the time of a run, and what its log states about its speed.
+
+    Attributes:
+        benchmark: The name in MLPerf's rules.
+        start: The time of run_start in seconds.
+        stop: The time of run_stop in seconds.
+        samples: The number of samples trained until the last evaluation, or None if unknown.
+        stated: The throughput in the log, or None.
+        processes: The largest possible number of processes, or None if unknown.
+    """
+
+    benchmark: str
+    start: float
+    stop: float
+    samples: float | None
+    stated: float | None
+    processes: int | None
+
+    @property
+    def seconds(self) -> float:
+        """Return the duration of the run."""
+        return self.stop - self.start
 
 
 @lru_cache
@@ -159,11 +205,23 @@ def images_of_epoch(benchmark: str) -> int | None:
     return None if benchmark == "maskrcnn" else _IMAGES_OF_EPOCH.get(benchmark)
 
 
+def trained_benchmark(benchmark: str, train_samples: float | None, *, before_2_0: bool = False) -> str:
+    """Return a benchmark's name in these tables, which tell the two data sets of ssd apart.
+
+    Args:
+        benchmark: The name in MLPerf's rules.
+        train_samples: The number of samples per epoch in the log.
+        before_2_0: Whether the rules are those of a round before 2.0.
+    """
+    is_early = benchmark == "ssd" and (before_2_0 or train_samples in COCO_IMAGES)
+    return EARLY_SSD if is_early else benchmark
+
+
 def samples_trained(benchmark: str, kind: str, amount: float, train_samples: float | None) -> float | None:
     """Return the number of samples that a training has trained at some progress, or None if it is unknown.
 
     Args:
-        benchmark: The name in MLPerf's rules.
+        benchmark: The name that :func:`trained_benchmark` returns.
         kind: The name of the progress in the log (``samples_count`` or ``epoch_num``).
         amount: The progress.
         train_samples: The number of samples per epoch in the log.
@@ -204,3 +262,51 @@ def impossible_speeds(
                 f"trained {speed:.4g} samples/s, {speed / published:.3g} times what {gpus[1]} of "
                 f"{gpus[0][:80]} reach in the fastest published result of {benchmark}"
             )
+
+
+def beside_stated(run: RunTimes) -> Iterator[str]:
+    """Yield the contradiction between a run's samples per second and those that its log states."""
+    if not run.samples or not run.stated or run.seconds <= 0:
+        return
+    if abs(run.samples / run.stated - run.seconds) < NOISE_S:
+        return
+    share = run.samples / run.seconds / run.stated
+    most = _most_of_stated(run)
+    if share < _SLOWEST.get(run.benchmark, 0.0) or (most and share > most):
+        yield (
+            f"{run.samples:g} samples in {run.seconds:.0f} s are {share:.3g} times the throughput of "
+            f"{run.stated:.4g} samples/s that the log states"
+        )
+
+
+def _most_of_stated(run: RunTimes) -> float | None:
+    """Return the largest plausible ratio of a run's throughput to the stated one, or None if unknown."""
+    if run.benchmark in _PER_PROCESS and (run.stated or 0) < _MOST_OF_PROCESS:
+        return FASTER_THAN_STATED * run.processes if run.processes else None
+    return FASTER_THAN_STATED * (2 if run.benchmark in _STATES_HALF else 1)
+
+
+def paces_between(points: Sequence[tuple[float, float]]) -> list[float]:
+    """Return the progress per second between evaluations. Intervals without time are left out.
+
+    Args:
+        points: The time and the progress of each evaluation.
+    """
+    return [
+        (amount - before) / (time - began)
+        for (began, before), (time, amount) in pairwise(points)
+        if time > began
+    ]
+
+
+def faster_than_itself(run: RunTimes, points: Sequence[tuple[float, float]]) -> Iterator[str]:
+    """Yield the evidence that the whole run is faster than the training between its evaluations.
+
+    The arguments are as in :func:`beside_stated` and :func:`paces_between`.
+    """
+    paces = paces_between(points)
+    if not paces or run.benchmark in WITHOUT_PACE or run.seconds <= 0:
+        return
+    times = points[-1][1] / run.seconds / statistics.median(paces)
+    if times > FASTER_THAN_ITSELF:
+        yield f"the whole run has {times:.3g} times the pace between its evaluations"

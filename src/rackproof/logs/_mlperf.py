@@ -20,15 +20,20 @@ from rackproof.core.gpu_models import share_of_peak
 from rackproof.core.published_events import PROGRESS, SECOND_EVALUATION, THROUGHPUT, events_of
 from rackproof.core.records import Direction, Measurement, ParsedLog, Spread, Verdict
 from rackproof.core.training_limits import (
+    COCO_IMAGES,
     FEWEST_IMAGES,
+    NOISE_S,
     PROGRESS_KEYS,
+    RunTimes,
+    beside_stated,
     gpus_of_platform,
     images_of_epoch,
     impossible_speeds,
     samples_trained,
+    trained_benchmark,
 )
 from rackproof.logs._course import KINDS, Course
-from rackproof.logs._pace import NOISE_S, SINCE, Pace, RunTimes
+from rackproof.logs._pace import SINCE, Pace
 from rackproof.logs._reading import (
     MAX_EXCERPT,
     MAX_TAGS,
@@ -135,9 +140,6 @@ Stable diffusion and minigo are missing, because their checkpoints are evaluated
 may be the one that reached the target.
 """
 _SSD_SINCE_2_0 = (QualityTarget(0.34),)
-_COCO_IMAGES = frozenset({117_266, 118_287})
-"""Numbers of images in ssd's data before round 2.0. Later, it trains on Open Images, and logs state
-images or batches."""
 OWN_TARGET_AT_LEAST = frozenset({"dlrmv4", "qwen35_397b_grpo"})
 """Benchmarks of round 6.1 whose rules require that the log states its own target (``target_accuracy``)."""
 
@@ -1257,7 +1259,7 @@ class Events(LogParser):
             return (QualityTarget(stated),)
         if benchmark == "ssd" and self.targets is TARGETS:
             images = number(tags.get("train_samples"))
-            return TARGETS["ssd"] if images is None or images in _COCO_IMAGES else _SSD_SINCE_2_0
+            return TARGETS["ssd"] if images is None or images in COCO_IMAGES else _SSD_SINCE_2_0
         own = (self.own_target,) if self.own_target is not None else ()
         return self.targets.get(benchmark, own)
 
@@ -1516,7 +1518,7 @@ class Events(LogParser):
         had, samples = (self.run_stop or 0.0) - (self.run_start or inf), self._samples()
         trained = samples / had if had > 0 and samples else None
         speeds = (("trained", trained), ("states", _speed_of(measurements)))
-        for message in impossible_speeds(self.benchmark, gpus, speeds):
+        for message in impossible_speeds(self._trained_benchmark(), gpus, speeds):
             self.log.find(
                 "implausible_speed", f"the log {message}", Verdict.UNPROVEN, line=self.run_stop_line or None
             )
@@ -1535,7 +1537,12 @@ class Events(LogParser):
         if amount is None:
             return None
         train_samples = number(self.log.tags.get("train_samples"))
-        return samples_trained(self.benchmark, self.pace.kind, amount, train_samples)
+        return samples_trained(self._trained_benchmark(), self.pace.kind, amount, train_samples)
+
+    def _trained_benchmark(self) -> str:
+        """Return the benchmark's name in the tables of speeds, which depends on the data set."""
+        train_samples = number(self.log.tags.get("train_samples"))
+        return trained_benchmark(self.benchmark, train_samples, before_2_0=self.format != COMPARED_FORMAT)
 
     def _compare_times(self, measurements: list[Measurement]) -> None:
         """Find times that contradict the course of the run or the speed that the log states."""
@@ -1549,7 +1556,7 @@ class Events(LogParser):
             ("training_before_run_start", self.pace.early_start(start, stop)),
             ("events_out_of_order", self.pace.without_duration()),
             ("implausible_speed", self.pace.too_fast(run)),
-            ("steps_contradict", self.pace.beside_stated(run)),
+            ("steps_contradict", beside_stated(run)),
             ("course_incomplete", self.pace.missing()),
             ("course_incomplete", self._went_on()),
         ):
