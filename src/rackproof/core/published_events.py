@@ -31,8 +31,9 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class PublishedEvents:
-    """Describe the events that all published logs of a benchmark contain since a date, in one notation.
+    """Describe the events that all logs of a benchmark contain that were read for the table, since a date.
 
+    They are logs in one notation of runs that ended well (rounds 0.6 and 4.0 to 5.1).
     An entry ``A/B`` of ``events`` means that a log with B must have A.
     """
 
@@ -59,9 +60,7 @@ def _rows(text: str) -> Iterator[PublishedEvents]:
 def events_of(
     notation: str, benchmark: str, day: date, logged: Collection[str] = frozenset()
 ) -> frozenset[str]:
-    """Return the events in all published logs of a benchmark since a date.
-
-    Return none if no logs are known.
+    """Return the events that the table requires of a log. Return none if it has no row for the log.
 
     Args:
         notation: The format of the log.

@@ -401,6 +401,7 @@ def test_a_run_is_no_faster_than_it_states(throughput: float | None, seconds: fl
         # A log may also state far more than its run trains.
         ("resnet", "4.0.0", 120_000.0, 100.0, False),
         ("resnet", "4.0.0", 120_000.0, 200.0, True),
+        ("unet3d", "1.0.0", 120_000.0, 160.0, False),
     ],
 )
 def test_the_samples_of_a_run_are_those_of_its_round(
