@@ -231,6 +231,17 @@ def test_images_are_counted_where_the_log_states_batches(
     assert (code in codes) if code else not codes
 
 
+@pytest.mark.parametrize(("batch", "found"), [(256, False), (512, True), (128, True)])
+def test_a_batch_fits_the_throughput_and_the_time_of_a_step(batch: int, found: bool) -> None:
+    # 1,530 samples per second are 256 in each step.
+    stepped = [event("tracked_stats", {"train_step_time": 256 / 1530}, 70 + n) for n in range(3)]
+    lines = of_key("global_batch_size", lambda one: one.replace("256", f"{batch}"))(training("bert"))
+    lines[7:7] = stepped
+    assert judge(lines) == (
+        (Verdict.UNPROVEN, {"batch_size_contradicts"}) if found else (Verdict.PASS, set())
+    )
+
+
 @pytest.mark.parametrize("speed", [0.5, 1.0, 5.0])
 @pytest.mark.parametrize("trained", ["bert", "unet3d", "dlrm_dcnv2"])
 def test_a_training_of_a_second_on_a_busy_machine_passes(trained: str, speed: float) -> None:

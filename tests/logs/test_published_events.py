@@ -53,6 +53,9 @@ def faster(data: bytes, factor: int = 3) -> bytes:
         ("cache_clear",),
         ("submission_platform",),
         ("global_batch_size",),
+        ("seed",),
+        ("gradient_accumulation_steps",),
+        ("opt_base_learning_rate",),
     ],
     ids="-".join,
 )

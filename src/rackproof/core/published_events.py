@@ -22,6 +22,7 @@ SECOND_EVALUATION = "second_evaluation"
 _SHORT = {
     "submission": "submission_org submission_division submission_status submission_platform",
     "init": "cache_clear init_start init_stop",
+    "settings": "seed gradient_accumulation_steps opt_base_learning_rate",
     "evals": "eval_start eval_accuracy eval_stop",
     "blocks": "block_start block_stop",
     "epochs": "epoch_start epoch_stop",
