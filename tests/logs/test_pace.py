@@ -270,6 +270,26 @@ def test_a_block_with_few_statistics_for_its_steps_lacks_lines(dropped: range, f
     assert (verdict is Verdict.UNPROVEN, "course_incomplete" in codes) == (found, found), codes
 
 
+@pytest.mark.parametrize(
+    ("dropped", "found"), [(range(0), False), (range(6, 10), True), (range(1, 4), True), (range(6, 7), True)]
+)
+@pytest.mark.parametrize("trained", ["stable_diffusion", "llama2_70b_lora"])
+def test_events_after_equal_numbers_of_samples_show_a_gap(trained: str, dropped: range, found: bool) -> None:
+    lines = [event("submission_benchmark", trained), event("run_start", None, 1)]
+    for number in range(1, 13):
+        samples = {"samples_count": 80 * number}
+        part = [event("block_stop", None, 20 * number, **samples)]
+        if trained == "stable_diffusion":
+            part.insert(0, event("block_start", None, 20 * number - 19, samples_count=80 * number - 80))
+        else:
+            part = [event("train_loss", 2.0 - number / 50, 20 * number, **samples)]
+        lines += part if number not in dropped else []
+    values = (90.0, 85.0) if trained == "stable_diffusion" else (0.93, 0.92)
+    lines += [event("eval_accuracy", one, 238 + n, samples_count=480 * n) for n, one in enumerate(values, 1)]
+    verdict, codes = judge([*lines, event("run_stop", None, 241, status="success")])
+    assert (verdict, codes) == ((Verdict.UNPROVEN, {"course_incomplete"}) if found else (Verdict.PASS, set()))
+
+
 @pytest.mark.parametrize("since", [0, -30_000_000])
 def test_logs_of_early_rounds_are_not_compared(since: int) -> None:
     lines = [at_time(one, lambda at: at + since) for one in faster(10)(training("unet3d"))]

@@ -523,6 +523,7 @@ class Events(LogParser):
             "run_final": self.on_run_stop,
             "block_start": self.on_part,
             "block_stop": self.on_block_stop,
+            "train_loss": self.on_train_loss,
             "eval_start": self.on_part,
             "eval_stop": self.on_part,
             "eval_accuracy": self.on_eval_accuracy,
@@ -735,11 +736,22 @@ class Events(LogParser):
         """Record the samples of the block, and the steps since the start of the run."""
         self.on_part(key, value, meta, time, position)
         samples, steps = number(meta.get("samples_count")), number(meta.get("step"))
+        if self.run_stop is None:
+            self.course.mark(key, samples, self.log.line_at, position)
         if samples is None or steps is None or not (0 < samples < inf and 0 < steps < inf):
             return
         if self.first_block is None:
             self.first_block = samples, steps, self.log.line_at(position)
         self.steps = max(self.steps, steps)
+
+    def on_train_loss(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Follow the losses that some programs log as events, each with the samples until then."""
+        if key not in self.log.tags and value is not None:
+            self.log.tag(key, value)
+        if self.run_stop is None:
+            self.course.mark(key, number(meta.get("samples_count")), self.log.line_at, position)
 
     def on_part(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1321,7 +1333,8 @@ class Events(LogParser):
 
         This applies only to MLPerf's benchmarks, because other trainings may be evaluated in any way.
         """
-        if self.benchmark in self.targets and (self.run_stop is not None or self.statuses):
+        known = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
+        if known and (self.run_stop is not None or self.statuses):
             platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
             for message, line in self.course.missing(self.benchmark, platform, stopped=stopped):
                 self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
