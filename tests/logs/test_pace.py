@@ -271,7 +271,7 @@ def test_a_block_with_few_statistics_for_its_steps_lacks_lines(dropped: range, f
 
 
 @pytest.mark.parametrize(
-    ("dropped", "found"), [(range(0), False), (range(6, 10), True), (range(1, 4), True), (range(6, 7), True)]
+    ("dropped", "found"), [(range(0), False), (range(6, 10), True), (range(1, 4), True), (range(6, 8), True)]
 )
 @pytest.mark.parametrize("trained", ["stable_diffusion", "llama2_70b_lora"])
 def test_events_after_equal_numbers_of_samples_show_a_gap(trained: str, dropped: range, found: bool) -> None:
@@ -288,6 +288,29 @@ def test_events_after_equal_numbers_of_samples_show_a_gap(trained: str, dropped:
     lines += [event("eval_accuracy", one, 238 + n, samples_count=480 * n) for n, one in enumerate(values, 1)]
     verdict, codes = judge([*lines, event("run_stop", None, 241, status="success")])
     assert (verdict, codes) == ((Verdict.UNPROVEN, {"course_incomplete"}) if found else (Verdict.PASS, set()))
+
+
+@pytest.mark.parametrize(
+    ("without", "encloses", "verdict"),
+    [
+        (None, False, Verdict.PASS),
+        (None, True, Verdict.UNPROVEN),
+        (1, False, Verdict.UNPROVEN),
+    ],
+)
+def test_a_block_start_may_follow_each_evaluation(
+    without: int | None, encloses: bool, verdict: Verdict
+) -> None:
+    """The code of two submitters of round 4.0 does that, and logs no eval_start."""
+    lines = [event("submission_benchmark", "llama2_70b_lora"), event("run_start", None, 1)]
+    for number in range(4):
+        at, samples = 60 * (number + 1), {"samples_count": 384 * (number + 1)}
+        lines.append(event("block_stop", None, at, **samples))
+        lines += [event("eval_start", None, at, **samples)] if encloses else []
+        lines.append(event("eval_accuracy", 0.94 - number / 180, at, **samples))
+        lines += [event("eval_stop", None, at, **samples)] if encloses else []
+        lines += [event("block_start", None, at)] if number != without else []
+    assert judge([*lines, event("run_stop", None, 240, status="success")])[0] is verdict
 
 
 @pytest.mark.parametrize("since", [0, -30_000_000])
