@@ -231,6 +231,17 @@ def test_images_are_counted_where_the_log_states_batches(
     assert (code in codes) if code else not codes
 
 
+@pytest.mark.parametrize(("batch", "found"), [(256, False), (512, True), (128, True)])
+def test_a_batch_fits_the_throughput_and_the_time_of_a_step(batch: int, found: bool) -> None:
+    # 1,530 samples per second are 256 in each step.
+    stepped = [event("tracked_stats", {"train_step_time": 256 / 1530}, 70 + n) for n in range(3)]
+    lines = of_key("global_batch_size", lambda one: one.replace("256", f"{batch}"))(training("bert"))
+    lines[7:7] = stepped
+    assert judge(lines) == (
+        (Verdict.UNPROVEN, {"batch_size_contradicts"}) if found else (Verdict.PASS, set())
+    )
+
+
 @pytest.mark.parametrize("speed", [0.5, 1.0, 5.0])
 @pytest.mark.parametrize("trained", ["bert", "unet3d", "dlrm_dcnv2"])
 def test_a_training_of_a_second_on_a_busy_machine_passes(trained: str, speed: float) -> None:
@@ -257,6 +268,49 @@ def test_a_block_with_few_statistics_for_its_steps_lacks_lines(dropped: range, f
         lines.append(event("eval_accuracy", 5.7 if last < 500 else 5.5, 2 + last, samples_count=last - 200))
     verdict, codes = judge([*lines, event("run_stop", None, 503, status="success")])
     assert (verdict is Verdict.UNPROVEN, "course_incomplete" in codes) == (found, found), codes
+
+
+@pytest.mark.parametrize(
+    ("dropped", "found"), [(range(0), False), (range(6, 10), True), (range(1, 4), True), (range(6, 8), True)]
+)
+@pytest.mark.parametrize("trained", ["stable_diffusion", "llama2_70b_lora"])
+def test_events_after_equal_numbers_of_samples_show_a_gap(trained: str, dropped: range, found: bool) -> None:
+    lines = [event("submission_benchmark", trained), event("run_start", None, 1)]
+    for number in range(1, 13):
+        samples = {"samples_count": 80 * number}
+        part = [event("block_stop", None, 20 * number, **samples)]
+        if trained == "stable_diffusion":
+            part.insert(0, event("block_start", None, 20 * number - 19, samples_count=80 * number - 80))
+        else:
+            part = [event("train_loss", 2.0 - number / 50, 20 * number, **samples)]
+        lines += part if number not in dropped else []
+    values = (90.0, 85.0) if trained == "stable_diffusion" else (0.93, 0.92)
+    lines += [event("eval_accuracy", one, 238 + n, samples_count=480 * n) for n, one in enumerate(values, 1)]
+    verdict, codes = judge([*lines, event("run_stop", None, 241, status="success")])
+    assert (verdict, codes) == ((Verdict.UNPROVEN, {"course_incomplete"}) if found else (Verdict.PASS, set()))
+
+
+@pytest.mark.parametrize(
+    ("without", "encloses", "verdict"),
+    [
+        (None, False, Verdict.PASS),
+        (None, True, Verdict.UNPROVEN),
+        (1, False, Verdict.UNPROVEN),
+    ],
+)
+def test_a_block_start_may_follow_each_evaluation(
+    without: int | None, encloses: bool, verdict: Verdict
+) -> None:
+    """The code of two submitters of round 4.0 does that, and logs no eval_start."""
+    lines = [event("submission_benchmark", "llama2_70b_lora"), event("run_start", None, 1)]
+    for number in range(4):
+        at, samples = 60 * (number + 1), {"samples_count": 384 * (number + 1)}
+        lines.append(event("block_stop", None, at, **samples))
+        lines += [event("eval_start", None, at, **samples)] if encloses else []
+        lines.append(event("eval_accuracy", 0.94 - number / 180, at, **samples))
+        lines += [event("eval_stop", None, at, **samples)] if encloses else []
+        lines += [event("block_start", None, at)] if number != without else []
+    assert judge([*lines, event("run_stop", None, 240, status="success")])[0] is verdict
 
 
 @pytest.mark.parametrize("since", [0, -30_000_000])

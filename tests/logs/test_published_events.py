@@ -1,4 +1,4 @@
-"""A log that lacks what every published log of its benchmark holds is not a pass."""
+"""A log that lacks what the published logs of its benchmark hold is not a pass."""
 
 from __future__ import annotations
 
@@ -53,6 +53,9 @@ def faster(data: bytes, factor: int = 3) -> bytes:
         ("cache_clear",),
         ("submission_platform",),
         ("global_batch_size",),
+        ("seed",),
+        ("gradient_accumulation_steps",),
+        ("opt_base_learning_rate",),
     ],
     ids="-".join,
 )
@@ -67,6 +70,34 @@ def test_less_evidence_is_no_better(name: str, keys: tuple[str, ...]) -> None:
 def test_less_evidence_of_round_06_is_no_better(name: str, keys: tuple[str, ...]) -> None:
     assert judged(read(name))[0] is PASS
     assert judged(without(*keys)(read(name))) == (UNPROVEN, {"course_incomplete"})
+
+
+@pytest.mark.parametrize(
+    ("begun", "reached", "later_s", "verdict"),
+    [
+        (True, 0.24, 5, PASS),
+        (True, 0.24, 70, PASS),
+        (False, 0.24, 5, UNPROVEN),
+        (True, 0.22, 5, UNPROVEN),
+    ],
+)
+def test_an_evaluation_that_began_before_run_stop_may_end_after_it(
+    begun: bool, reached: float, later_s: int, verdict: Verdict
+) -> None:
+    """A TPU of round 0.6 trains ssd during its evaluations: run_stop follows the one that was good enough."""
+    data = re.sub(rb'(eval_accuracy: \{"value": )0\.2[3-9]\d*', rb"\g<1>%.2f" % reached, read(SSD))
+    stop = re.search(rb":::MLL (\S+) run_stop: [^\n]*\n", data)
+    assert stop is not None
+
+    def line(key: str, value: str, after_s: float) -> bytes:
+        meta = '{"epoch_num": 55, "lineno": 1, "file": "ssd.py"}'
+        body = f'{{"value": {value}, "metadata": {meta}}}'
+        return f":::MLL {float(stop[1]) + after_s:.3f} {key}: {body}\n".encode()
+
+    began = line("eval_start", "null", 0) if begun else b""
+    ended = line("eval_accuracy", "0.24", later_s) + line("eval_stop", "null", later_s)
+    lines = data.replace(stop[0], began + stop[0] + ended)
+    assert judged(lines)[0] is verdict
 
 
 def test_evaluations_that_do_not_say_how_far_the_training_was_hide_no_hole() -> None:

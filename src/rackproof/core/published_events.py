@@ -22,6 +22,7 @@ SECOND_EVALUATION = "second_evaluation"
 _SHORT = {
     "submission": "submission_org submission_division submission_status submission_platform",
     "init": "cache_clear init_start init_stop",
+    "settings": "seed gradient_accumulation_steps opt_base_learning_rate",
     "evals": "eval_start eval_accuracy eval_stop",
     "blocks": "block_start block_stop",
     "epochs": "epoch_start epoch_stop",
@@ -31,7 +32,9 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class PublishedEvents:
-    """Describe the events that all published logs of a benchmark contain since a date.
+    """Describe the events that a benchmark's logs contain since a date.
+
+    The table rests on logs in one notation of runs that ended well (rounds 0.6 and 4.0 to 5.1).
 
     Attributes:
         notation: The format of the logs.
@@ -64,9 +67,7 @@ def _rows(text: str) -> Iterator[PublishedEvents]:
 def events_of(
     notation: str, benchmark: str, day: date, logged: Collection[str] = frozenset()
 ) -> frozenset[str]:
-    """Return the events in all published logs of a benchmark since a date.
-
-    Return none if no logs are known.
+    """Return the events that the table requires of a log. Return none if it has no row for the log.
 
     Args:
         notation: The format of the log.

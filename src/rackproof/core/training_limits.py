@@ -7,9 +7,11 @@ log.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import NamedTuple
 
 from rackproof.core.gpu_models import is_model
@@ -25,6 +27,23 @@ FEW_RESULTS = 2
 FASTER_THAN_STATED = 1.2
 """A whole run's throughput has at most this ratio to the one in its log. Published results have at most
 1.04."""
+_STATES_HALF = frozenset({"dlrm"})
+"""Some logs of these benchmarks state half of the throughput (HugeCTR)."""
+_SLOWEST: Mapping[str, float] = {
+    "bert": 0.6, "dlrm_dcnv2": 0.6, "flux1": 0.4, "gpt3": 0.6, "llama2_70b_lora": 0.4, "llama31_405b": 0.4,
+    "llama31_8b": 0.4, "maskrcnn": 0.5, "resnet": 0.5, "rgat": 0.5, "rnnt": 0.5, "unet3d": 0.4,
+}  # fmt: skip
+"""A run's throughput has at least this ratio to the one that its log states. Published logs since 2023 have
+at least 0.94 (bert, dlrm_dcnv2, gpt3) and 0.69 (the others), and those of 1.0 have 0.45 (unet3d). Benchmarks
+that are missing here state it in several ways."""
+_WITHOUT_TRAINING_S = 30.0
+"""A run may spend this many seconds without training. resnet on 512 H100 trains for 12 of 32 s (round 3.0)."""
+_PER_PROCESS = frozenset({"retinanet", "ssd"})
+"""Some logs of these benchmarks state the throughput of one process, which has one GPU."""
+_MOST_OF_PROCESS = 1200.0
+"""No single GPU reaches this many samples per second of these benchmarks. The fastest one reaches 454."""
+NOISE_S = 2.0
+"""A busy processor may delay a training that lasts seconds by this time. No real benchmark is so short."""
 FASTER_THAN_ITSELF = 1.5
 """A whole run's pace has at most this ratio to the median pace between its evaluations. Published results
 have at most 1.22."""
@@ -42,11 +61,40 @@ MOST_EPOCHS = 1000
 _MOST_EPOCHS_OF = {"unet3d": 20_000}
 """A benchmark whose data set has few samples has this limit. In round 3.1, 756 logs of unet3d have up to
 9,700 epochs."""
-_IMAGES_OF_EPOCH = {"maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
+EARLY_SSD = "ssd_coco"
+"""These tables have this name for ssd before round 2.0, which trains on the smaller data set COCO."""
+COCO_IMAGES = frozenset({117_266, 118_287})
+"""All logs of ssd of rounds 0.7 to 1.1 state one of these as ``train_samples``. Logs of round 0.6 state none."""
+_IMAGES_OF_EPOCH = {EARLY_SSD: 117_266, "maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
 """These benchmarks have this many images per epoch. Some submitters' logs state ``train_samples`` in
-batches."""
+batches, or state none."""
 FEWEST_IMAGES = 100_000
 """From this value on, ``train_samples`` of these benchmarks is a number of images."""
+
+
+class RunTimes(NamedTuple):
+    """Describe the time of a run, and what its log states about its speed.
+
+    Attributes:
+        benchmark: The name in MLPerf's rules.
+        start: The time of run_start in seconds.
+        stop: The time of run_stop in seconds.
+        samples: The number of samples trained until the last evaluation, or None if unknown.
+        stated: The throughput in the log, or None.
+        processes: The largest possible number of processes, or None if unknown.
+    """
+
+    benchmark: str
+    start: float
+    stop: float
+    samples: float | None
+    stated: float | None
+    processes: int | None
+
+    @property
+    def seconds(self) -> float:
+        """Return the duration of the run."""
+        return self.stop - self.start
 
 
 @lru_cache
@@ -169,11 +217,23 @@ def images_of_epoch(benchmark: str) -> int | None:
     return None if benchmark == "maskrcnn" else _IMAGES_OF_EPOCH.get(benchmark)
 
 
+def trained_benchmark(benchmark: str, train_samples: float | None, *, before_2_0: bool = False) -> str:
+    """Return a benchmark's name in these tables, which tell the two data sets of ssd apart.
+
+    Args:
+        benchmark: The name in MLPerf's rules.
+        train_samples: The number of samples per epoch in the log.
+        before_2_0: Whether the rules are those of a round before 2.0.
+    """
+    is_early = benchmark == "ssd" and (before_2_0 or train_samples in COCO_IMAGES)
+    return EARLY_SSD if is_early else benchmark
+
+
 def samples_trained(benchmark: str, kind: str, amount: float, train_samples: float | None) -> float | None:
     """Return the number of samples that a training has trained at some progress, or None if it is unknown.
 
     Args:
-        benchmark: The name in MLPerf's rules.
+        benchmark: The name that :func:`trained_benchmark` returns.
         kind: The name of the progress in the log (``samples_count`` or ``epoch_num``).
         amount: The progress.
         train_samples: The number of samples per epoch in the log.
@@ -214,3 +274,53 @@ def impossible_speeds(
                 f"trained {speed:.4g} samples/s, {speed / published:.3g} times what {gpus[1]} of "
                 f"{gpus[0][:80]} reach in the fastest published result of {benchmark}"
             )
+
+
+def beside_stated(run: RunTimes) -> Iterator[str]:
+    """Yield the contradiction between a run's samples per second and those that its log states."""
+    if not run.samples or not run.stated or run.seconds <= 0:
+        return
+    if abs(run.samples / run.stated - run.seconds) < NOISE_S:
+        return
+    share = run.samples / run.seconds / run.stated
+    most = _most_of_stated(run)
+    is_slow = share < _SLOWEST.get(run.benchmark, 0.0)
+    is_slow = is_slow and run.seconds - run.samples / run.stated > _WITHOUT_TRAINING_S
+    if is_slow or (most and share > most):
+        yield (
+            f"{run.samples:g} samples in {run.seconds:.0f} s are {share:.3g} times the throughput of "
+            f"{run.stated:.4g} samples/s that the log states"
+        )
+
+
+def _most_of_stated(run: RunTimes) -> float | None:
+    """Return the largest plausible ratio of a run's throughput to the stated one, or None if unknown."""
+    if run.benchmark in _PER_PROCESS and (run.stated or 0) < _MOST_OF_PROCESS:
+        return FASTER_THAN_STATED * run.processes if run.processes else None
+    return FASTER_THAN_STATED * (2 if run.benchmark in _STATES_HALF else 1)
+
+
+def paces_between(points: Sequence[tuple[float, float]]) -> list[float]:
+    """Return the progress per second between evaluations. Intervals without time are left out.
+
+    Args:
+        points: The time and the progress of each evaluation.
+    """
+    return [
+        (amount - before) / (time - began)
+        for (began, before), (time, amount) in pairwise(points)
+        if time > began
+    ]
+
+
+def faster_than_itself(run: RunTimes, points: Sequence[tuple[float, float]]) -> Iterator[str]:
+    """Yield the evidence that the whole run is faster than the training between its evaluations.
+
+    The arguments are as in :func:`beside_stated` and :func:`paces_between`.
+    """
+    paces = paces_between(points)
+    if not paces or run.benchmark in WITHOUT_PACE or run.seconds <= 0:
+        return
+    times = points[-1][1] / run.seconds / statistics.median(paces)
+    if times > FASTER_THAN_ITSELF:
+        yield f"the whole run has {times:.3g} times the pace between its evaluations"

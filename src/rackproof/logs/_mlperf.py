@@ -20,15 +20,20 @@ from rackproof.core.gpu_models import share_of_peak
 from rackproof.core.published_events import PROGRESS, SECOND_EVALUATION, THROUGHPUT, events_of
 from rackproof.core.records import Direction, Measurement, ParsedLog, Spread, Verdict
 from rackproof.core.training_limits import (
+    COCO_IMAGES,
     FEWEST_IMAGES,
+    NOISE_S,
     PROGRESS_KEYS,
+    RunTimes,
+    beside_stated,
     gpus_of_platform,
     images_of_epoch,
     impossible_speeds,
     samples_trained,
+    trained_benchmark,
 )
 from rackproof.logs._course import KINDS, Course
-from rackproof.logs._pace import NOISE_S, SINCE, Pace, RunTimes
+from rackproof.logs._pace import SINCE, Pace
 from rackproof.logs._reading import (
     MAX_EXCERPT,
     MAX_TAGS,
@@ -135,9 +140,6 @@ Stable diffusion and minigo are missing, because their checkpoints are evaluated
 may be the one that reached the target.
 """
 _SSD_SINCE_2_0 = (QualityTarget(0.34),)
-_COCO_IMAGES = frozenset({117_266, 118_287})
-"""Numbers of images in ssd's data before round 2.0. Later, it trains on Open Images, and logs state
-images or batches."""
 OWN_TARGET_AT_LEAST = frozenset({"dlrmv4", "qwen35_397b_grpo"})
 """Benchmarks of round 6.1 whose rules require that the log states its own target (``target_accuracy``)."""
 
@@ -259,6 +261,9 @@ COMPARED_FORMAT = "mllog"
 """Notation of the published logs from which the bounds for times come."""
 BATCHES_SLACK = 0.02
 """Largest share by which batches in an epoch may differ from the data set. Published logs have 0.008."""
+SHARES_OF_BATCH = 0.67, 1.5
+"""Bounds for the stated throughput times the stated time of a step, as a share of the batch size. In 489
+published logs of rounds 4.0 to 5.1 that state both, it is 0.91 to 1.02."""
 FEWEST_LOSSES = 10
 """Number of losses from which equal ones show no training."""
 CLOCK_S = 0.5
@@ -445,6 +450,10 @@ class Events(LogParser):
     targets: Mapping[str, tuple[QualityTarget, ...]] = TARGETS
     stated_target: tuple[float, int] | None = None
     late_seed_line: int | None = None
+    open_at_stop = 0
+    """Number of evaluations that began before run_stop and may end after it."""
+    ended_after_stop = 0
+    """Number of these evaluations that did."""
     placed_evaluations = 0
     """Number of evaluations that state the training's progress."""
     first_event_line = 0
@@ -514,6 +523,7 @@ class Events(LogParser):
             "run_final": self.on_run_stop,
             "block_start": self.on_part,
             "block_stop": self.on_block_stop,
+            "train_loss": self.on_train_loss,
             "eval_start": self.on_part,
             "eval_stop": self.on_part,
             "eval_accuracy": self.on_eval_accuracy,
@@ -570,7 +580,9 @@ class Events(LogParser):
             self.log.tag(key, value)
 
     def _note_after_stop(self, key: str, position: int) -> None:
-        if key in _OF_ANOTHER_RUN and self.unexpected_after_stop is None:
+        if key == "eval_accuracy" and self.ended_after_stop < self.open_at_stop:
+            self.ended_after_stop += 1
+        elif key in _OF_ANOTHER_RUN and self.unexpected_after_stop is None:
             self.unexpected_after_stop = key, self.log.line_at(position)
 
     def _follow_course(self, key: str, time: float, position: int) -> None:
@@ -703,7 +715,20 @@ class Events(LogParser):
             self.run_stop, self.run_stop_line = time, line
             self.is_steady = False
             self.pace.at_stop = _numbers_of(meta)
+            self.open_at_stop = self._open_evaluations()
             self.latest_at_stop = self.latest
+
+    def _open_evaluations(self) -> int:
+        """Return how many evaluations may end after run_stop, because the target was reached before it.
+
+        On TPUs of round 0.6, the training of ssd goes on while it is evaluated.
+        """
+        targets, evaluations = self.targets.get(self.benchmark, ()), self.pace.evaluations
+        if self.format == COMPARED_FORMAT or self.benchmark != "ssd" or not evaluations:
+            return 0
+        value, pairs = evaluations[-1].value, self.course.pairs["eval"]
+        is_reached = value is not None and all(one.reached(value) for one in targets)
+        return pairs.starts - pairs.stops if is_reached else 0
 
     def on_block_stop(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -711,11 +736,22 @@ class Events(LogParser):
         """Record the samples of the block, and the steps since the start of the run."""
         self.on_part(key, value, meta, time, position)
         samples, steps = number(meta.get("samples_count")), number(meta.get("step"))
+        if self.run_stop is None:
+            self.course.mark(key, samples, self.log.line_at, position)
         if samples is None or steps is None or not (0 < samples < inf and 0 < steps < inf):
             return
         if self.first_block is None:
             self.first_block = samples, steps, self.log.line_at(position)
         self.steps = max(self.steps, steps)
+
+    def on_train_loss(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Follow the losses that some programs log as events, each with the samples until then."""
+        if key not in self.log.tags and value is not None:
+            self.log.tag(key, value)
+        if self.run_stop is None:
+            self.course.mark(key, number(meta.get("samples_count")), self.log.line_at, position)
 
     def on_part(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1257,7 +1293,7 @@ class Events(LogParser):
             return (QualityTarget(stated),)
         if benchmark == "ssd" and self.targets is TARGETS:
             images = number(tags.get("train_samples"))
-            return TARGETS["ssd"] if images is None or images in _COCO_IMAGES else _SSD_SINCE_2_0
+            return TARGETS["ssd"] if images is None or images in COCO_IMAGES else _SSD_SINCE_2_0
         own = (self.own_target,) if self.own_target is not None else ()
         return self.targets.get(benchmark, own)
 
@@ -1285,6 +1321,7 @@ class Events(LogParser):
         self._remark_on_several_runs()
         self._remark_on_batch_size()
         self._remark_on_batches()
+        self._remark_on_rates()
         self._remark_on_data()
         self._remark_on_stated_target()
         self._remark_on_step_times()
@@ -1296,13 +1333,14 @@ class Events(LogParser):
 
         This applies only to MLPerf's benchmarks, because other trainings may be evaluated in any way.
         """
-        if self.benchmark in self.targets and (self.run_stop is not None or self.statuses):
+        known = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
+        if known and (self.run_stop is not None or self.statuses):
             platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
             for message, line in self.course.missing(self.benchmark, platform, stopped=stopped):
                 self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_missing_events(self) -> None:
-        """Find events that every published log of its benchmark has and this log lacks.
+        """Find events that the published logs of its benchmark in the table have and this log lacks.
 
         The check is skipped for a run that did not end well, which lacks parts anyway.
         """
@@ -1314,8 +1352,8 @@ class Events(LogParser):
         missing = sorted(needed - self.course.logged - frozenset(self._held_otherwise()))
         if missing:
             message = (
-                f"the log has no {', '.join(missing)}, which every published log of {self.benchmark} has: "
-                "lines are missing"
+                f"the log has no {', '.join(missing)}, which the published logs of {self.benchmark} have "
+                "that ended well: lines are missing"
             )
             self.log.find("course_incomplete", message, Verdict.UNPROVEN)
 
@@ -1397,11 +1435,12 @@ class Events(LogParser):
         elif self.after_stop:
             # An earlier event may have a later time. In Intel's dlrm 2.1 logs, one event uses another
             # clock.
-            late = self.latest > max(self.latest_at_stop, self.run_stop + AFTER_STOP_S) and not offline
+            late = self.latest > max(self.latest_at_stop, self.run_stop + AFTER_STOP_S)
+            known = offline or self.ended_after_stop
             self.log.find(
                 "events_after_run_stop",
                 f"{self.after_stop} events after run_stop",
-                Verdict.UNPROVEN if late else None,
+                Verdict.UNPROVEN if late and not known else None,
                 line=self.after_stop_line,
             )
 
@@ -1414,6 +1453,20 @@ class Events(LogParser):
                 f"{samples:g} samples in {steps:g} steps: not of a global_batch_size of {self.batch_size:g}"
             )
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN, line=line)
+
+    def _remark_on_rates(self) -> None:
+        """Find a batch size that does not fit the stated throughput and the stated time of a step."""
+        rates, times = self.curves["samples_per_second"].y, self.curves["train_step_time"].y
+        if not (rates and times and self.batch_size and self._is_compared()):
+            return
+        stepped = statistics.median(rates) * statistics.median(times)
+        least, most = SHARES_OF_BATCH
+        if not least <= stepped / self.batch_size <= most:
+            message = (
+                f"{stepped:.4g} samples in a step by the throughput and the time of a step that the log "
+                f"states: not a global_batch_size of {self.batch_size:g}"
+            )
+            self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
 
     def _remark_on_batches(self) -> None:
         """Find a number of batches per epoch that does not fit the batch size and the data set."""
@@ -1516,7 +1569,7 @@ class Events(LogParser):
         had, samples = (self.run_stop or 0.0) - (self.run_start or inf), self._samples()
         trained = samples / had if had > 0 and samples else None
         speeds = (("trained", trained), ("states", _speed_of(measurements)))
-        for message in impossible_speeds(self.benchmark, gpus, speeds):
+        for message in impossible_speeds(self._trained_benchmark(), gpus, speeds):
             self.log.find(
                 "implausible_speed", f"the log {message}", Verdict.UNPROVEN, line=self.run_stop_line or None
             )
@@ -1535,7 +1588,12 @@ class Events(LogParser):
         if amount is None:
             return None
         train_samples = number(self.log.tags.get("train_samples"))
-        return samples_trained(self.benchmark, self.pace.kind, amount, train_samples)
+        return samples_trained(self._trained_benchmark(), self.pace.kind, amount, train_samples)
+
+    def _trained_benchmark(self) -> str:
+        """Return the benchmark's name in the tables of speeds, which depends on the data set."""
+        train_samples = number(self.log.tags.get("train_samples"))
+        return trained_benchmark(self.benchmark, train_samples, before_2_0=self.format != COMPARED_FORMAT)
 
     def _compare_times(self, measurements: list[Measurement]) -> None:
         """Find times that contradict the course of the run or the speed that the log states."""
@@ -1549,7 +1607,7 @@ class Events(LogParser):
             ("training_before_run_start", self.pace.early_start(start, stop)),
             ("events_out_of_order", self.pace.without_duration()),
             ("implausible_speed", self.pace.too_fast(run)),
-            ("steps_contradict", self.pace.beside_stated(run)),
+            ("steps_contradict", beside_stated(run)),
             ("course_incomplete", self.pace.missing()),
             ("course_incomplete", self._went_on()),
         ):

@@ -12,7 +12,13 @@ from datetime import date
 from itertools import pairwise
 from typing import NamedTuple
 
-from rackproof.core.training_limits import FASTER_THAN_ITSELF, FASTER_THAN_STATED, PROGRESS_KEYS, WITHOUT_PACE
+from rackproof.core.training_limits import (
+    NOISE_S,
+    PROGRESS_KEYS,
+    RunTimes,
+    faster_than_itself,
+    paces_between,
+)
 
 SINCE = date(2023, 3, 1)
 """First day from which logs are compared. The oldest log of round 3.1 is from April 2023."""
@@ -23,8 +29,6 @@ _START_SHARE, _START_S = 0.05, 5.0
 share is at most 0.011."""
 _FASTEST_INTERVAL = 3.0
 """Largest ratio of the pace between two evaluations to the usual one. Published logs have at most 1.98."""
-NOISE_S = 2.0
-"""Tolerance for a busy processor in a training that lasts seconds. No real benchmark is so short."""
 _SHORT_RUN_S = 120.0
 """Duration of a run up to which a busy processor may change its pace."""
 _FEWEST_EVALUATIONS = 3
@@ -41,16 +45,6 @@ _ENDS_AT_TARGET = frozenset(
     }
 )  # fmt: skip
 """Benchmarks whose published logs all end at the first evaluation that reaches the target."""
-_SLOWEST: Mapping[str, float] = {
-    "bert": 0.6, "dlrm_dcnv2": 0.6, "flux1": 0.4, "gpt3": 0.6, "llama2_70b_lora": 0.4, "llama31_405b": 0.4,
-    "llama31_8b": 0.4, "maskrcnn": 0.5, "resnet": 0.5, "rgat": 0.5, "rnnt": 0.5, "unet3d": 0.5,
-}  # fmt: skip
-"""Smallest ratio of a run's throughput to the one that its log states. Published logs have at least 0.94
-(bert, dlrm_dcnv2, gpt3) and 0.69 (the others). Benchmarks that are missing here state it in several ways."""
-_PER_PROCESS = frozenset({"retinanet", "ssd"})
-"""Benchmarks of which some logs state the throughput of one process, which has one GPU."""
-_MOST_OF_PROCESS = 1200.0
-"""Samples per second of these benchmarks that no single GPU reaches. The fastest one reaches 454."""
 
 
 class Evaluation(NamedTuple):
@@ -59,31 +53,6 @@ class Evaluation(NamedTuple):
     time: float
     amount: float
     value: float | None
-
-
-class RunTimes(NamedTuple):
-    """Describe the time of a run, and what its log states about its speed.
-
-    Attributes:
-        benchmark: The name in MLPerf's rules.
-        start: The time of run_start in seconds.
-        stop: The time of run_stop in seconds.
-        samples: The number of samples trained until the last evaluation, or None if unknown.
-        stated: The throughput in the log, or None.
-        processes: The largest possible number of processes, or None if unknown.
-    """
-
-    benchmark: str
-    start: float
-    stop: float
-    samples: float | None
-    stated: float | None
-    processes: int | None
-
-    @property
-    def seconds(self) -> float:
-        """Return the duration of the run."""
-        return self.stop - self.start
 
 
 class Pace:
@@ -150,31 +119,11 @@ class Pace:
 
     def too_fast(self, run: RunTimes) -> Iterator[str]:
         """Yield the evidence that the run took longer than from run_start to run_stop."""
-        if run.seconds < _SHORT_RUN_S:
+        if run.seconds < _SHORT_RUN_S or len(self.evaluations) < _FEWEST_EVALUATIONS:
             return
-        fastest = _uneven_pace(run, self.evaluations)
-        paces = _paces(self.evaluations)
-        if fastest:
-            yield fastest
-        elif len(paces) > 1 and run.benchmark not in WITHOUT_PACE:
-            times = self.evaluations[-1].amount / run.seconds / statistics.median(paces)
-            if times > FASTER_THAN_ITSELF:
-                yield f"the whole run has {times:.3g} times the pace between its evaluations"
-
-    def beside_stated(self, run: RunTimes) -> Iterator[str]:
-        """Yield the contradiction between the run's samples per second and those that its log states."""
-        if not run.samples or not run.stated:
-            return
-        if abs(run.samples / run.stated - run.seconds) < NOISE_S:
-            return
-        share = run.samples / run.seconds / run.stated
-        of_process = run.benchmark in _PER_PROCESS and run.stated < _MOST_OF_PROCESS
-        each = (run.processes or 0) if of_process else 1
-        if share < _SLOWEST.get(run.benchmark, 0.0) or (each and share > FASTER_THAN_STATED * each):
-            yield (
-                f"{run.samples:g} samples in {run.seconds:.0f} s are {share:.3g} times the throughput of "
-                f"{run.stated:.4g} samples/s that the log states"
-            )
+        points = [(one.time, one.amount) for one in self.evaluations]
+        fastest = _uneven_pace(run, points)
+        yield from (fastest,) if fastest else faster_than_itself(run, points)
 
     def missing(self) -> Iterator[str]:
         """Yield the evidence that the last evaluation is not the one at which the run stopped."""
@@ -202,28 +151,19 @@ class Pace:
         return self.evaluations[reached.index(True)].amount
 
 
-def _paces(evaluations: list[Evaluation]) -> list[float]:
-    """Return the progress per second between evaluations. Intervals without time are left out."""
-    return [
-        (later.amount - one.amount) / (later.time - one.time)
-        for one, later in pairwise(evaluations)
-        if later.time > one.time
-    ]
-
-
-def _uneven_pace(run: RunTimes, evaluations: list[Evaluation]) -> str:
+def _uneven_pace(run: RunTimes, points: list[tuple[float, float]]) -> str:
     """Return a message about an interval in which the training was much faster than usual, or ""."""
-    paces = _paces(evaluations)
-    if len(evaluations) < _FEWEST_EVALUATIONS or run.benchmark in _UNEVEN:
+    paces = paces_between(points)
+    if run.benchmark in _UNEVEN:
         return ""
     # Without times between evaluations, only the pace of the whole run is left.
-    usual = statistics.median_low(paces) if len(paces) > 1 else evaluations[-1].amount / run.seconds
-    for one, later in pairwise((Evaluation(run.start, 0.0, None), *evaluations)):
-        seconds = max(0.0, later.time - one.time)
-        times = (later.amount - one.amount) / (seconds + NOISE_S) / usual
+    usual = statistics.median_low(paces) if len(paces) > 1 else points[-1][1] / run.seconds
+    for (began, before), (time, amount) in pairwise([(run.start, 0.0), *points]):
+        seconds = max(0.0, time - began)
+        times = (amount - before) / (seconds + NOISE_S) / usual
         if times > _FASTEST_INTERVAL:
             return (
-                f"the training went from {one.amount:g} to {later.amount:g} in {seconds:.1f} s, {times:.3g} "
+                f"the training went from {before:g} to {amount:g} in {seconds:.1f} s, {times:.3g} "
                 "times its usual pace"
             )
     return ""

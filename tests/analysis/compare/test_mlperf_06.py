@@ -193,6 +193,7 @@ def test_score_by_the_rules_of_0_6(
         "rules 0.6.0",
         "scores stand",
         "dropped",
+        "no systems/SYSTEM.json describes the accelerators",
     )
     assert [reason for reason in score.reasons if not any(doubt in reason for doubt in doubts)] == []
     minutes = cell(compared, "DGX1", canonical_benchmark(folder), "minutes").value

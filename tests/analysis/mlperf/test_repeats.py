@@ -381,6 +381,38 @@ def test_a_run_is_no_faster_than_it_states(throughput: float | None, seconds: fl
     assert ("implausible_speed" in found_in([trace("a", seconds=seconds, throughput=throughput)])) is found
 
 
+@pytest.mark.parametrize(
+    ("trained", "ruleset", "train_samples", "throughput", "found"),
+    [
+        # An epoch has 117,266 images before round 2.0, of which logs of 0.6 state none: 78 images/s.
+        ("ssd", "0.6.0", None, 80.0, False),
+        ("ssd", "0.6.0", None, 40.0, True),
+        ("ssd", "1.1.0", 117_266.0, 80.0, False),
+        ("ssd", "1.1.0", 117_266.0, 40.0, True),
+        # Later it has 1,170,301 images, and logs state batches: 780 images/s, 98 of each of eight processes.
+        ("ssd", "4.1.0", 4572.0, 790.0, False),
+        ("ssd", "4.1.0", 4572.0, 98.0, False),
+        ("ssd", "4.1.0", 4572.0, 40.0, True),
+        ("retinanet", "5.1.0", 4572.0, 98.0, False),
+        ("retinanet", "5.1.0", 4572.0, 40.0, True),
+        # HugeCTR states half of its speed.
+        ("dlrm", "2.1.0", 120_000.0, 42.0, False),
+        ("dlrm", "2.1.0", 120_000.0, 32.0, True),
+        # A log may also state far more than its run trains.
+        ("resnet", "4.0.0", 120_000.0, 100.0, False),
+        ("resnet", "4.0.0", 120_000.0, 200.0, True),
+        ("unet3d", "1.0.0", 120_000.0, 160.0, False),
+    ],
+)
+def test_the_samples_of_a_run_are_those_of_its_round(
+    trained: str, ruleset: str, train_samples: float | None, throughput: float, found: bool
+) -> None:
+    one = trace("a", seconds=6000.0, benchmark=trained, amount_kind="epoch_num", throughput=throughput)
+    one.amounts = [(time, count / 1000) for time, count in one.amounts]
+    one.train_samples, one.system = train_samples, ("1xXE9680x8H100", "", "")
+    assert ("implausible_speed" in found_in([one], ruleset)) is found
+
+
 @pytest.mark.parametrize("silent", [1, 2, 4])
 @pytest.mark.parametrize("name", ["throughput", "amount_kind"])
 def test_what_the_other_runs_state_is_asked_of_each(name: str, silent: int) -> None:
