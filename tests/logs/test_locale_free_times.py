@@ -57,7 +57,7 @@ def test_a_text_that_is_no_time_is_none(text: str) -> None:
             "xid",
             "2026-12-09T13:04:06+00:00",
         ),
-        (NVIDIA_SMI_TEXT.decode(), "nvidia_smi", "2026-11-21T08:51:43+00:00"),
+        (NVIDIA_SMI_TEXT.decode(), "auto", "2026-11-21T08:51:43+00:00"),
     ],
     ids=["dmesg", "journal", "nvidia-smi"],
 )
