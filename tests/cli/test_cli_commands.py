@@ -443,6 +443,31 @@ class TestUnfitValues:
         result = run(*arguments)
         assert (result.exit_code, "it is not text" in output_of(result)) == (1, True)
 
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("parse",),
+            ("parse", "a.log"),
+            ("score",),
+            ("import",),
+            ("report",),
+            ("compare", "a"),
+            ("explain",),
+            ("status",),
+            ("accept",),
+            ("history", "--results"),
+            ("history", "--node"),
+            ("adopt", "--csv"),
+            ("evidence", "verify"),
+            ("reimage", "status"),
+        ],
+        ids=" ".join,
+    )
+    def test_an_unset_variable_of_the_shell_is_no_folder(self, arguments: tuple[str, ...], run: Call) -> None:
+        """As a path, "" is the present folder, so `score "$RESULTS"` scored another one."""
+        result = run(*arguments, "")
+        assert (result.exit_code, "it is empty: is a variable" in output_of(result)) == (1, True)
+
 
 class TestWithdraw:
     def test_what_was_accepted_is_taken_back_and_all_of_it_is_listed(self, run: Call, kept: str) -> None:
@@ -595,7 +620,7 @@ class TestCompare:
             (("2026", "2026"), "2 runs begin with 2026"),
             (("results/gone", "x"), "no run at results/gone"),
             (("damaged", "damaged"), "is damaged"),
-            (("",) * 2, "no run"),
+            (("",) * 2, "it is empty"),
         ],
     )
     def test_bad_input(
