@@ -249,6 +249,23 @@ def test_what_is_no_file_in_the_manifest_s_place_is_refused(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "name", ["argparse.py", "json/__init__.py", "pathlib.py", "subprocess.py", "encodings.py"]
+)
+@pytest.mark.parametrize("safe_path", ["", "1"])
+def test_nothing_of_the_folder_is_imported_before_it_is_verified(
+    bundle: Path, install: Install, tmp_path: Path, name: str, safe_path: str
+) -> None:
+    mark = tmp_path / "ran"
+    path = bundle / "tools" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"open({str(mark)!r}, 'w')\n")
+    done = install(PYTHONSAFEPATH=safe_path)
+    assert not mark.exists()
+    assert done.returncode == 1
+    assert f"tools/{name} is not in the manifest" in done.stderr
+
+
 def test_many_names_are_counted(bundle: Path, install: Install) -> None:
     for number in range(30):
         (bundle / f"strange-{number}").touch()

@@ -26,7 +26,7 @@ def python(version: str, venv: bool = True, pip: int = 0) -> str:
         f"*ensurepip*) exit {int(not venv)};;\n"
         f"*print*) echo {version};;\n"
         f'venv) mkdir -p "$4/bin"; echo {version} > "$4/made"; cat > "$4/bin/python" <<\'END\'\n{made}END\n'
-        'chmod 755 "$4/bin/python";;\n'
+        'chmod +x "$4/bin/python";;\n'
         "esac"
     )
 
@@ -112,6 +112,22 @@ def test_make_venv_chooses_a_python(
     assert packages.endswith("--require-hashes --only-binary=:all: --requirement constraints.txt")
     assert itself.endswith("--no-deps --no-build-isolation --editable .")
     assert (folder / ".ready").exists()
+
+
+@pytest.mark.parametrize(("umask", "modes"), [(0o000, 0o022), (0o002, 0o022), (0o022, 0o022), (0o077, 0o077)])
+def test_what_make_venv_makes_is_nobody_elses_to_write(
+    tool: Tool, tmp_path: Path, umask: int, modes: int
+) -> None:
+    folder = tmp_path / "venv"
+    before = os.umask(umask)
+    try:
+        done = tool("make-venv", str(folder), programs={"python3": python("3.11")})
+    finally:
+        os.umask(before)
+    assert done.returncode == 0, done
+    made = [folder, *folder.rglob("*")]
+    assert {path.name for path in made} >= {"venv", "activate", "python", ".ready"}
+    assert [f"{path} {path.stat().st_mode:o}" for path in made if path.stat().st_mode & modes] == []
 
 
 @pytest.mark.parametrize(

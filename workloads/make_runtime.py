@@ -41,7 +41,7 @@ REQUIREMENTS = ("requirements.txt", CUDA, "requirements-no-deps.txt")
 """The files of requirements in their order. The first one must exist."""
 ENVIRONMENT_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "pyvenv.cfg", ".gitignore", MARKER}
 REPORT_S = 2.0
-LOCK_WAIT_S = 300.0
+LOCK_WAIT_S = 600.0
 LOCK_POLL_S = 2.0
 """Seconds between two reports of the environment's size."""
 NOT_MADE = 3

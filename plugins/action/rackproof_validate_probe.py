@@ -5,6 +5,7 @@ The module of the same name documents this action.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,10 @@ class ActionModule(NodeAction):
     """Documented in plugins/modules/rackproof_validate_probe.py."""
 
     TRANSFERS_FILES = True
+    required_if: tuple[tuple[str, object, list[str]], ...] = (("hosts", [], ["night"]),)
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return a short summary of the measurements."""
-        if self.check_mode:
-            return {"changed": False, "skipped": True, "msg": "nothing is measured in check mode"}
-        night = NightContext(**options["night"])
         plan = probes.check_probe_plan(
             minutes=options["minutes"],
             share=options["share"],
@@ -36,6 +35,12 @@ class ActionModule(NodeAction):
             pair_limit_s=options["pair_s"],
             srun=options["srun"],
         )
+        if options["hosts"]:
+            probes.check_budget(plan, {host: self._expected_gpus(host) for host in options["hosts"]})
+            return {"changed": False, "message": []}
+        if self.check_mode:
+            return {"changed": False, "skipped": True, "msg": "nothing is measured in check mode"}
+        night = NightContext(**options["night"])
         if options["drained"]:
             return self._measure_drained(night, plan)
         slurm, remark = tasks.read_slurm_answer(options["slurm"], options["partitions"])
@@ -48,6 +53,13 @@ class ActionModule(NodeAction):
             shell=self.run_command_of_playbook,  # nosec B604
         )
         return {"changed": True, "message": sanitize_lines(lines)}
+
+    def _expected_gpus(self, host: str) -> object:
+        """Return the number of GPUs that the inventory states. It may be a template or missing."""
+        variables = self.raw_variables(host)
+        expect = variables.get("validate_expect")
+        own = expect.get("gpus") if isinstance(expect, Mapping) else None
+        return variables.get("bench_sku_gpus") if own is None else own
 
     def _measure_drained(self, night: NightContext, plan: ProbePlan) -> dict[str, Any]:
         """Measure this host without Slurm, which gives a drained node no job."""

@@ -52,6 +52,12 @@ options:
     type: int
     choices: [17, 3]
     default: 17
+  call_timeout_s:
+    description:
+      - Seconds that the BMC may take for an answer. The limits of a long answer, of a session and of all
+        settings are longer, and grow with it.
+    type: float
+    default: 20
 requirements:
   - the Python package sushy on the controller, or for IPMI the program ipmitool
 """

@@ -42,6 +42,10 @@ options:
     description: Seconds between two lines. 0 shows nothing.
     type: float
     default: 10
+  timeout_s:
+    description: Seconds that the making of the environment may take, with all downloads.
+    type: float
+    default: 21600
 attributes:
   check_mode:
     description: Makes nothing.

@@ -78,6 +78,10 @@ options:
     type: str
     choices: ['', cold, warm]
     default: ''
+  tool_timeout_s:
+    description: Seconds that a tool may take. Mounting and unmounting may take twice as long.
+    type: float
+    default: 60
 attributes:
   check_mode:
     description: Changes nothing and returns nothing.
@@ -150,28 +154,30 @@ TIMER = "rackproof-overlay"
 VXLAN_HEADER = 50
 MOST_FILES = 5_000_000
 SAMPLED_FILES = 256
-TOOL_S = 60
+LIMITS = {"tool_s": 60}
+"""Largest time of a call of a tool in seconds. The module's option replaces it."""
 
 
 class PointError(Exception):
     """Report a problem that the operator must fix. The text has the problem and its place."""
 
 
-def call(*argv, timeout=TOOL_S):
-    """Run a tool. Return its exit status, stdout and stderr."""
+def call(*argv, factor=1):
+    """Run a tool, within its time limit times a factor. Return its exit status, stdout and stderr."""
+    limit_s = LIMITS["tool_s"] * factor
     try:
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=timeout,
+            timeout=limit_s,
             env={**node_environment(), "LC_ALL": "C"},
             check=False,
         )
     except FileNotFoundError:
         return 127, "", f"{argv[0]} is not installed"
     except subprocess.TimeoutExpired:
-        return 124, "", f"{argv[0]} gave no answer within {timeout} s"
+        return 124, "", f"{argv[0]} gave no answer within {limit_s:g} s"
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip()
 
 
@@ -452,7 +458,7 @@ def remount(unit, source, options, point):
     """Unmount s3fs, delete its cache, and mount it again. Return why that failed, or ''."""
     if not unit:
         return f"{point} was not mounted by the role storage, so it is not remounted"
-    status, _, wrong = call("systemctl", "stop", unit, timeout=120)
+    status, _, wrong = call("systemctl", "stop", unit, factor=2)
     if status != 0 or os.path.ismount(point):
         return f"{point} cannot be taken away: {wrong or 'it is in use'}"
     cache = re.search(r"(?:^|,)use_cache=([^,]+)", options)
@@ -460,7 +466,7 @@ def remount(unit, source, options, point):
     if cache and re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z", bucket):
         for name in (bucket, f".{bucket}.stat", f".{bucket}.mirror"):
             shutil.rmtree(os.path.join(cache[1], name), ignore_errors=True)
-    status, _, wrong = call("systemctl", "start", unit, timeout=120)
+    status, _, wrong = call("systemctl", "start", unit, factor=2)
     if status != 0 or not os.path.ismount(point):
         raise PointError(f"{point} could not be mounted again: {wrong}; see `systemctl status {unit}`")
     return ""
@@ -594,9 +600,11 @@ def main():
             },
             "data": {"type": "str", "default": ""},
             "cache": {"type": "str", "choices": ["", "cold", "warm"], "default": ""},
+            "tool_timeout_s": {"type": "float", "default": 60},
         },
     )
     options = module.params
+    LIMITS["tool_s"] = options["tool_timeout_s"]
     if not os.path.isabs(options["folder"]):
         module.fail_json(msg="folder: an absolute path is needed, not {!r}".format(options["folder"]))
     try:

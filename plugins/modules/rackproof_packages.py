@@ -71,7 +71,7 @@ options:
     type: int
     default: 120
   timeout_s:
-    description: Seconds that apt may take to install.
+    description: Seconds that a call of apt may take, whether it installs or fetches the package lists.
     type: int
     default: 3600
 attributes:
@@ -133,9 +133,7 @@ ENVIRONMENT = {
 # A query stores no files, so that a check leaves nothing behind.
 NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
-SHORT_S = 120
 LARGEST_CLOSURE = 500
-UPDATE_S = 600
 # Messages of apt, and their meaning for an operator. The first match is used.
 MEANINGS = (
     (
@@ -238,7 +236,7 @@ class Apt:
         self.options = options
         self.node = os.uname().nodename
 
-    def __call__(self, *arguments, timeout_s=SHORT_S):
+    def __call__(self, *arguments):
         """Return the result of a call of apt-get."""
         fixed = [
             f"DPkg::Lock::Timeout={self.options['lock_timeout_s']}",
@@ -252,13 +250,14 @@ class Apt:
         if "-s" in arguments:
             fixed += NO_FILES
         argv = ["apt-get", "-y", "-q", *(part for one in fixed for part in ("-o", one)), *arguments]
-        return ask(argv, timeout_s + self.options["lock_timeout_s"], bounded=False, environment=ENVIRONMENT)
+        limit_s = self.options["timeout_s"] + self.options["lock_timeout_s"]
+        return ask(argv, limit_s, bounded=False, environment=ENVIRONMENT)
 
     def update(self):
         """Fetch the package lists. A list that could not be fetched is an error too."""
         # apt waits for the lock of dpkg, but not for the lock of the package lists.
         result = ask_until_unlocked(
-            lambda: self("update", timeout_s=UPDATE_S), "Could not get lock", self.options["lock_timeout_s"]
+            lambda: self("update"), "Could not get lock", self.options["lock_timeout_s"]
         )
         text = output(result)
         # A server that is down is only a warning to apt, which then works on with the lists of last time.
@@ -289,7 +288,7 @@ class Apt:
     def known(self, *arguments):
         """Return the output of apt-cache."""
         argv = ["apt-cache", *(part for one in NO_FILES for part in ("-o", one)), *arguments]
-        return ask(argv, SHORT_S, environment=ENVIRONMENT).get("stdout", "")
+        return ask(argv, self.options["timeout_s"], environment=ENVIRONMENT).get("stdout", "")
 
     def versions(self, name):
         """Return the versions of a package that the repositories have."""
@@ -502,7 +501,7 @@ def repair(apt, options):
     configured = configure_all(options)
     if configured["status"] != "ok":
         raise RefusedError(apt.meaning("dpkg had been interrupted, and cannot finish its work", configured))
-    fixed = apt("--fix-broken", "install", "--no-install-recommends", timeout_s=options["timeout_s"])
+    fixed = apt("--fix-broken", "install", "--no-install-recommends")
     if fixed["status"] != "ok":
         raise RefusedError(apt.meaning("apt cannot repair packages that are half installed", fixed))
 
@@ -549,7 +548,7 @@ def answer_debconf(apt, answers):
         return
     answered = ask(
         ["debconf-set-selections"],
-        SHORT_S,
+        apt.options["timeout_s"],
         environment=ENVIRONMENT,
         stdin_text="\n".join(answers) + "\n",
     )
@@ -592,7 +591,7 @@ def bring(apt, options, before, wanted, removed):
     named = apt.exact(wanted)
     refuse(apt, options, apt("-s", *arguments(options, named, removed)), wanted, removed)
     kernels_before = kernels()
-    done = apt(*arguments(options, named, removed), timeout_s=options["timeout_s"])
+    done = apt(*arguments(options, named, removed))
     if done["status"] != "ok":
         raise RefusedError(
             apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), done)
@@ -624,7 +623,7 @@ def hold(apt, names):
     """Mark packages, so that an upgrade of the system leaves them as they are."""
     if not names:
         return
-    marked = ask(["apt-mark", "hold", *names], SHORT_S, environment=ENVIRONMENT)
+    marked = ask(["apt-mark", "hold", *names], apt.options["timeout_s"], environment=ENVIRONMENT)
     if marked["status"] != "ok":
         raise RefusedError(f"{apt.node}: cannot hold {', '.join(names)}: {tail(marked.get('stderr', ''))}")
 

@@ -47,7 +47,7 @@ options:
     type: int
     default: 32
   timeout_s:
-    description: With O(by=bmc), seconds that a BMC may take.
+    description: With O(by=bmc), seconds that a BMC may take for all answers together.
     type: float
     default: 60
   folder:

@@ -82,6 +82,10 @@ options:
         description: Id of the node among the systems that the BMC lists. Required if there are several.
         type: str
         default: ""
+      call_timeout_s:
+        description: Seconds that the BMC may take for an answer.
+        type: float
+        default: 20
   tool_timeout_s:
     description: Seconds that each tool on the node may take.
     type: float

@@ -22,6 +22,16 @@ description:
   - With O(drained=true) it measures the task's host itself without Slurm, which gives a drained node no
     job. Use this only for nodes that a night's own drain keeps free.
 options:
+  night:
+    description: The night that M(rackproof_validate_begin) returned. It is required without O(hosts).
+    type: dict
+  hosts:
+    description:
+      - With hosts, the action measures nothing. It checks the options, and fails if O(minutes) is too small
+        for a job on any of these hosts.
+    type: list
+    elements: str
+    default: []
   minutes:
     description:
       - GPU-minutes that may be spent. A node without GPU counts as one GPU. A job starts only if its longest
@@ -56,9 +66,9 @@ options:
     default: false
 attributes:
   check_mode:
-    description: Measures nothing.
+    description: Checks the options only if O(hosts) is given, and measures nothing.
     support: full
-extends_documentation_fragment: [rackproof.night, rackproof.measuring, rackproof.no_diff]
+extends_documentation_fragment: [rackproof.measuring, rackproof.no_diff]
 author: Rackproof developers
 """
 

@@ -18,6 +18,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
+from rackproof.core.child_environment import CONTROLLER_SECRETS
 from rackproof.core.errors import RackproofError
 from rackproof.core.file_modes import hide_from_others
 from rackproof.core.text import sanitize
@@ -202,7 +203,9 @@ class NodeAction(RackproofAction):
         self.write_file(path, script)
         # With -k, children of the script that ignore SIGTERM are killed. They would keep the GPUs from
         # the next job.
-        status, output, _ = self.run_command(f"timeout -k 10 {limit_s} bash {path}")
+        # On the controller itself, a command inherits the environment of the playbook.
+        without_secrets = shlex.join(["env", *(f"--unset={name}" for name in CONTROLLER_SECRETS)])
+        status, output, _ = self.run_command(f"{without_secrets} timeout -k 10 {limit_s} bash {path}")
         return status, output
 
     def close_connection(self) -> None:

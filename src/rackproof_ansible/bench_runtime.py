@@ -15,7 +15,6 @@ from rackproof_ansible.bench_follow import JobFollower
 
 _NOT_MADE = 3
 """Exit status of make_runtime.py --found if there is no such environment yet."""
-_LIMIT_S = 6 * 3600.0
 _HANG_S = 3600.0
 _PATIENCE_S = 900.0
 _DEADLINE_S = 120.0
@@ -46,7 +45,7 @@ class BenchRuntime(NodeAction):
         # runtime of the first.
         job = f"runtime-{options['name']}-{secrets.token_hex(2)}"
         folder = f"{options['home']}/runs/{job}"
-        limits = {"timeout_s": _LIMIT_S, "hang_s": _HANG_S}
+        limits = {"timeout_s": options["timeout_s"], "hang_s": _HANG_S}
         self.execute_module("rackproof_job", "job", id=job, folder=folder, argv=argv, **limits)
         follow = {
             "id": job,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,7 +133,7 @@ def test_a_thousand_nodes_of_two_sources(adopt: Adopt, tmp_path: Path) -> None:
     ("words", "message"),
     [
         ((), "name a source: --slurm"),
-        (("--csv", "absent.csv"), "absent.csv cannot be read: No such file"),
+        (("--csv", "absent.csv"), f"absent.csv cannot be read: {os.strerror(errno.ENOENT)}"),
         (("--csv", "x.csv", "--sku", "h100"), "PATTERN=SKU"),
         (("--netbox", "http://netbox.example.org", "--netbox-token-file", "token"), "plain HTTP"),
         (("--netbox", "https://netbox.example.org"), "holds no token of NetBox"),

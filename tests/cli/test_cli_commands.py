@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -128,7 +129,7 @@ class TestParse:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["gone.log"], "cannot read gone.log: No such file or directory"),
+            (["gone.log"], f"cannot read gone.log: {os.strerror(errno.ENOENT)}"),
             (["."], "is a folder: name the logs in it, or use `rackproof import`"),
             (["--format", "mlog", "-"], "did you mean mllog"),
             ([], "Missing argument 'LOG...'"),
@@ -443,6 +444,31 @@ class TestUnfitValues:
         result = run(*arguments)
         assert (result.exit_code, "it is not text" in output_of(result)) == (1, True)
 
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("parse",),
+            ("parse", "a.log"),
+            ("score",),
+            ("import",),
+            ("report",),
+            ("compare", "a"),
+            ("explain",),
+            ("status",),
+            ("accept",),
+            ("history", "--results"),
+            ("history", "--node"),
+            ("adopt", "--csv"),
+            ("evidence", "verify"),
+            ("reimage", "status"),
+        ],
+        ids=" ".join,
+    )
+    def test_an_unset_variable_of_the_shell_is_no_folder(self, arguments: tuple[str, ...], run: Call) -> None:
+        """As a path, "" is the present folder, so `score "$RESULTS"` scored another one."""
+        result = run(*arguments, "")
+        assert (result.exit_code, "it is empty: is a variable" in output_of(result)) == (1, True)
+
 
 class TestWithdraw:
     def test_what_was_accepted_is_taken_back_and_all_of_it_is_listed(self, run: Call, kept: str) -> None:
@@ -595,7 +621,7 @@ class TestCompare:
             (("2026", "2026"), "2 runs begin with 2026"),
             (("results/gone", "x"), "no run at results/gone"),
             (("damaged", "damaged"), "is damaged"),
-            (("",) * 2, "no run"),
+            (("",) * 2, "it is empty"),
         ],
     )
     def test_bad_input(
@@ -638,7 +664,7 @@ class TestReport:
             pytest.skip("no device nodes may be made here")
         result = run("report", kept, "--format", "md", "--output", str(device))
         assert result.exit_code == status, output_of(result)
-        assert ("No space left" in output_of(result)) == (minor == 7)
+        assert (os.strerror(errno.ENOSPC) in output_of(result)) == (minor == 7)
         assert device.is_char_device()
         with pytest.raises(ResultsError, match="is there and is not a file"):
             write_file(device, b"x")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rackproof.analysis.certificate.signature import sign_bytes
 from rackproof.core.child_environment import (
     ANSIBLE_NEEDS,
+    CONTROLLER_SECRETS,
     OWN_SECRETS,
     environment_of_inventory,
     environment_of_playbook,
@@ -99,6 +104,22 @@ def test_the_list_of_own_secrets_is_whole_and_the_nodes_have_the_same() -> None:
     module = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_tools.py"))
     assert {*OWN_SECRETS, NETBOX_TOKEN} - set(module["CONTROLLER_SECRETS"]) == {"NGC_API_KEY"}
     assert set(module["node_environment"]()) >= {"NGC_API_KEY", "HF_TOKEN", "PATH"}
+
+
+def test_the_programs_of_roles_on_nodes_get_no_secret_of_the_controller() -> None:
+    module = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_tools.py"))
+    bench = yaml.safe_load((ROOT / "roles/bench/vars/main.yml").read_text())
+    assert set(CONTROLLER_SECRETS) == set(module["CONTROLLER_SECRETS"])
+    environment = {**os.environ, **dict.fromkeys([*CONTROLLER_SECRETS, "HF_TOKEN"], "canary-1")}
+    command = [*bench["bench_without_secrets"], "env"]
+    got = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert re.findall("(.*)=canary-1", got) == ["HF_TOKEN"]
+    started = []
+    for path in sorted((ROOT / "roles/bench/tasks").glob("*.yml")):
+        blocks = re.findall(r"argv: (.*?)\n *[a-z_]+:", path.read_text(), re.S)
+        started += [f"{path.name} {one[:40]}" for one in blocks if "ython" in one or "made_runtimes" in one]
+    assert len(started) >= 3
+    assert [one for one in started if "bench_without_secrets" not in one] == []
 
 
 def started_programs(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Refuse arguments that no command accepts, such as very large numbers and bytes that are not text.
+"""Refuse arguments that no command accepts: empty ones, very large numbers, and bytes that are not text.
 
 :mod:`rackproof.cli.main` calls :func:`refuse_unfit_values` before a command starts.
 """
@@ -27,14 +27,27 @@ class _Fit(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value, or end with a usage error."""
+        # An unset variable of the shell. As a path, it would be the folder in which the command was typed.
+        if value == "" and _is_typed(param, ctx):
+            self.fail("it is empty: is a variable of your shell unset?", param, ctx)
         found = self.inner.convert(value, param, ctx)
         # Not `> LARGEST`, which a NaN would pass.
         if isinstance(found, float) and not abs(found) <= LARGEST:
             self.fail(f"{value!s} is not a number from -{LARGEST:g} to {LARGEST:g}.", param, ctx)
         # Python keeps bytes that are not UTF-8 as such letters, which no database accepts.
-        if isinstance(found, str) and any("\ud800" <= letter <= "\udfff" for letter in found):
+        # Several names in a row may be those of files, which may contain any bytes.
+        one_name = param is None or param.nargs == 1
+        if one_name and isinstance(found, str) and any("\ud800" <= letter <= "\udfff" for letter in found):
             self.fail("it is not text: not UTF-8.", param, ctx)
         return found
+
+
+_CHECKED = (click.types.FloatParamType, click.types.StringParamType, click.Path, click.File)
+
+
+def _is_typed(param: click.Parameter | None, ctx: click.Context | None) -> bool:
+    source = ctx.get_parameter_source(param.name) if ctx and param and param.name else None
+    return source is click.core.ParameterSource.COMMANDLINE
 
 
 def refuse_unfit_values(command: click.Command) -> None:
@@ -43,8 +56,5 @@ def refuse_unfit_values(command: click.Command) -> None:
         for below in command.commands.values():
             refuse_unfit_values(below)
     for param in command.params:
-        # Several names in a row may be those of files, which may contain any bytes.
-        if param.nargs == 1 and isinstance(
-            param.type, click.types.FloatParamType | click.types.StringParamType
-        ):
+        if isinstance(param.type, _CHECKED):
             param.type = _Fit(param.type)

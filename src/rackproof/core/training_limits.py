@@ -37,7 +37,7 @@ _SLOWEST: Mapping[str, float] = {
 at least 0.94 (bert, dlrm_dcnv2, gpt3) and 0.69 (the others), and those of 1.0 have 0.45 (unet3d). Benchmarks
 that are missing here state it in several ways."""
 _WITHOUT_TRAINING_S = 30.0
-"""A run may spend this many seconds without training. resnet on 512 H100 trains for 12 of 32 s (round 3.0)."""
+"""A run may spend this many seconds without training. resnet on 512 H100 trains for 12 of 32 s (3.0)."""
 _PER_PROCESS = frozenset({"retinanet", "ssd"})
 """Some logs of these benchmarks state the throughput of one process, which has one GPU."""
 _MOST_OF_PROCESS = 1200.0
@@ -64,7 +64,7 @@ _MOST_EPOCHS_OF = {"unet3d": 20_000}
 EARLY_SSD = "ssd_coco"
 """These tables have this name for ssd before round 2.0, which trains on the smaller data set COCO."""
 COCO_IMAGES = frozenset({117_266, 118_287})
-"""All logs of ssd of rounds 0.7 to 1.1 state one of these as ``train_samples``. Logs of round 0.6 state none."""
+"""All logs of ssd of rounds 0.7 to 1.1 state one of these as ``train_samples``. Those of 0.6 state none."""
 _IMAGES_OF_EPOCH = {EARLY_SSD: 117_266, "maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
 """These benchmarks have this many images per epoch. Some submitters' logs state ``train_samples`` in
 batches, or state none."""

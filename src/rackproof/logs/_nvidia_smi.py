@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -22,7 +23,7 @@ from rackproof.core.gpu_models import (
     is_one_of,
 )
 from rackproof.core.records import Verdict
-from rackproof.logs._reading import Log, number
+from rackproof.logs._reading import Log, asctime_moment, number
 
 MAX_GPUS = 1024
 COLDEST_C, HOTTEST_C = 0.0, 150.0
@@ -97,13 +98,13 @@ def find_remark(log: Log, at: int, text: str) -> bool:
 
 def tag_moment(log: Log, text: str) -> None:
     """Store the time of nvidia-smi's answer, in the node's local time without a time zone."""
-    for form in ("%a %b %d %H:%M:%S %Y", "%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S"):
-        try:
-            moment = datetime.strptime(text.strip()[:40], form).replace(tzinfo=UTC)
-        except ValueError:
-            continue
+    text = text.strip()[:40]
+    moment = asctime_moment(text)
+    for form in ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S"):
+        with suppress(ValueError):
+            moment = moment or datetime.strptime(text, form).replace(tzinfo=UTC)
+    if moment is not None:
         log.tags["ended"] = moment.isoformat()
-        return
 
 
 def find_twice(log: Log, at: int | None, what: str, text: str) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from rackproof.core.records import Direction, ParsedLog, Verdict
-from rackproof.logs._reading import Log, LogParser
+from rackproof.logs._reading import Log, LogParser, asctime_moment
 from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line, read_unknown_line
 from rackproof.logs.known_kernel_lines import level_is_error
 
@@ -129,13 +129,14 @@ class XidParser(LogParser):
         of_dmesg, day, time = self.moment.groups()
         try:
             moment = (
-                datetime.strptime(of_dmesg, "%b %d %H:%M:%S %Y")
+                asctime_moment(of_dmesg)
                 if of_dmesg
-                else datetime.fromisoformat(f"{day}T{time}")
+                else datetime.fromisoformat(f"{day}T{time}").replace(tzinfo=UTC)
             )
         except ValueError:
             return
-        self.log.tags["ended"] = moment.replace(tzinfo=UTC).isoformat()
+        if moment is not None:
+            self.log.tags["ended"] = moment.isoformat()
 
     def finish(self) -> ParsedLog:
         """Return the record with the number of each error.

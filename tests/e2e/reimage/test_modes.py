@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.playbook
 JOBS = {
-    "validate": ("validate.yml", "-e", "validate_probe_gpu_minutes=30", "-l", "n01,n02"),
+    "validate": ("validate.yml", "-e", "validate_probe_gpu_minutes=44", "-l", "n01,n02"),
     "provision": ("provision.yml", "-l", "n01"),
     "reimage": ("reimage.yml", "-e", "reimage_method=rack", "-l", "n01"),
 }

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
     "words",
     [
         ("provision.yml", "-l", "n01,n02"),
-        ("validate.yml", "-e", "validate_probe_gpu_minutes=30"),
+        ("validate.yml", "-e", "validate_probe_gpu_minutes=44"),
         ("reimage.yml", "-e", "reimage_method=rack", "-l", "n01,gone"),
     ],
     ids=["provision", "validate", "reimage"],

@@ -83,12 +83,31 @@ def test_without_slurm_nothing_is_measured_nothing_proven_and_nobody_drained(fle
     assert not fleet.jobs
 
 
-def test_measuring_that_fails_proves_nothing(fleet: Fleet) -> None:
+def test_measuring_that_fails_proves_nothing(fleet: Fleet, tmp_path: Path) -> None:
     """Healthy nodes, and a night that was asked to measure: without what it noted they do not pass."""
-    done = fleet.validate(*BUDGET, "-e", '{"validate_probes": ["nonsense"]}', "-e", "validate_drain=true")
+    (tmp_path / "benchmarks").symlink_to(Path(__file__).parents[3] / "benchmarks")
+    done = fleet.validate(*BUDGET, "-e", f"validate_root={tmp_path}", "-e", "validate_drain=true")
     assert done.returncode == 2, done.stdout + done.stderr
     night = last(fleet.results)
     assert {one.verdict.value for one in night.nodes} == {"unproven"}, done.stdout
     assert "nothing was measured: " in done.stdout
-    assert "nonsense" in done.stdout
+    assert str(tmp_path) in done.stdout
     assert not any(fleet.slurm["nodes"].values())
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ('{"validate_probe_gpu_minutes": 30}', "the smallest job of this night may take 44: set it to 44"),
+        ('{"validate_probe_gpu_minutes": 99, "validate_probes": ["soak"]}', "set it to 104 at least"),
+        ('{"validate_probe_gpu_minutes": 99, "validate_probes": ["nonsense"]}', "unknown nonsense"),
+        ('{"validate_probe_gpu_minutes": 99, "validate_probe_device": "tpu"}', "gpu or cpu, not tpu"),
+    ],
+)
+def test_measurements_that_cannot_run_are_refused_before_the_night(
+    fleet: Fleet, variables: str, reason: str
+) -> None:
+    done = fleet.validate("-l", "n01,n02", "-e", variables)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert reason in done.stdout + done.stderr
+    assert not night_folders(fleet.results)

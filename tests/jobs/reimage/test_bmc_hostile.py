@@ -212,6 +212,18 @@ def test_an_answer_that_does_not_end_is_cut(hostile: str, how: str, monkeypatch:
     assert time.monotonic() - begin < 30
 
 
+@pytest.mark.parametrize(("call_s", "answer_s"), [(5, 1), (20, 1), (60, 3)])
+def test_a_slow_bmc_may_be_given_more_time_for_all_its_answers(
+    hostile: str, call_s: float, answer_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hostile, "how", "drips")
+    access = Access.from_options({"address": hostile, "call_timeout_s": call_s})
+    begin = time.monotonic()
+    with pytest.raises(BmcError, match=f"within 16 MiB and {answer_s} s, .*reimage_bmc_timeout_s"):
+        list_systems("n1", access)
+    assert time.monotonic() - begin >= answer_s
+
+
 def root_with(**changed: Any) -> bytes:
     about = {"Id": "R", "Name": "R", "RedfishVersion": "1.6.0", "Systems": {"@odata.id": f"{ROOT}/"}}
     return json.dumps(about | {"Links": {"Sessions": {"@odata.id": f"{ROOT}/S"}}} | changed).encode()

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rackproof.jobs.reimage.order_signature import sign_order
 from rackproof.nodes import facts
+from tests.workloads.test_slow_servers import DrippingServer
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "roles/netboot/files/rackproof-write-image"
@@ -286,6 +288,45 @@ def test_a_server_that_stays_away_leaves_a_disk_that_does_not_boot(
 ) -> None:
     server.faults = faults
     with pytest.raises(writer.WriteError, match=why):
+        carry_out(order(server), machine)
+    assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
+
+
+@pytest.mark.parametrize(
+    ("at_once", "call"),
+    [
+        (
+            b"HTTP/1.1 206 OK\r\nContent-Length: 1000000\r\n\r\n",
+            lambda url: writer.fetch(url, 0, 10**6, 0, 2),
+        ),
+        (b"HTTP/1.1 206 OK\r\nX: ", lambda url: writer.fetch(url, 0, 10**6, 0, 2)),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", lambda url: writer.fetch(url, tries=1)),
+        (b"H", lambda url: writer.wait_for_signature(url, seconds=0.5, pause=0)),
+    ],
+)
+def test_a_server_that_sends_byte_by_byte_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, at_once: bytes, call: Callable[[str], bytes]
+) -> None:
+    monkeypatch.setattr(writer, "ANSWER_S", 0.3)
+    began = time.monotonic()
+    with DrippingServer(at_once) as slow, pytest.raises((writer.WriteError, writer.RefusedError)) as refused:
+        call(slow.url)
+    assert "no whole answer within 0.3 s" in str(refused.value)
+    assert time.monotonic() - began < 5
+
+
+def test_a_report_to_a_server_that_sends_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "ANSWER_S", 0.2)
+    monkeypatch.setattr(writer, "TRIES", 1)
+    with DrippingServer(b"HTTP/1.1 204 OK\r\nX: ") as slow:
+        assert not writer.report(slow.url, {"status": "done"})
+
+
+def test_an_image_that_does_not_come_whole_in_time_leaves_a_disk_that_does_not_boot(
+    server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "IMAGE_S", 0)
+    with pytest.raises(writer.WriteError, match="of 4 blocks came within 0 s"):
         carry_out(order(server), machine)
     assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
 

@@ -8,12 +8,14 @@ import io
 import random
 import re
 import tarfile
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
 from rackproof.analysis.pair_speeds import read_pair
 from rackproof.core.records import Verdict
+from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.node_readings import (
     ProbeTarget,
     compare_digests,
@@ -22,6 +24,7 @@ from rackproof.jobs.validate.fleet.node_readings import (
     wanted_probes,
 )
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night
+from rackproof.jobs.validate.probes import check_budget
 from rackproof.nodes.probe_slurm_jobs import (
     MARK,
     PROBES,
@@ -312,6 +315,34 @@ def test_a_budget_that_measures_nothing_names_what_it_needs(minutes: float) -> N
     assert len(got.left_out) == len(RACK)
     # What is named is enough for one node.
     assert night(how_=plan(minutes=44.0, chosen=("gemm",)))[0].measured
+
+
+@pytest.mark.parametrize(
+    ("minutes", "chosen", "gpus", "needed"),
+    [
+        # A node's job takes 11 minutes at most, and that of a pair 4 minutes on each node.
+        (43.9, ("gemm",), {"a": 4, "b": 8}, 44),
+        (1, ("gemm", "training-step", "fabric"), {"a": 8}, 88),
+        (10, ("gemm",), {"a": "{{ gpus }}", "b": None}, 11),
+        (60, ("soak",), {"a": 4}, 104),
+        (31, ("fabric",), {"a": 4, "b": 8}, 32),
+        (44, ("gemm",), {"a": 4, "b": 8}, 0),
+        (11, ("gemm",), {"a": 8, "b": None}, 0),
+        # No node is ready for these, so no number of minutes would help.
+        (1, ("fabric",), {"a": 4}, 0),
+        (1, ("peer",), {"a": 1}, 0),
+    ],
+)
+def test_a_budget_that_fits_no_job_is_refused_with_the_number_that_is_enough(
+    minutes: float, chosen: tuple[str, ...], gpus: dict[str, object], needed: int
+) -> None:
+    how_ = plan(minutes=minutes, chosen=chosen)
+    if not needed:
+        check_budget(how_, gpus)
+        return
+    with pytest.raises(ValidateError, match=f"set it to {needed} at least, or to 0 to measure nothing"):
+        check_budget(how_, gpus)
+    check_budget(replace(how_, minutes=needed), gpus)
 
 
 def test_the_budget_is_not_passed_even_where_all_hangs() -> None:

@@ -45,6 +45,7 @@ class Access:
         fingerprint: The SHA-256 of the only certificate to accept, from any issuer (Redfish).
         uefi: Whether a network boot uses UEFI (IPMI). Redfish uses the node's configuration.
         cipher_suite: The cipher suite (IPMI).
+        call_timeout_s: The seconds that the BMC may take for an answer.
         remarks: Texts for the operator that are no reason to fail, in the order in which they arose.
     """
 
@@ -66,10 +67,15 @@ class Access:
         """Return the access from a plugin's options. Missing options have their defaults."""
         names = (
             *("address", "user", "password", "system", "protocol", "uefi"),
-            *("fingerprint", "cipher_suite"),
+            *("fingerprint", "cipher_suite", "call_timeout_s"),
         )
         given = {"address": "", **{name: options[name] for name in names if name in options}}
         return cls(verify=options.get("ca_file") or True, **given)
+
+    @property
+    def patience(self) -> float:
+        """Return the factor of all limits that are longer than one call. It is 1 or more."""
+        return max(1.0, self.call_timeout_s / CALL_TIMEOUT_S)
 
     @property
     def display_address(self) -> str:

@@ -57,7 +57,7 @@ def limit_answers(session: Any, access: Access) -> Any:
     Returns:
         The adapter, which records the opened sessions for :func:`close_sessions`.
     """
-    adapter = _adapter(access.fingerprint, _origin(redfish_url(access.address)))
+    adapter = _adapter(access, _origin(redfish_url(access.address)))
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return adapter
@@ -123,10 +123,12 @@ def _origin(url: str) -> tuple[str, str, int | None]:
     return parts.scheme, parts.hostname or "", parts.port
 
 
-def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
+def _adapter(access: Access, origin: tuple[str, str, int | None]) -> Any:
     """Return an adapter of requests that limits answers and pins the certificate."""
     from requests.adapters import HTTPAdapter
     from requests.exceptions import RequestException
+
+    answer_s = MOST_ANSWER_S * access.patience
 
     class BoundedAdapter(HTTPAdapter):
         """Read an answer completely within limits.
@@ -135,13 +137,13 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
         """
 
         def __init__(self) -> None:
-            self.left_s, self.left_bytes = MOST_SESSION_S, MOST_SESSION_BYTES
+            self.left_s, self.left_bytes = MOST_SESSION_S * access.patience, MOST_SESSION_BYTES
             self.opened: list[_OpenedSession] = []
             super().__init__()
 
         def init_poolmanager(self, *args: Any, **options: Any) -> None:
-            if fingerprint:
-                options["assert_fingerprint"] = fingerprint
+            if access.fingerprint:
+                options["assert_fingerprint"] = access.fingerprint
             super().init_poolmanager(*args, **options)
 
         def send(self, request: Any, *args: Any, **options: Any) -> Any:
@@ -152,11 +154,11 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
             try:
                 # Use a thread, because requests has no time limit for headers that never end.
                 return answer_within(
-                    min(MOST_ANSWER_S, self.left_s), lambda: self._send_whole(request, *args, **options)
+                    min(answer_s, self.left_s), lambda: self._send_whole(request, *args, **options)
                 )
             except TimeoutError:
                 # sushy does not repeat a request after a plain error of this class.
-                raise RequestException(_endless()) from None
+                raise RequestException(_endless(access)) from None
             finally:
                 self.left_s = max(0.0, self.left_s - (time.monotonic() - begin))
 
@@ -168,7 +170,7 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
             if request.method == "POST" and token:
                 # Record it before the rest of the answer is read, which may fail.
                 self.opened.append(opened)
-            response._content = _read_whole(response, min(MOST_ANSWER_BYTES, self.left_bytes))
+            response._content = _read_whole(response, min(MOST_ANSWER_BYTES, self.left_bytes), access)
             self.left_bytes -= len(response._content)
             if not opened.url and (place := _place_in_body(response._content)):
                 opened.url = urljoin(request.url, place)
@@ -177,27 +179,28 @@ def _adapter(fingerprint: str, origin: tuple[str, str, int | None]) -> Any:
     return BoundedAdapter()
 
 
-def _endless() -> str:
+def _endless(access: Access) -> str:
     """Return the text about an answer that is too long or too slow."""
+    answer_s, session_s = MOST_ANSWER_S * access.patience, MOST_SESSION_S * access.patience
     return (
-        f"its answer does not end within {MOST_ANSWER_BYTES >> 20} MiB and {MOST_ANSWER_S:.0f} s, or all "
-        f"answers within {MOST_SESSION_BYTES >> 20} MiB and {MOST_SESSION_S:.0f} s"
+        f"its answer does not end within {MOST_ANSWER_BYTES >> 20} MiB and {answer_s:.0f} s, or all "
+        f"answers within {MOST_SESSION_BYTES >> 20} MiB and {session_s:.0f} s (reimage_bmc_timeout_s)"
     )
 
 
-def _read_whole(response: Any, limit: int) -> bytes:
+def _read_whole(response: Any, limit: int, access: Access) -> bytes:
     """Return an answer's bytes, with limits for its size and time."""
     from requests.exceptions import RequestException
 
     parts: list[bytes] = []
-    size, end = 0, time.monotonic() + MOST_ANSWER_S
+    size, end = 0, time.monotonic() + MOST_ANSWER_S * access.patience
     # Do not use read(), which would wait for a whole part from a BMC that sends a byte every ten seconds.
     while part := response.raw.read1(65536, decode_content=True):
         parts.append(part)
         size += len(part)
         if size > limit or time.monotonic() > end:
             response.raw.close()
-            raise RequestException(_endless())
+            raise RequestException(_endless(access))
     response.raw.release_conn()
     return b"".join(parts)
 

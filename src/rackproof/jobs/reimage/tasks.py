@@ -528,11 +528,12 @@ def read_settings(node: str, access: Access, *, timeout_s: float = bmc.SETTINGS_
         node: The name of the node.
         access: The access to its BMC.
         timeout_s: The number of seconds after which no further request is made. Some BMCs list a hundred
-            pieces of firmware.
+            pieces of firmware. It grows with the time that a call may take.
     """
     if access.protocol == "ipmi":
         return Settings.unknown(f"{node}: IPMI lists neither BIOS settings nor firmware")
     if not access.address:
         return Settings.unknown(f"{node}: {bmc.NO_ADDRESS}")
-    read = partial(redfish.read_settings, node, access, timeout_s)
-    return bmc.wait_for_settings(node, access, read, timeout_s)
+    limit_s = timeout_s * access.patience
+    read = partial(redfish.read_settings, node, access, limit_s)
+    return bmc.wait_for_settings(node, access, read, limit_s)

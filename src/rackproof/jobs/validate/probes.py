@@ -9,6 +9,8 @@ end) are in the night's ``probes.json``.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +26,7 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
 from rackproof.jobs.validate.fleet.node_readings import ProbeTarget, program_points, wanted_probes
+from rackproof.jobs.validate.fleet.optional_tests import smallest_job_minutes
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes, probe_night, unmeasured_night
 from rackproof.jobs.validate.fleet.retest import SuspectFinder
 from rackproof.jobs.validate.foreign_parts import settle_foreign_parts
@@ -101,6 +104,29 @@ def check_probe_plan(
         pair_limit_s=pair_limit_s,
         srun=tuple(srun),
     )
+
+
+def check_budget(plan: ProbePlan, gpus: Mapping[str, object]) -> None:
+    """Check that the job of at least one node fits into the budget. No I/O.
+
+    Args:
+        plan: The plan of the night's measurements.
+        gpus: The number of GPUs of each node as the inventory has it. A node whose number is unknown
+            counts as one with a single GPU, so that no budget is refused by mistake.
+
+    Raises:
+        ValidateError: No job fits. The message has the smallest budget that is enough for one.
+    """
+    least = smallest_job_minutes(plan, [ProbeTarget(name, _count(number)) for name, number in gpus.items()])
+    if least > plan.minutes:
+        raise ValidateError(
+            f"validate_probe_gpu_minutes is {plan.minutes:g}, but the smallest job of this night may take "
+            f"{least:g}: set it to {math.ceil(least)} at least, or to 0 to measure nothing"
+        )
+
+
+def _count(number: object) -> int:
+    return int(str(number)) if re.fullmatch("[0-9]{1,6}", str(number)) else 1
 
 
 def measure_night(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.jobs.validate.fleet.node_readings import ProbeTarget, wanted_probes
-from rackproof.nodes.probe_slurm_jobs import Job, Probe, ProbePlan
+from rackproof.nodes.probe_slurm_jobs import FABRIC, Job, Probe, ProbePlan
 from rackproof.store.probe_results import ProbeNight
 
 BUDGET_SHARE = 0.5
@@ -77,6 +77,22 @@ def oversized_tests(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> tuple[st
         f"GPU-minutes, and validate_probe_gpu_minutes is {plan.minutes:g}"
         for test, nodes in sorted(by_test.items())
     )
+
+
+def smallest_job_minutes(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> float:
+    """Return the GPU-minutes that the smallest job of a night may take, or 0 if there is no job.
+
+    Pairs count only if no node is measured alone, because a node is paired after its own job.
+    """
+    alone = [
+        _job_minutes(plan, one, [probe] if probe.optional else [])
+        for one in targets
+        for probe in wanted_probes(plan, one)
+    ]
+    if alone or FABRIC not in plan.chosen or len(targets) < 2:
+        return min(alone, default=0)
+    pair = (targets[0].name, targets[1].name)
+    return Job(pair, "", min(one.gpus for one in targets), plan.pair_limit_s).minutes
 
 
 def tonights_probes(
