@@ -47,22 +47,99 @@ def test_all_pages_are_read(netbox: FakeNetbox) -> None:
 def test_what_is_no_node_is_left_out_and_named(netbox: FakeNetbox) -> None:
     netbox.devices += [device(400 + at, f"leaf-{at}", **SWITCH) for at in range(3)]
     # Of the role of those that name their GPUs: a node of another kind.
-    netbox.devices += [device(500, "new-1", device_type={"model": "XE9680"}), device(501, "", **SWITCH)]
+    netbox.devices += [device(500, "new-1", device_type={"model": "XE9680"})]
+    netbox.devices += [device(501, ""), device(502, "")]
     found = read_netbox_nodes(netbox.url, TOKEN, [])
     assert {node.name for node in found.nodes} == {f"gpu-{at:03}" for at in range(1, 301)} | {"new-1"}
     assert any("3 devices" in one and "3 x QFX5130 (leaf)" in one for one in found.remarks)
-    assert any("1 devices of NetBox without a name" in one for one in found.remarks)
+    assert any("2 devices of NetBox without a name" in one for one in found.remarks)
 
 
 def test_a_filter_chooses(netbox: FakeNetbox) -> None:
     netbox.devices += [device(400, "leaf-1", **SWITCH)]
     found = read_netbox_nodes(netbox.url, TOKEN, ["role=leaf"])
     assert [node.name for node in found.nodes] == ["leaf-1"]
-    with pytest.raises(AdoptError, match="refuses the request"):
-        read_netbox_nodes(netbox.url, TOKEN, ["colour=red"])
+    with pytest.raises(AdoptError, match=r"refuses the request \(400, Select a valid choice\. green is not"):
+        read_netbox_nodes(netbox.url, TOKEN, ["role=green"])
     for wrong in ("role", "role=", "limit=1", "a b=c"):
         with pytest.raises(AdoptError, match="NAME=VALUE"):
             read_netbox_nodes(netbox.url, TOKEN, [wrong])
+
+
+def test_a_filter_that_netbox_ignores_is_refused(netbox: FakeNetbox) -> None:
+    """A misspelt filter would make each switch and each power strip a node."""
+    netbox.devices += [device(400, "leaf-1", **SWITCH)]
+    for wrong in ("rol=gpu-node", "colour=red"):
+        with pytest.raises(AdoptError, match=f"lists all of its 301 devices for --netbox-filter {wrong}"):
+            read_netbox_nodes(netbox.url, TOKEN, [wrong])
+    # These choose every device, and NetBox knows them.
+    assert len(read_netbox_nodes(netbox.url, TOKEN, ["status=active"]).nodes) == 300
+
+
+def test_a_filter_of_a_place_or_a_status_makes_no_switch_a_node(netbox: FakeNetbox) -> None:
+    netbox.devices += [device(400, "leaf-1", **SWITCH), device(401, "old", status={"value": "offline"})]
+    for narrowing in (["site=berlin"], ["status=active"], ["site=berlin", "status=active"]):
+        found = read_netbox_nodes(netbox.url, TOKEN, narrowing)
+        assert "leaf-1" not in {node.name for node in found.nodes}
+        assert any("1 x QFX5130 (leaf)" in one for one in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("model", "role"),
+    [
+        ("GB300 NVL72 NVLink Switch Tray", "nvlink-switch"),
+        ("GB300 NVL72 NVLink Switch Tray", "server"),
+        ("GB300 NVL72 Power Shelf", "rack-parts"),
+        ("AFF A30", "storage"),
+        ("AFF A800", "storage-arrays"),
+    ],
+)
+def test_equipment_with_a_gpus_name_is_no_node(netbox: FakeNetbox, model: str, role: str) -> None:
+    netbox.devices += [device(400, "tray", device_type={"model": model}, role={"slug": role})]
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    assert len(found.nodes) == 300
+    assert any(f"1 x {model} ({role})" in one and "equipment" in one for one in found.remarks)
+
+
+@pytest.mark.parametrize(
+    "model", ["PowerEdge XE9680 8x H100", "Power System AC922 4x V100", "HGX H100 8-GPU NVSwitch", "DGX H100"]
+)
+def test_a_server_is_no_equipment(netbox: FakeNetbox, model: str) -> None:
+    netbox.devices += [device(400, "server", device_type={"model": model}, role={"slug": "other"})]
+    assert len(read_netbox_nodes(netbox.url, TOKEN, []).nodes) == 301
+
+
+def test_equal_names_of_switches_do_not_count(netbox: FakeNetbox) -> None:
+    netbox.devices += [device(400, "leaf-1", **SWITCH), device(401, "leaf-1", **SWITCH)]
+    assert len(read_netbox_nodes(netbox.url, TOKEN, []).nodes) == 300
+
+
+def test_many_nodes_that_are_not_active_get_one_remark(netbox: FakeNetbox) -> None:
+    netbox.devices += [device(400 + at, f"new-{at}", status={"value": "planned"}) for at in range(40)]
+    netbox.devices += [device(500, "broken", status={"value": "failed"})]
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    assert [one.partition(";")[0] for one in found.remarks if "active" in one] == [
+        "41 nodes are not active in NetBox: 40 planned, 1 failed"
+    ]
+
+
+def test_a_number_of_gpus_may_be_a_text(netbox: FakeNetbox) -> None:
+    netbox.devices = [device(1, custom_fields={"GPUs": "8"}), device(2, custom_fields={"gpus": "eight"})]
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    assert [node.gpu_count for node in found.nodes] == [8, None]
+
+
+def test_racks_of_two_halls_are_two(netbox: FakeNetbox) -> None:
+    racks = [{"id": 7, "name": "A01"}, {"id": 8, "name": "A01"}, {"id": 9, "name": "A02"}]
+    halls: list[dict[str, str] | None] = [{"slug": "hall-1"}, {"slug": "hall-2"}, {"slug": "hall-2"}]
+    both = zip(racks, halls, strict=True)
+    netbox.devices = [device(at, rack=rack, location=hall) for at, (rack, hall) in enumerate(both, 1)]
+    names = [node.rack for node in read_netbox_nodes(netbox.url, TOKEN, []).nodes]
+    assert names == ["hall-1-A01", "hall-2-A01", "A02"]
+    # Without a location, NetBox allows two racks with the same name.
+    netbox.devices = [device(at, rack=rack) for at, rack in enumerate(racks, 1)]
+    names = [node.rack for node in read_netbox_nodes(netbox.url, TOKEN, []).nodes]
+    assert names == ["A01-7", "A01-8", "A02"]
 
 
 def test_racks_of_two_sites_are_two(netbox: FakeNetbox) -> None:
@@ -115,7 +192,8 @@ def test_two_devices_of_one_name_are_refused(netbox: FakeNetbox) -> None:
             r"redirects to https://evil.example.org:",
         ),
         ([(301, {"Location": "/login/"}, b"")], "redirects to /login/"),
-        ([(403, {}, {"detail": "no"})], "refuses the token"),
+        ([(403, {}, {"detail": "Token expired"})], r"refuses the token \(403, Token expired\)"),
+        ([(403, {}, b"[" * 4096)], r"refuses the token \(403\)"),
         ([(401, {}, {"detail": "no"})], "refuses the token"),
         ([(500, {}, b"oops")], "answers with status 500"),
         ([(200, {}, b"<html>")], "does not answer with JSON"),
