@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from rackproof.jobs.inventory import netbox_source
+from rackproof.jobs.inventory.inventory_files import build_cluster
 from rackproof.jobs.inventory.netbox_source import read_netbox_nodes, read_token
-from rackproof.jobs.inventory.nodes import AdoptError
+from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError
+from rackproof.jobs.inventory.sku_guess import SkuGuess, guess_sku, read_shipped_skus
 
 from ..reimage.test_bmc_hostile import certificate
 from .fake_netbox import TOKEN, FakeNetbox, device
@@ -129,6 +131,55 @@ def test_a_number_of_gpus_may_be_a_text(netbox: FakeNetbox) -> None:
     assert [node.gpu_count for node in found.nodes] == [8, None]
 
 
+@pytest.mark.parametrize("release", ["3.7.8", "4.6.8"])
+def test_the_answers_of_a_real_netbox(netbox: FakeNetbox, root: Path, release: str) -> None:
+    """The names, racks and SKUs are those that the NetBox was filled with."""
+    netbox.devices = json.loads(
+        (root / f"tests/data/real/netbox/devices-{release}.json").read_text(encoding="utf-8")
+    )
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    shipped = read_shipped_skus(root)
+    nodes = {node.name: (node.rack, guess_sku(node, shipped).group) for node in found.nodes}
+    # The NetBox 3.7.8 had more of the nodes, among them one in a rack A01 of the other hall.
+    hall = "halle-1-" if "dgx-b033" in nodes else ""
+    assert nodes == {
+        "b200-001": ("berlin-B01", "sku_b200"),
+        "dgx-b001": (f"berlin-{hall}A01", "sku_h100"),
+        "dgx-b002": (f"berlin-{hall}A01", "sku_h100"),
+        "dgx-b900.example.org": ("dgx-b", "sku_h100"),
+        "gb300-r1-n01": ("zuerich-sued-NVL 01", "sku_gb300"),
+        "giga-001": ("zuerich-sued-R 12 / Süd", "sku_h100"),
+        "giga-005": ("zuerich-sued-R 12 / Sød", "sku_h100"),
+        "hpe-001": ("zuerich-sued-halle-2-C01", "sku_h200"),
+        "l40s-1": ("zuerich-sued-D01", "sku_l40s_x4"),
+        "nvl-1": ("zuerich-sued-D02", "sku_h100_nvl_x8"),
+        "smc-001": ("zuerich-sued-halle-1-C01", "sku_h200"),
+        "smcb-001": ("zuerich-sued-halle-2-A01", "sku_b200"),
+        "smi-1": ("berlin-M01", "sku_poweredge_xe9680_unknown"),
+        "st-failed-1": ("berlin-S01", "sku_h100"),
+        "st-planned-1": ("berlin-S01", "sku_h100"),
+        "xe-001": ("zuerich-sued-halle-1-A01", "sku_h100"),
+    } | (
+        {
+            "dgx-b033": ("berlin-halle-2-A01", "sku_h100"),
+            "xe-021": ("zuerich-sued-A03", "sku_h200"),
+        }
+        if release == "3.7.8"
+        else {}
+    )
+    about = {node.name: node for node in found.nodes}
+    assert about["dgx-b002"].address == "2001:db8::2"
+    assert about["dgx-b001"].variables == {"reimage_serial": "SN000001", "reimage_bmc_address": "10.99.0.2"}
+    remarks = " ".join(found.remarks)
+    for part in (
+        "1 device of NetBox without a name",
+        "gpu-müller",
+        "2 x AFF A30",
+        "2 nodes are not active in NetBox",
+    ):
+        assert part in remarks
+
+
 def test_racks_of_two_halls_are_two(netbox: FakeNetbox) -> None:
     racks = [{"id": 7, "name": "A01"}, {"id": 8, "name": "A01"}, {"id": 9, "name": "A02"}]
     halls: list[dict[str, str] | None] = [{"slug": "hall-1"}, {"slug": "hall-2"}, {"slug": "hall-2"}]
@@ -140,6 +191,18 @@ def test_racks_of_two_halls_are_two(netbox: FakeNetbox) -> None:
     netbox.devices = [device(at, rack=rack) for at, rack in enumerate(racks, 1)]
     names = [node.rack for node in read_netbox_nodes(netbox.url, TOKEN, []).nodes]
     assert names == ["A01-7", "A01-8", "A02"]
+
+
+def test_racks_that_differ_in_letters_a_group_cannot_have_are_two() -> None:
+    racks = {"n1": "R 12 / Süd", "n2": "R 12 / Sød", "n3": "R 12 / Süd", "n4": "北", "n5": "南"}
+    nodes = [AdoptedNode(name=name, source="NetBox", rack=rack) for name, rack in racks.items()]
+    guesses = {name: SkuGuess(group="", why="") for name in racks}
+    assert build_cluster(nodes, guesses, "").racks == {
+        "R-12-S-d": ("n1", "n3"),
+        "R-12-S-d-2": ("n2",),
+        "unnamed": ("n4",),
+        "unnamed-2": ("n5",),
+    }
 
 
 def test_racks_of_two_sites_are_two(netbox: FakeNetbox) -> None:
