@@ -198,8 +198,8 @@ def test_racks_that_differ_in_letters_a_group_cannot_have_are_two() -> None:
     nodes = [AdoptedNode(name=name, source="NetBox", rack=rack) for name, rack in racks.items()]
     guesses = {name: SkuGuess(group="", why="") for name in racks}
     assert build_cluster(nodes, guesses, "").racks == {
-        "R-12-S-d": ("n1", "n3"),
-        "R-12-S-d-2": ("n2",),
+        "R-12-S-d": ("n2",),
+        "R-12-S-d-2": ("n1", "n3"),
         "unnamed": ("n4",),
         "unnamed-2": ("n5",),
     }
