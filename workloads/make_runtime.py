@@ -152,9 +152,14 @@ def provide_libraries(libraries, runtime):
             why = run_apt(step)
             if step is install and all(loads(library) for library in libraries):
                 return
+    command = f"apt-get install {' '.join(lacking)}"
+    if not shutil.which("apt-get") and shutil.which("dnf"):
+        # dnf finds a package by the library's name.
+        absent = sorted(library for library in libraries if not loads(library))
+        command = "dnf install " + " ".join(f"'{library}()(64bit)'" for library in absent)
     stop(
         f"{runtime} needs libraries that this system lacks{why and f' (apt-get: {why})'}: "
-        f"type: sudo apt-get install {' '.join(lacking)}, then start again"
+        f"type: sudo {command}, then start again"
     )
 
 

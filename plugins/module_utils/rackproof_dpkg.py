@@ -17,14 +17,19 @@ FIELDS = re.compile(r"^(Package|Status|Version|Architecture):[ \t]*(.*?)[ \t]*$"
 
 
 def packages(path="/var/lib/dpkg/status"):
-    """Return the installed packages, and the names of those that are incomplete."""
+    """Return the installed packages, and the names of those that are incomplete.
+
+    A system without dpkg has neither. Where dpkg is, its list is never empty.
+    """
     installed, broken = {}, []
+    if not os.path.isdir(os.path.dirname(path)):
+        return installed, broken
     native = architecture()
     for paragraph in read(path, STATUS_BYTES).split("\n\n"):
         fields = dict(FIELDS.findall(paragraph))
         wish, flag, state = [*fields.get("Status", "").split(), "", "", ""][:3]
         name = fields.get("Package", "")
-        if fields.get("Architecture", "") not in ("all", native):
+        if name and fields.get("Architecture", "") not in ("all", native):
             name = f"{name}:{fields.get('Architecture')}"
         if not name or state in ("not-installed", "config-files"):
             continue
@@ -32,6 +37,8 @@ def packages(path="/var/lib/dpkg/status"):
             installed[name] = {"version": fields.get("Version", ""), "held": wish == "hold"}
         else:
             broken.append(name)
+    if not installed and not broken:
+        broken.append("all (dpkg's list is missing or empty)")
     return installed, sorted(broken)
 
 

@@ -218,6 +218,14 @@ def test_packages(dpkg: types.ModuleType, tmp_path: Path, monkeypatch: pytest.Mo
     assert broken == ["again", "half"]
 
 
+def test_a_system_without_dpkg_has_no_broken_package(dpkg: types.ModuleType, tmp_path: Path) -> None:
+    """On Rocky 9, the list was taken for a half-installed package called ``:None``."""
+    assert dpkg.packages(str(tmp_path / "none/status")) == ({}, [])
+    # A list that was lost is no such system.
+    (tmp_path / "status").write_text("")
+    assert dpkg.packages(str(tmp_path / "status")) == ({}, ["all (dpkg's list is missing or empty)"])
+
+
 def test_services(node: types.ModuleType) -> None:
     listed = (
         "munge.service loaded active running MUNGE authentication\n"

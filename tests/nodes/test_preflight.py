@@ -61,6 +61,7 @@ def test_what_nobody_asked_for_is_not_checked() -> None:
     ("changes", "code", "fatal", "part"),
     [
         ({"os": {"id": "debian", "version_id": "11"}}, "os", True, "debian-12 or ubuntu-24.04"),
+        ({"os": {"id": "rocky", "version_id": "9.4"}}, "os", True, "validate.yml and bench.yml take other"),
         ({"pci": [GPU] * 3}, "gpus", True, "expected 4, found 3 (0000:19:00.0"),
         ({"pci": [GPU] * 8}, "gpus", True, "found 8"),
         ({"pci": []}, "gpus", True, "found 0 (none)"),

@@ -449,6 +449,16 @@ def test_a_place_that_cannot_be_written_is_named(runtime: Runtime) -> None:
     assert "another bench_home" in said
 
 
+def test_a_system_without_apt_gets_the_command_of_dnf(
+    make_runtime: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "dnf", "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit) as stopped:
+        make_runtime.provide_libraries({"libthere.so.9": "there9"}, "mxnet")
+    assert "type: sudo dnf install 'libthere.so.9()(64bit)', then" in str(stopped.value)
+
+
 @pytest.mark.parametrize("installs", [True, False], ids=["installed", "not installed"])
 def test_a_library_that_the_system_lacks_comes_before_anything_is_built(
     runtime: Runtime, tmp_path: Path, installs: bool

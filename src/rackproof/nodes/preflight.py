@@ -88,7 +88,8 @@ def _system(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
             "operating system",
             " or ".join(expected.os),
             sanitize(has),
-            "Renew the node's image, or take it out of this group.",
+            "Provisioning knows only these; validate.yml and bench.yml take other systems as well. Renew the "
+            "node's image, or take it out of this group.",
         )
 
 

@@ -18,6 +18,7 @@ from rackproof.jobs.bench.runtime_needs import (
 NEEDS = RuntimeNeeds(
     (3, 10), (3, 11), {"libgomp.so.1": "libgomp1", "libquadmath.so.0": "libquadmath0"}, ("numpy", "mxnet")
 )
+ROCKY = 'NAME="Rocky Linux"\nID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n'
 WHOLE = {"interpreters": ["3.11"], "loadable": {"libgomp.so.1": True, "libquadmath.so.0": True}}
 
 
@@ -35,6 +36,10 @@ WHOLE = {"interpreters": ["3.11"], "loadable": {"libgomp.so.1": True, "libquadma
             ["needs Python", "sudo apt-get install libgomp1 libquadmath0"],
         ),
         ({"loadable": "all", "interpreters": "3.11"}, []),
+        (
+            {"loadable": {"libgomp.so.1": False}, "files": {"os_release": ROCKY}},
+            ["there: type: sudo dnf install 'libgomp.so.1()(64bit)'"],
+        ),
     ],
 )
 def test_each_thing_that_lacks_is_a_line(facts: dict[str, Any], named: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A NetBox as its REST API documents itself, on this machine: pages of devices, a token, and mishaps."""
+"""A NetBox on this machine that answers as NetBox 3.7 and 4.6 do: pages of devices, a token, and mishaps."""
 
 from __future__ import annotations
 
@@ -119,10 +119,14 @@ class FakeNetbox:
             return 404, {}, {"detail": "Not found."}
         found = self.devices
         for name, values in query.items():
-            if name not in ("limit", "offset", "exclude"):
-                if name not in ("role", "site", "status"):
-                    return 400, {}, {name: ["Unknown filter"]}
+            # NetBox ignores a filter that it does not know.
+            if name in ("role", "site", "status"):
+                if not any(self._value(one, name) in values for one in self.devices):
+                    reason = f"Select a valid choice. {values[0]} is not one of the available choices."
+                    return 400, {}, {name: [reason]}
                 found = [one for one in found if self._value(one, name) in values]
+            elif name == "name":
+                found = [one for one in found if one["name"] in values]
         limit = min(int(query.get("limit", ["50"])[0]), self.most)
         offset = int(query.get("offset", ["0"])[0])
         more = offset + limit < len(found)

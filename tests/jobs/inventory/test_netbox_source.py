@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from rackproof.jobs.inventory import netbox_source
+from rackproof.jobs.inventory.inventory_files import build_cluster
 from rackproof.jobs.inventory.netbox_source import read_netbox_nodes, read_token
-from rackproof.jobs.inventory.nodes import AdoptError
+from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError
+from rackproof.jobs.inventory.sku_guess import SkuGuess, guess_sku, read_shipped_skus
 
 from ..reimage.test_bmc_hostile import certificate
 from .fake_netbox import TOKEN, FakeNetbox, device
@@ -47,22 +49,160 @@ def test_all_pages_are_read(netbox: FakeNetbox) -> None:
 def test_what_is_no_node_is_left_out_and_named(netbox: FakeNetbox) -> None:
     netbox.devices += [device(400 + at, f"leaf-{at}", **SWITCH) for at in range(3)]
     # Of the role of those that name their GPUs: a node of another kind.
-    netbox.devices += [device(500, "new-1", device_type={"model": "XE9680"}), device(501, "", **SWITCH)]
+    netbox.devices += [device(500, "new-1", device_type={"model": "XE9680"})]
+    netbox.devices += [device(501, ""), device(502, "")]
     found = read_netbox_nodes(netbox.url, TOKEN, [])
     assert {node.name for node in found.nodes} == {f"gpu-{at:03}" for at in range(1, 301)} | {"new-1"}
     assert any("3 devices" in one and "3 x QFX5130 (leaf)" in one for one in found.remarks)
-    assert any("1 devices of NetBox without a name" in one for one in found.remarks)
+    assert any("2 devices of NetBox without a name" in one for one in found.remarks)
 
 
 def test_a_filter_chooses(netbox: FakeNetbox) -> None:
     netbox.devices += [device(400, "leaf-1", **SWITCH)]
     found = read_netbox_nodes(netbox.url, TOKEN, ["role=leaf"])
     assert [node.name for node in found.nodes] == ["leaf-1"]
-    with pytest.raises(AdoptError, match="refuses the request"):
-        read_netbox_nodes(netbox.url, TOKEN, ["colour=red"])
+    with pytest.raises(AdoptError, match=r"refuses the request \(400, Select a valid choice\. green is not"):
+        read_netbox_nodes(netbox.url, TOKEN, ["role=green"])
     for wrong in ("role", "role=", "limit=1", "a b=c"):
         with pytest.raises(AdoptError, match="NAME=VALUE"):
             read_netbox_nodes(netbox.url, TOKEN, [wrong])
+
+
+def test_a_filter_that_netbox_ignores_is_refused(netbox: FakeNetbox) -> None:
+    """A misspelt filter would make each switch and each power strip a node."""
+    netbox.devices += [device(400, "leaf-1", **SWITCH)]
+    for wrong in ("rol=gpu-node", "colour=red"):
+        with pytest.raises(AdoptError, match=f"lists all of its 301 devices for --netbox-filter {wrong}"):
+            read_netbox_nodes(netbox.url, TOKEN, [wrong])
+    # These choose every device, and NetBox knows them.
+    assert len(read_netbox_nodes(netbox.url, TOKEN, ["status=active"]).nodes) == 300
+
+
+def test_a_filter_of_a_place_or_a_status_makes_no_switch_a_node(netbox: FakeNetbox) -> None:
+    netbox.devices += [device(400, "leaf-1", **SWITCH), device(401, "old", status={"value": "offline"})]
+    for narrowing in (["site=berlin"], ["status=active"], ["site=berlin", "status=active"]):
+        found = read_netbox_nodes(netbox.url, TOKEN, narrowing)
+        assert "leaf-1" not in {node.name for node in found.nodes}
+        assert any("1 x QFX5130 (leaf)" in one for one in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("model", "role"),
+    [
+        ("GB300 NVL72 NVLink Switch Tray", "nvlink-switch"),
+        ("GB300 NVL72 NVLink Switch Tray", "server"),
+        ("GB300 NVL72 Power Shelf", "rack-parts"),
+        ("AFF A30", "storage"),
+        ("AFF A800", "storage-arrays"),
+    ],
+)
+def test_equipment_with_a_gpus_name_is_no_node(netbox: FakeNetbox, model: str, role: str) -> None:
+    netbox.devices += [device(400, "tray", device_type={"model": model}, role={"slug": role})]
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    assert len(found.nodes) == 300
+    assert any(f"1 x {model} ({role})" in one and "equipment" in one for one in found.remarks)
+
+
+@pytest.mark.parametrize(
+    "model", ["PowerEdge XE9680 8x H100", "Power System AC922 4x V100", "HGX H100 8-GPU NVSwitch", "DGX H100"]
+)
+def test_a_server_is_no_equipment(netbox: FakeNetbox, model: str) -> None:
+    netbox.devices += [device(400, "server", device_type={"model": model}, role={"slug": "other"})]
+    assert len(read_netbox_nodes(netbox.url, TOKEN, []).nodes) == 301
+
+
+def test_equal_names_of_switches_do_not_count(netbox: FakeNetbox) -> None:
+    netbox.devices += [device(400, "leaf-1", **SWITCH), device(401, "leaf-1", **SWITCH)]
+    assert len(read_netbox_nodes(netbox.url, TOKEN, []).nodes) == 300
+
+
+def test_many_nodes_that_are_not_active_get_one_remark(netbox: FakeNetbox) -> None:
+    netbox.devices += [device(400 + at, f"new-{at}", status={"value": "planned"}) for at in range(40)]
+    netbox.devices += [device(500, "broken", status={"value": "failed"})]
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    assert [one.partition(";")[0] for one in found.remarks if "active" in one] == [
+        "41 nodes are not active in NetBox: 40 planned, 1 failed"
+    ]
+
+
+def test_a_number_of_gpus_may_be_a_text(netbox: FakeNetbox) -> None:
+    netbox.devices = [device(1, custom_fields={"GPUs": "8"}), device(2, custom_fields={"gpus": "eight"})]
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    assert [node.gpu_count for node in found.nodes] == [8, None]
+
+
+@pytest.mark.parametrize("release", ["3.7.8", "4.6.8"])
+def test_the_answers_of_a_real_netbox(netbox: FakeNetbox, root: Path, release: str) -> None:
+    """The names, racks and SKUs are those that the NetBox was filled with."""
+    netbox.devices = json.loads(
+        (root / f"tests/data/real/netbox/devices-{release}.json").read_text(encoding="utf-8")
+    )
+    found = read_netbox_nodes(netbox.url, TOKEN, [])
+    shipped = read_shipped_skus(root)
+    nodes = {node.name: (node.rack, guess_sku(node, shipped).group) for node in found.nodes}
+    # The NetBox 3.7.8 had more of the nodes, among them one in a rack A01 of the other hall.
+    hall = "halle-1-" if "dgx-b033" in nodes else ""
+    assert nodes == {
+        "b200-001": ("berlin-B01", "sku_b200"),
+        "dgx-b001": (f"berlin-{hall}A01", "sku_h100"),
+        "dgx-b002": (f"berlin-{hall}A01", "sku_h100"),
+        "dgx-b900.example.org": ("dgx-b", "sku_h100"),
+        "gb300-r1-n01": ("zuerich-sued-NVL 01", "sku_gb300"),
+        "giga-001": ("zuerich-sued-R 12 / Süd", "sku_h100"),
+        "giga-005": ("zuerich-sued-R 12 / Sød", "sku_h100"),
+        "hpe-001": ("zuerich-sued-halle-2-C01", "sku_h200"),
+        "l40s-1": ("zuerich-sued-D01", "sku_l40s_x4"),
+        "nvl-1": ("zuerich-sued-D02", "sku_h100_nvl_x8"),
+        "smc-001": ("zuerich-sued-halle-1-C01", "sku_h200"),
+        "smcb-001": ("zuerich-sued-halle-2-A01", "sku_b200"),
+        "smi-1": ("berlin-M01", "sku_poweredge_xe9680_unknown"),
+        "st-failed-1": ("berlin-S01", "sku_h100"),
+        "st-planned-1": ("berlin-S01", "sku_h100"),
+        "xe-001": ("zuerich-sued-halle-1-A01", "sku_h100"),
+    } | (
+        {
+            "dgx-b033": ("berlin-halle-2-A01", "sku_h100"),
+            "xe-021": ("zuerich-sued-A03", "sku_h200"),
+        }
+        if release == "3.7.8"
+        else {}
+    )
+    about = {node.name: node for node in found.nodes}
+    assert about["dgx-b002"].address == "2001:db8::2"
+    assert about["dgx-b001"].variables == {"reimage_serial": "SN000001", "reimage_bmc_address": "10.99.0.2"}
+    remarks = " ".join(found.remarks)
+    for part in (
+        "1 device of NetBox without a name",
+        "gpu-müller",
+        "2 x AFF A30",
+        "2 nodes are not active in NetBox",
+    ):
+        assert part in remarks
+
+
+def test_racks_of_two_halls_are_two(netbox: FakeNetbox) -> None:
+    racks = [{"id": 7, "name": "A01"}, {"id": 8, "name": "A01"}, {"id": 9, "name": "A02"}]
+    halls: list[dict[str, str] | None] = [{"slug": "hall-1"}, {"slug": "hall-2"}, {"slug": "hall-2"}]
+    both = zip(racks, halls, strict=True)
+    netbox.devices = [device(at, rack=rack, location=hall) for at, (rack, hall) in enumerate(both, 1)]
+    names = [node.rack for node in read_netbox_nodes(netbox.url, TOKEN, []).nodes]
+    assert names == ["hall-1-A01", "hall-2-A01", "A02"]
+    # Without a location, NetBox allows two racks with the same name.
+    netbox.devices = [device(at, rack=rack) for at, rack in enumerate(racks, 1)]
+    names = [node.rack for node in read_netbox_nodes(netbox.url, TOKEN, []).nodes]
+    assert names == ["A01-7", "A01-8", "A02"]
+
+
+def test_racks_that_differ_in_letters_a_group_cannot_have_are_two() -> None:
+    racks = {"n1": "R 12 / Süd", "n2": "R 12 / Sød", "n3": "R 12 / Süd", "n4": "北", "n5": "南"}
+    nodes = [AdoptedNode(name=name, source="NetBox", rack=rack) for name, rack in racks.items()]
+    guesses = {name: SkuGuess(group="", why="") for name in racks}
+    assert build_cluster(nodes, guesses, "").racks == {
+        "R-12-S-d": ("n2",),
+        "R-12-S-d-2": ("n1", "n3"),
+        "unnamed": ("n4",),
+        "unnamed-2": ("n5",),
+    }
 
 
 def test_racks_of_two_sites_are_two(netbox: FakeNetbox) -> None:
@@ -115,7 +255,8 @@ def test_two_devices_of_one_name_are_refused(netbox: FakeNetbox) -> None:
             r"redirects to https://evil.example.org:",
         ),
         ([(301, {"Location": "/login/"}, b"")], "redirects to /login/"),
-        ([(403, {}, {"detail": "no"})], "refuses the token"),
+        ([(403, {}, {"detail": "Token expired"})], r"refuses the token \(403, Token expired\)"),
+        ([(403, {}, b"[" * 4096)], r"refuses the token \(403\)"),
         ([(401, {}, {"detail": "no"})], "refuses the token"),
         ([(500, {}, b"oops")], "answers with status 500"),
         ([(200, {}, b"<html>")], "does not answer with JSON"),

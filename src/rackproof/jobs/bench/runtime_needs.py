@@ -8,13 +8,14 @@ that is lacking, with the packages that contain it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rackproof.core.text import sanitize
-from rackproof.core.untrusted import mapping_at
+from rackproof.core.untrusted import mapping_at, text_at
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,20 @@ def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mappin
     packages = packages_of_lacking_libraries(needs, facts)
     if packages:
         lines.append(
-            f"  {node}: {runtime} needs libraries that are not there: as root a run installs them, otherwise "
-            f"type: sudo apt-get install {' '.join(packages)}"
+            f"  {node}: {runtime} needs libraries that are not there: {_install_advice(needs, facts)}"
         )
     return lines
+
+
+def _install_advice(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> str:
+    release = text_at(mapping_at(facts, "files"), "os_release")
+    if re.search(r"^ID(?:_LIKE)?=.*\b(?:rhel|fedora)\b", release, re.MULTILINE):
+        # dnf finds a package by the library's name.
+        there = mapping_at(facts, "loadable")
+        lacking = sorted(library for library in needs.libraries if there.get(library) is False)
+        return "type: sudo dnf install " + " ".join(f"'{library}()(64bit)'" for library in lacking)
+    packages = " ".join(packages_of_lacking_libraries(needs, facts))
+    return f"as root a run installs them, otherwise type: sudo apt-get install {packages}"
 
 
 def packages_of_lacking_libraries(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> Sequence[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rackproof.core.hostlist import expand_hostlist, hostlist_problem
 from rackproof.core.text import sanitize
+from rackproof.core.untrusted import as_int
 from rackproof.jobs.inventory.nodes import (
     BY_NAME,
     SKU_NAME,
@@ -87,8 +88,15 @@ def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
     Args:
         values: Values of any kind, by the names of :data:`COLUMNS`.
     """
-    count = next((values[key] for key in COLUMNS["gpus"] if isinstance(values.get(key), int)), None)
-    return None if count is None or isinstance(count, bool) or not 0 <= count <= _MOST_GPUS else count
+    lowered = {key.lower(): value for key, value in values.items()}
+    counts = (_gpu_number(lowered.get(key)) for key in COLUMNS["gpus"])
+    count = next((one for one in counts if one is not None), None)
+    return count if count is not None and 0 <= count <= _MOST_GPUS else None
+
+
+def _gpu_number(value: object) -> int | None:
+    # A field of NetBox may be a text.
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value) else as_int(value)
 
 
 def read_csv_nodes(path: Path) -> AdoptedSource:

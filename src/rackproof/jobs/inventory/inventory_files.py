@@ -61,10 +61,11 @@ def build_cluster(
 ) -> AdoptedCluster:
     """Return the groups of nodes."""
     taken = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
+    groups = _rack_groups({node.rack for node in nodes}, taken)
     racks: dict[str, list[str]] = {}
     partitions: dict[str, list[str]] = {}
     for node in nodes:
-        racks.setdefault(_group_name(node.rack, "rack-", taken), []).append(node.name)
+        racks.setdefault(groups[node.rack], []).append(node.name)
         for partition in node.partitions:
             partitions.setdefault(_PARTITION + (_slug(partition) or "unnamed"), []).append(node.name)
     return AdoptedCluster(
@@ -79,6 +80,21 @@ def build_cluster(
 def _slug(text: str) -> str:
     """Return a text in the form of a group's name."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:60]
+
+
+def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, str]:
+    """Return a group for each rack. Racks whose names differ only in characters that a group cannot have
+    (``Süd`` and ``Sød``) get a number.
+    """
+    found: dict[str, str] = {}
+    for rack in sorted(racks):
+        name = _group_name(rack, "rack-", taken)
+        used = set(found.values())
+        numbered = (f"{name}-{number}" for number in range(2, len(racks) + 2))
+        found[rack] = (
+            name if name not in used else next(one for one in numbered if one not in used | set(taken))
+        )
+    return found
 
 
 def _group_name(text: str, prefix: str, taken: Collection[str]) -> str:

@@ -1,7 +1,7 @@
 """Read devices from a NetBox through its REST API, page by page and without redirects.
 
-``rackproof adopt --netbox`` calls :func:`read_netbox_nodes`. The forms are from NetBox's documentation
-of 3.5 to 4.6. A list is ``{"count", "next", "previous", "results"}``. The token is sent as
+``rackproof adopt --netbox`` calls :func:`read_netbox_nodes`. The forms are those that NetBox 3.7 and 4.6
+sent. A list is ``{"count", "next", "previous", "results"}``. The token is sent as
 ``Authorization: Token …``, and a token of version 2 (``nbt_…``) as ``Bearer``.
 """
 
@@ -24,7 +24,7 @@ from urllib.parse import urlencode, urlsplit
 
 from rackproof.core.addresses import is_this_machine
 from rackproof.core.text import sanitize
-from rackproof.core.untrusted import as_mapping, list_at, mapping_at, text_at
+from rackproof.core.untrusted import as_int, as_mapping, list_at, mapping_at, text_at
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.nodes import (
     BY_NAME,
@@ -48,7 +48,19 @@ _TIMEOUT_S = 30.0
 """NetBox may be silent for this long."""
 _MOST_PAGE_S = 120.0
 """A whole page may take this long, so that a server that sends single bytes does not hold the command."""
-_FILTER = re.compile(r"[a-z][a-z0-9_]{0,60}")
+_FILTER = re.compile(r"[a-z][A-Za-z0-9_]{0,60}")
+_NARROWING = frozenset(
+    {"status", "site", "site_group", "region", "location", "rack", "tenant", "tenant_group"}
+)
+"""These filters do not choose a kind of devices. A site has switches and power strips as well."""
+_NO_VALUE = "rackproof-no-such-value"
+_EQUIPMENT = re.compile(
+    r"(?<![a-z])(?:switch(?:es)?|leaf|spine|router|firewall|pdu|ups|cdu|cooling|storage|filer|nas|dpu|patch|"
+    r"console|kvm|power[ _-]?(?:shelf|shelves|strip|supply|distribution))(?![a-z])",
+    re.I,
+)
+"""Roles and device types with these words are no nodes. An NVL72 has a ``GB300 NVL72 NVLink Switch Tray``, and
+``AFF A30`` is a storage system."""
 
 
 def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
@@ -90,25 +102,28 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
     Raises:
         AdoptError: NetBox does not answer, refuses, redirects, answers in another form, or never ends.
     """
-    devices = _Netbox(url, token).devices(_read_filters(filters))
-    known = [one for one in devices if text_at(one, "name").strip()]
-    remarks = []
-    if len(known) < len(devices):
-        remarks.append(f"left out: {len(devices) - len(known)} devices of NetBox without a name")
-    _refuse_doubled_names(known)
-    chosen, others = _choose(known, keep_all=bool(filters))
-    if others:
-        remarks.append(_left_out(others))
-    sites = {_site(device) for device in chosen}
-    nodes = []
-    for device in chosen:
-        name = text_at(device, "name").strip()
-        if problem := name_problem(name):
-            remarks.append(f"left out: device {sanitize(name, 80)!r} of NetBox: {problem}")
-        else:
-            # Two sites may each have a rack A01.
-            nodes.append(_node(name, device, _site(device) if len(sites) > 1 else "", remarks))
+    pairs = _read_filters(filters)
+    netbox = _Netbox(url, token)
+    netbox.refuse_ignored_filters(pairs)
+    keep_all = any(_states_kind(name) for name, _ in pairs)
+    chosen, others = _choose(netbox.devices(pairs), keep_all=keep_all)
+    fitting = [one for one in chosen if not name_problem(_name(one))]
+    # Only the names of nodes count, because two sites may each have a switch leaf-1.
+    _refuse_doubled_names(fitting)
+    remarks = [*_misnamed_remarks(chosen), *_left_out(others), *_status_remarks(fitting)]
+    racks = _rack_names(fitting)
+    nodes = [_node(_name(one), one, racks.get(_rack_id(one), ""), remarks) for one in fitting]
     return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))
+
+
+def _name(device: Mapping[str, Any]) -> str:
+    return text_at(device, "name").strip()
+
+
+def _states_kind(filter_name: str) -> bool:
+    """Return whether a filter states the kind of devices. ``site_id__n`` and ``has_primary_ip`` do not."""
+    field = filter_name.partition("__")[0].removesuffix("_id")
+    return field not in _NARROWING and not field.startswith("has_")
 
 
 def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
@@ -122,6 +137,10 @@ def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
             )
         found.append((name, value))
     return found
+
+
+class _WrongRequestError(AdoptError):
+    """Report that NetBox refuses a request as wrong (400)."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -202,6 +221,31 @@ class _Netbox:
             raise AdoptError(f"{self._shown} lists {len(found):,} of {count:,} devices: try again")
         return list(found.values())
 
+    def refuse_ignored_filters(self, filters: Sequence[tuple[str, str]]) -> None:
+        """Refuse filters that NetBox does not know, because it then lists all devices.
+
+        Raises:
+            AdoptError: NetBox ignores a filter, or refuses its value.
+        """
+        total = self._count([]) if filters else 0
+        for name, value in filters:
+            if self._count([(name, value)]) == total and self._ignores(name, total):
+                raise AdoptError(
+                    f"{self._shown} lists all of its {total:,} devices for --netbox-filter "
+                    f"{sanitize(f'{name}={value}', 80)}: it does not know this filter, or the filter chooses "
+                    "every device; correct it or leave it out"
+                )
+
+    def _ignores(self, name: str, total: int) -> bool:
+        try:
+            return self._count([(name, _NO_VALUE)]) == total
+        except _WrongRequestError:
+            return False
+
+    def _count(self, filters: Sequence[tuple[str, str]]) -> int:
+        query = urlencode([*filters, ("limit", 1), ("brief", 1)])
+        return as_int(self._get(f"{self._url}{_DEVICES}?{query}").get("count")) or 0
+
     def _get(self, url: str) -> Mapping[str, Any]:
         """Return one page of NetBox's answer."""
         request = urllib.request.Request(url, headers=self._headers)  # noqa: S310  (the scheme was checked)
@@ -209,7 +253,8 @@ class _Netbox:
             with self._open(request, timeout=_TIMEOUT_S) as answer:
                 data = self._read_whole(answer)
         except urllib.error.HTTPError as error:
-            raise AdoptError(f"{self._shown} {self._refusal(error)}") from None
+            kind = _WrongRequestError if error.code == 400 else AdoptError
+            raise kind(f"{self._shown} {self._refusal(error)}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             hint = (
@@ -247,10 +292,27 @@ class _Netbox:
             where = sanitize(f"{target.scheme}://{target.hostname}" if target.hostname else target.path, 100)
             return f"redirects to {where}: the token is not sent there; if that is right, name that address"
         if error.code in (401, 403):
-            return f"refuses the token ({error.code}): it has to exist, be valid and may read devices"
+            return (
+                f"refuses the token ({error.code}{self._stated_reason(error)}): it has to exist, be valid "
+                "and may read devices"
+            )
         if error.code == 400:
-            return "refuses the request (400): is there such a filter? (--netbox-filter)"
+            return f"refuses the request (400{self._stated_reason(error)}): correct --netbox-filter"
         return f"answers with status {error.code}"
+
+    def _stated_reason(self, error: urllib.error.HTTPError) -> str:
+        """Return NetBox's own reason, such as ``Token expired``, or "" if it states none."""
+        try:
+            answer = as_mapping(json.loads(error.read1(4096)))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError):
+            return ""
+        # A wrong filter gets {"role": ["Select a valid choice. …"]}.
+        parts = [
+            part for value in answer.values() for part in (value if isinstance(value, list) else [value])
+        ]
+        text = " ".join(part for part in parts if isinstance(part, str))
+        self._refuse_token_in(text)
+        return f", {sanitize(text, 160)}" if text else ""
 
     def _read_whole(self, answer: Any) -> bytes:
         """Return the bytes of a page, with limits for its size and time."""
@@ -271,7 +333,7 @@ class _Netbox:
 
 def _refuse_doubled_names(devices: Sequence[Mapping[str, Any]]) -> None:
     """Refuse two devices with the same name, because a node is identified by its name."""
-    counts = Counter(text_at(one, "name").strip() for one in devices)
+    counts = Counter(_name(one) for one in devices)
     if doubled := sorted(name for name, count in counts.items() if count > 1):
         raise AdoptError(
             f"NetBox has {counts[doubled[0]]} devices called {sanitize(doubled[0], 80)}"
@@ -285,19 +347,34 @@ def _choose(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the devices that can be nodes, and the others.
 
-    A NetBox has switches and power strips as well. Without a filter, a device can be a node if it states
-    a GPU, or if it has the role of a device that does.
+    A NetBox has switches and power strips as well. Unless a filter states the kind of device, a device can
+    be a node if it states a GPU, or if it has the role of a device that does.
     """
     if keep_all:
         return list(devices), []
-    roles = {_role(one) for one in devices if _names_gpu(one)} - {""}
-    chosen = [one for one in devices if _names_gpu(one) or _role(one) in roles]
-    return chosen, [one for one in devices if not (_names_gpu(one) or _role(one) in roles)]
+    roles = {_role(one) for one in devices if _is_gpu_node(one)} - {""}
+    fits = [_is_gpu_node(one) or (_role(one) in roles and not _is_equipment(one)) for one in devices]
+    return (
+        [one for one, is_node in zip(devices, fits, strict=True) if is_node],
+        [one for one, is_node in zip(devices, fits, strict=True) if not is_node],
+    )
+
+
+def _is_gpu_node(device: Mapping[str, Any]) -> bool:
+    return _names_gpu(device) and not _is_equipment(device)
 
 
 def _names_gpu(device: Mapping[str, Any]) -> bool:
     """Return whether a device states a GPU model."""
     return any(model_of_text(hint.text) for hint in _hints(device))
+
+
+def _is_equipment(device: Mapping[str, Any]) -> bool:
+    return any(_EQUIPMENT.search(text) for text in (_type(device), _role(device)))
+
+
+def _type(device: Mapping[str, Any]) -> str:
+    return text_at(mapping_at(device, "device_type"), "model")
 
 
 def _role(device: Mapping[str, Any]) -> str:
@@ -307,18 +384,94 @@ def _role(device: Mapping[str, Any]) -> str:
     return text_at(role, "slug") or text_at(role, "name")
 
 
-def _left_out(devices: Collection[Mapping[str, Any]]) -> str:
-    """Return the remark about the devices that were left out, by type and role."""
-    kinds = Counter(
-        f"{text_at(mapping_at(one, 'device_type'), 'model') or 'no type'} ({_role(one) or 'no role'})"
-        for one in devices
-    )
+def _misnamed_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
+    """Return a remark for each reason why a node's name cannot be a host's."""
+    unnamed = sum(not _name(one) for one in devices)
+    remarks = [f"left out: {_counted_devices(unnamed)} of NetBox without a name"] if unnamed else []
+    names: dict[str, list[str]] = {}
+    for name in filter(None, map(_name, devices)):
+        if problem := name_problem(name):
+            names.setdefault(problem, []).append(name)
+    for problem, found in names.items():
+        shown = ", ".join(repr(sanitize(name, 80)) for name in found[:5])
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        remarks.append(f"left out: {_counted_devices(len(found))} of NetBox: {problem} ({shown}{more})")
+    return remarks
+
+
+def _counted_devices(count: int) -> str:
+    return f"{count} device{'' if count == 1 else 's'}"
+
+
+def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
+    """Return the remarks about the devices that were left out, by type and role."""
+    named = [one for one in devices if _names_gpu(one)]
+    others = [one for one in devices if not _names_gpu(one)]
+    remarks = []
+    if named:
+        remarks.append(
+            f"left out: {_counted_devices(len(named))} of NetBox with a GPU's name whose type or role is "
+            f"network, power or storage equipment: {_kinds(named)}; --netbox-filter role=NAME takes all of a "
+            "role"
+        )
+    if others:
+        remarks.append(
+            f"left out: {_counted_devices(len(others))} of NetBox that name no GPU, nor have the role of one "
+            f"that does: {_kinds(others)}; --netbox-filter role=NAME takes all of a role"
+        )
+    return remarks
+
+
+def _kinds(devices: Collection[Mapping[str, Any]]) -> str:
+    kinds = Counter(f"{_type(one) or 'no type'} ({_role(one) or 'no role'})" for one in devices)
     shown = ", ".join(f"{count} x {sanitize(kind, 60)}" for kind, count in kinds.most_common(6))
-    more = f" and {len(kinds) - 6} more kinds" if len(kinds) > 6 else ""
-    return (
-        f"left out: {len(devices)} devices of NetBox that name no GPU, nor have the role of one that does: "
-        f"{shown}{more}; --netbox-filter role=NAME takes all of a role"
-    )
+    return f"{shown} and {len(kinds) - 6} more kinds" if len(kinds) > 6 else shown
+
+
+def _status_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
+    """Return one remark about the nodes that are not in work: a NetBox may have hundreds that are planned."""
+    states = Counter(text_at(mapping_at(one, "status"), "value") for one in devices)
+    idle = {state: count for state, count in states.most_common() if state not in ("", "active")}
+    if not idle:
+        return []
+    shown = ", ".join(f"{count} {sanitize(state, 40)}" for state, count in list(idle.items())[:8])
+    return [
+        f"{sum(idle.values())} nodes are not active in NetBox: {shown}; --netbox-filter status=active leaves "
+        "them out"
+    ]
+
+
+def _rack_id(device: Mapping[str, Any]) -> tuple[str, object]:
+    # Each rack has an id. If an answer has none, the name has to do.
+    rack = mapping_at(device, "rack")
+    return _slug_at(device, "site"), as_int(rack.get("id")) or text_at(rack, "name")
+
+
+def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, object], str]:
+    """Return a name for each rack. Two sites may each have a rack A01, and so may two halls of one site."""
+    places = {
+        _rack_id(one): (_slug_at(one, "site"), _slug_at(one, "location"), _rack_text(one))
+        for one in devices
+        if _rack_text(one)
+    }
+    has_sites = len({_slug_at(one, "site") for one in devices}) > 1
+    in_site = Counter((site, name) for site, _, name in places.values())
+    in_hall = Counter(places.values())
+    found = {}
+    for rack, (site, hall, name) in places.items():
+        words = [
+            site if has_sites else "",
+            hall if in_site[site, name] > 1 else "",
+            name,
+            str(rack[1]) if in_hall[site, hall, name] > 1 else "",
+        ]
+        found[rack] = sanitize("-".join(filter(None, words)), 120)
+    return found
+
+
+def _rack_text(device: Mapping[str, Any]) -> str:
+    rack = mapping_at(device, "rack")
+    return text_at(rack, "name") or text_at(rack, "display")
 
 
 def _hints(device: Mapping[str, Any]) -> list[GpuHint]:
@@ -329,33 +482,26 @@ def _hints(device: Mapping[str, Any]) -> list[GpuHint]:
         for name, value in fields.items()
         if isinstance(value, str) and value.strip() and name.lower() in (*COLUMNS["gpu"], *COLUMNS["type"])
     ]
-    kind = text_at(mapping_at(device, "device_type"), "model")
+    kind = _type(device)
     found += [GpuHint(where="device type", text=sanitize(kind, 200))] if kind else []
     tags = [text_at(tag, "name") for tag in list_at(device, "tags")]
     return [*found, *(GpuHint(where="tag", text=sanitize(tag, 100)) for tag in tags if tag)]
 
 
-def _site(device: Mapping[str, Any]) -> str:
-    """Return the site of a device, or ""."""
-    return text_at(mapping_at(device, "site"), "slug")
+def _slug_at(device: Mapping[str, Any], key: str) -> str:
+    """Return the slug of an object that the device refers to, or ""."""
+    return text_at(mapping_at(device, key), "slug")
 
 
-def _node(name: str, device: Mapping[str, Any], site: str, remarks: list[str]) -> AdoptedNode:
+def _node(name: str, device: Mapping[str, Any], rack: str, remarks: list[str]) -> AdoptedNode:
     """Return a device as a node. Values that do not fit become remarks."""
     variables = _fitting_variables(name, device, remarks)
-    rack = mapping_at(device, "rack")
-    place = text_at(rack, "name") or text_at(rack, "display")
-    state = text_at(mapping_at(device, "status"), "value")
-    if state not in ("", "active"):
-        remarks.append(
-            f"{name}: NetBox has it as {sanitize(state, 40)}; --netbox-filter status=active leaves it out"
-        )
     return AdoptedNode(
         name=name,
         source="NetBox",
         address=str(variables.pop("ansible_host", "")),
-        rack=sanitize("-".join(filter(None, (site, place))), 120) if place else rack_of_name(name),
-        rack_from="NetBox's rack" if place else BY_NAME,
+        rack=rack or rack_of_name(name),
+        rack_from="NetBox's rack" if rack else BY_NAME,
         gpu_count=stated_gpu_count(mapping_at(device, "custom_fields")),
         gpu_count_from="custom field of GPUs",
         hints=tuple(_hints(device)),
