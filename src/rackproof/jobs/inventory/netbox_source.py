@@ -59,8 +59,8 @@ _EQUIPMENT = re.compile(
     r"console|kvm|power[ _-]?(?:shelf|shelves|strip|supply|distribution))(?![a-z])",
     re.I,
 )
-"""Roles and device types with these words are no nodes. An NVL72 has a ``GB300 NVL72 NVLink Switch Tray``, and
-``AFF A30`` is a storage system."""
+"""Roles and device types with these words are no nodes. An NVL72 has a ``GB300 NVL72 NVLink Switch Tray``,
+and ``AFF A30`` is a storage system."""
 
 
 def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
