@@ -360,8 +360,11 @@ def test_what_a_script_does_not_print_by_design_is_declared(run: SlurmRun, lacks
     if lacks == "ranks":
         run.log = re.sub(r"(?m)^ *\d+: ", "", run.log)
     run.with_result(lacks=(lacks,))
-    # The definition's file lacks the declaration; only its findings are of interest here.
-    assert gating(run.record()) <= {"definition_changed"}
+    # The definition's file lacks the declaration; only its findings are of interest here. No declaration
+    # excuses a log of MLPerf 5.1 without a seed, because all published logs have one.
+    others = {"course_incomplete"} if lacks == "seed" else set()
+    found = gating(run.record())
+    assert others <= found <= {"definition_changed"} | others
 
 
 def test_what_contradicts_counts_although_its_absence_would_not(run: SlurmRun) -> None:
