@@ -1,7 +1,7 @@
 """Read images in folders like ImageNet's, which are DATA/train/CLASS/FILE and DATA/val/CLASS/FILE.
 
-torchvision or Pillow reads JPEG and PNG, whichever is installed. PPM needs neither. The first part of
-this file uses only the standard library, for the supervisor.
+torchvision or Pillow reads JPEG and PNG, whichever is installed. Neither is needed if every image is
+PPM. The first part of this file uses only the standard library, for the supervisor.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ _RESIZE = 256 / 224
 class BadImage(Exception):  # noqa: N818  (reads as what it is)
     """Report an image that cannot be read.
 
-    The last line of the text has its name, even if a worker found it.
+    The last line of the text contains the image's path, even if a worker found it.
     """
 
 
 class Listing(NamedTuple):
-    """Hold the images of a data set, with the file and class of each, and their recorded digests."""
+    """Hold the images of a data set, with the file and class of each.
+
+    ``described`` is the name, source, number, size and digest of the whole data set.
+    """
 
     classes: tuple[str, ...]
     train: list[tuple[str, int]]
@@ -47,7 +50,7 @@ def scan(folder: Path, wanted: str = "") -> Listing:
 
     Args:
         folder: The folder of the data set.
-        wanted: With ``val``, training images are not listed.
+        wanted: With ``val``, training images are not listed if the folder contains ``dataset.json``.
 
     Raises:
         Refusal: There is no such folder, there are no images, or val has classes that train lacks.
@@ -99,7 +102,7 @@ def check(folder: Path) -> None:
     """Check that there is a data set, without listing it.
 
     Raises:
-        Refusal: There is no such size.
+        Refusal: The folder has no ``train`` or no ``val``.
     """
     lacking = [part for part in ("train", "val") if not (folder / part).is_dir()]
     if lacking:

@@ -59,8 +59,8 @@ STEP_REDUCED = 16 * MIB
 MOST_STEPS = 200
 
 BANDWIDTH_FROM = 8 * MIB
-"""Smallest size with a bandwidth. Below it, the time is that of the launch, so no bandwidth is logged or
-compared."""
+"""On GPUs, no bandwidth is logged below this size, because the time is that of the launch. No smaller size is
+compared with nccl-tests."""
 NCCL_TESTS_LIMIT_S = 120.0
 NCCL_TESTS_DTYPES = {"float32": "float", "bfloat16": "bfloat16"}
 
@@ -207,8 +207,8 @@ def plan(options: argparse.Namespace) -> int:
 class Buffers:
     """Hold one rank's buffers for one collective of one size.
 
-    ``size_bytes`` is the size that is moved, which is the requested size rounded down to a multiple of
-    the number of ranks.
+    ``size_bytes`` is the size that is moved, which is the requested size rounded down to whole values,
+    and for split collectives to equal parts for the ranks.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Buffers:
             self.got.fill_(math.nan)
 
     def queue(self) -> Any:
-        """Queue the collective, and return a function that waits for it."""
+        """Queue the collective, and return an object whose ``wait()`` waits for it."""
         distributed, sent, got = torch.distributed, self.sent.view(-1), self.got.view(-1)
         if self.name == "all_reduce":
             return distributed.all_reduce(got, async_op=True)

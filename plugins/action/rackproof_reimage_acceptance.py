@@ -20,7 +20,7 @@ class ActionModule(NodeAction):
     TRANSFERS_FILES = True
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the place of the node's half, its partner, or the measurements of both."""
+        """Return the place of the node's half, its partner, or a message about the result of the pair."""
         night = NightContext(**options["night"])
         plan = acceptance.without_budget(
             probes.check_probe_plan(

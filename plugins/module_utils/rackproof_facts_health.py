@@ -38,8 +38,8 @@ UNIT_PROPERTIES += "ConditionTimestampMonotonic"
 # network.
 CONTROLLER = ["scontrol", "ping"]
 CONTROLLER_PAUSES_S = (5, 15, 0)
-# slurmd's own node name. One that was started while the node had another's name answers for
-# the other, and every job on two nodes waits for a prolog that ended.
+# slurmd's own node name. A slurmd that was started under another node's name answers for that
+# node, and every job on two nodes waits for a prolog that ended.
 SLURMD = ["scontrol", "show", "slurmd"]
 # On a bad day, a fault is one line among tens of thousands. Such lines are selected here, so that a
 # limit on the output loses none. The controller decides which lines count, so an extra line does no
@@ -135,9 +135,9 @@ def driver(timeout_s):
 
 
 def kernel_log(since, timeout_s):
-    """Return the kernel's messages since a time.
+    """Return the kernel's messages since a time that contain a fault word, and those of level error or worse.
 
-    They are from the journal, or else all that the kernel has.
+    They are from the journal, or else from all that the kernel keeps.
     """
     # -k would show only this boot. An XID that led to a reboot since the last snapshot would be lost.
     which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
@@ -245,7 +245,7 @@ def ports(folder):
 
 
 def pci(root):
-    """Return the PCIe links of network cards."""
+    """Return the PCIe links of Mellanox network cards."""
     found = {}
     for address in list_folder(root):
         folder = os.path.join(root, address)
@@ -257,7 +257,7 @@ def pci(root):
 
 
 def disk(path):
-    """Return size, free bytes, inodes and mode of the file system of a path."""
+    """Return size, free bytes and inodes of the file system of a path, and whether it is read-only."""
     about = space(path)
     try:
         found = os.statvfs(path)

@@ -79,6 +79,17 @@ def test_a_run_whose_log_is_not_the_recorded_one_does_not_count(
     assert f"{one.run_id} does not count: its log logs/copy.log" in answer.output
 
 
+def test_runs_of_several_skus_make_no_reference_until_one_is_chosen(run: Call, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for index, one in enumerate(runs(100, 100.5, 99.5, 100, 100, 140)):
+        node = one.nodes[0].model_copy(update={"sku": "h200" if index == 5 else "h100"})
+        write_run(one.model_copy(update={"nodes": (node,)}), results / one.run_id)
+    answer = run("references", "--results", results)
+    assert answer.exit_code == 1
+    assert "the runs are of several SKUs (h100, h200); choose one with --sku" in answer.output
+    assert "1 references, 0 refused" in run("references", "--results", results, "--sku", "h100").output
+
+
 @pytest.mark.parametrize("options", [("--sku", "h900"), ("--benchmark", "none"), ("--results", "nowhere")])
 def test_nothing_to_go_by_is_an_error(run: Call, results: Path, options: tuple[str, ...]) -> None:
     answer = run("references", *(() if "--results" in options else ("--results", results)), *options)

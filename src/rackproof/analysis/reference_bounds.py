@@ -1,7 +1,7 @@
 """Propose references with bounds, from the noise of repeated runs on healthy machines. No I/O.
 
-``rackproof references`` calls :func:`propose_references` with recorded runs of one SKU. Each proposal has
-the bound, and the smallest loss that the bound finds. A close bound causes false alarms on healthy
+``rackproof references`` calls :func:`propose_references` with recorded runs of one SKU. Each proposal
+contains the bound, and the smallest loss that the bound finds. A close bound causes false alarms on healthy
 machines, and a wide bound misses faults.
 """
 
@@ -17,11 +17,13 @@ from rackproof.analysis.representative import DEVICE_LABELS
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 
 FEWEST_RUNS = 5
-"""Number of runs that a spread needs. About nine tenths of later values lie in the range of five values."""
+"""A spread needs this many runs. On average, two thirds of later values lie in the range of five values, so
+the proposed bound is twice the spread."""
 TIGHTEST = 0.03
-"""Smallest bound. Power, clocks and cooling of healthy GPUs differ by this much between hosts."""
+"""No bound is smaller. Power, clocks and cooling of healthy GPUs differ by this much between hosts."""
 TIGHTEST_OF_FEW = 0.05
-"""Smallest bound for runs on one or two machines. Two pairs of H100 agreed, and a third was 3.4 % slower."""
+"""No bound for runs on one or two machines is smaller. Two pairs of H100 agreed, and a third was 3.4 %
+slower."""
 MACHINES = 3
 """Number of machines that it takes to see the differences between machines."""
 WIDEST = 0.15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -55,8 +56,8 @@ def references_command(
 
     The command reads the runs of the results folder and prints entries of bench_sku_references for
     inventory/group_vars/sku_NAME.yml. Each entry states how far healthy values differ, and the smallest loss
-    that its bound would show. Runs with a finding do not count. A bound that the noise would cross is
-    refused, and so is a number that too few runs measured.
+    that its bound would show. Runs with an unproven or failed finding do not count. A bound that the noise
+    would cross is refused, and so is a number that too few runs measured. Runs of several SKUs need --sku.
     """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
@@ -66,6 +67,8 @@ def references_command(
         if benchmark in (None, run.benchmark) and (sku is None or {node.sku for node in run.nodes} == {sku})
         if _has_its_logs(run, results)
     ]
+    if sku is None:
+        _refuse_several_skus(runs)
     proposed = propose_references(runs, bound=bound, fewest_runs=repeats)
     if not proposed:
         raise ToolError(
@@ -79,6 +82,14 @@ def references_command(
         click.echo(_entry_text(one, source))
     refused = sum(bool(one.objection) for one in proposed)
     click.echo(f"{len(proposed) - refused} references, {refused} refused", err=True)
+
+
+def _refuse_several_skus(runs: Sequence[Run]) -> None:
+    """Refuse to mix the speeds of different machines in one reference."""
+    skus = sorted({node.sku or "none" for run in runs for node in run.nodes})
+    if len(skus) > 1:
+        shown = sanitize(", ".join(skus), 200)
+        raise ToolError(f"the runs are of several SKUs ({shown}); choose one with --sku")
 
 
 def _has_its_logs(run: Run, results: Path) -> bool:

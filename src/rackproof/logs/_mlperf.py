@@ -1,6 +1,6 @@
 """Turn the events of MLPerf training logs into measurements and findings, for every notation.
 
-``mllog`` (4.x to 6.x), ``mll06`` and ``mlp05`` differ only in how an event is written. Their readers
+``mllog`` (0.7 to 6.x), ``mll06`` and ``mlp05`` differ only in how an event is written. Their readers
 call :meth:`Events.event` for every event line.
 """
 

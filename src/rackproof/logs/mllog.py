@@ -1,4 +1,4 @@
-"""Read MLLOG, the notation of MLPerf training 4.x to 6.x and of Rackproof's own workloads.
+"""Read MLLOG, the notation of MLPerf training 0.7 to 6.x and of Rackproof's own workloads.
 
 ``:::MLLOG {"namespace": "", "time_ms": 1759852232919, "event_type": "POINT_IN_TIME", "key": …}``
 """
@@ -25,7 +25,7 @@ class MllogParser(Events):
     """The parser of events among all other output of a job."""
 
     format: ClassVar[str] = "mllog"
-    description: ClassVar[str] = "MLPerf training 4.x to 6.x and Rackproof's own workloads"
+    description: ClassVar[str] = "MLPerf training 0.7 to 6.x and Rackproof's own workloads"
 
     @staticmethod
     def recognises(head: bytes) -> bool:

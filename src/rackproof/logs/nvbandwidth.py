@@ -42,7 +42,7 @@ _BETWEEN_GPUS = re.compile(r"(?:^|_)device_to_device_")
 _WITH_HOST = re.compile(r"(?:^|_)(?:host|all)_")
 """Pattern of tests of the path to the host's memory, including ``all_to_host``."""
 _FASTEST_GB_S, _FASTEST_TO_HOST_GB_S = 10_000.0, 1_000.0
-"""Upper limits for a cell: memory reaches 8 TB/s, and NVLink-C2C 450 GB/s in two directions."""
+"""Upper limits for a cell: memory reaches 8 TB/s, and NVLink-C2C 450 GB/s in each direction."""
 _BEGIN = re.compile(rb'\{[^\S\n]*(?:\n[^"\n]{0,120}){0,40}"nvbandwidth"\s*:')
 """The JSON begins, perhaps with a launcher's labels, and the lines of other processes between."""
 _LISTED_DEVICE = re.compile(r"(\d{1,4}): (.{1,100}?)\s*\([0-9A-Fa-f:.]+\)(?:: \(.*\))?")
@@ -173,7 +173,7 @@ class NvbandwidthParser(LogParser):
             self.cell(at, self.test, name, column, value)
 
     def close(self) -> None:
-        """Record the missing parts of the current test when the next one starts."""
+        """Record the missing parts of the current test when the next one starts, or the log ends."""
         if not self.test:
             return
         if not self._matrix_without_sum() and not self.parts:
@@ -185,7 +185,7 @@ class NvbandwidthParser(LogParser):
         self.log.find("cut_off", message, Verdict.UNPROVEN, line=self.open_line)
 
     def _matrix_without_sum(self) -> bool:
-        """Drop a matrix without a sum and record it. Return whether there was one."""
+        """Record a finding for a matrix without a sum, and store its cells. Return whether there was one."""
         begun = bool(self.columns or self.matrix)
         if begun:
             self._without_result(f"a matrix of {self.test} has no sum")

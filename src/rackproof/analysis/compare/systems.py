@@ -168,7 +168,8 @@ Exclusion = tuple[Verdict, str, Source]
 def exclusion_reason(run: Run) -> Exclusion | None:
     """Return why a run must be excluded from a mean, or ``None``.
 
-    Logs, other findings, and bounds of quality (accuracy, wrong values) are considered. A run that is
+    Findings, logs, bounds of quality (accuracy, wrong values), the exit status and, without a log, the
+    verdict are considered. A run that is
     only slower than its reference is included, because its exclusion would make the system look better.
     """
     # The reason that is nearest to the cause comes first.
@@ -276,7 +277,10 @@ _Row = tuple[str, list[_Group]]
 
 
 def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row], list[str]]:
-    """Return rows of groups, one group per system, and the groups without a counterpart."""
+    """Return rows of groups, with one group per system, and what has no counterpart.
+
+    These are the benchmarks that a system lacks, and the first system's points that no other system has.
+    """
     rows: list[_Row] = []
     lonely: list[str] = []
     # Use the order of first appearance, so that the rows follow the order of the first system.
@@ -337,7 +341,7 @@ def _most_particular(rows: Sequence[_Group]) -> list[_Group]:
 
 
 def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Direction | None]:
-    """Return a metric's values, one per run that has it, with unit and direction; NaN values are included."""
+    """Return a metric's finite values, one per run that measured it, with unit and direction."""
     measured = []
     for run in group.runs:
         measurement = _representative(run, metric)
@@ -380,7 +384,8 @@ def _common_throughput_name(groups: Sequence[_Group]) -> str:
 def _metrics(groups: Sequence[_Group]) -> list[tuple[Kind, str]]:
     """Return the metrics of a benchmark to compare.
 
-    A training has three numbers. Otherwise, these are all metrics with a direction.
+    A training has three numbers. Otherwise, the metrics are those with a direction that every system with
+    runs measured.
     """
     throughput = _common_throughput_name(groups)
     names = [_measured_names(group) for group in groups if group.runs]
@@ -711,7 +716,7 @@ def _ratios(
 
 
 def _without_copies(systems: Sequence[System]) -> list[System]:
-    """Mark logs that are byte-for-byte copies of an earlier log.
+    """Add a finding to each run with a log that is a byte-for-byte copy of an earlier run's log.
 
     Two systems never write identical logs.
     """

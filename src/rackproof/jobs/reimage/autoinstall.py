@@ -3,9 +3,9 @@
 Role netboot gets the text from the filter ``autoinstall_user_data``, and puts it on the boot host.
 
 The installer's own schema accepts any storage and ignores unknown keys. This module therefore allows
-only a few keys, and one disk. The first command checks on the machine that it is the right one, and
-finds the disk by its serial number. Until then, the instructions contain a name that no disk has, so an
-installer that skips the first command writes nothing.
+only a few keys, and one disk. The first early command unpacks a program. The second, ``check``, checks that
+the machine is the right one, and finds the disk by its serial number. Until then, the instructions
+contain a name that no disk has, so an installer that skips the commands writes nothing.
 """
 
 from __future__ import annotations
