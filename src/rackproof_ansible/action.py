@@ -203,9 +203,7 @@ class NodeAction(RackproofAction):
         self.write_file(path, script)
         # With -k, children of the script that ignore SIGTERM are killed. They would keep the GPUs from
         # the next job.
-        # On the controller itself, a command inherits the environment of the playbook.
-        without_secrets = shlex.join(["env", *(f"--unset={name}" for name in CONTROLLER_SECRETS)])
-        status, output, _ = self.run_command(f"{without_secrets} timeout -k 10 {limit_s} bash {path}")
+        status, output, _ = self.run_command(f"timeout -k 10 {limit_s} bash {path}")
         return status, output
 
     def close_connection(self) -> None:
@@ -214,8 +212,11 @@ class NodeAction(RackproofAction):
 
     def run_command(self, command: str) -> tuple[int, str, str]:
         """Run a shell command on the host. Return its exit status, output and error output."""
+        # On the controller itself, a command inherits the environment of the playbook. srun would even send
+        # it to every node.
+        without_secrets = f"unset {' '.join(CONTROLLER_SECRETS)}; {command}"
         # A node's output need not be UTF-8.
-        done = self._low_level_execute_command(command, encoding_errors="surrogateescape")
+        done = self._low_level_execute_command(without_secrets, encoding_errors="surrogateescape")
         return done["rc"], done["stdout"], done["stderr"]
 
     def run_command_of_playbook(self, command: str) -> tuple[int, str, str]:

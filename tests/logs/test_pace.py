@@ -242,6 +242,21 @@ def test_a_batch_fits_the_throughput_and_the_time_of_a_step(batch: int, found: b
     )
 
 
+def test_the_first_throughput_is_of_the_warm_up() -> None:
+    lines = training("bert", speed=None)
+    rates = [event("tracked_stats", {"throughput": one, "loss": 2.0}, 70) for one in (300, 1530)]
+    stepped = [event("tracked_stats", {"train_step_time": 256 / 1530}, 70 + n) for n in range(2)]
+    lines[7:7] = rates + stepped
+    assert "batch_size_contradicts" not in judge(lines)[1]
+
+
+@pytest.mark.parametrize("trained", ["bert", "resnet", "rgat"])
+def test_progress_too_small_for_a_pace_is_no_error(trained: str) -> None:
+    small = [re.sub(r'"epoch_num": (\d+)[0-9.]*', r'"epoch_num": \1e-323', one) for one in training(trained)]
+    assert small != training(trained)
+    assert isinstance(judge(small)[0], Verdict)
+
+
 @pytest.mark.parametrize("speed", [0.5, 1.0, 5.0])
 @pytest.mark.parametrize("trained", ["bert", "unet3d", "dlrm_dcnv2"])
 def test_a_training_of_a_second_on_a_busy_machine_passes(trained: str, speed: float) -> None:

@@ -57,8 +57,11 @@ class Running(NodeAction):
         self.folder = folder
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Run a script."""
-        status, output = self.run_script(options["script"], 60)
+        """Run a script or a command."""
+        if "script" in options:
+            status, output = self.run_script(options["script"], 60)
+        else:
+            status, output, _ = self.run_command(options["command"])
         return {"status": status, "output": output}
 
     def join_path(self, *parts: str) -> str:
@@ -72,21 +75,22 @@ class Running(NodeAction):
         """Write a file."""
         Path(path).write_text(text)
 
-    def run_command(self, command: str) -> tuple[int, str, str]:
+    def _low_level_execute_command(self, cmd: str, **_options: Any) -> dict[str, Any]:
         """Run a command as the connection local does."""
-        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
+        done = subprocess.run(["/bin/sh", "-c", cmd], capture_output=True, text=True, check=False)
+        return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
 
 
 @pytest.mark.parametrize(
     "name", ["RACKPROOF_DATABASE_URL", "RACKPROOF_SMTP_PASSWORD", "RACKPROOF_WEBHOOK_URL", "NETBOX_TOKEN"]
 )
-def test_a_script_gets_no_secret_of_the_controller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize("how", ["script", "command"])
+def test_a_script_or_command_gets_no_secret_of_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str
 ) -> None:
     monkeypatch.setenv(name, "canary-1")
     monkeypatch.setenv("HF_TOKEN", "canary-2")
-    got = Running(tmp_path).run_action({"script": "env; exit 3"})
+    got = Running(tmp_path).run_action({how: "env; exit 3"})
     assert got["status"] == 3
     assert "canary-1" not in got["output"]
     assert "HF_TOKEN=canary-2" in got["output"]

@@ -38,7 +38,7 @@ at least 0.94 (bert, dlrm_dcnv2, gpt3) and 0.69 (the others), and those of 1.0 h
 that are missing here state it in several ways."""
 _WITHOUT_TRAINING_S = 30.0
 """A run may spend this many seconds without training. resnet on 512 H100 trains for 12 of 32 s (3.0)."""
-_PER_PROCESS = frozenset({"retinanet", "ssd"})
+STATES_PROCESS = frozenset({"retinanet", "ssd"})
 """Some logs of these benchmarks state the throughput of one process, which has one GPU."""
 _MOST_OF_PROCESS = 1200.0
 """No single GPU reaches this many samples per second of these benchmarks. The fastest one reaches 454."""
@@ -295,7 +295,7 @@ def beside_stated(run: RunTimes) -> Iterator[str]:
 
 def _most_of_stated(run: RunTimes) -> float | None:
     """Return the largest plausible ratio of a run's throughput to the stated one, or None if unknown."""
-    if run.benchmark in _PER_PROCESS and (run.stated or 0) < _MOST_OF_PROCESS:
+    if run.benchmark in STATES_PROCESS and (run.stated or 0) < _MOST_OF_PROCESS:
         return FASTER_THAN_STATED * run.processes if run.processes else None
     return FASTER_THAN_STATED * (2 if run.benchmark in _STATES_HALF else 1)
 
@@ -319,8 +319,10 @@ def faster_than_itself(run: RunTimes, points: Sequence[tuple[float, float]]) -> 
     The arguments are as in :func:`beside_stated` and :func:`paces_between`.
     """
     paces = paces_between(points)
-    if not paces or run.benchmark in WITHOUT_PACE or run.seconds <= 0:
+    usual = statistics.median(paces) if paces else 0.0
+    # Progress of the smallest numbers has a pace of 0.
+    if not usual or run.benchmark in WITHOUT_PACE or run.seconds <= 0:
         return
-    times = points[-1][1] / run.seconds / statistics.median(paces)
+    times = points[-1][1] / run.seconds / usual
     if times > FASTER_THAN_ITSELF:
         yield f"the whole run has {times:.3g} times the pace between its evaluations"

@@ -24,6 +24,7 @@ from rackproof.core.training_limits import (
     FEWEST_IMAGES,
     NOISE_S,
     PROGRESS_KEYS,
+    STATES_PROCESS,
     RunTimes,
     beside_stated,
     gpus_of_platform,
@@ -1459,7 +1460,10 @@ class Events(LogParser):
         rates, times = self.curves["samples_per_second"].y, self.curves["train_step_time"].y
         if not (rates and times and self.batch_size and self._is_compared()):
             return
-        stepped = statistics.median(rates) * statistics.median(times)
+        if self.benchmark in STATES_PROCESS:
+            return
+        # The first ones are of the warm-up.
+        stepped = statistics.median(rates[1:] or rates) * statistics.median(times[1:] or times)
         least, most = SHARES_OF_BATCH
         if not least <= stepped / self.batch_size <= most:
             message = (

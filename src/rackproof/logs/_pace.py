@@ -158,6 +158,8 @@ def _uneven_pace(run: RunTimes, points: list[tuple[float, float]]) -> str:
         return ""
     # Without times between evaluations, only the pace of the whole run is left.
     usual = statistics.median_low(paces) if len(paces) > 1 else points[-1][1] / run.seconds
+    if not usual:
+        return ""  # Progress of the smallest numbers has a pace of 0.
     for (began, before), (time, amount) in pairwise([(run.start, 0.0), *points]):
         seconds = max(0.0, time - began)
         times = (amount - before) / (seconds + NOISE_S) / usual

@@ -228,6 +228,8 @@ class _Netbox:
             AdoptError: NetBox ignores a filter, or refuses its value.
         """
         total = self._count([]) if filters else 0
+        if not total:
+            return  # Another message has the reason: no NetBox, or a token that may read nothing.
         for name, value in filters:
             if self._count([(name, value)]) == total and self._ignores(name, total):
                 raise AdoptError(
