@@ -160,7 +160,7 @@ def test_what_is_wrong_is_reported_before_anything_is_done(root: Path, tmp_path:
         "no-key": ({"storage_mounts": [{"path": "/d", "kind": "s3fs", "source": "b"}]}, "Vault"),
         "twice": (
             {"storage_mounts": [{"path": "/d", "kind": "nfs", "source": f"{name}:/x"} for name in "ab"]},
-            "path of its own",
+            "every mount needs its own path",
         ),
     }
     hosts = {name: {"rackproof_node": FACTS, **case} for name, (case, _) in cases.items()}
