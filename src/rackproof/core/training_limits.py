@@ -280,12 +280,12 @@ def beside_stated(run: RunTimes) -> Iterator[str]:
     """Yield the contradiction between a run's samples per second and those that its log states."""
     if not run.samples or not run.stated or run.seconds <= 0:
         return
-    if abs(run.samples / run.stated - run.seconds) < NOISE_S:
+    lost_s = run.seconds - run.samples / run.stated
+    if abs(lost_s) < NOISE_S:
         return
     share = run.samples / run.seconds / run.stated
     most = _most_of_stated(run)
-    is_slow = share < _SLOWEST.get(run.benchmark, 0.0)
-    is_slow = is_slow and run.seconds - run.samples / run.stated > _WITHOUT_TRAINING_S
+    is_slow = share < _SLOWEST.get(run.benchmark, 0.0) and lost_s > _WITHOUT_TRAINING_S
     if is_slow or (most and share > most):
         yield (
             f"{run.samples:g} samples in {run.seconds:.0f} s are {share:.3g} times the throughput of "

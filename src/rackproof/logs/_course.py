@@ -315,6 +315,11 @@ def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advan
     if progress.same is not None and (not stays or progress.same[0] > MOST_EPOCHS):
         value, line = progress.same
         yield f"two evaluations at {name} {value:g}: nothing was trained between them", line
+    yield from _missing_evaluations(benchmark, name, of, progress)
+
+
+def _missing_evaluations(benchmark: str, name: str, of: str, progress: Advance) -> Iterator[Found]:
+    """Find an interval between evaluations that is longer than the others."""
     gap, line = progress.largest
     usual = progress.usual
     # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer, and it has 40 epochs or more.
