@@ -299,7 +299,7 @@ def test_an_interpreter_that_cannot_be_used_makes_the_run_unproven(bench: Bench)
     assert status == 2
     (run,) = bench.runs()
     assert run.verdict == "unproven"
-    assert "bench_pythons names /nonexistent/python for plain, which is not there" in run.reasons[0]
+    assert "bench_pythons names /nonexistent/python for plain, which does not exist" in run.reasons[0]
     assert "/nonexistent/python" in output
 
 

@@ -100,4 +100,4 @@ def test_without_the_store_the_verdict_is_the_same_and_a_later_upload_brings_all
 def test_an_upload_to_nowhere_is_refused(bench: Bench, vault: Path) -> None:
     status, output = upload(bench, vault)
     assert status == 2
-    assert "bench_results_bucket names no bucket" in output
+    assert "bench_results_bucket is empty" in output
