@@ -173,6 +173,8 @@ BY_HOOK = (
 FABRIC = "nvidia-smi -q there, and the fabric manager of the NVLink switches"
 BY_IMEX = "provision.yml (role imex) writes the same on all nodes of a domain"
 BY_SLURMD = "provision.yml (role slurm: slurm_slurmd_environment) gives slurmd the variables PMIX_MCA_*"
+CONTAINER_ERROR = re.compile(r"pyxis: .*(\[ERROR\]|enroot-\w+: )")
+"""A line in which pyxis repeats an error of enroot, of its hooks, or of its helpers."""
 NO_PLUGIN = (
     (
         r"can ?not load PMIx library",
@@ -273,8 +275,14 @@ def run(
 
 
 def last_lines(text: str, count: int = 4) -> str:
-    """Return the end of a program's output, on one line."""
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])[-1500:]
+    """Return the end of a program's output, on one line.
+
+    If a container did not start, the output ends with general errors of Slurm. The lines of enroot's own
+    log, which pyxis prints before them, state the cause and come first.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines[:-count] if CONTAINER_ERROR.search(line)]
+    return " | ".join(list(dict.fromkeys(causes))[-2:] + lines[-count:])[-1500:]
 
 
 def free_gb(folder: Path) -> float:

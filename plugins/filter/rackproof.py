@@ -29,6 +29,8 @@ except ImportError:
 from rackproof import logs
 from rackproof.core.judging import judge
 from rackproof.core.records import Measurement, Reference
+from rackproof.core.task_failures import failure_reasons
+from rackproof.core.text import sanitize
 from rackproof.jobs.bench import plan_text
 from rackproof.jobs.reimage import autoinstall, order_signature
 from rackproof.jobs.reimage import image_report as reports
@@ -149,6 +151,16 @@ def packages_lacking(wanted: Any, installed: Any, hold: bool = True, exact: bool
     return packages.lacking_packages(versions, installed, hold=hold, exact=exact)
 
 
+def task_failure(result: Any) -> str:
+    """Return why a task failed, on one line."""
+    if not isinstance(result, Mapping):
+        raise AnsibleFilterError(f"task_failure needs the result of a task, not {type(result).__name__}")
+    # A node's text reaches terminals, Slurm and pages.
+    return " / ".join(
+        sanitize(line.strip(), 1000) for reason in failure_reasons(result) for line in reason.splitlines()
+    )
+
+
 def files_lacking(wanted: Any, facts: Any, modes: bool = False) -> list[Mapping[str, Any]]:
     """Return the wanted files that a node lacks, or that differ there."""
     compared = {"files", "modes"} if modes else {"files"}
@@ -264,6 +276,7 @@ class FilterModule:
             "verdict": verdict,
             "peer_memory_choice": peer_memory_choice,
             "packages_lacking": packages_lacking,
+            "task_failure": task_failure,
             "files_lacking": files_lacking,
             "preflight_remarks": preflight_remarks,
             "dry_run_answers": dry_run_answers,

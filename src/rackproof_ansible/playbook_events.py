@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rackproof.core.task_failures import failure_reasons, message_text
+
 MESSAGE_CHARACTERS = 4000
 """Largest number of characters in a message. A node may answer with megabytes."""
-_WORDLESS = "non-zero return code"
 _PRINTING = ("debug", "assert")
 _SILENT_ASSERT = "All assertions passed"
 
@@ -128,19 +129,7 @@ class EventReporter:
 
 def failure_text(result: Mapping[str, Any]) -> str:
     """Return why a task failed. For a loop, use the first failed item. No I/O."""
-    items = result.get("results")
-    for item in items if isinstance(items, list) else ():
-        if isinstance(item, Mapping) and item.get("failed"):
-            return failure_text(item)
-    message = message_text(result.get("msg"))
-    if message and not message.startswith(_WORDLESS):
-        return message[:MESSAGE_CHARACTERS]
-    # A program's own last words explain more than an exit status other than 0.
-    for stream in ("stderr", "stdout", "module_stderr", "module_stdout"):
-        lines = str(result.get(stream) or "").strip().splitlines()
-        if lines:
-            return lines[-1][:MESSAGE_CHARACTERS]
-    return message or "failed"
+    return failure_reasons(result)[0][:MESSAGE_CHARACTERS]
 
 
 def spoken_text(action: str, result: Mapping[str, Any]) -> str:
@@ -148,13 +137,6 @@ def spoken_text(action: str, result: Mapping[str, Any]) -> str:
     text = message_text(result.get("msg"))
     is_spoken = action.rpartition(".")[2] in _PRINTING and text != _SILENT_ASSERT
     return text[:MESSAGE_CHARACTERS] if is_spoken else ""
-
-
-def message_text(message: object) -> str:
-    """Return a message of one or several lines as a text. No I/O."""
-    if isinstance(message, list | tuple):
-        return "\n".join(str(line) for line in message)
-    return "" if message is None else str(message)
 
 
 def fold_unreachable(results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:

@@ -42,6 +42,15 @@ GOOD: list[tuple[str, Any]] = [
     ),
     ("(9 | verdict({'value': 10, 'high': 0.1}, direction='lower')).verdict", "pass"),
     ("(12 | verdict({'value': 10, 'high': 0.1}, direction='lower')).verdict", "fail"),
+    # filter task_failure
+    ("{'msg': 'no room'} | task_failure", "no room"),
+    (
+        "{'msg': 'non-zero return code', 'stdout': 'enroot : Depends: jq\n\n', 'stderr': 'E: broken'}"
+        " | task_failure",
+        "enroot : Depends: jq / E: broken",
+    ),
+    ("{'msg': 'All items', 'results': [{}] + [{'failed': true, 'msg': 'n2'}] * 2} | task_failure", "n2 / n2"),
+    ("{} | task_failure", "no reason given"),
 ]
 
 BAD: list[tuple[str, list[str]]] = [
@@ -52,6 +61,7 @@ BAD: list[tuple[str, list[str]]] = [
     (f"none | verdict({SPEED})", ["verdict: value: Input should be a valid number"]),
     (f"true | verdict({SPEED})", ["verdict needs a number, not a boolean"]),
     (f"52 | verdict({SPEED}, direction='up')", ["verdict: direction: Input should be 'higher' or 'lower'"]),
+    ("'x' | task_failure", ["task_failure needs the result of a task, not str"]),
     ("52 | verdict(55)", ["verdict needs a reference: {value, low, high, warn, unit, source}"]),
     ("52 | verdict({'low': -0.1})", ["verdict: reference: value: Field required"]),
     ("52 | verdict({'value': 55, 'low': -0.1, 'hihg': 1})", ["verdict: reference: hihg: Extra inputs"]),

@@ -26,11 +26,11 @@ from rackproof_ansible.playbook_events import (
     [
         ({"msg": "no room"}, "no room"),
         ({"msg": ["one", "two"]}, "one\ntwo"),
-        ({"msg": "non-zero return code", "stderr": "a\nmount: busy\n"}, "mount: busy"),
+        ({"msg": "non-zero return code", "stderr": "a\nmount: busy\n"}, "a\nmount: busy"),
         ({"msg": "non-zero return code", "stderr": "", "stdout": "x"}, "x"),
         ({"msg": "non-zero return code"}, "non-zero return code"),
         ({"msg": "One or more items failed", "results": [{}, {"failed": True, "msg": "n2"}]}, "n2"),
-        ({}, "failed"),
+        ({}, "no reason given"),
         ({"msg": "x" * 9000}, "x" * 4000),
     ],
 )

@@ -739,6 +739,17 @@ srun: error: Task launch for StepId=80.0 failed on node n2: Unspecified error
 srun: error: Application launch failed: Unspecified error
 srun: Job step aborted
 """
+# By pyxis 0.21 and enroot 4.0.1, where a hook of enroot fails on a node.
+NO_CONTAINER = """\
+slurmstepd: error: pyxis: container start failed with error code: 1
+slurmstepd: error: pyxis: printing enroot log file:
+slurmstepd: error: pyxis:     enroot-mount: failed to mount: /sys/class/infiniband_verbs: No such file
+slurmstepd: error: pyxis:     [ERROR] /etc/enroot/hooks.d/99-mellanox.sh exited with return code 1
+slurmstepd: error: pyxis: couldn't start container
+slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1
+slurmstepd: error: Failed to invoke spank plugin stack
+srun: error: n2: task 0: Exited with exit code 1
+"""
 ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited with exit code 1\n"
 
 
@@ -765,6 +776,11 @@ ABORTED = "*** An error occurred in MPI_Init\nsrun: error: n2: task 1: Exited wi
             "world-n2.err",
             "slurmstepd: error: execve(): python3: No such file\n",
             ["n2: no rank started in the"],
+        ),
+        (
+            "world-n2.err",
+            NO_CONTAINER,
+            ["n2: no rank started in the", "99-mellanox.sh exited", "infiniband_verbs: No such"],
         ),
         ("world-n2", "server=no folder=no", ["n2: Slurm gives a rank no PMIx server", "PMIX_MCA_"]),
         (

@@ -381,16 +381,11 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
 """Each field of :class:`NodeSnapshot` has a row."""
 
 _NOT_EVERYWHERE = "not every node has it, and a version that the SKU lists is missed where it is compared"
-_COMPARED: Mapping[EvidenceState, Verdict] = {
-    EvidenceState.FAILED: Verdict.DEGRADED,
-    EvidenceState.HUNG: Verdict.DEGRADED,
-}
-"""A missing version that is compared with other nodes has this verdict, the same as a different version."""
-_BOUND: Mapping[EvidenceState, Verdict] = {
+_NO_VERSION: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.UNPROVEN,
     EvidenceState.HUNG: Verdict.UNPROVEN,
 }
-"""A missing version that must equal the driver's has this verdict."""
+"""A tool that is installed but cannot even print its version may not work for jobs either."""
 _HUNG_FAILS: Mapping[EvidenceState, Verdict] = {EvidenceState.HUNG: Verdict.FAIL}
 
 
@@ -464,11 +459,11 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         "nv-fabricmanager --version",
         "tool_failed",
         needed=_always,
-        verdicts=_BOUND,
+        verdicts=_NO_VERSION,
         harmless=_NOT_EVERYWHERE,
     ),
     *(
-        _tool(name, command, "tool_failed", needed=_always, verdicts=_COMPARED, harmless=_NOT_EVERYWHERE)
+        _tool(name, command, "tool_failed", needed=_always, verdicts=_NO_VERSION, harmless=_NOT_EVERYWHERE)
         for name, command in (
             ("ofed_info", "ofed_info -s"),
             ("slurm", "sinfo --version"),

@@ -191,7 +191,11 @@ CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
     ),
     (node(tools={**SOUND.tools, "kernel_log": "failed"}), "kernel_log_unknown", U, "watch"),
     (node(tools={**SOUND.tools, "kernel_log": ""}), "kernel_log_unknown", U, "watch"),
-    (node(tools={**SOUND.tools, "ofed_info": "hung"}), "tool_hung", D, "watch"),
+    (node(tools={**SOUND.tools, "ofed_info": "hung"}), "tool_hung", U, "watch"),
+    *(
+        (node(tools={**SOUND.tools, name: "failed"}), "tool_failed", U, "watch")
+        for name in ("enroot", "docker", "slurm")
+    ),
     (node(tools={**SOUND.tools, "nvlink_errors": "hung"}), "tool_hung", F, "reboot"),
     (node(seconds={"nvidia_smi_xml": 5.5}), "tool_slow", F, "reboot"),
     (node(truncated=("kernel_log",)), "answer_cut", U, "watch"),

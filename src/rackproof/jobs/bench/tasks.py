@@ -22,6 +22,7 @@ from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scal
 from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Finding, Node, Record, Run, Verdict, worst
+from rackproof.core.task_failures import failure_reasons
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench import node_setup, plan_text, planning, runtime_needs
 from rackproof.jobs.bench import record as bench_record
@@ -796,22 +797,8 @@ def _mend_page(run: Run, folder: Path) -> str:
 
 
 def failure_message(task: str, result: Mapping[str, Any]) -> str:
-    """Return why a task failed, from the end of the program's output or else the task's message."""
-    item = _failed_item(result)
-    # `msg` of a failed command is only "non-zero return code". The program's output has the cause.
-    lines = str(item.get("stderr") or item.get("module_stderr") or "").strip().splitlines()[-5:]
-    message = "\n".join(lines) or str(item.get("msg") or "no message")
-    # This text is from a program on a node. Sanitize it, because terminals and pages show it.
-    return f"{task}: {sanitize(message, 4000, newlines=True)}"
-
-
-def _failed_item(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first failed item of a task with a loop, or else the result."""
-    items = result.get("results")
-    for item in items if isinstance(items, list | tuple) else ():
-        if isinstance(item, Mapping) and item.get("failed"):
-            return item
-    return result
+    """Return why a task failed: the reason of its first failed item, sanitized for terminals and pages."""
+    return f"{task}: {sanitize(failure_reasons(result)[0], 4000, newlines=True)}"
 
 
 def _site(host: str, raw: Mapping[str, Any]) -> Site:
