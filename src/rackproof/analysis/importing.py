@@ -296,7 +296,7 @@ def run_from_log(
         ended=_moment(log, "ended", "end_time"),
         parameters=_parameters(log),
         software=_software(log),
-        dataset=_dataset(log),
+        dataset=Dataset.from_tags(log.tags),
         seeds=(int(log.tags["seed"]),) if _digits(log.tags.get("seed", "")) else (),
         measurements=log.measurements,
         series=log.series,
@@ -308,25 +308,12 @@ def run_from_log(
     )
 
 
-def _tags_under(log: ParsedLog, prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix): value for name, value in log.tags.items() if name.startswith(prefix)}
-
-
 def _software(log: ParsedLog) -> dict[str, str]:
-    software = _tags_under(log, "software.")
+    prefix = "software."
+    software = {name.removeprefix(prefix): text for name, text in log.tags.items() if name.startswith(prefix)}
     if log.format == "tf_cnn" and log.tags.get("tensorflow"):
         software["tensorflow"] = log.tags["tensorflow"]
     return software
-
-
-def _dataset(log: ParsedLog) -> Dataset | None:
-    stated = _tags_under(log, "dataset.")
-    if not stated:
-        return None
-    # A log may contain any text. An invalid count is left out, so that the log is not refused.
-    counts = {name: int(stated[name]) for name in ("objects", "size_bytes") if _digits(stated.get(name, ""))}
-    texts = {name: stated[name] for name in ("name", "source", "sha256") if name in stated}
-    return Dataset.model_validate({**texts, **counts})
 
 
 def _reasons(log: ParsedLog) -> tuple[str, ...]:
