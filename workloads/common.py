@@ -816,9 +816,9 @@ def majority(values: Sequence[Value]) -> Value | None:
     return value if 2 * count > len(values) else None
 
 
-def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> float:
+def median_seconds(call: Callable[[], Any], device: Any, seconds: float) -> float:
     """Return the median time of one call in seconds. See :func:`sample_seconds`."""
-    return statistics.median(sample_seconds(call, device, seconds, most))
+    return statistics.median(sample_seconds(call, device, seconds))
 
 
 def sample_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> list[float]:
