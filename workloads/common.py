@@ -367,7 +367,12 @@ def add_time_limit(arguments: argparse.ArgumentParser) -> None:
 def add_nodes(arguments: argparse.ArgumentParser) -> None:
     """Add the options of a program that several nodes start together."""
     add = arguments.add_argument
-    add("--nodes", type=_count, default=_slurm("NNODES", 1), help="nodes that train together (default: 1)")
+    add(
+        "--nodes",
+        type=positive_count,
+        default=_slurm("NNODES", 1),
+        help="nodes that train together (default: 1)",
+    )
     add("--node-rank", type=int, default=_slurm("NODEID", 0), help="which of them this is, from 0 (default)")
     add("--rendezvous", default="", metavar="HOST:PORT", help="of node 0, with several nodes")
 
@@ -400,11 +405,17 @@ def _slurm(name: str, otherwise: int) -> int:
     return int(said) if said.isdigit() and "SLURM_STEP_ID" in os.environ else otherwise
 
 
-def _count(text: str) -> int:
+def positive_count(text: str) -> int:
+    """Return an option's whole number above 0."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not positive")
     return value
+
+
+def epoch_list(text: str) -> tuple[int, ...]:
+    """Return an option's epochs, which commas separate, in their order."""
+    return tuple(sorted(positive_count(one) for one in text.split(",") if one.strip()))
 
 
 def facts() -> dict[str, str]:
@@ -805,9 +816,9 @@ def majority(values: Sequence[Value]) -> Value | None:
     return value if 2 * count > len(values) else None
 
 
-def median_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> float:
+def median_seconds(call: Callable[[], Any], device: Any, seconds: float) -> float:
     """Return the median time of one call in seconds. See :func:`sample_seconds`."""
-    return statistics.median(sample_seconds(call, device, seconds, most))
+    return statistics.median(sample_seconds(call, device, seconds))
 
 
 def sample_seconds(call: Callable[[], Any], device: Any, seconds: float, most: int = 200) -> list[float]:

@@ -128,6 +128,15 @@ def git_object(kind: str, content: bytes) -> str:
     return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
 
 
+def without_top(members: list[tarfile.TarInfo]) -> list[tarfile.TarInfo]:
+    """Return the files, folders and links of an archive, with their names below its single top folder."""
+    tops = {member.name.split("/", 1)[0] for member in members}
+    if len(tops) == 1 and any("/" in member.name for member in members):
+        for member in members:
+            member.name = member.name.partition("/")[2]
+    return [member for member in members if member.name and not member.isdev()]
+
+
 class Docker(slurm_run.Work):
     """One benchmark on this node."""
 
@@ -218,24 +227,13 @@ class Docker(slurm_run.Work):
         links: set[PurePosixPath] = set()
         try:
             with tarfile.open(str(archive)) as packed:
-                members = self.members(packed)
-                tops = {member.name.split("/", 1)[0] for member in members}
-                strip = len(tops) == 1 and any("/" in member.name for member in members)
-                for member in members:
-                    name = member.name.partition("/")[2] if strip else member.name
-                    if not name or member.isdev():
-                        continue
-                    path = PurePosixPath(name)
-                    # What a link leads to is not known from its text where that passes another link.
-                    if path.is_absolute() or ".." in path.parts or links.intersection([path, *path.parents]):
-                        raise self.outside(name)
-                    if member.islnk() or (member.issym() and member.linkname.startswith("/")):
-                        raise self.outside(name)
+                for member in without_top(self.members(packed)):
+                    self.check_member(member, links)
                     if member.issym():
-                        links.add(path)
+                        links.add(PurePosixPath(member.name))
                     # The sources belong to this user, not to the archive's owners, and no file is setuid.
                     member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
-                    member.name, member.uid, member.gid = name, os.geteuid(), os.getegid()
+                    member.uid, member.gid = os.geteuid(), os.getegid()
                     packed.extract(member, str(folder), numeric_owner=True)
         except (tarfile.TarError, EOFError, OSError) as error:
             raise Refusal(
@@ -246,6 +244,16 @@ class Docker(slurm_run.Work):
             place = Path(os.path.realpath(str(folder / path)))
             if place != top and top not in place.parents:
                 raise self.outside(str(path))
+
+    def check_member(self, member: tarfile.TarInfo, links: set[PurePosixPath]) -> None:
+        """Refuse a member that would be written outside, or through a symbolic link that came before it."""
+        path = PurePosixPath(member.name)
+        leaves = path.is_absolute() or ".." in path.parts
+        # What a link leads to is not known from its text where that passes another link.
+        passes_link = bool(links.intersection([path, *path.parents]))
+        leads_away = member.islnk() or (member.issym() and member.linkname.startswith("/"))
+        if leaves or passes_link or leads_away:
+            raise self.outside(member.name)
 
     def members(self, packed: tarfile.TarFile) -> list[tarfile.TarInfo]:
         """Return the members of an archive, which is read no further than sources are large."""

@@ -73,18 +73,18 @@ def parser() -> argparse.ArgumentParser:
     add("--mode", choices=("speed", "train", "evaluate"), default="speed", help="what is done")
     add("--data", type=Path, help="folder with train/CLASS/*.jpg and val/CLASS/*.jpg; none: synthetic images")
     add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
-    add("--processes", type=_positive, default=1, help="processes on the CPU, with --gpus 0")
+    add("--processes", type=common.positive_count, default=1, help="processes on the CPU, with --gpus 0")
     add(
         "--threads",
-        type=_positive,
+        type=common.positive_count,
         help="threads of each process on the CPU (default: its share of this host)",
     )
     common.add_nodes(arguments)
-    add("--batch-per-gpu", type=_positive, default=256, help="images a step on each GPU")
-    add("--steps", type=_positive, default=200, help="steps measured in mode speed")
-    add("--num-epochs", type=_positive, default=90, help="epochs in mode train")
-    add("--image-size", type=_positive, default=224, help="side of the images")
-    add("--classes", type=_positive, default=1000, help="classes of synthetic images")
+    add("--batch-per-gpu", type=common.positive_count, default=256, help="images a step on each GPU")
+    add("--steps", type=common.positive_count, default=200, help="steps measured in mode speed")
+    add("--num-epochs", type=common.positive_count, default=90, help="epochs in mode train")
+    add("--image-size", type=common.positive_count, default=224, help="side of the images")
+    add("--classes", type=common.positive_count, default=1000, help="classes of synthetic images")
     add("--width", type=float, default=1.0, help="channels as a share of the network's, for tests")
     add("--precision", choices=("fp32", "tf32", "bf16"), default="bf16", help="of products; no tf32 on a CPU")
     add("--layout", choices=("channels_last", "contiguous"), default="channels_last", help="of images")
@@ -105,7 +105,12 @@ def parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=8, help="processes that read images, for each GPU")
     add("--lr", type=float, help="learning rate over all GPUs (default: fits network and batch)")
     add("--lr-schedule", choices=("step", "cosine", "constant"), default="step", help="how it falls")
-    add("--lr-step-epochs", type=_epochs, default="30,60,80", help="epochs after which it falls (step)")
+    add(
+        "--lr-step-epochs",
+        type=common.epoch_list,
+        default="30,60,80",
+        help="epochs after which it falls (step)",
+    )
     add("--lr-factor", type=float, default=0.1, help="factor by which it is then multiplied")
     add("--warmup-epochs", type=float, default=0.0, help="epochs in which it rises from 0")
     add("--label-smoothing", type=float, default=0.0, help="share of each label given to all classes")
@@ -114,17 +119,6 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, help="seed")
     common.add_time_limit(arguments)
     return arguments
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
-
-
-def _epochs(text: str) -> tuple[int, ...]:
-    return tuple(sorted(_positive(one) for one in text.split(",") if one.strip()))
 
 
 def plan(options: argparse.Namespace) -> int:

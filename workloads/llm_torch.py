@@ -63,21 +63,28 @@ def parser() -> argparse.ArgumentParser:
     )
     add = arguments.add_argument
     add("--size", choices=tuple(llm_shapes.SHAPES), help="default: 1b, on the CPU tiny")
-    add("--layers", type=common._count, help="in the place of the size's own")
-    add("--sequence", type=common._count, help="tokens of a sequence (default: 4096, of tiny 64)")
-    add("--batch", type=common._count, help="sequences of a GPU's step (default: 8, of 8b and tiny 4)")
+    add("--layers", type=common.positive_count, help="in the place of the size's own")
+    add("--sequence", type=common.positive_count, help="tokens of a sequence (default: 4096, of tiny 64)")
+    add(
+        "--batch", type=common.positive_count, help="sequences of a GPU's step (default: 8, of 8b and tiny 4)"
+    )
     add("--dtype", choices=("bf16", "fp8"), default="bf16", help="of layers' products (default: %(default)s)")
     add("--mode", choices=("pretrain", "lora"), default="pretrain", help="what learns (default: %(default)s)")
     add("--gpus", type=common.gpu_count, default=1, help="how many GPUs, or 'all'; 0 means CPU")
-    add("--processes", type=common._count, default=1, help="processes on the CPU, with --gpus 0")
+    add("--processes", type=common.positive_count, default=1, help="processes on the CPU, with --gpus 0")
     add(
         "--parallel",
         choices=PARALLEL,
         default="fsdp",
         help="with several: ddp, fsdp, or replicas, each by itself on the same data (default: %(default)s)",
     )
-    add("--steps", type=common._count, default=40, help="steps measured (default: %(default)s)")
-    add("--repeat", type=common._count, default=8, help="steps trained twice first (default: %(default)s)")
+    add("--steps", type=common.positive_count, default=40, help="steps measured (default: %(default)s)")
+    add(
+        "--repeat",
+        type=common.positive_count,
+        default=8,
+        help="steps trained twice first (default: %(default)s)",
+    )
     add("--compile", choices=("auto", "off", "on"), default="auto", help="auto: on GPUs, where it works")
     add("--recompute", choices=("on", "off"), default="off", help="layers computed twice, to save memory")
     add(

@@ -62,17 +62,17 @@ def parser() -> argparse.ArgumentParser:
     add("--network", choices=("lenet", "mlp"), default="lenet", help="default: %(default)s")
     add(
         "--batch-size",
-        type=_positive,
+        type=common.positive_count,
         default=BASE_BATCH,
         help="over all GPUs together (default: %(default)s)",
     )
     add("--gpus", type=common.gpu_count, default=0, help="how many GPUs, or 'all'; 0 means CPU (default)")
     common.add_nodes(arguments)
-    add("--num-epochs", type=_positive, default=12, help="default: %(default)s")
+    add("--num-epochs", type=common.positive_count, default=12, help="default: %(default)s")
     add("--lr", type=float, help="learning rate (default: fits the network and the batch size)")
     add(
         "--lr-step-epochs",
-        type=_epochs,
+        type=common.epoch_list,
         default="10",
         help="epochs after which it is multiplied by --lr-factor",
     )
@@ -80,7 +80,12 @@ def parser() -> argparse.ArgumentParser:
     add("--target", type=float, help="validation accuracy to reach (default: 0.99 lenet, 0.978 mlp)")
     add("--until", choices=("target", "epochs"), default="epochs", help="when to stop (default: %(default)s)")
     add("--seed", type=int, default=1, help="default: %(default)s")
-    add("--disp-batches", type=_positive, default=50, help="batches between log lines (default: %(default)s)")
+    add(
+        "--disp-batches",
+        type=common.positive_count,
+        default=50,
+        help="batches between log lines (default: %(default)s)",
+    )
     add(
         "--precision",
         choices=("fp32", "tf32", "bf16"),
@@ -95,17 +100,6 @@ def parser() -> argparse.ArgumentParser:
     )
     common.add_time_limit(arguments)
     return arguments
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
-
-
-def _epochs(text: str) -> tuple[int, ...]:
-    return tuple(sorted(_positive(one) for one in text.split(",") if one.strip()))
 
 
 def default_lr(network: str, batch_size: int) -> float:

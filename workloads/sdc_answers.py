@@ -22,7 +22,6 @@ from common import majority
 GOLDEN = Path(__file__).resolve().with_name("sdc_golden.csv")
 COLUMNS = ("model", "software", "path", "digest")
 CONFIDENCE = 0.95
-THREADS_OF_WARP = 32
 
 Key = tuple[str, str, str]
 """Model of the GPU, software, path."""

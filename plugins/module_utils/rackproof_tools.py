@@ -191,32 +191,24 @@ def has_word(line, words):
     return any(word in line for word in words)
 
 
-def head_of_lines(stream, keep, limit=OUTPUT_BYTES):
+def head_of_lines(stream, keep):
     """Return the first line and those with a word, whether there were more, and the number of lines."""
     stream.seek(0, os.SEEK_END)
     # The kernel stopped the tool within a line, so the rest of the line is unknown.
     cut = stream.tell() >= FILTERED_BYTES
     stream.seek(0)
     kept, size, count = [], 0, 0
-    for count, raw in enumerate(bounded_lines(stream), 1):
+    # A very long line comes in parts.
+    for count, raw in enumerate(iter(lambda: stream.readline(LINE_BYTES), b""), 1):
         line = raw.decode("utf-8", "replace")
         if count > 1 and not has_word(line.lower(), keep):
             continue
         size += len(raw)
-        if size > limit:
+        if size > OUTPUT_BYTES:
             cut = True
         else:
             kept.append(line)
     return "".join(kept), cut, count
-
-
-def bounded_lines(stream, limit=LINE_BYTES):
-    """Yield the lines of a file. A very long line is yielded in parts."""
-    while True:
-        line = stream.readline(limit)
-        if not line:
-            return
-        yield line
 
 
 def head(stream, limit=OUTPUT_BYTES):

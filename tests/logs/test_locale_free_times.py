@@ -38,7 +38,15 @@ def test_a_time_of_any_month_is_read(german: None, month: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Fri Dez  9 13:04:05 2026", "Feb 30 13:04:05 2026", "Dec  9 25:04:05 2026", "Dec 9 13:04:05"]
+    "text",
+    [
+        "",
+        "Fri Dez  9 13:04:05 2026",
+        "Feb 30 13:04:05 2026",
+        "Dec  9 25:04:05 2026",
+        "Dec 9 13:04:05",
+        f"Dec 9 13:04:05 {10**20}",
+    ],
 )
 def test_a_text_that_is_no_time_is_none(text: str) -> None:
     assert asctime_moment(text) is None

@@ -113,15 +113,3 @@ def test_message_is_clean_and_readable() -> None:
 )
 def test_a_job_with_a_target_may_end_before_its_last_epoch(value: dict[str, object], message: str) -> None:
     assert fed(event("progress", {**value, "target": 0.985}).encode()).message == message
-
-
-def test_seconds_left() -> None:
-    follower = Follower()
-    assert follower.seconds_left(0.0) is None
-    line = "{}\timages/sec: 1.0 +/- 0.0 (jitter = 0.0)\t7.0\n"
-    follower.feed(b"Num batches: 100\n" + line.format(10).encode())
-    assert follower.seconds_left(100.0) is None
-    follower.feed(line.format(20).encode())
-    assert follower.seconds_left(105.0) == pytest.approx(40.0)
-    follower.feed(b"total images/sec: 1.0\n")
-    assert follower.seconds_left(200.0) == 0.0

@@ -218,7 +218,7 @@ def test_a_number_within_its_bounds_is_taken(value: object) -> None:
 
 def test_every_number_of_the_four_jobs_has_bounds() -> None:
     numbers = set()
-    for role in ("bench", "validate", "reimage", "provision", "preflight"):
+    for role in ("bench", "validate", "reimage", "provision", "preflight", "time_limits"):
         specs = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())
         for spec in specs["argument_specs"].values():
             for name, option in (spec.get("options") or {}).items():

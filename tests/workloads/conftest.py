@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib
 import io
 import json
 import random
 import struct
 import zipfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -96,3 +98,10 @@ def small_data(small_set: SmallSet, tmp_path_factory: pytest.TempPathFactory) ->
     }
     (folder / "dataset.json").write_text(json.dumps(described))
     return folder
+
+
+@pytest.fixture
+def slurm_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return workloads/slurm_run.py as a module."""
+    monkeypatch.syspath_prepend(root / "workloads")
+    return importlib.import_module("slurm_run")

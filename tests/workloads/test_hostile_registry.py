@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.server
-import importlib
 import json
 import threading
 import urllib.request
@@ -63,12 +62,6 @@ def servers() -> Iterator[tuple[Server, Server]]:
     yield both
     for one in both:
         one.close()
-
-
-@pytest.fixture
-def slurm_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(root / "workloads")
-    return importlib.import_module("slurm_run")
 
 
 @pytest.fixture

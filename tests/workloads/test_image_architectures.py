@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture
-def slurm_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(root / "workloads")
-    return importlib.import_module("slurm_run")
 
 
 def single(config: Any) -> tuple[bytes, dict[str, bytes]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,13 +9,6 @@ from typing import Any
 import pytest
 
 from rackproof.analysis.mlperf.rounds import reference_points
-
-
-@pytest.fixture
-def slurm_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(root / "workloads")
-    return importlib.import_module("slurm_run")
-
 
 LLAMA2 = {"DGXNNODES": "18", "DGXNGPU": "4", "MINIBS": "1", "TP": "1", "PP": "1", "CP": "8"}
 LLAMA31 = {"DGXNNODES": "18", "DGXNGPU": "4", "MINIBS": "1", "TENSOR_MODEL_PARALLEL": "1"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -10,12 +9,6 @@ from types import ModuleType
 import pytest
 
 FULL = "mlx5_0 mlx5_1 |rdma_cm uverbs0 uverbs1 |channel0 |nvidia0 nvidia1 nvidia2 nvidia3 |"
-
-
-@pytest.fixture
-def slurm_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(root / "workloads")
-    return importlib.import_module("slurm_run")
 
 
 def answers(**nodes: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,12 +16,6 @@ LLAMA31 = {"MAX_STEPS": "1200000", "OPT_LR_DECAY_STEPS": "1200000", "WARMUP_STEP
 LLAMA31 |= {"VAL_SAMPLES": "1024", "LR": "0.0008"}
 LLAMA2 = {"MAX_STEPS": "800", "LR": "0.0005"}
 FLUX1 = {"VAL_CHECK_INTERVAL": "262144", "BATCHSIZE": "2048", "LEARNING_RATE": "0.0005", "WARMUP_STEPS": "0"}
-
-
-@pytest.fixture
-def slurm_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(root / "workloads")
-    return importlib.import_module("slurm_run")
 
 
 def rules_of(root: Path, benchmark: str, ruleset: str = "5.1.0") -> list[dict[str, Any]]:

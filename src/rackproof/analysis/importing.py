@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -296,7 +296,7 @@ def run_from_log(
         ended=_moment(log, "ended", "end_time"),
         parameters=_parameters(log),
         software=_software(log),
-        dataset=_dataset(log),
+        dataset=Dataset.from_tags(log.tags),
         seeds=(int(log.tags["seed"]),) if _digits(log.tags.get("seed", "")) else (),
         measurements=log.measurements,
         series=log.series,
@@ -308,25 +308,12 @@ def run_from_log(
     )
 
 
-def _tags_under(log: ParsedLog, prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix): value for name, value in log.tags.items() if name.startswith(prefix)}
-
-
 def _software(log: ParsedLog) -> dict[str, str]:
-    software = _tags_under(log, "software.")
+    prefix = "software."
+    software = {name.removeprefix(prefix): text for name, text in log.tags.items() if name.startswith(prefix)}
     if log.format == "tf_cnn" and log.tags.get("tensorflow"):
         software["tensorflow"] = log.tags["tensorflow"]
     return software
-
-
-def _dataset(log: ParsedLog) -> Dataset | None:
-    stated = _tags_under(log, "dataset.")
-    if not stated:
-        return None
-    # A log may contain any text. An invalid count is left out, so that the log is not refused.
-    counts = {name: int(stated[name]) for name in ("objects", "size_bytes") if _digits(stated.get(name, ""))}
-    texts = {name: stated[name] for name in ("name", "source", "sha256") if name in stated}
-    return Dataset.model_validate({**texts, **counts})
 
 
 def _reasons(log: ParsedLog) -> tuple[str, ...]:
@@ -417,7 +404,6 @@ def read_runs(
     format: str = "auto",
     plan_id: str = "",
     old: bool = False,
-    progress: Callable[[Path], None] | None = None,
 ) -> Iterator[tuple[Run, Path]]:
     """Yield the run of each log with the log's path. The second of two identical logs is unproven.
 
@@ -432,7 +418,6 @@ def read_runs(
         format: The name of a log format, or ``auto``.
         plan_id: The id of the import that the runs belong to.
         old: Whether the logs are known to be old, so that their age is not judged.
-        progress: A function that is called before each file.
 
     Raises:
         OSError: A log cannot be read.
@@ -441,8 +426,6 @@ def read_runs(
     places: dict[str, list[str]] = {}
     now = datetime.now(UTC)
     for path in files:
-        if progress is not None:
-            progress(path)
         relative = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
         if problem := why_no_log(path):
             unread.append(f"{sanitize(relative, 300)}: {problem}")

@@ -84,9 +84,7 @@ def _judge_speeds(
     return verdict, next((judgement.reason for judgement in judged if judgement.verdict is verdict), "")
 
 
-def compare_pairs(
-    results: Sequence[PairResult], before: Sequence[float] = (), policy: AnomalyPolicy | None = None
-) -> tuple[PairResult, ...]:
+def compare_pairs(results: Sequence[PairResult], before: Sequence[float] = ()) -> tuple[PairResult, ...]:
     """Return the results, with those marked as failed that are far below the others.
 
     A pair is far below if both its robust z and its relative distance exceed their limits. If tonight
@@ -96,9 +94,8 @@ def compare_pairs(
     Args:
         results: The results of tonight.
         before: The bandwidths of similar pairs in earlier nights, in GB/s.
-        policy: The limits.
     """
-    policy = policy or AnomalyPolicy()
+    policy = AnomalyPolicy()
     values, whose = _pair_bandwidths(results), "tonight's pairs"
     if len(values) < policy.outlier_least:
         values, whose = [*values, *before], "tonight's pairs and those of earlier nights"

@@ -47,11 +47,16 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     elif shown:
         click.echo(_table(shown))
     elif not rows:
-        slurm_too = "" if why or not ask else ", and Slurm lists none"
-        click.echo(
-            f"no node is known here: {results} has no night, no provisioning and no imaging{slurm_too}. "
-            "`rackproof validate -l RACK` makes a night; `rackproof history` lists runs of benchmarks"
-        )
+        click.echo(_nothing_known(results, is_slurm_read=ask and not why))
+
+
+def _nothing_known(results: Path, *, is_slurm_read: bool) -> str:
+    """Return the text in place of a table without rows."""
+    slurm_too = ", and Slurm lists none" if is_slurm_read else ""
+    return (
+        f"no node is known here: {results} has no night, no provisioning and no imaging{slurm_too}. "
+        "`rackproof validate -l RACK` makes a night; `rackproof history` lists runs of benchmarks"
+    )
 
 
 def _unknown(nodes: Sequence[str], rows: Sequence[NodeRow]) -> list[str]:

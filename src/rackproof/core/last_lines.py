@@ -29,7 +29,7 @@ def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
     return tuple(sanitize(line, 300, newlines=True) for line in lines[-most:])
 
 
-def last_words(lines: Sequence[str], most: int = 2) -> str:
-    """Return the last lines of a program that are words, on one line, or "" if there are none. No I/O."""
+def last_words(lines: Sequence[str]) -> str:
+    """Return the last two lines of a program that are words, on one line, or "" without any. No I/O."""
     spoken = [line.strip() for line in lines if line.strip() and not _NOT_WORDS.search(line)]
-    return " / ".join(sanitize(line, _MOST_WORDS) for line in spoken[-most:])
+    return " / ".join(sanitize(line, _MOST_WORDS) for line in spoken[-2:])

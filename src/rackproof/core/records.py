@@ -8,7 +8,8 @@ otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -329,6 +330,22 @@ class Dataset(Record):
     objects: int | None = None
     size_bytes: int | None = None
     sha256: str = ""
+
+    @classmethod
+    def from_tags(cls, tags: Mapping[str, str]) -> Dataset | None:
+        """Return the data that the tags of a log describe, or None if no tag describes data."""
+        prefix = "dataset."
+        stated = {name.removeprefix(prefix): text for name, text in tags.items() if name.startswith(prefix)}
+        if not stated:
+            return None
+        texts = {name: stated[name] for name in ("name", "source", "sha256") if name in stated}
+        # A log may contain any text. An invalid count is left out, so that the run is not lost.
+        counts = {
+            name: int(stated[name])
+            for name in ("objects", "size_bytes")
+            if re.fullmatch("[0-9]{1,17}", stated.get(name, ""))
+        }
+        return cls.model_validate({**texts, **counts})
 
 
 class MachineMoment(Record):

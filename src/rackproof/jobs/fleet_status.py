@@ -165,8 +165,7 @@ def build_row(
         act: The last act of a playbook on the node.
     """
     when, mine = night if night is not None else (None, None)
-    if slurm is None and mine is not None and mine.slurm is not None and mine.slurm.known:
-        slurm = SlurmNow(state=mine.slurm.state.lower(), reason=mine.slurm.reason, set_by=mine.slurm.set_by)
+    slurm = slurm or _slurm_of_night(mine)
     reason = slurm.reason if slurm else ""
     drained = slurm is not None and is_drained(slurm.state)
     return NodeRow(
@@ -180,6 +179,13 @@ def build_row(
         imaging=imaging.text if imaging is not None else "",
         next=_next(name, mine, provision, imaging, reason if drained else ""),
     )
+
+
+def _slurm_of_night(mine: NodeNight | None) -> SlurmNow | None:
+    """Return a node's state in Slurm during its last night, or None if the night does not have it."""
+    if mine is None or mine.slurm is None or not mine.slurm.known:
+        return None
+    return SlurmNow(state=mine.slurm.state.lower(), reason=mine.slurm.reason, set_by=mine.slurm.set_by)
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:

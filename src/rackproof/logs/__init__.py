@@ -201,7 +201,6 @@ def parse_path(
     format: str = "auto",
     *,
     name: str = "",
-    observers: Sequence[LineObserver] = (),
     declared: DeclaredLines | None = None,
 ) -> ParsedLog:
     """Parse a file, compressed or not. Findings have its path unless ``name`` is given.
@@ -218,7 +217,6 @@ def parse_path(
             cast("BinaryIO", stream),
             format=format,
             name=name or str(path),
-            observers=observers,
             declared=declared,
         )
     return with_problem(log, stream.problem)

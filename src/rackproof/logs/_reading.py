@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parsedate
 from itertools import accumulate, chain, filterfalse, islice
 from math import isfinite
 from operator import le
@@ -102,26 +103,18 @@ def whole(value: object) -> int | None:
     return int(as_float)
 
 
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_ASCTIME = re.compile(
-    rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) +)?({'|'.join(_MONTHS)}) +(\d{{1,2}})"
-    r" +(\d\d):(\d\d):(\d\d) +(\d{4})"
-)
-
-
 def asctime_moment(text: str) -> datetime | None:
     """Return the time of a text such as ``Fri Nov 27 13:00:00 2026``, as UTC, or None.
 
     The day of the week may be missing. strptime would expect the names of the process's locale, and Ansible
-    sets the operator's.
+    sets the operator's. The parser of e-mails only reads English names.
     """
-    found = _ASCTIME.fullmatch(text)
-    if found is None:
+    parts = parsedate(text)
+    if parts is None:
         return None
-    day, hour, minute, second, year = map(int, found.groups()[1:])
     try:
-        return datetime(year, _MONTHS.index(found[1]) + 1, day, hour, minute, second, tzinfo=UTC)
-    except ValueError:
+        return datetime(*parts[:6], tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
 
 

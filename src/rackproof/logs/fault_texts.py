@@ -280,7 +280,6 @@ _KERNEL_CODES: dict[Verdict | None, str] = {
     Verdict.FAIL: "kernel_fault",
     Verdict.UNPROVEN: "kernel_fault_unclear",
 }
-XID_CODES = frozenset({"xid", *_XID_CODES.values()})
 KERNEL_CODES = frozenset({"kernel_fault_mild", *_KERNEL_CODES.values()})
 _BARE_XID = re.compile(
     rb"\bX[Ii][Dd](?: ?(?:error|code|number))?(?: ?[:=#] ?| )(\d{1,3})\b(?! *(?:errors|times))"

@@ -112,7 +112,6 @@ class Follower:
         self._now = Progress(epochs=epochs, steps=steps)
         self._own_progress = False
         self._batch_size: float | None = None
-        self._first: tuple[float, float] | None = None
 
     @property
     def progress(self) -> Progress:
@@ -134,28 +133,6 @@ class Follower:
                 self._line(line[:MAX_LINE])
         self._now = replace(self._now, fraction=self._fraction(), message=self._message())
         return self._now
-
-    def seconds_left(self, now: float) -> float | None:
-        """Estimate the seconds until the end from the growth of the fraction since the first call.
-
-        Args:
-            now: The time of a monotonic clock in seconds; call regularly with the same clock.
-
-        Returns:
-            The seconds, or ``None`` while they cannot be estimated.
-        """
-        fraction = self._now.fraction
-        if fraction is None:
-            return None
-        if fraction >= 1:
-            return 0.0
-        if self._first is None:
-            self._first = (now, fraction)
-            return None
-        began, began_at = self._first
-        if now <= began or fraction <= began_at:
-            return None
-        return (1 - fraction) * (now - began) / (fraction - began_at)
 
     # -- lines ------------------------------------------------------------------------------------
 

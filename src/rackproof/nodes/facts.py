@@ -130,26 +130,40 @@ def sku_findings(
     """
     if not sku and not gpu_name:
         return ()
-    source, findings = Source(file=name), []
-    if sku and expected_gpus < 1:
-        text = f"{name}: how many GPUs SKU {sku} has is not known: set bench_sku_gpus in its group_vars"
-        findings.append(_finding("sku_gpus_unknown", text, Verdict.UNPROVEN, "", source))
-    elif sku and (count := len({gpu.uuid for gpu in gpus})) > expected_gpus:
-        text = f"{name}: has {count} GPUs, SKU {sku} has {expected_gpus}; correct its SKU in the inventory"
-        findings.append(_finding("sku_gpus_exceeded", text, Verdict.UNPROVEN, "", source))
-    model = expected_model(sku, gpu_name)
-    others = other_models((gpu.name for gpu in gpus), model) if model else []
+    count = len({gpu.uuid for gpu in gpus})
+    problems = _sku_count_problem(sku, count, expected_gpus) if sku else {}
+    problems |= _sku_model_problem(sku, gpus, expected_model(sku, gpu_name))
+    return tuple(
+        _finding(code, f"{name}: {text}", Verdict.UNPROVEN, "", Source(file=name))
+        for code, text in problems.items()
+    )
+
+
+def _sku_count_problem(sku: str, count: int, expected_gpus: int) -> dict[str, str]:
+    """Return what is wrong with the number of GPUs of a SKU or its node, by the finding's code."""
+    if expected_gpus < 1:
+        text = f"how many GPUs SKU {sku} has is not known: set bench_sku_gpus in its group_vars"
+        return {"sku_gpus_unknown": text}
+    if count > expected_gpus:
+        text = f"has {count} GPUs, SKU {sku} has {expected_gpus}; correct its SKU in the inventory"
+        return {"sku_gpus_exceeded": text}
+    return {}
+
+
+def _sku_model_problem(sku: str, gpus: Sequence[Gpu], model: str) -> dict[str, str]:
+    """Return what is wrong with the model of the GPUs of a SKU or its node, by the finding's code."""
     if not model:
-        text = f"{name}: which GPUs SKU {sku} has is not known: set bench_sku_gpu_name in its group_vars"
-        findings.append(_finding("sku_model_unknown", text, Verdict.UNPROVEN, "", source))
-    elif others:
-        shown = ", ".join(other or "no product name" for other in others)
-        text = (
-            f"{name}: its GPUs are {shown}, not {model} as SKU {sku or '(none)'} has; correct its SKU in the "
-            "inventory, or bench_sku_gpu_name in the SKU's group_vars"
-        )
-        findings.append(_finding("sku_differs", text, Verdict.UNPROVEN, "", source))
-    return tuple(findings)
+        text = f"which GPUs SKU {sku} has is not known: set bench_sku_gpu_name in its group_vars"
+        return {"sku_model_unknown": text}
+    others = other_models((gpu.name for gpu in gpus), model)
+    if not others:
+        return {}
+    shown = ", ".join(other or "no product name" for other in others)
+    text = (
+        f"its GPUs are {shown}, not {model} as SKU {sku or '(none)'} has; correct its SKU in the "
+        "inventory, or bench_sku_gpu_name in the SKU's group_vars"
+    )
+    return {"sku_differs": text}
 
 
 def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:

@@ -59,12 +59,12 @@ def _state(value: Any) -> EvidenceState:
     return state_of_value(value)
 
 
-def _numbers_state(values: Iterable[Any], least: float = 0.0) -> EvidenceState:
-    """Return the state of several values. Each must be a number."""
+def _numbers_state(values: Iterable[Any]) -> EvidenceState:
+    """Return the state of several values. Each must be a number from 0."""
     numbers = list(values)
     if not numbers:
         return EvidenceState.ABSENT
-    is_whole = all(math.isfinite(one) and one >= least for one in numbers)
+    is_whole = all(math.isfinite(one) and one >= 0 for one in numbers)
     return EvidenceState.THERE if is_whole else EvidenceState.DAMAGED
 
 

@@ -21,9 +21,6 @@ from rackproof.core.text import sanitize
 
 MOST_NODES = 10_000
 """No inventory has more nodes. A longer list is a mistake, or hostile."""
-SINFO_FORMAT = "%N|%R|%G|%f"
-"""A line of ``sinfo --Node --noheader --format=…`` has these fields, which are node, partition, generic
-resources and features."""
 
 _BEGIN = re.compile(
     r"(NodeName|PartitionName|SwitchName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?\s*=", re.I
@@ -160,7 +157,7 @@ class _Reader:
             self._keep(name, about)
 
     def read_sinfo(self, line: str) -> None:
-        """Read a line of sinfo in :data:`SINFO_FORMAT`. Skip any other line."""
+        """Read a line of ``sinfo --Node --noheader --format=%N|%R|%G|%f``. Skip any other line."""
         parts = [part.strip() for part in line.split("|")]
         if len(parts) == 4 and re.fullmatch(r"[\w.-]+", parts[0]) and not _BEGIN.match(line):
             node, partition, gres, features = parts

@@ -68,12 +68,11 @@ def table_text(table: Table) -> str:
     return "\n".join(lines)
 
 
-def run_markdown(run: Run, level: int = 1) -> str:
-    """Return the report on one run. ``level`` is the level of its heading."""
-    mark = "#" * level
+def run_markdown(run: Run) -> str:
+    """Return the report on one run."""
     point = view.point_text(run)
     parts = [
-        f"{mark} {view.SYMBOLS[run.verdict]} {run.verdict.value}: {escape(run.benchmark)}"
+        f"# {view.SYMBOLS[run.verdict]} {run.verdict.value}: {escape(run.benchmark)}"
         + (f" ({escape(point)})" if point else ""),
         "\n".join(f"- {escape(reason)}" for reason in view.reasons(run)),
         _step(step_after_run(run)),
@@ -91,7 +90,7 @@ def run_markdown(run: Run, level: int = 1) -> str:
     for name, tables in sections:
         texts = [text for text in map(table_text, tables) if text]
         if texts:
-            parts += [f"{mark}# {name}", *texts]
+            parts += [f"## {name}", *texts]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -17,8 +17,7 @@ from rackproof.jobs.bench.plan_text import describe_plan, dry_run_answers, lacki
 from rackproof.jobs.bench.planning import Plan
 from rackproof.logs import FORMATS
 
-VARIABLES = ("bench_mlcommons_downloader", "bench_mlcommons_downloader_sha256", "bench_mlcommons_metadata")
-LIMITS = {"bench_download_min_bytes_per_s": 1000, "bench_download_timeout_s": 600}
+VARIABLES = ("bench_mlcommons_fetch", "bench_mlcommons_metadata")
 NAMES = [f"n{number:02d}" for number in range(1, 19)]
 
 
@@ -35,7 +34,7 @@ def rack_plan(
     return planning.make_plan(
         loaded,
         {name: Node(name=name, software={"machine": "aarch64"}) for name in answered},
-        {name: dict.fromkeys(VARIABLES, "x") | LIMITS for name in every},
+        {name: dict.fromkeys(VARIABLES, "x") for name in every},
         unreached=silent,
         assumed=silent,
         sites=dict.fromkeys(every, cluster),

@@ -71,11 +71,8 @@ class SlurmRun:
         variables = {
             "bench_home": "/home",
             "bench_workloads": "/w",
-            "bench_mlcommons_downloader": "http://m/d.sh",
-            "bench_mlcommons_downloader_sha256": "5" * 64,
+            "bench_mlcommons_fetch": "curl -o d.sh http://m/d.sh",
             "bench_mlcommons_metadata": "http://m",
-            "bench_download_min_bytes_per_s": 1000,
-            "bench_download_timeout_s": 600,
         }
         cluster = Site.model_validate(
             {"shared": "/s", "sku": "gb300", "sku_gpus": 4, "published_references": False, **site}

@@ -13,11 +13,8 @@ from rackproof.jobs.bench.launch_slurm import Site
 from rackproof.logs import FORMATS
 
 VARIABLES = {
-    "bench_mlcommons_downloader": "http://m/d.sh",
-    "bench_mlcommons_downloader_sha256": "5" * 64,
+    "bench_mlcommons_fetch": 'downloader="$(mktemp)"; curl -fsSL -o "$downloader" http://m/d.sh',
     "bench_mlcommons_metadata": "http://m/metadata",
-    "bench_download_min_bytes_per_s": "1000",
-    "bench_download_timeout_s": "600",
 }
 DATA = "/shared/data"
 

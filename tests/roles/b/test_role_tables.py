@@ -383,14 +383,6 @@ def test_what_a_role_wants(answers: dict[str, dict[str, Any]], case: str) -> Non
 
 
 @pytest.mark.parametrize("role", ENTRIES)
-def test_argument_spec_and_defaults_say_the_same(root: Path, role: str) -> None:
-    folder = root / "roles" / role
-    defaults = yaml.safe_load((folder / "defaults/main.yml").read_text())
-    spec = yaml.safe_load((folder / "meta/argument_specs.yml").read_text())["argument_specs"]
-    assert {name: option["default"] for name, option in spec["main"]["options"].items()} == defaults
-
-
-@pytest.mark.parametrize("role", ENTRIES)
 def test_variables_begin_with_the_name_of_the_role(root: Path, role: str) -> None:
     for path in (root / "roles" / role).glob("*/*.yml"):
         if path.parent.name in ("defaults", "vars"):

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,9 +33,6 @@ from rackproof.core.records import Finding, Record, Source, Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.logs.encodings import encoding_problem_of
 from rackproof.logs.opening import name_unpacked, open_log
-
-Progress = Callable[[int, int, str], None]
-"""A function that is called with ``(files done, number of files, file name)`` while a folder is scored."""
 
 Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_scored"]
 """The role of a run in the score; ``not_scored`` if there is no score."""
@@ -301,7 +298,6 @@ def score_folder(
     ruleset: str | None = None,
     usage: str = "training",
     timeout_s: float = 300,
-    progress: Progress | None = None,
 ) -> FolderScore:
     """Score the results in one folder (one benchmark on one system) by the MLPerf rules.
 
@@ -314,7 +310,6 @@ def score_folder(
             not, the score is ``unproven`` and requests it.
         usage: Either ``training`` or ``hpc`` (strong scaling).
         timeout_s: The number of seconds after which the checks are stopped.
-        progress: A function that is called after each file.
 
     Raises:
         ValueError: The usage or ruleset is unknown, hpc has no ruleset (the message has the known ones),
@@ -340,7 +335,7 @@ def score_folder(
     if problem:
         report = WorkerReport(error=problem, findings=remarks)
     else:
-        report = _run_worker(folder, files, chosen.ruleset, usage, timeout_s, progress)
+        report = _run_worker(folder, files, chosen.ruleset, usage, timeout_s)
         report = report.model_copy(update={"findings": (*report.findings, *remarks)})
     score = score_of_report(report, folder=str(folder), ruleset=chosen.ruleset, usage=usage)
     return _without_other_round(score, strange).model_copy(update={"ruleset_origin": chosen.origin})
@@ -362,12 +357,7 @@ def _without_other_round(score: FolderScore, strange: str) -> FolderScore:
 
 
 def _run_worker(
-    folder: Path,
-    files: Sequence[Path],
-    ruleset: str,
-    usage: str,
-    timeout_s: float,
-    progress: Progress | None,
+    folder: Path, files: Sequence[Path], ruleset: str, usage: str, timeout_s: float
 ) -> WorkerReport:
     """Run the checks in a separate process. Return their result, or the reason why there is none."""
     reports: list[WorkerReport] = []
@@ -375,12 +365,7 @@ def _run_worker(
     def on_answer(line: bytes) -> None:
         # A line that the time limit cut off is not JSON. Without a report, the exit status is reported.
         with contextlib.suppress(ValueError):
-            message = json.loads(line)
-            if "report" in message:
-                reports.append(WorkerReport.model_validate(message["report"]))
-            elif progress is not None:
-                done, total, name = message["progress"]
-                progress(done, total, name)
+            reports.append(WorkerReport.model_validate(json.loads(line)))
 
     with tempfile.TemporaryDirectory(prefix="rackproof-score-") as work:
         job = {

@@ -1,9 +1,9 @@
 """Run ``mlperf-logging`` in a separate process, ``python -m rackproof.analysis.mlperf.worker``.
 
-The process reads a job (JSON) from standard input, and writes JSON lines to standard output, which are
-progress and then one report. It is separate because the tool has global state, prints, may crash, and
-may take very long on hostile logs. It works on a copy, never on the original logs, because the tool
-writes into the folder that it reads.
+The process reads a job (JSON) from standard input, and writes a report, one line of JSON, to standard
+output. It is separate because the tool has global state, prints, may crash, and may take very long on
+hostile logs. It works on a copy, never on the original logs, because the tool writes into the folder
+that it reads.
 """
 
 from __future__ import annotations
@@ -113,13 +113,12 @@ class _Task:
         return self.copies / f"result_{index}.txt"
 
 
-def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]) -> WorkerReport:
+def check_logs(job: Mapping[str, Any]) -> WorkerReport:
     """Clean, check and compare the logs of a job.
 
     Args:
         job: A mapping with ``folder``, ``files`` (names in it), ``work`` (an empty folder), ``ruleset``
             and ``usage``.
-        progress: A function that is called after each file with ``(done, number of files, name)``.
     """
     folder = Path(job["folder"])
     kept = _RecordKeeper()
@@ -127,7 +126,7 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
     read_rules_quickly(mlp_compliance)
     task = _Task(Path(job["work"]), tuple(job["files"]), job["ruleset"], job["usage"], kept)
     task.copies.mkdir()
-    runs, traces, findings = _check_runs(task, folder, progress)
+    runs, traces, findings = _check_runs(task, folder)
     benchmark = next((run.benchmark for run in runs if run.benchmark), "")
     needed = benchmark_meta.get_result_file_counts(task.usage).get(benchmark)
     complete = sum(bool(run.events) for run in runs) == needed == len(runs)
@@ -158,9 +157,7 @@ def check_logs(job: Mapping[str, Any], progress: Callable[[int, int, str], None]
     )
 
 
-def _check_runs(
-    task: _Task, folder: Path, progress: Callable[[int, int, str], None]
-) -> tuple[list[RunScore], list[RunTrace], list[Finding]]:
+def _check_runs(task: _Task, folder: Path) -> tuple[list[RunScore], list[RunTrace], list[Finding]]:
     """Clean and check every log.
 
     A log that cannot be copied has no digest, and its error is the message.
@@ -185,7 +182,6 @@ def _check_runs(
             traces.append(trace)
             remarks += against
         findings += [at_file(finding, name) for finding in (*cleaned.findings, *remarks)]
-        progress(index + 1, len(task.names), name)
     return runs, traces, findings
 
 
@@ -614,10 +610,7 @@ def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Findi
 
 
 def _answer_job(job: Mapping[str, Any], answer: Callable[[str], None]) -> None:
-    def progress(done: int, total: int, name: str) -> None:
-        answer(json.dumps({"progress": [done, total, name]}))
-
-    answer(json.dumps({"report": check_logs(job, progress).model_dump(mode="json")}))
+    answer(json.dumps(check_logs(job).model_dump(mode="json")))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ history, and pages in the results folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from rackproof.analysis.importing import NoLogsError, check_place, find_files, read_runs, text_digest
@@ -50,7 +49,6 @@ def import_logs(
     benchmark: str | None = None,
     format: str = "auto",
     old: bool = False,
-    progress: Callable[[Path], None] | None = None,
 ) -> ImportResult:
     """Turn one log, or every log in a folder, into a run with record, raw log, history and pages.
 
@@ -64,7 +62,6 @@ def import_logs(
             name.
         format: The name of a log format, or ``auto``.
         old: Whether the logs are known to be old, so that their age is not judged.
-        progress: A function that is called before each file.
 
     Raises:
         NoLogsError: The place has no logs.
@@ -93,7 +90,6 @@ def import_logs(
         skipped=skipped,
         unread=unread,
         old=old,
-        progress=progress,
     )
     for run, path in runs:
         run_id, name = run.run_id, run.logs[0].path

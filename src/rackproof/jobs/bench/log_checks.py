@@ -65,6 +65,13 @@ def log_findings(
 
 def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
     """Yield the deviations from the request that tf_cnn_benchmarks makes without an error."""
+    yield from _tf_cnn_point_findings(planned, log)
+    if wanted := sum(planned_gpus(planned, len(node.gpus)) for node in nodes):
+        yield from _tf_cnn_gpu_findings(planned, log, nodes, wanted)
+
+
+def _tf_cnn_point_findings(planned: PlannedRun, log: ParsedLog) -> Iterator[Finding]:
+    """Yield the parameters and images in a log of tf_cnn_benchmarks that were not requested."""
     file = log.file or "the log"
     for axis, tag in TF_CNN_TAGS.items():
         asked, stated = planned.parameters.get(axis), log.tags.get(tag)
@@ -74,15 +81,20 @@ def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node])
     reads = any(word.startswith("--data=") for word in planned.arguments)
     if reads and "synthetic" in log.tags.get("dataset", "synthetic"):
         yield _unproven("log_of_another_point", f"images were to be read, and {file} shows synthetic ones")
-    wanted = sum(planned_gpus(planned, len(node.gpus)) for node in nodes)
-    used = log.tags.get("gpus_created", "0")
-    if wanted and used != str(wanted):
+
+
+def _tf_cnn_gpu_findings(
+    planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node], wanted: int
+) -> Iterator[Finding]:
+    """Yield the differences between the GPUs that TensorFlow used and the planned ones."""
+    file, used = log.file or "the log", log.tags.get("gpus_created", "0")
+    if used != str(wanted):
         message = (
             f"{file} shows that TensorFlow took {sanitize(used, 20)} of the {wanted} GPUs that were planned: "
             "see that its build and the driver fit, and that TF_CPP_MIN_LOG_LEVEL is 0"
         )
         yield _unproven("gpus_not_measured", message)
-    if wanted and planned.result.states_gpu_use:
+    if planned.result.states_gpu_use:
         named = _stated_gpus([log])
         yield from _gpu_use_findings([log], named)
         yield from _coverage_findings(file, named, {gpu.uuid for node in nodes for gpu in node.gpus}, wanted)

@@ -299,7 +299,7 @@ def build_run(
         asked_nodes=planned.nodes,
         machine_use=evidence.machine_use,
         software=_part(tags, "software."),
-        dataset=_dataset(_part(tags, "dataset.")),
+        dataset=Dataset.from_tags(tags),
         storage=evidence.storage,
         network=evidence.network,
         seeds=(int(tags["seed"]),) if _INTEGER.fullmatch(tags.get("seed", "")) else (),
@@ -620,14 +620,3 @@ def preload_libraries() -> None:
 def _part(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Return the tags with a prefix, without the prefix."""
     return {key.removeprefix(prefix): value for key, value in tags.items() if key.startswith(prefix)}
-
-
-def _dataset(tags: Mapping[str, str]) -> Dataset | None:
-    """Return the dataset that the tags describe, or None."""
-    if not tags:
-        return None
-    counts = ("objects", "size_bytes")
-    # Tags come from a log. An invalid count is left out, so that it does not lose the run.
-    numbers = {key: int(tags[key]) for key in counts if _INTEGER.fullmatch(tags.get(key, ""))}
-    texts = {key: tags[key] for key in ("name", "source", "sha256") if key in tags}
-    return Dataset.model_validate({**texts, **numbers})

@@ -234,9 +234,7 @@ def _of_evidence(name: str, harmless: str) -> RequiredEvidence[MachineRun]:
     return RequiredEvidence(f"evidence.{name}", "the playbook", state, "no_job", _AGAIN, harmless=harmless)
 
 
-def _of_logs(
-    name: str, code: str, needed: Callable[[MachineRun], bool] = _ended, harmless: str = ""
-) -> RequiredEvidence[MachineRun]:
+def _of_logs(name: str, code: str, harmless: str = "") -> RequiredEvidence[MachineRun]:
     """Return the row for a field of each parsed log. The worst state of all logs counts."""
 
     def state(run: MachineRun) -> EvidenceState:
@@ -247,7 +245,7 @@ def _of_logs(
         ]
         return next((one for one in states if one is not _THERE), _THERE)
 
-    return RequiredEvidence(f"log.{name}", "the log", state, code, _AGAIN, needed, harmless=harmless)
+    return RequiredEvidence(f"log.{name}", "the log", state, code, _AGAIN, _ended, harmless=harmless)
 
 
 _ANY_LOG = "nothing shows that the log is the one that the job wrote"

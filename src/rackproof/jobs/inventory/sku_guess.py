@@ -239,21 +239,26 @@ def _of_model(
     """Return the shipped SKU with a model and number of GPUs, or a skeleton if there is not exactly one."""
     named = [sku for sku in shipped if sku.name == model]
     fitting = named or [sku for sku in shipped if sku.model == model and sku.gpus == count]
-    if len(fitting) == 1 and count in (fitting[0].gpus, None if named else 0):
-        sku = fitting[0]
+    sku = fitting[0] if len(fitting) == 1 else None
+    if sku and (count == sku.gpus or (count is None and named)):
         if model in MODELS_WITH_BOARDS and not _MODULE.search(why):
             unsure.append(f"{model} is taken for the module (SXM), not a card (PCIe, NVL)")
         if sku.parent:
             unsure.append(
                 f"{sku.name} is a part of a machine of {sku.parent}; a board of its own is another SKU"
             )
-        return SkuGuess(
-            group=sku.group, name=sku.name, gpus=sku.gpus, model=sku.model, shipped=True, why=why,
-            unsure=tuple(unsure),
-        )  # fmt: skip
+        return _shipped(sku, why, unsure)
     if len(fitting) > 1:
         unsure.append(f"it may be {' or '.join(sku.name for sku in fitting)}: name it with --sku")
     return _skeleton(model, model, count, why, unsure)
+
+
+def _shipped(sku: ShippedSku, why: str, unsure: Sequence[str]) -> SkuGuess:
+    """Return a SKU that Rackproof ships."""
+    return SkuGuess(
+        group=sku.group, name=sku.name, gpus=sku.gpus, model=sku.model, shipped=True, why=why,
+        unsure=tuple(unsure),
+    )  # fmt: skip
 
 
 def _skeleton(kind: str, model: str, count: int | None, why: str, unsure: Sequence[str]) -> SkuGuess:
@@ -284,15 +289,9 @@ def _named(given: str, why: str, node: AdoptedNode, shipped: Sequence[ShippedSku
     bare = given.lower().removeprefix(PREFIX).replace("_", "-")
     for sku in shipped:
         if bare == sku.name or bare == sku.group.removeprefix(PREFIX).replace("_", "-"):
-            unsure = (
-                (f"{node.gpu_count_from} {node.gpu_count} GPUs, the SKU has {sku.gpus}",)
-                if node.gpu_count and node.gpu_count != sku.gpus
-                else ()
-            )
-            return SkuGuess(
-                group=sku.group, name=sku.name, gpus=sku.gpus, model=sku.model, shipped=True, why=why,
-                unsure=unsure,
-            )  # fmt: skip
+            differs = node.gpu_count and node.gpu_count != sku.gpus
+            text = f"{node.gpu_count_from} {node.gpu_count} GPUs, the SKU has {sku.gpus}"
+            return _shipped(sku, why, [text] if differs else [])
     return SkuGuess(
         group=PREFIX + bare.replace("-", "_"), name=bare, gpus=node.gpu_count or None,
         model=expected_model(bare), why=why, unsure=("Rackproof ships no such SKU",),

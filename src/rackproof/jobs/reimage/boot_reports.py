@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import sanitize, size
 from rackproof.jobs.reimage import discovery
@@ -36,10 +35,6 @@ POLL_S = 2.0
 _FILE = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.json")
 _ALARM = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.alarm")
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
-
-
-class BootReportError(RackproofError):
-    """Report why unknown machines cannot send a boot report."""
 
 
 @dataclass(frozen=True)
