@@ -42,7 +42,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "slurm_files",
     multiple=True,
     type=_FILE,
-    help="slurm.conf, topology.conf, or saved output of scontrol show or sinfo. May be repeated.",
+    help="slurm.conf, topology.conf, or saved output of scontrol show. May be repeated.",
 )
 @click.option(
     "--csv", "csv_files", multiple=True, type=_FILE, help="A table with a heading. May be repeated."

@@ -189,7 +189,11 @@ def test_slurms_files_are_read_together(tmp_path: Path) -> None:
         "slurm.conf",
     )
     topology = written(tmp_path, "SwitchName=leaf7 Nodes=n[1-2]\n", "topology.conf")
-    found = read_slurm_files([conf, topology])
+    main = written(tmp_path, "Include conf.d/slurm.conf\nInclude other.conf\n", "main.conf")
+    cut = written(tmp_path, "NodeName=n4 Arch=x86_64\n   CPUTot=4\n", "cut.txt")
+    found = read_slurm_files([conf, topology, main])
+    assert any("not read: Include other.conf;" in one for one in found.remarks)
+    assert read_slurm_files([cut]).nodes[0].gpu_count is None
     n1, _, n3 = found.nodes
     assert (n1.address, n1.hostname, n1.rack, n1.gpu_count) == ("10.0.0.1", "host1", "leaf7", 8)
     assert (n3.address, n3.rack) == ("", "n")
