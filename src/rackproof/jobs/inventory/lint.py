@@ -122,7 +122,9 @@ def list_inventory(
     except subprocess.TimeoutExpired:
         raise InventoryError(f"ansible-inventory did not end within {_LIST_S:g} s on {path}") from None
     if done.returncode:
-        raise InventoryError(sanitize(_first_error(done.stderr), 600))
+        error = sanitize(_first_error(done.stderr), 600)
+        remedy = "; set ANSIBLE_VAULT_PASSWORD_FILE to the file of its password" if "vault" in error else ""
+        raise InventoryError(error + remedy)
     complaints += [
         Complaint(where=str(path), what=sanitize(found[1], 300)) for found in _SKIPPED.finditer(done.stderr)
     ]
