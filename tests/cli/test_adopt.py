@@ -75,7 +75,8 @@ def test_a_slurm_cluster_and_what_changes_there(adopt: Adopt, tmp_path: Path) ->
         .replace("odd[1-2]", "odd[1-1]"),
     )
     shown = adopt("--slurm-file", conf)
-    assert "+        gpu-b009: {ansible_host: 10.0.2.9}" in shown.output
+    assert "\n         gpu-b008: {ansible_host: 10.0.2.8}\n" in shown.output
+    assert "\n+        gpu-b009: {ansible_host: 10.0.2.9}\n" in shown.output
     assert "nothing was written" in shown.output
     assert "odd2 any more: they stay" in shown.output
     assert "gpu-b009" not in (cluster / "hosts.yml").read_text()

@@ -161,6 +161,9 @@ def test_a_signature_counts_only_of_a_signer_that_is_allowed(run: Call, folder: 
         result = verify(run, folder, *options)
         assert result.exit_code == 3
         assert said in result.output
+        # What proves nothing shows no answer that could be taken for proven.
+        assert "pass" not in result.output
+        assert "unsigned" not in result.output
 
 
 def test_a_page_that_another_signed_again_is_not_the_signers(run: Call, folder: Path) -> None:
@@ -255,6 +258,19 @@ def test_what_a_signer_wrote_is_derived_again(folder: Path) -> None:
         found = verify_certificate(page, {}, datetime.now(UTC), signers)
         assert found.verdict is Verdict.UNPROVEN
         assert any(said in one for one in found.objections)
+
+
+def test_the_json_on_a_page_is_the_signed_one_to_the_letter(folder: Path) -> None:
+    """The signed JSON has a question mark where the altered page shows another letter."""
+    key, signers = folder / "key-ops@example.com", folder / "signers-ops@example.com"
+    asked = samples.certify(folder / "results", str(folder / "contract.yml")).model_copy(
+        update={"made_by": "ops@host?"}
+    )
+    page, _, _ = samples.page_of(asked, key)
+    assert verify_certificate(page, {}, datetime.now(UTC), signers).verdict is Verdict.PASS
+    altered = page.replace(b'"made_by": "ops@host?"', '"made_by": "ops@host\u2713"'.encode())
+    assert altered != page
+    assert verify_certificate(altered, {}, datetime.now(UTC), signers).verdict is Verdict.UNPROVEN
 
 
 @pytest.mark.parametrize(("kind", "gone"), [("gemm", "S2"), ("all-reduce", "S3"), ("health", "S1")])
@@ -392,15 +408,21 @@ def test_two_certificates_are_compared(run: Call, folder: Path) -> None:
     first, second = node.gpus
     swapped = node.model_copy(
         update={
-            "gpus": (first.model_copy(update={"uuid": "GPU-new"}), second.model_copy(update={"vbios": "99"})),
+            "cpu": "another",
+            "gpus": (
+                first.model_copy(update={"uuid": "GPU-new"}),
+                second.model_copy(update={"vbios": "99", "power_limit_w": 400.0}),
+            ),
             "software": node.software | {"driver": "999.1"},
         }
     )
     answers = (old.answers[0].model_copy(update={"verdict": Verdict.FAIL}), *old.answers[1:])
+    kept = tuple(piece for piece in old.evidence if piece.benchmark != "all-reduce")
+    assert len(kept) < len(old.evidence)
     new = old.model_copy(
         update={
             "nodes": (swapped,),
-            "evidence": tuple(changed_piece(piece, 0.9) for piece in old.evidence),
+            "evidence": tuple(changed_piece(piece, 0.9) for piece in kept),
             "answers": answers,
         }
     )
@@ -411,9 +433,15 @@ def test_two_certificates_are_compared(run: Call, folder: Path) -> None:
     kinds = {
         kind: [one for one in found if one["kind"] == kind] for kind in ("part", "version", "speed", "answer")
     }
-    assert {one["what"] for one in kinds["part"]} == {"GPU GPU-new", f"GPU {first.uuid}"}
+    assert {one["what"] for one in kinds["part"]} == {
+        "GPU GPU-new",
+        *(f"GPU {gpu.uuid}" for gpu in node.gpus),
+        "processor",
+    }
     assert {"driver", f"VBIOS of {second.uuid}"} <= {one["what"] for one in kinds["version"]}
     assert any("gemm_best" in one["what"] for one in kinds["speed"])
+    # A measurement that is gone is no speed within its bounds.
+    assert {one["new"] for one in kinds["speed"] if "all-reduce" in one["where"]} == {""}
     assert [(one["what"], one["old"], one["new"]) for one in kinds["answer"]] == [("S1", "pass", "fail")]
     same = run("evidence", "compare", folder / "old.html", folder / "old.html")
     assert same.output.startswith("nothing changed")

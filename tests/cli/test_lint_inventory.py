@@ -11,7 +11,9 @@ import pytest
 import yaml
 from click.testing import Result
 
+from rackproof.jobs.inventory import lint
 from rackproof.jobs.inventory.lint import Inventory, fits_kind, lint_inventory, read_inventory
+from rackproof.nodes.slurm_listing import MOST_NODES
 
 ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"ansible_host": "10.0.0.2"}}
@@ -176,3 +178,7 @@ def test_our_own_inventory_is_sound(run: Callable[..., Result]) -> None:
     done = run("lint-inventory", "--checkout", ROOT, "-i", ROOT / "inventory", "--json")
     assert json.loads(done.stdout) == []
     assert run("lint-inventory", "-i", "/nonexistent").exit_code == 1
+
+
+def test_ansible_has_time_for_the_largest_inventory_on_a_busy_machine() -> None:
+    assert MOST_NODES * 8.3 / 992 * 4 < lint._LIST_S

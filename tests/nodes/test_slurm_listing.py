@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from rackproof.nodes.slurm_listing import SlurmListingError, read_gres, read_slurm_listing
@@ -77,6 +79,44 @@ def test_lines_of_sinfo_are_read() -> None:
     assert listing.nodes[0].partitions == ("gpu", "debug")
 
 
+def test_blocks_are_racks_as_switches_are() -> None:
+    blocks = (
+        "NodeName=n[1-4]\nBlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\n"
+        "BlockName=b2 BlockIndex=1 Nodes=n[3-4] BlockSize=2\n"
+        "AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4\n"
+    )
+    listing = read_slurm_listing(blocks, "scontrol")
+    assert [node.switch for node in listing.nodes] == ["b1", "b1", "b2", "b2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("NodeName=n1 Arch=x86_64 CoresPerSocket=56\n   CPUAlloc=0 CPUTot=224", False),
+        ("NodeName=n1 CoresPerSocket=1\n   CPUAlloc=0 CPUTot=1\n   Gres=(null)\n", True),
+        ("NodeName=n1 Arch=x86_64\nNodeName=n1 Gres=(null)", True),
+        ("NodeName=n1 CPUs=4", True),
+        ("NodeName=n1 Gres=gpu:0", True),
+        ("NodeName=n1 Gres=shard:8", True),
+        ("NodeName=n1 Gres=gpu", False),
+        ("NodeName=n1 Gres=nic:2,gpu:h10", False),
+    ],
+)
+def test_a_node_whose_gres_is_cut_off_may_have_gpus(text: str, known: bool) -> None:
+    (node,) = read_slurm_listing(text, "nodes.txt").nodes
+    assert (node.gpus, node.gpus_known) == ({}, known)
+
+
+def test_a_set_of_nodes_is_in_its_partition() -> None:
+    listing = read_slurm_listing(
+        "NodeName=n[1-3] Feature=big\nNodeName=n4\nNodeSet=some Nodes=n[1-2]\nNodeSet=large Feature=big\n"
+        "PartitionName=p Nodes=some,n4\nPartitionName=q Nodes=large,ghost",
+        "slurm.conf",
+    )
+    assert [node.partitions for node in listing.nodes] == [("p", "q"), ("p", "q"), ("q",), ("p",)]
+    assert "partitions name ghost that" in listing.remarks[0]
+
+
 @pytest.mark.parametrize(
     ("text", "gpus"),
     [
@@ -102,6 +142,8 @@ def test_generic_resources_are_read(text: str, gpus: dict[str, int]) -> None:
     [
         ("", "lists no node"),
         ('{"nodes": []}', "lists no node"),
+        ("ClusterName=a\nInclude nodes.conf\n", "not read: Include nodes.conf; name these files, too"),
+        ("PARTITION AVAIL NODES STATE NODELIST\ngpu* up 2 idle n[1-2]\n", "sinfo --Node --noheader"),
         ("NodeName=n[1-999999] Gres=gpu:8", "not a range of up to 10,000"),
         ("NodeName=n[1-200][1-200]", "more than 10,000 hosts"),
         ("NodeName=n[01-", "a bracket has no partner"),
@@ -110,7 +152,7 @@ def test_generic_resources_are_read(text: str, gpus: dict[str, int]) -> None:
     ],
 )
 def test_what_lists_no_nodes_is_named(text: str, message: str) -> None:
-    with pytest.raises(SlurmListingError, match=message.replace("[", r"\[")):
+    with pytest.raises(SlurmListingError, match=re.escape(message)):
         read_slurm_listing(text, "file.txt")
 
 

@@ -42,7 +42,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "slurm_files",
     multiple=True,
     type=_FILE,
-    help="slurm.conf, topology.conf, or saved output of scontrol show or sinfo. May be repeated.",
+    help="slurm.conf, topology.conf, or saved output of scontrol show. May be repeated.",
 )
 @click.option(
     "--csv", "csv_files", multiple=True, type=_FILE, help="A table with a heading. May be repeated."
@@ -205,7 +205,8 @@ def _text(
     if not change.files:
         return "\n".join([*lines, f"{output} is as the sources have it: nothing to write"])
     if not written:
-        diff = [sanitize(line, 300, newlines=True) for line in change.diff.splitlines()]
+        # Line by line, the indentation of unchanged lines would be lost.
+        diff = sanitize(change.diff, len(change.diff), newlines=True).splitlines()
         return "\n".join(
             [*lines, "", *diff, "", "nothing was written: the same command with --write does it"]
         )

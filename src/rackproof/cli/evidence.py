@@ -197,7 +197,8 @@ def _read(file: Path) -> bytes:
 
 def _verification_text(found: Verification) -> str:
     """Return the text that the command prints about a verified certificate."""
-    lines = [f"{found.verdict.value}: {'signed by ' + found.signer if found.signer else 'unsigned'}"]
+    nameless = "no signer is proven" if found.objections else "unsigned"
+    lines = [f"{found.verdict.value}: {'signed by ' + found.signer if found.signer else nameless}"]
     lines += [f"  {one}" for one in found.objections]
     lines += [f"  expired: {one}" for one in found.expired]
     lines += [f"note: {one}" for one in found.remarks]
@@ -205,7 +206,8 @@ def _verification_text(found: Verification) -> str:
     if found.certificate is not None:
         title = found.certificate.catalogue.title
         lines.append(f"{title}, made {found.certificate.made:%Y-%m-%d %H:%M} UTC")
-        tables.append(_answer_text(found.certificate, found.answers))
+        if not found.objections:
+            tables.append(_answer_text(found.certificate, found.answers))
     return "\n".join([*(sanitize(line, 600) for line in lines), *tables])
 
 

@@ -2,10 +2,10 @@
 
 ``rackproof adopt`` reads the files, and calls :func:`read_slurm_listing` with their texts.
 
-Except for lines of sinfo, a statement begins with ``NodeName=``, ``PartitionName=``, ``SwitchName=`` or
-``SlurmctldHost``. ``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash
-continues a line. The sources are the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and
-sinfo(1) of releases 21.08 to 25.05.
+Except for lines of sinfo, a statement begins with ``NodeName=``, ``NodeSet=``, ``PartitionName=``,
+``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``. ``scontrol show`` breaks a statement into several
+lines. In slurm.conf, a backslash continues a line. The sources are the manual pages slurm.conf(5),
+topology.conf(5), scontrol(1) and sinfo(1) of releases 21.08 to 25.05.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import expand_hostlist, hostlist_problem
@@ -23,13 +24,17 @@ MOST_NODES = 10_000
 """No inventory has more nodes. A longer list is a mistake, or hostile."""
 
 _BEGIN = re.compile(
-    r"(NodeName|PartitionName|SwitchName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?\s*=", re.I
+    r"(NodeName|NodeSet|PartitionName|SwitchName|BlockName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?\s*=",
+    re.I,
 )
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/-]*)=(\"[^\"]*\"|\S*)")
 _GPUS = re.compile(
     r"(?:gres/)?gpu(?::([A-Za-z0-9_.+-]*[A-Za-z_][A-Za-z0-9_.+-]*))?[:=](\d{1,4})(?![\dKMGkmg])"
 )
 _EMPTY = frozenset({"", "(null)", "n/a", "none"})
+_ONLY_SCONTROL = frozenset({"arch", "cpualloc", "cputot"})
+"""Only scontrol prints these keys of a node, and then a Gres in each case. slurm.conf may have none."""
+_NO_GRES = "no gres"
 _DEFAULT = "default"
 
 
@@ -48,7 +53,8 @@ class SlurmNode:
         gpus: The number of GPUs by type in Gres. The type is "" if Gres has none.
         features: Its features.
         partitions: Its partitions.
-        switch: Its leaf switch in the topology.
+        gpus_known: Whether Slurm states its GPUs. It is false if the text is cut off before or in Gres.
+        switch: Its leaf switch or its block in the topology.
         sizes: The values of CPUs, Sockets, CoresPerSocket, ThreadsPerCore and RealMemory (MB) that Slurm
             states, by the keys of :data:`_SIZES`.
     """
@@ -59,6 +65,7 @@ class SlurmNode:
     gpus: Mapping[str, int] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
+    gpus_known: bool = True
     switch: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -119,6 +126,7 @@ class _Reader:
         self._nodes: dict[str, dict[str, str]] = {}
         self._partitions: dict[str, list[str]] = {}
         self._switches: dict[str, str] = {}
+        self._sets: dict[str, tuple[tuple[str, ...], str]] = {}
         self._defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}}
         self._controller = ""
 
@@ -132,9 +140,11 @@ class _Reader:
         if kind in ("slurmctldhost", "controlmachine"):
             found = re.search(r"=\s*\"?([^\s(\"]+)", statement)
             self._controller = self._controller or (found[1] if found else "")
-        elif kind == "switchname":
+        elif kind in ("switchname", "blockname"):
             for node in self._hosts(pairs.get("nodes", "")):
-                self._switches.setdefault(node, pairs["switchname"])
+                self._switches.setdefault(node, pairs[kind])
+        elif kind == "nodeset":
+            self._sets[pairs[kind]] = (self._hosts(pairs.get("nodes", "")), pairs.get("feature", ""))
         elif pairs.get(kind, "").lower() == _DEFAULT:
             self._defaults[kind].update({name: value for name, value in pairs.items() if name != kind})
         else:
@@ -172,6 +182,8 @@ class _Reader:
         for key, value in about.items():
             if value.lower() not in _EMPTY:
                 known.setdefault(key, value)
+            elif key == "gres":
+                known.setdefault(_NO_GRES, value)
 
     def _hosts(self, text: str) -> tuple[str, ...]:
         """Return the hosts in a list, or none if Slurm writes a word for an empty list."""
@@ -189,23 +201,25 @@ class _Reader:
         Raises:
             SlurmListingError: The text lists no nodes.
         """
+        read = {PurePosixPath(file).name for file in self._place.split(", ")}
+        others = [path for path in includes if PurePosixPath(path).name not in read]
+        unread = ", ".join(f"Include {sanitize(path, 100)}" for path in others)
+        remarks = [f"{self._place}: not read: {unread}; name these files, too"] if unread else []
         if not self._nodes:
             raise SlurmListingError(
-                f"{self._place} lists no node: it needs lines with NodeName=, as in slurm.conf and in what "
-                "scontrol show node prints"
+                remarks[0]
+                if remarks
+                else f"{self._place} lists no node: it needs lines with NodeName=, as in slurm.conf and in "
+                "what scontrol show node prints, or those of sinfo --Node --noheader "
+                f"--format='{SINFO_FORMAT}'"
             )
         of_node: dict[str, list[str]] = {}
         for partition, members in self._partitions.items():
-            for node in self._nodes if "ALL" in members else members:
+            for node in dict.fromkeys(self._members(members)):
                 of_node.setdefault(node, []).append(partition)
-        unread = [f"Include {sanitize(path, 100)}" for path in includes]
-        strangers = sorted(set(of_node) - set(self._nodes))
-        remarks = [f"{self._place}: not read: {', '.join(unread)}; name these files, too"] if unread else []
-        if strangers:
+        if strangers := sorted(set(of_node) - set(self._nodes)):
             shown = sanitize(", ".join(strangers[:5]), 200)
-            remarks.append(
-                f"{self._place}: partitions name {shown} that no NodeName has (NodeSets are not read)"
-            )
+            remarks.append(f"{self._place}: partitions name {shown} that no NodeName has")
         return SlurmListing(
             nodes=tuple(
                 self._node(name, about, of_node.get(name, ())) for name, about in self._nodes.items()
@@ -214,21 +228,50 @@ class _Reader:
             remarks=tuple(remarks),
         )
 
+    def _members(self, members: Iterable[str]) -> Iterator[str]:
+        """Yield the nodes of a partition, which may name all nodes, single nodes and sets of nodes."""
+        for member in members:
+            if member == "ALL":
+                yield from self._nodes
+            elif member in self._sets:
+                nodes, feature = self._sets[member]
+                yield from nodes
+                yield from (
+                    name for name, about in self._nodes.items() if feature and feature in _features(about)
+                )
+            else:
+                yield member
+
     def _node(self, name: str, about: Mapping[str, str], partitions: Iterable[str]) -> SlurmNode:
         """Return a node from all facts about it."""
         address, hostname = about.get("nodeaddr", ""), about.get("nodehostname", "")
-        features = about.get("activefeatures") or about.get("availablefeatures") or about.get("feature") or ""
+        gpus = read_gres(about.get("gres", "")) or read_gres(about.get("cfgtres", ""))
         mine = [*_split(about.get("partitions", "")), *partitions]
         return SlurmNode(
             name=name,
             address=address if address != name else "",
             hostname=hostname if hostname != name else "",
-            gpus=read_gres(about.get("gres", "")) or read_gres(about.get("cfgtres", "")),
-            features=tuple(dict.fromkeys(sanitize(one, 60) for one in _split(features))),
+            gpus=gpus,
+            gpus_known=bool(gpus) or _states_gpus(about),
+            features=tuple(dict.fromkeys(sanitize(one, 60) for one in _features(about))),
             partitions=tuple(dict.fromkeys(sanitize(one, 60) for one in mine)),
             switch=sanitize(self._switches.get(name, ""), 60),
             sizes=_sizes(about),
         )
+
+
+def _features(about: Mapping[str, str]) -> list[str]:
+    """Return the features of a node, or the possible ones if none is active."""
+    keys = ("activefeatures", "availablefeatures", "feature", "features")
+    return _split(next((about[key] for key in keys if key in about), ""))
+
+
+def _states_gpus(about: Mapping[str, str]) -> bool:
+    """Return whether Slurm states that a node without a number of GPUs has no GPU."""
+    if "gres" not in about:
+        return _NO_GRES in about or not about.keys() & _ONLY_SCONTROL
+    parts = _plain_gres(about["gres"]).split(",")
+    return not any(re.match(r"gpu(?:[:=]|\Z)", one) and not _GPUS.search(one) for one in parts)
 
 
 _SIZES: Mapping[str, tuple[str, ...]] = {
@@ -265,7 +308,12 @@ def read_gres(text: str) -> dict[str, int]:
     case, only the types are returned.
     """
     found: dict[str, int] = {}
-    for kind, count in _GPUS.findall(re.sub(r"\([^)]*\)|:no_consume", "", text)):
+    for kind, count in _GPUS.findall(_plain_gres(text)):
         if int(count):
             found[kind.lower()] = found.get(kind.lower(), 0) + int(count)
     return {kind: count for kind, count in found.items() if kind} or found
+
+
+def _plain_gres(text: str) -> str:
+    """Return a Gres without sockets and flags."""
+    return re.sub(r"\([^)]*\)|:no_consume", "", text)

@@ -51,6 +51,18 @@ def test_the_table_of_a_cloud_is_read_as_it_is_exported(tmp_path: Path) -> None:
     assert (first.name, first.address, second.address) == ("train-1", "192.0.2.1", "192.0.2.2")
 
 
+def test_a_table_of_a_german_excel_is_read(tmp_path: Path) -> None:
+    text = (
+        "\ufeffsep=;\r\nHostname;IP-Adresse;Seriennummer;GPU-Modell;Anzahl GPUs;MAC;BMC-IP;Bemerkung\r\n"
+        'n1;10.0.0.1;S1;NVIDIA H100;8;aa-bb-cc-dd-ee-ff;10.9.0.1;"zwei\nZeilen; ""so"""\r\n;;;;;;;\r\n'
+    )
+    found = read_csv_nodes(written(tmp_path, text))
+    (node,) = found.nodes
+    assert (node.address, node.gpu_count, node.hints[0].text) == ("10.0.0.1", 8, "NVIDIA H100")
+    assert node.variables == {"reimage_serial": "S1", "reimage_bmc_address": "10.9.0.1"}
+    assert found.remarks[0].endswith("not read: MAC, Bemerkung")
+
+
 def test_a_line_may_be_of_many_nodes(tmp_path: Path) -> None:
     found = read_csv_nodes(written(tmp_path, 'name,gpu,gpus\n"n[001-128]",h100,8\n'))
     assert [found.nodes[at].name for at in (0, 127)] == ["n001", "n128"]
@@ -72,6 +84,11 @@ def test_a_line_may_be_of_many_nodes(tmp_path: Path) -> None:
         ("name,ip\n,10.0.0.1\n", "has no name"),
         ("name,ip\nn1,10.0.0.999.1/{{\n", "neither an address nor a name"),
         ('name,ip\n"n[1-2]",10.0.0.1\n', "2 nodes cannot share an address"),
+        # ssh would take these for 8.0.0.2, 10.0.0.0 and 10.0.0.1.
+        ("name,ip\nn1,010.000.000.002\n", "neither an address nor a name"),
+        ("name,ip\nn1,10.0\n", "neither an address nor a name"),
+        ("name,ip\nn1,0x0A000001\n", "neither an address nor a name"),
+        ("name,ip\nn1,300.1.1.1\n", "neither an address nor a name"),
         ("name,gpus\nn1,eight\n", "'eight' is not a number of GPUs"),
         ("name,gpus\nn1,-8\n", "is not a number of GPUs"),
         ("name,port\nn1,99999\n", "cannot be its ansible_port"),
@@ -138,8 +155,18 @@ def test_an_inventory_is_read_and_no_secret_and_no_template_of_it(tmp_path: Path
         assert variable in found.remarks[0]
 
 
+def test_a_host_in_a_group_of_gpus_may_have_some(tmp_path: Path) -> None:
+    hosts: dict[str, Any] = {"n1": {"gpu": "H100"}, **{name: {} for name in ("n2", "n3", "n4", "n5")}}
+    path = ansible(tmp_path, hosts, gpu=["n1", "n2"], gpu_nodes=["n3"], no_gpu=["n4"], web=["n5"])
+    found = read_ansible_nodes(path)
+    assert [node.gpu_count for node in found.nodes] == [None, None, None, 0, 0]
+    assert "racks are guessed by the nodes' names" in found.remarks[-1]
+
+
 def test_the_shipped_inventory_is_adopted(root: Path) -> None:
     found = read_ansible_nodes(root / "inventory/hosts.yml")
+    # The checkout's own plugin sets this one for each host.
+    assert "rackproof_node" not in " ".join(found.remarks)
     nodes = [node for node in found.nodes if node.sku]
     assert len(nodes) == 18
     assert {node.sku for node in nodes} == {"sku_gb300"}
@@ -173,6 +200,14 @@ def test_an_inventory_that_ansible_cannot_read_is_named(tmp_path: Path) -> None:
             read_ansible_nodes(path)
 
 
+def test_an_encrypted_inventory_names_the_variable_of_the_password(tmp_path: Path) -> None:
+    hosts = written(tmp_path, "all: {hosts: {n1: }}\n", "hosts.yml")
+    (tmp_path / "group_vars").mkdir()
+    written(tmp_path / "group_vars", "$ANSIBLE_VAULT;1.1;AES256\n3636\n", "all.yml")
+    with pytest.raises(RackproofError, match=r"no vault secrets found.* ANSIBLE_VAULT_PASSWORD_FILE"):
+        read_ansible_nodes(hosts)
+
+
 def test_hosts_with_impossible_names_are_left_out_and_named(tmp_path: Path) -> None:
     path = ansible(tmp_path, {"n1": {}, "{{ x }}": {}}, all=["n1", "{{ x }}"])
     found = read_ansible_nodes(path)
@@ -189,7 +224,11 @@ def test_slurms_files_are_read_together(tmp_path: Path) -> None:
         "slurm.conf",
     )
     topology = written(tmp_path, "SwitchName=leaf7 Nodes=n[1-2]\n", "topology.conf")
-    found = read_slurm_files([conf, topology])
+    main = written(tmp_path, "Include conf.d/slurm.conf\nInclude other.conf\n", "main.conf")
+    cut = written(tmp_path, "NodeName=n4 Arch=x86_64\n   CPUTot=4\n", "cut.txt")
+    found = read_slurm_files([conf, topology, main])
+    assert any("not read: Include other.conf;" in one for one in found.remarks)
+    assert read_slurm_files([cut]).nodes[0].gpu_count is None
     n1, _, n3 = found.nodes
     assert (n1.address, n1.hostname, n1.rack, n1.gpu_count) == ("10.0.0.1", "host1", "leaf7", 8)
     assert (n3.address, n3.rack) == ("", "n")
@@ -257,6 +296,20 @@ def test_two_sources_describe_a_node_together() -> None:
                 AdoptedNode(name="n2", source="x", address="10.0.0.1"),
             ),
             r"n1 and n2 have the same address \(10.0.0.1\)",
+        ),
+        *(
+            (
+                (
+                    AdoptedNode(name="n1", source="x", address=one),
+                    AdoptedNode(name="n2", source="x", address=two),
+                ),
+                said,
+            )
+            for one, two, said in (
+                ("2001:db8::1", "2001:0DB8:0:0::1", "same address"),
+                ("10.0.0.1", "::ffff:10.0.0.1", "same address"),
+                ("n2", "", "same address"),
+            )
         ),
         (
             tuple(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from rackproof.analysis.certificate.models import Certificate, EvidencePiece
-from rackproof.core.records import Judgement, Node, Record
+from rackproof.core.records import Gpu, Judgement, Node, Record
 
 _Key = tuple[str, str, str]
 
@@ -49,8 +49,14 @@ def _differences(
 def _parts(node: Node | None) -> dict[str, str]:
     if node is None:
         return {}
-    gpus = {f"GPU {gpu.uuid}": gpu.serial or gpu.name or "there" for gpu in node.gpus}
-    return {"serial number": node.serial, "chassis": node.chassis_serial, **gpus}
+    gpus = {f"GPU {gpu.uuid}": _gpu_text(gpu) for gpu in node.gpus}
+    own = {"product": node.product, "processor": node.cpu, "serial number": node.serial}
+    return {**own, "chassis": node.chassis_serial, **gpus}
+
+
+def _gpu_text(gpu: Gpu) -> str:
+    limit = "" if gpu.power_limit_w is None else f"{gpu.power_limit_w:g} W"
+    return ", ".join(text for text in (gpu.name, gpu.serial, limit) if text) or "there"
 
 
 def _versions(node: Node | None) -> dict[str, str]:
@@ -78,16 +84,18 @@ def _nodes_of(piece: EvidencePiece) -> str:
 
 def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
     before, after = _speeds(old), _speeds(new)
-    for key in sorted(before.keys() & after.keys()):
-        (then, _), (present, run_id) = before[key], after[key]
+    for key in sorted(before):
+        then, old_id = before[key]
+        # A measurement that is gone is a change, too.
+        present, run_id = after.get(key, (None, old_id))
         where, metric, labels = key
-        if not _within(then, present):
+        if present is None or not _within(then, present):
             yield CertificateChange(
                 kind="speed",
                 where=where,
                 what=f"{metric} {labels} ({run_id})".replace("  ", " "),
                 old=f"{then.value:g} {then.unit}",
-                new=f"{present.value:g} {present.unit}",
+                new="" if present is None else f"{present.value:g} {present.unit}",
             )
 
 

@@ -89,7 +89,9 @@ def split_page(page: bytes) -> PageParts:
         raise CertificateError("the page is not UTF-8: it is not a certificate, or was changed") from None
     shell, written = _take_out(text, JSON_MARK)
     shell, signature = _take_out(shell, SIGNATURE_MARK)
-    return PageParts(shell, written.encode("ascii", "replace"), signature)
+    if not written.isascii():
+        raise CertificateError("the JSON in the page was changed: it has letters that are not ASCII")
+    return PageParts(shell, written.encode("ascii"), signature)
 
 
 def _take_out(text: str, mark: str) -> tuple[str, str]:

@@ -26,7 +26,7 @@ class Verification(Record):
 
     ``verdict`` is the certificate's present verdict, and ``signer`` is the name of the signer.
     ``objections`` has the reasons why it proves nothing. ``expired`` has the requirements whose evidence
-    is now too old.
+    is now too old. With an objection, there are no ``answers``, because nothing proves them.
     """
 
     verdict: Verdict
@@ -70,7 +70,7 @@ def verify_certificate(
         objections=objections,
         expired=tuple(_expired(certificate, answers)),
         remarks=tuple(_remarks(certificate)),
-        answers=answers,
+        answers=() if objections else answers,
         certificate=certificate,
     )
 

@@ -34,6 +34,10 @@ from rackproof.jobs.inventory.slurm_source import rack_of_name
 _RACK_GROUP = re.compile(r"(?:.*[-_])?(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4}", re.I)
 
 
+_GPU_GROUP = re.compile(r"(?<![a-z])(?<!no[-_])(?<!non[-_])gpus?(?![a-z])", re.I)
+"""A host in such a group may have GPUs, even if nothing names their model."""
+
+
 def read_ansible_nodes(path: Path) -> AdoptedSource:
     """Return the hosts of an inventory.
 
@@ -58,7 +62,9 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
         # If some hosts state GPUs, the hosts that state none are others, such as file servers and login
         # hosts.
         nodes = [
-            node if _names_gpus(node) else node.model_copy(update={"gpu_count": 0, "gpu_count_from": _NO_GPU})
+            node
+            if _names_gpus(node) or any(map(_GPU_GROUP.search, groups.get(node.name, ())))
+            else node.model_copy(update={"gpu_count": 0, "gpu_count_from": _NO_GPU})
             for node in nodes
         ]
     if not nodes:
@@ -67,6 +73,8 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
         shown = ", ".join(f"{variable} ({len(hosts)} hosts)" for variable, hosts in sorted(left.items())[:12])
         more = f" and {len(left) - 12} more" if len(left) > 12 else ""
         remarks.append(f"variables that are not taken over: {shown}{more}; add those that you need")
+    if {node.rack_from for node in nodes} == {BY_NAME}:
+        remarks.append(f"racks are guessed by the nodes' names: no variable or group of {path} names them")
     return AdoptedSource(nodes=tuple(nodes), controller=_controller(inventory), remarks=tuple(remarks))
 
 
@@ -179,7 +187,13 @@ def _sku(groups: Sequence[str]) -> str:
     return max(skus, key=len, default="")
 
 
-_READ_VARIABLES = frozenset(word for name in ("gpus", "gpu", "type", "rack") for word in COLUMNS[name])
+_READ_VARIABLES = frozenset(
+    {
+        # Ansible and the plugin of this checkout (plugins/vars) set these for each host.
+        *("ansible_local", "rackproof_node"),
+        *(word for name in ("gpus", "gpu", "type", "rack") for word in COLUMNS[name]),
+    }
+)
 
 
 def _connection(variable: str, value: object) -> str | int | bool | None:

@@ -61,18 +61,19 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "public_ipv4",
         "public_ip_address",
         "external_ip",
+        "ip_adresse",
     ),
     "port": ("port", "ssh_port", "ansible_port"),
     "user": ("user", "ssh_user", "ansible_user"),
     "own_name": ("own_name", "os_hostname"),
     "rack": ("rack", "cabinet", "rack_name"),
     "partition": ("partition", "partitions"),
-    "gpus": ("gpus", "gpu_count", "num_gpus"),
-    "gpu": ("gpu", "gpu_model", "gpu_type", "gpu_name", "accelerator"),
+    "gpus": ("gpus", "gpu_count", "num_gpus", "anzahl_gpus"),
+    "gpu": ("gpu", "gpu_model", "gpu_type", "gpu_name", "accelerator", "gpu_modell"),
     "type": ("type", "instance_type", "machine_type", "device_type", "model", "shape"),
     "sku": ("sku",),
-    "serial": ("serial", "serial_number"),
-    "bmc": ("bmc", "bmc_address", "oob_ip"),
+    "serial": ("serial", "serial_number", "seriennummer"),
+    "bmc": ("bmc", "bmc_address", "bmc_ip", "oob_ip"),
 }
 """A column with this meaning has one of these headings, the best first. Spaces and hyphens count as
 underscores."""
@@ -112,6 +113,9 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
     csv.field_size_limit(_MOST_FIELD)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
+        if first.lower().startswith("sep="):
+            # Excel writes its separator into a line of its own.
+            next(reader)
         columns, unread = _columns(next(reader, []), path)
         nodes = list(_nodes(reader, columns, path))
     except csv.Error as error:

@@ -26,6 +26,8 @@ RESERVED_GROUPS = frozenset(
 """Every inventory has these groups, so no node and no rack may have their names."""
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
 _NAME = re.compile(rf"(?=[A-Za-z0-9].{{0,252}}\Z){_LABEL}(?:\.{_LABEL}){{0,9}}")
+_OLD_ADDRESS = re.compile(r"(?:[0-9]+|0x[0-9a-f]+)(?:\.(?:[0-9]+|0x[0-9a-f]+))*", re.I)
+"""ssh would take such a text for an address, with octal numbers and with missing parts as it likes."""
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "ansible_user": re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}"),
     "ansible_connection": re.compile(r"ssh|local"),
@@ -113,8 +115,19 @@ def address_problem(address: str) -> str:
     try:
         ip_address(address)
     except ValueError:
-        return "" if _NAME.fullmatch(address) else "it is neither an address nor a name"
+        is_name = _NAME.fullmatch(address) and not _OLD_ADDRESS.fullmatch(address)
+        return "" if is_name else "it is neither an address nor a name"
     return ""
+
+
+def _host_of(node: AdoptedNode) -> str:
+    """Return the address or name by which ssh reaches a node, in one spelling."""
+    text = node.address or node.name
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return text
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def variable_fits(name: str, text: str) -> bool:
@@ -195,7 +208,7 @@ def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
     owners: dict[tuple[str, object], str] = {}
     for node in nodes:
         for name, value in (
-            ("address", node.address),
+            ("address", _host_of(node)),
             ("serial number", str(node.variables.get("reimage_serial", ""))),
             ("address of a BMC", str(node.variables.get("reimage_bmc_address", ""))),
         ):

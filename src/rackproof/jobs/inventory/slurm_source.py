@@ -120,7 +120,7 @@ def _node(one: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
         rack=one.switch or rack_of_name(one.name),
         rack_from="topology" if one.switch else BY_NAME,
         partitions=one.partitions,
-        gpu_count=sum(one.gpus.values()),
+        gpu_count=sum(one.gpus.values()) if one.gpus_known else None,
         gpu_count_from="Gres",
         hints=tuple(hints),
         sizes=dict(one.sizes),
