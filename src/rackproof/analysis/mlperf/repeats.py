@@ -556,15 +556,22 @@ def _sameness(first: RunTrace, second: RunTrace) -> str:
     if shared >= _FEWEST_TIMES and shared >= SAME_TIMES * of:
         return f"{shared} of {of} events at the same distances"
     common = first.values & second.values
-    # In 697 published results of 4.0 to 5.1, two runs share at most one such evaluation, but for one copy.
-    evaluated = [one for key, _, one in common if key in _EVALUATIONS and _digits(one) >= _MANY_DIGITS]
-    if len(evaluated) >= _FEWEST_EVALUATIONS:
-        return f"{len(evaluated)} evaluations have the same value to {_MANY_DIGITS} digits"
+    mine, others = _telling_evaluations(first), _telling_evaluations(second)
+    shared, of = len(mine & others), min(len(mine), len(others))
+    if shared >= max(_FEWEST_EVALUATIONS, SAME_VALUES * of):
+        return f"{shared} of {of} evaluations"
     of = min(len(first.values), len(second.values))
     telling = len(common) >= _FEWEST_VALUES or any(_digits(value) >= _MANY_DIGITS for _, _, value in common)
     if of and telling and len(common) >= SAME_VALUES * of:
         return f"{len(common)} of {of} measured values"
     return ""
+
+
+def _telling_evaluations(trace: RunTrace) -> set[float]:
+    """Return the evaluations that two runs do not share by chance. minigo's are won games of a few."""
+    if trace.benchmark == "minigo":
+        return set()
+    return {value for key, _, value in trace.values if key in _EVALUATIONS and _digits(value) >= _MANY_DIGITS}
 
 
 def _shared_times(first: Sequence[float], second: Sequence[float]) -> tuple[int, int]:
