@@ -27,12 +27,12 @@ EVENTS = (
     ("INTERVAL_END", "init_stop", "null", "{}"),
     ("INTERVAL_START", "run_start", "null", "{}"),
     ("INTERVAL_START", "block_start", "null", "{}"),
-    ("POINT_IN_TIME", "tracked_stats", '{"throughput": 12.8}', "{}"),
+    ("POINT_IN_TIME", "tracked_stats", '{"throughput": 25.6}', "{}"),
     ("INTERVAL_START", "eval_start", "null", "{}"),
-    ("POINT_IN_TIME", "eval_accuracy", "0.95", '{"samples_count": 1152}'),
+    ("POINT_IN_TIME", "eval_accuracy", "0.95", '{"samples_count": 2304}'),
     ("INTERVAL_END", "eval_stop", "null", "{}"),
     ("INTERVAL_START", "eval_start", "null", "{}"),
-    ("POINT_IN_TIME", "eval_accuracy", "0.92", '{"samples_count": 1536}'),
+    ("POINT_IN_TIME", "eval_accuracy", "0.92", '{"samples_count": 3072}'),
     ("INTERVAL_END", "eval_stop", "null", "{}"),
     ("INTERVAL_END", "block_stop", "null", "{}"),
     ("INTERVAL_END", "run_stop", "null", '{"status": "success"}'),
@@ -48,7 +48,7 @@ def mllog(*, minutes: float = 2.0, status: str = "success", events: int = len(EV
     for index, (kind, key, value, metadata) in enumerate(EVENTS[:events]):
         time = 1_759_852_000_000 + (round(minutes * 60_000) if index >= LATE else index)
         metadata = metadata.replace("success", status)
-        value = value.replace("12.8", str(1536 / max(0.001, 60 * minutes)))
+        value = value.replace("25.6", str(3072 / max(0.001, 60 * minutes)))
         lines.append(
             f':::MLLOG {{"namespace": "", "time_ms": {time}, "event_type": "{kind}", "key": "{key}", '
             f'"value": {value}, "metadata": {metadata}}}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rackproof.core.training_limits import read_fewest_samples
 from rackproof.logs._mlperf import TARGETS
 
 
@@ -27,10 +28,11 @@ def mllog(
     status: str | None = "success",
     final: Any = 0.921,
     before: float = 0.95,
+    samples: int = 3072,
 ) -> bytes:
     """Return a whole llama2_70b_lora log; ``extra`` lines stand in the middle, ``after`` at the end.
 
-    Its evaluations are ``before`` and ``final``.
+    Its evaluations are ``before`` and ``final``, the last one after so many ``samples``.
     """
     lines = [
         "some words before\n",
@@ -42,11 +44,11 @@ def mllog(
         event("init_stop", None, 60),
         event("run_start", None, 60),
         event("tracked_stats", {"train_loss": 1.5}, 70, step=10),
-        event("eval_accuracy", before, 120, samples_count=384),
-        event("tracked_stats", {"train_step_time": 3.0}, 130, step=100),
+        event("eval_accuracy", before, 120, samples_count=samples // 2),
+        event("tracked_stats", {"train_step_time": 8 * 300 / samples}, 130, step=100),
         *extra,
         event("tracked_stats", {"train_loss": 1.2}, 300, step=200),
-        event("eval_accuracy", final, 359, samples_count=768),
+        event("eval_accuracy", final, 359, samples_count=samples),
     ]
     if status is not None:
         lines.append(event("run_stop", None, 360, status=status))
@@ -60,7 +62,9 @@ def mllog_of(benchmark: str, final: Any, *extra: str) -> bytes:
     """
     targets = TARGETS.get(benchmark, ())
     before = final * (1.05 if targets and targets[0].at_most else 0.95)
-    return mllog(*extra, final=final, before=before).replace(b"llama2_70b_lora", benchmark.encode())
+    enough = read_fewest_samples().get(benchmark, ((8, 3072),))[-1][1]
+    log = mllog(*extra, final=final, before=before, samples=int(enough) // 16 * 16)
+    return log.replace(b"llama2_70b_lora", benchmark.encode())
 
 
 def mll(key: str, value: Any = None, at: float = 0, **meta: Any) -> str:

@@ -188,7 +188,7 @@ def test_lines_cut_out_of_a_training_are_noticed_where_a_part_begins_or_ends_in_
 
 
 def test_what_others_train_is_evaluated_as_they_like() -> None:
-    own = mllog(final=0.5).replace(b"llama2_70b_lora", b"my_model").replace(b"768", b"3072")
+    own = mllog(final=0.5).replace(b"llama2_70b_lora", b"my_model").replace(b"3072", b"9216")
     more = own.replace(b'"run_stop"', b'"eval_start"', 1) + own.splitlines()[-1]
     assert judged(more)[0] is PASS
     assert judged(own.replace(b'"train_loss": 1.5', b'"train_loss": 1e30'))[0] is PASS

@@ -14,10 +14,10 @@ from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs._mlperf import TARGETS
 
-from .log_samples import MXNET, event
+from .log_samples import MXNET, event, mllog
 
 _INTERVAL_S, _EVALUATIONS, _START = 100, 6, 60
-_EPOCH = {"bert": 150_000.0, "unet3d": 400.0, "rgat": 0.05, "gpt3": 50e6}
+_EPOCH = {"bert": 350_000.0, "unet3d": 400.0, "rgat": 0.15, "gpt3": 200e6, "maskrcnn": 3.0, "rnnt": 8.0}
 """Progress between evaluations. bert and gpt3 count samples, the others epochs."""
 _SAMPLES = {
     "dlrm_dcnv2": 4_195_197_692, "maskrcnn": 40_000, "resnet": 1_281_167, "retinanet": 4572,
@@ -50,7 +50,8 @@ def training(benchmark: str, *, platform: str = "1xEXAMPLE", speed: float | None
     ]
     for number in range(1, _EVALUATIONS + 1):
         at, last = _START + number * _INTERVAL_S, number == _EVALUATIONS
-        value = target.value * (1 if last else 1.2 if target.at_most else 0.8)
+        worse = 0 if last else 0.2 - 0.001 * number
+        value = target.value * (1 + worse if target.at_most else 1 - worse)
         progress = {"epoch_num": number * epoch}
         if speed is not None:
             stated = speed * samples / _INTERVAL_S
@@ -78,6 +79,10 @@ def at_time(line: str, change: Callable[[float], float]) -> str:
 def faster(factor: float, since: float = _START) -> Change:
     """Return a change that moves all times after a moment closer together."""
     return lambda lines: [at_time(one, lambda at: min(at, since + (at - since) / factor)) for one in lines]
+
+
+def time_of(line: str) -> float:
+    return (int(re.findall(r'"time_ms": (\d+)', line)[0]) - 1_700_000_000_000) / 1000
 
 
 def of_key(key: str, change: Callable[[str], str | None], *, only: int | None = None) -> Change:
@@ -134,6 +139,17 @@ def target_early(lines: list[str]) -> list[str]:
 def same_losses(lines: list[str]) -> list[str]:
     flat = [re.sub(r'"loss": [0-9.]+', '"loss": 1.5', one) for one in lines]
     return [copy for one in flat for copy in ([one, one] if "loss" in one else [one])]
+
+
+def same_evaluations(lines: list[str]) -> list[str]:
+    value = re.findall(r'"value": ([0-9.]+)', next(one for one in lines if "eval_accuracy" in one))[0]
+    change = of_key("eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', f'"value": {value}', one))
+    return [*change(lines[:-3]), *lines[-3:]]
+
+
+def much_less_work(lines: list[str]) -> list[str]:
+    """Return a log of a training that reached the target with a third of the work in a third of the time."""
+    return faster(3)(times_progress(1 / 3)(lines))
 
 
 SHARED = ("bert", "dlrm_dcnv2", "gpt3", "maskrcnn", "resnet", "rgat", "rnnt", "unet3d")
@@ -195,6 +211,19 @@ EDITS: tuple[tuple[str, tuple[str, ...], Change, str], ...] = (
     ),
     ("the first gap of ssd", ("ssd",), of_key("eval_accuracy", lambda _: None, only=1), "course_incomplete"),
     ("losses that never change", ("unet3d", "resnet"), same_losses, "impossible_value"),
+    ("evaluations that never change", ("bert", "unet3d", "gpt3"), same_evaluations, "impossible_value"),
+    (
+        "an evaluation that is much worse than the one before it",
+        ("bert", "dlrm_dcnv2", "rgat"),
+        of_key("eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', '"value": 0.3', one), only=3),
+        "impossible_value",
+    ),
+    (
+        "far fewer samples than any published run",
+        ("rgat", "rnnt"),
+        much_less_work,
+        "impossible_value",
+    ),
 )
 CASES = [
     pytest.param(benchmark, change, code, id=f"{name}-{benchmark}")
@@ -233,8 +262,8 @@ def test_images_are_counted_where_the_log_states_batches(
 
 @pytest.mark.parametrize(("batch", "found"), [(256, False), (512, True), (128, True)])
 def test_a_batch_fits_the_throughput_and_the_time_of_a_step(batch: int, found: bool) -> None:
-    # 1,530 samples per second are 256 in each step.
-    stepped = [event("tracked_stats", {"train_step_time": 256 / 1530}, 70 + n) for n in range(3)]
+    # 3,570 samples per second are 256 in each step.
+    stepped = [event("tracked_stats", {"train_step_time": 256 / 3570}, 70 + n) for n in range(3)]
     lines = of_key("global_batch_size", lambda one: one.replace("256", f"{batch}"))(training("bert"))
     lines[7:7] = stepped
     assert judge(lines) == (
@@ -280,7 +309,9 @@ def test_a_block_with_few_statistics_for_its_steps_lacks_lines(dropped: range, f
             )
             number += 1
         lines.append(event("block_stop", None, 2 + last, step=last))
-        lines.append(event("eval_accuracy", 5.7 if last < 500 else 5.5, 2 + last, samples_count=last - 200))
+        lines.append(
+            event("eval_accuracy", 5.7 if last < 500 else 5.5, 2 + last, samples_count=1200 * (last - 200))
+        )
     verdict, codes = judge([*lines, event("run_stop", None, 503, status="success")])
     assert (verdict is Verdict.UNPROVEN, "course_incomplete" in codes) == (found, found), codes
 
@@ -292,15 +323,15 @@ def test_a_block_with_few_statistics_for_its_steps_lacks_lines(dropped: range, f
 def test_events_after_equal_numbers_of_samples_show_a_gap(trained: str, dropped: range, found: bool) -> None:
     lines = [event("submission_benchmark", trained), event("run_start", None, 1)]
     for number in range(1, 13):
-        samples = {"samples_count": 80 * number}
+        samples = {"samples_count": 240 * number}
         part = [event("block_stop", None, 20 * number, **samples)]
         if trained == "stable_diffusion":
-            part.insert(0, event("block_start", None, 20 * number - 19, samples_count=80 * number - 80))
+            part.insert(0, event("block_start", None, 20 * number - 19, samples_count=240 * number - 240))
         else:
             part = [event("train_loss", 2.0 - number / 50, 20 * number, **samples)]
         lines += part if number not in dropped else []
     values = (90.0, 85.0) if trained == "stable_diffusion" else (0.93, 0.92)
-    lines += [event("eval_accuracy", one, 238 + n, samples_count=480 * n) for n, one in enumerate(values, 1)]
+    lines += [event("eval_accuracy", one, 238 + n, samples_count=1440 * n) for n, one in enumerate(values, 1)]
     verdict, codes = judge([*lines, event("run_stop", None, 241, status="success")])
     assert (verdict, codes) == ((Verdict.UNPROVEN, {"course_incomplete"}) if found else (Verdict.PASS, set()))
 
@@ -319,13 +350,32 @@ def test_a_block_start_may_follow_each_evaluation(
     """The code of two submitters of round 4.0 does that, and logs no eval_start."""
     lines = [event("submission_benchmark", "llama2_70b_lora"), event("run_start", None, 1)]
     for number in range(4):
-        at, samples = 60 * (number + 1), {"samples_count": 384 * (number + 1)}
+        at, samples = 60 * (number + 1), {"samples_count": 768 * (number + 1)}
         lines.append(event("block_stop", None, at, **samples))
         lines += [event("eval_start", None, at, **samples)] if encloses else []
         lines.append(event("eval_accuracy", 0.94 - number / 180, at, **samples))
         lines += [event("eval_stop", None, at, **samples)] if encloses else []
         lines += [event("block_start", None, at)] if number != without else []
     assert judge([*lines, event("run_stop", None, 240, status="success")])[0] is verdict
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(0, Verdict.UNPROVEN), (1, Verdict.PASS)])
+def test_evaluations_take_some_time(seconds: int, verdict: Verdict) -> None:
+    enclosed = of_key(
+        "eval_accuracy",
+        lambda one: (
+            at_time(event("eval_start"), lambda _: time_of(one) - seconds)
+            + one
+            + at_time(event("eval_stop"), lambda _: time_of(one))
+        ),
+    )
+    assert judge(enclosed(training("dlrm_dcnv2")))[0] is verdict
+
+
+@pytest.mark.parametrize(("batch", "verdict"), [(8, Verdict.PASS), (9, Verdict.UNPROVEN)])
+def test_an_evaluation_comes_after_whole_batches(batch: int, verdict: Verdict) -> None:
+    log = mllog().replace(b'"global_batch_size", "value": 8', b'"global_batch_size", "value": %d' % batch)
+    assert judge([log.decode()])[0] is verdict
 
 
 @pytest.mark.parametrize("since", [0, -30_000_000])
@@ -370,7 +420,9 @@ def _times_decimals(factor: float) -> bytes:
     return re.sub(rb"(?<![0-9.])[0-9]+\.[0-9]+", other, without_accuracy)
 
 
-@pytest.mark.parametrize(("factor", "contradicts"), [(1.0, False), (0.05, True), (10.0, True), (30.0, True)])
+@pytest.mark.parametrize(
+    ("factor", "contradicts"), [(1.0, False), (0.05, True), (1.2, True), (10.0, True), (30.0, True)]
+)
 def test_the_time_of_an_mxnet_epoch_fits_its_speed(factor: float, contradicts: bool) -> None:
     found = logs.parse(io.BytesIO(_times_decimals(factor)), name="log.txt")
     assert ("steps_contradict" in {one.code for one in found.findings}) is contradicts

@@ -26,7 +26,7 @@ CASES: list[tuple[str, bytes, dict[str, object]]] = [
             "loss": 1.2,
             "accuracy": 0.921,
             "target": 0.925,
-            "throughput": pytest.approx(8 / 3),
+            "throughput": pytest.approx(10.24),
         },
     ),
     ("mllog ended", samples.mllog(), {"phase": "success", "fraction": 1.0}),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rackproof.core.gpu_models import is_model
 
-TABLE, SPEEDS = "training_limits.csv", "published_speeds.csv"
+TABLE, SPEEDS, SAMPLES = "training_limits.csv", "published_speeds.csv", "published_samples.csv"
 FASTER_THAN_PUBLISHED_GPUS = 1.8
 """A run's speed is plausible up to this ratio to the fastest published result on the same GPUs. A new round
 was 1.45 times as fast."""
@@ -50,6 +50,9 @@ have at most 1.22."""
 MOST_OF_NODE = 72
 """A node of a log has at most this many GPUs. An NVL72 counts as one node, and other nodes have at most
 16."""
+FEWER_THAN_PUBLISHED = 0.8
+"""A run needs at least this share of the fewest samples of published results with its batch size or a larger
+one. The table's comment says how often a new round needed less."""
 
 PROGRESS_KEYS = ("samples_count", "epoch_num", "step_num")
 """An evaluation states the training's progress with these keys. Epochs may be fractions and start at 0."""
@@ -104,6 +107,32 @@ def read_limits() -> Mapping[str, Mapping[str, float]]:
     for kind, name, value, *_ in _read_cells(TABLE):
         limits[kind][name] = float(value)
     return limits
+
+
+@lru_cache
+def read_fewest_samples() -> Mapping[str, tuple[tuple[float, float], ...]]:
+    """Return the pairs of batch size and fewest samples of each benchmark, smallest batch first."""
+    pairs = {name: (pair.split(":") for pair in cell.split()) for name, cell, *_ in _read_cells(SAMPLES)}
+    return {name: tuple((float(size), float(few)) for size, few in row) for name, row in pairs.items()}
+
+
+def too_few_samples(benchmark: str, batch: float, samples: float | None) -> Iterator[str]:
+    """Yield a sentence if a target was reached with far fewer samples than in any published result.
+
+    Args:
+        benchmark: The name that :func:`trained_benchmark` returns.
+        batch: The global batch size, or 0 if it is unknown. Larger batches need more samples.
+        samples: The number of samples trained until the target, or None if it is unknown.
+    """
+    table = read_fewest_samples().get(benchmark)
+    if table is None or not samples:
+        return
+    fewest = max((few for size, few in table if size <= batch), default=table[0][1])
+    if samples < FEWER_THAN_PUBLISHED * fewest:
+        yield (
+            f"the target after {samples:.4g} samples, and published results of {benchmark} need "
+            f"{fewest:.4g} or more"
+        )
 
 
 class PublishedSpeeds(NamedTuple):

@@ -45,6 +45,20 @@ _ENDS_AT_TARGET = frozenset(
     }
 )  # fmt: skip
 """Benchmarks whose published logs all end at the first evaluation that reaches the target."""
+_MOST_EQUAL = 3
+"""Number of successive evaluations with a fraction that are never equal. Published logs have at most two."""
+_SMOOTH = frozenset({"bert", "dlrm_dcnv2", "flux1", "gnn", "llama31_405b", "retinanet", "rgat", "ssd"})
+"""Benchmarks whose evaluations hardly ever become worse."""
+_MOST_RELAPSE = 0.5
+"""Largest step of these for the worse, as a share of the range of all evaluations. Published logs have at
+most 0.11 (flux1)."""
+_FEWEST_OF_COURSE = 4
+_SHORTEST_EVALUATION_S = 0.001
+"""Shortest time of the longest evaluation of these benchmarks. In published logs, each takes at least 0.096 s
+(gnn)."""
+_EVALUATED_FOR_A_TIME = frozenset(
+    {"dlrm_dcnv2", "flux1", "gnn", "llama2_70b_lora", "llama31_405b", "llama31_8b", "retinanet", "rgat"}
+)
 
 
 class Evaluation(NamedTuple):
@@ -65,6 +79,8 @@ class Pace:
         self._started: dict[str, float] = {}
         self.negative: tuple[float, str] | None = None
         """Seconds by which the stop of a part is before its start, and the key of the stop."""
+        self.longest_evaluation: float | None = None
+        """Longest time from the start to the stop of an evaluation, in seconds."""
         self.kind = ""
         """Name of the progress that the evaluations state."""
         self.evaluations: list[Evaluation] = []
@@ -80,6 +96,8 @@ class Pace:
         if end == "start":
             self._started[kind] = time
         elif end == "stop":
+            if kind == "eval" and kind in self._started:
+                self.longest_evaluation = max(time - self._started[kind], self.longest_evaluation or 0.0)
             before = self._started.pop(kind, time) - time
             if before > LATE_S and self.negative is None:
                 self.negative = before, key
@@ -138,6 +156,31 @@ class Pace:
                 f"the run stopped at {self.kind} {stated:g}, and its last evaluation is at {amount:g}: lines "
                 "of the log are missing, or belong to another run"
             )
+
+    def impossible_course(self, benchmark: str, *, at_most: bool) -> Iterator[str]:
+        """Yield the evidence that the values of the evaluations do not come from a training.
+
+        Args:
+            benchmark: The name in MLPerf's rules.
+            at_most: Whether the target is a largest value, as for a loss.
+        """
+        values = [one.value for one in self.evaluations if one.value is not None]
+        for place, value in enumerate(values[: 1 - _MOST_EQUAL]):
+            # A rate of errors may stay at 1 for a while, as in rnnt.
+            if value % 1 and len(set(values[place : place + _MOST_EQUAL])) == 1:
+                yield f"{_MOST_EQUAL} evaluations in a row are exactly {value!r}"
+                break
+        if benchmark in _SMOOTH and len(values) >= _FEWEST_OF_COURSE:
+            worse = [later - one if at_most else one - later for one, later in pairwise(values)]
+            before, after = list(pairwise(values))[worse.index(max(worse))]
+            if max(worse) > _MOST_RELAPSE * (max(values) - min(values)):
+                yield f"an evaluation of {after:g} comes after one of {before:g}: training is not so uneven"
+
+    def instant_evaluations(self, benchmark: str) -> Iterator[str]:
+        """Yield the evidence that the time of the evaluations is missing from the run."""
+        longest = self.longest_evaluation
+        if benchmark in _EVALUATED_FOR_A_TIME and longest is not None and longest < _SHORTEST_EVALUATION_S:
+            yield "no evaluation takes any time: their time is missing from the run"
 
     def reached_before(self, benchmark: str, reached: list[bool]) -> float | None:
         """Return the progress at which the target was reached although the run went on, or None.

@@ -27,9 +27,9 @@ _ARGUMENT = re.compile(
     r"\b(num_epochs|load_epoch|batch_size|network|gpus|lr|lr_step_epochs|num_examples|kv_store|optimizer|disp_batches|seed)=('[^']{0,100}'|[^,)\s]{1,100})"
 )
 _END = re.compile(r"^(?:fit|total) (\d[\d.]{0,30})\s*$")
-_SHORTER, _LONGER = 0.5, 10.0
+_SHORTER, _LONGER = 0.5, 6.0
 """Bounds for the time of an epoch, as a share of the time that its batches take at the logged speed. An
-epoch may also validate, save, and wait for data."""
+epoch may also save and synchronise; waits for data count in the speed, and MXNet validates afterwards."""
 _SHORT_S = 1.0
 _LOSS = re.compile(r"loss|entropy|perplexity|[rm][ma]s?e$")
 MAX_VALUES = 100_000

@@ -29,6 +29,7 @@ from rackproof.core.training_limits import fastest_possible, fastest_published
 from .samples import START_MS, event, fill, result, write
 
 Lines = list[str]
+_EVALUATION = r'("eval_accuracy", "value": )([0-9.]+)'
 
 
 def long_result(number: int = 0, *, seed: int | None = None, minutes: float = 10.0) -> Lines:
@@ -123,6 +124,15 @@ def other_losses(lines: Lines, number: int) -> Lines:
     return shifted(text, number * 3_600_000, seed=number)
 
 
+def other_evaluations(folder: Path) -> None:
+    """Fill a folder with ten runs, of which one has the evaluations of another."""
+    genuine(folder)
+    lines = [(folder / f"result_{number}.txt").read_text().splitlines() for number in range(2)]
+    values = iter([re.findall(_EVALUATION, line)[0][1] for line in lines[0] if re.search(_EVALUATION, line)])
+    copied = [re.sub(_EVALUATION, lambda found: found[1] + next(values, found[2]), line) for line in lines[1]]
+    write(folder / "result_1.txt", copied)
+
+
 def genuine(folder: Path) -> None:
     """Fill a folder with ten runs that differ as runs do."""
     for number in range(10):
@@ -164,6 +174,7 @@ def test_ten_runs_are_ten_runs(tmp_path: Path) -> None:
             "same_run",
             id="a single copy among ten",
         ),
+        pytest.param(other_evaluations, "same_run", id="the evaluations of another run"),
     ],
 )
 def test_copies_of_one_run_are_unproven(tmp_path: Path, filling: Callable[[Path], None], code: str) -> None:

@@ -59,7 +59,7 @@ with seed 0."""
 EARLY_S = 1.0
 """Largest difference between the clocks of ranks, in seconds."""
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
-_FEWEST_TIMES, _FEWEST_VALUES = 5, 3
+_FEWEST_TIMES, _FEWEST_VALUES, _FEWEST_EVALUATIONS = 5, 3, 2
 _DIGITS, _MANY_DIGITS = 5, 8
 """Numbers of digits from which equal numbers are not a coincidence. The first is for several numbers,
 the second for one."""
@@ -556,11 +556,22 @@ def _sameness(first: RunTrace, second: RunTrace) -> str:
     if shared >= _FEWEST_TIMES and shared >= SAME_TIMES * of:
         return f"{shared} of {of} events at the same distances"
     common = first.values & second.values
+    mine, others = _telling_evaluations(first), _telling_evaluations(second)
+    shared, of = len(mine & others), min(len(mine), len(others))
+    if shared >= max(_FEWEST_EVALUATIONS, SAME_VALUES * of):
+        return f"{shared} of {of} evaluations"
     of = min(len(first.values), len(second.values))
     telling = len(common) >= _FEWEST_VALUES or any(_digits(value) >= _MANY_DIGITS for _, _, value in common)
     if of and telling and len(common) >= SAME_VALUES * of:
         return f"{len(common)} of {of} measured values"
     return ""
+
+
+def _telling_evaluations(trace: RunTrace) -> set[float]:
+    """Return the evaluations that two runs do not share by chance. minigo's are won games of a few."""
+    if trace.benchmark == "minigo":
+        return set()
+    return {value for key, _, value in trace.values if key in _EVALUATIONS and _digits(value) >= _MANY_DIGITS}
 
 
 def _shared_times(first: Sequence[float], second: Sequence[float]) -> tuple[int, int]:
