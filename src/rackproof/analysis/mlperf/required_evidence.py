@@ -1,6 +1,6 @@
-"""List the evidence that the score of a folder needs. No I/O.
+"""List the evidence that the score of a folder needs, for the worker. No I/O.
 
-There is a row for each field of a run's course.
+Each field of a run's course is a row.
 """
 
 from __future__ import annotations
