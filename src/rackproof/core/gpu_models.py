@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuPhysics:
-    """Describe the physical limits of a GPU model.
-
-    They are dense TFLOP/s by precision, memory TB/s, and link GB/s in one direction.
+    """The physical limits of a GPU model: dense TFLOP/s by precision, memory TB/s, and one-way link GB/s.
 
     Attributes:
         nvls_off: The all-reduce bus bandwidth in GB/s that a node with all its GPUs reaches without
@@ -33,10 +31,10 @@ class GpuPhysics:
     even_links: bool = True
 
 
-# A pair of V100s has two NVLinks, one or none.
+# A pair of V100s is connected by two NVLinks, one or none.
 _V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16, even_links=False)
 PHYSICS: Mapping[str, GpuPhysics] = {
-    # These are from V100 SXM2's data sheet. NVLS came with later models.
+    # The numbers are from V100 SXM2's data sheet. NVLS came with later models.
     "dgx1": _V100,
     "hyperplane": _V100,
     # From the data sheets (dense). The bandwidth without NVLS is from published runs with 8 GPUs.
@@ -48,8 +46,8 @@ PHYSICS: Mapping[str, GpuPhysics] = {
     "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
 }
 _CARDS: Mapping[str, GpuPhysics] = {
-    # Memory and bridges (one direction) are from the cards' data sheets. NVL cards have the module's
-    # TFLOP/s, which is higher.
+    # Memory and bridges (one direction) are from the cards' data sheets. TFLOP/s of NVL cards are the
+    # module's, which are higher.
     "H100 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.94, 300, 64, even_links=False),
     "H100 PCIe": GpuPhysics({"bf16": 756.5, "fp8": 1513, "fp32": 51.2}, 2.04, 300, 64, even_links=False),
     "H200 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, even_links=False),
@@ -143,9 +141,9 @@ def expected_model(sku: str, given: str = "") -> str:
     """Return the words in a product name that identify a SKU's GPU, or "" if the model is unknown.
 
     Args:
-        sku: The SKU's name. It must contain a known model as a word, which may have a number of GPUs
-            before or after it (``h200x8``). The model means the module (SXM) unless another word means a
-            card (``h200-nvl``, ``h100-pcie``).
+        sku: The SKU's name. The name must contain a known model as a word, perhaps with a number of GPUs
+            before or after it (``h200x8``). The model means the module (SXM) unless another word means a card
+            (``h200-nvl``, ``h100-pcie``).
         given: The name in the inventory (``bench_sku_gpu_name``). If it is given, it is used.
     """
     if given.strip():
@@ -187,12 +185,12 @@ def is_one_of(product_name: str, models: Iterable[str]) -> bool:
 
 
 def is_card(product_name: str) -> bool:
-    """Return whether a product name has a word that marks a card (PCIe, NVL)."""
+    """Return whether a product name contains a word that marks a card (PCIe, NVL)."""
     return not _BOARDS.keys().isdisjoint(_words(product_name))
 
 
 def is_product(product_name: str, wanted: str) -> bool:
-    """Return whether a product name has all words of the wanted name, and the same board.
+    """Return whether a product name contains all words of the wanted name, and the same board.
 
     H200 is not H200 NVL.
     """
@@ -229,7 +227,7 @@ def most_link_gb_s(product_name: str) -> float | None:
 
 
 def has_own_links(product_name: str) -> bool | None:
-    """Return whether a product has NVLinks without a bridge, or None if its model is unknown."""
+    """Return whether a product comes with NVLinks without a bridge, or None if its model is unknown."""
     if is_card(product_name) or is_one_of(product_name, _LINKLESS):
         return False
     return True if is_one_of(product_name, _LINK_GB_S) else None
@@ -238,7 +236,7 @@ def has_own_links(product_name: str) -> bool | None:
 def physics_of(product_name: str) -> GpuPhysics | None:
     """Return the limits of a product's GPU model, or None if they are unknown.
 
-    Some cards have their own limits. For example, an H100 NVL has faster memory than the module.
+    The limits of some cards differ. For example, the memory of an H100 NVL is faster than the module's.
     """
     for card, physics in _CARDS.items():
         if is_product(product_name, card):

@@ -35,10 +35,10 @@ def spread_of(samples: Iterable[float]) -> Spread | None:
 
 
 def spread_doubt(spread: Spread | None, unit: str) -> str:
-    """Return why a speed with this spread has no single value, or "" if it has one.
+    """Return why a speed with this spread is no single value, or "".
 
     Args:
-        spread: The spread of its samples, or None.
+        spread: The spread of the speed's samples, or None.
         unit: The unit of the speed.
     """
     if spread is None or spread.factor <= WIDEST_FACTOR:

@@ -73,7 +73,7 @@ FEWEST_IMAGES = 100_000
 
 
 class RunTimes(NamedTuple):
-    """Describe the time of a run, and what its log states about its speed.
+    """The time of a run, and what its log states about its speed.
 
     Attributes:
         benchmark: The name in MLPerf's rules.
@@ -107,7 +107,7 @@ def read_limits() -> Mapping[str, Mapping[str, float]]:
 
 
 class PublishedSpeeds(NamedTuple):
-    """Hold the fastest published samples per second of each GPU by their number, and the count of results."""
+    """The fastest published samples per second of each GPU by their number, and the count of results."""
 
     of_gpu: Mapping[int, float]
     results: int
@@ -132,7 +132,7 @@ def _read_cells(table: str) -> Iterator[list[str]]:
 
 
 def lacks_gpu(benchmark: str, product_name: str) -> bool:
-    """Return whether a benchmark's speed has no limit only because this GPU is not in the table."""
+    """Return whether a benchmark's speed is unlimited only because this GPU is not in the table."""
     return benchmark in read_limits()["benchmark"] and not _peaks(product_name)
 
 
@@ -230,7 +230,7 @@ def trained_benchmark(benchmark: str, train_samples: float | None, *, before_2_0
 
 
 def samples_trained(benchmark: str, kind: str, amount: float, train_samples: float | None) -> float | None:
-    """Return the number of samples that a training has trained at some progress, or None if it is unknown.
+    """Return the number of samples that a training trained at some progress, or None if unknown.
 
     Args:
         benchmark: The name that :func:`trained_benchmark` returns.
@@ -320,7 +320,7 @@ def faster_than_itself(run: RunTimes, points: Sequence[tuple[float, float]]) -> 
     """
     paces = paces_between(points)
     usual = statistics.median(paces) if paces else 0.0
-    # Progress of the smallest numbers has a pace of 0.
+    # The pace of progress by the smallest numbers is 0.
     if not usual or run.benchmark in WITHOUT_PACE or run.seconds <= 0:
         return
     times = points[-1][1] / run.seconds / usual

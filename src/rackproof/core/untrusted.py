@@ -1,7 +1,7 @@
 """Read raw answers of nodes and files, which may contain anything in any place. No I/O.
 
-If a value does not have the expected type, the functions return an empty value, so that callers never
-crash. The callers judge missing and damaged answers.
+Instead of a value of an unexpected type, the functions return an empty value, so that callers never crash.
+The callers judge missing and damaged answers.
 """
 
 from __future__ import annotations
