@@ -140,8 +140,7 @@ def terminal_table(
     else:
         lines = text_table(columns, rows, total, flexible)
     if color:
-        # Colour the lines after the layout, because escape codes have no width but would be counted as
-        # cells.
+        # Colour the lines after the layout, because escape codes take no width but would be counted as cells.
         lines = [_coloured(line) for line in lines]
     if with_total:
         lines += ["", f"{view.run_total(runs)} → {view.overall(runs).value}"]
