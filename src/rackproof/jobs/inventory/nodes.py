@@ -40,14 +40,11 @@ SKU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 class AdoptError(RackproofError):
-    """Report a source that cannot be read, or that would make a wrong inventory.
-
-    The message has the remedy.
-    """
+    """A source that cannot be read, or that would make a wrong inventory. The message gives the remedy."""
 
 
 class GpuHint(Record):
-    """Describe a text that may state a node's GPUs.
+    """A text that may state a node's GPUs.
 
     ``where`` is its place, such as ``Gres`` or ``column gpu_model``.
     """
@@ -57,20 +54,19 @@ class GpuHint(Record):
 
 
 class AdoptedNode(Record):
-    """Describe a node of an existing cluster. Fields that no source states are empty.
+    """A node of an existing cluster. Fields that no source states are empty.
 
     Attributes:
-        name: Its name in the inventory.
-        source: The first source that has the node.
-        address: Its address, if it differs from its name.
-        hostname: Its own host name, if it differs from its name here.
-        rack: Its rack. ``rack_from`` is the fact that states it.
-        gpu_count: Its number of GPUs. 0 means that a source states none, and None that the number is
-            unknown.
-        hints: Texts that may state the model of its GPUs, the most specific first.
+        name: The node's name in the inventory.
+        source: The first source that names the node.
+        address: The node's address, if it differs from its name.
+        hostname: The node's own host name, if it differs from its name here.
+        rack: The node's rack. ``rack_from`` is the fact that states the rack.
+        gpu_count: The number of GPUs. 0 means that a source states none, and None that the number is unknown.
+        hints: Texts that may state the model of the GPUs, the most specific first.
         sku: The SKU that a source states.
         sizes: Numbers from Slurm, which are cpus, sockets, cores_per_socket, threads and real_memory_mb.
-        in_slurm: Whether Slurm lists it.
+        in_slurm: Whether Slurm lists the node.
         variables: Other variables of the inventory, such as ansible_port or reimage_serial.
     """
 
@@ -91,10 +87,7 @@ class AdoptedNode(Record):
 
 
 class AdoptedSource(Record):
-    """Hold the nodes of one source.
-
-    It also has the host of slurmctld if it is known, and the nodes that were left out.
-    """
+    """The nodes of one source, the host of slurmctld if known, and remarks on nodes that were left out."""
 
     nodes: tuple[AdoptedNode, ...]
     controller: str = ""
@@ -147,7 +140,7 @@ def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | i
 
 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
-    """Return each node once, with the facts of all sources. The source that is given first has precedence.
+    """Return each node once, with the facts of all sources. The first given source overrides later ones.
 
     If that source knows the rack only by the node's name, the rack of a later source is used.
 

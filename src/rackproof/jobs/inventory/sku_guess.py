@@ -62,7 +62,7 @@ _COUNTS = (
 
 
 class ShippedSku(Record):
-    """Describe a SKU that Rackproof ships, with its group, name, GPUs, and the text of its file."""
+    """A SKU that Rackproof ships, with its group, name, GPUs, and the text of its file."""
 
     group: str
     name: str
@@ -78,14 +78,14 @@ class ShippedSku(Record):
 
 
 class SkuGuess(Record):
-    """Describe the SKU that a node probably has.
+    """The probable SKU of a node, with the reason and the doubts.
 
     Attributes:
-        group: Its group, or "" for a node without GPUs.
+        group: The SKU's group, or "" for a node without GPUs.
         name: ``bench_sku``.
         gpus: The number of GPUs, or None if unknown.
         model: The product of the GPUs, or "" if unknown.
-        shipped: Whether Rackproof has a file for it. Otherwise, it gets a skeleton.
+        shipped: Whether Rackproof ships a file for the SKU. Otherwise, adopt writes a skeleton.
         why: The fact that decided.
         unsure: The facts that are missing.
     """
@@ -124,7 +124,7 @@ def read_sku_rules(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return rules ``PATTERN=SKU`` of the command line.
 
     Raises:
-        AdoptError: One has another form.
+        AdoptError: A rule is not of this form.
     """
     rules = []
     for text in given:

@@ -39,12 +39,12 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 
 class BootReportError(RackproofError):
-    """Report why unknown machines cannot send a boot report."""
+    """A reason why unknown machines cannot send a boot report."""
 
 
 @dataclass(frozen=True)
 class BootReport:
-    """Describe a machine's report, with its identity and a text about each disk."""
+    """A machine's report, with its identity and a text about each disk."""
 
     about: MachineIdentity
     disks: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ Reports = Mapping[str, BootReport | BmcError]
 
 
 class Awaited:
-    """Describe the machines that a discovery waits for, by MAC addresses or else by node."""
+    """The machines that a discovery waits for, by MAC addresses or else by node."""
 
     def __init__(self, nodes: Mapping[str, discovery.KnownNode], macs: Iterable[Any]) -> None:
         self._nodes = nodes
@@ -69,7 +69,7 @@ class Awaited:
         return [name for name in discovery.awaited_nodes(self._nodes) if name not in matched]
 
     def missing_macs(self, reports: Reports) -> list[str]:
-        """Return the given MAC addresses that have not reported. No I/O."""
+        """Return the given MAC addresses without a report so far. No I/O."""
         return sorted(self._macs - set(reports))
 
 
@@ -129,7 +129,7 @@ def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) ->
     summary = found.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
-        # The folder is being flooded. This must not look like a discovery that read everything.
+        # The folder is being flooded. The summary must not look as if everything was read.
         summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
         summary["gates"] = True
     return {**summary, "hardware": _describe_hardware(reports, found)}
