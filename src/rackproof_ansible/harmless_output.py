@@ -27,7 +27,7 @@ def harmless(message: str) -> str:
     shown = message[:SHOWN_CHARACTERS]
     shown = _HARMFUL.sub("", shown)
     if message.startswith(("[ERROR]", "[WARNING]")):
-        # Ansible indents results. It prints errors and warnings as they are.
+        # Ansible indents results, but prints errors and warnings as they are.
         shown = _LINE_OF_ITS_OWN.sub("\n  ", shown)
     left = len(message) - SHOWN_CHARACTERS
     return f"{shown}… ({left} more characters)" if left > 0 else shown
