@@ -133,7 +133,8 @@ def measure_pairs(
 
     Args:
         plan: The plan of the measurement.
-        targets: All nodes with a snapshot. able: The nodes that may be paired tonight.
+        targets: All nodes with a snapshot.
+        able: The nodes that may be paired tonight.
         past: The measurements of earlier nights, newest first.
         jobs: The runner of jobs.
 

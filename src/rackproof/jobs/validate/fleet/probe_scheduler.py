@@ -64,7 +64,8 @@ def probe_night(
 
     Args:
         plan: The plan of the measurement.
-        targets: All nodes with a snapshot. past: The measurements of earlier nights, newest first.
+        targets: All nodes with a snapshot.
+        past: The measurements of earlier nights, newest first.
         jobs: The runner of jobs, whose folder exists.
         direct: The results of nodes that nights drained. Slurm starts no job on them, so the playbook ran the
             programs on them itself.
