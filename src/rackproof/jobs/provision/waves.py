@@ -142,7 +142,7 @@ def plan_provision_waves(
     Args:
         nodes: The names of the nodes to provision, in the order of the inventory.
         partitions: The nodes of each partition with the reason why each is out of service, as
-            :func:`rackproof.nodes.slurm_states.read_partitions` returns them. Without a cluster, the mapping is empty.
+            :func:`rackproof.nodes.slurm_states.read_partitions` returns them, or empty without a cluster.
         limits: The limits for nodes that are out of service at the same time.
     """
     state = _Partitions(partitions, limits)
