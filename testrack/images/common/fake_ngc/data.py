@@ -59,7 +59,7 @@ def gov_report() -> Files:
 
 
 def llama2_model() -> Files:
-    """Return the checkpoint of llama2_70b_lora, which has the language before the change."""
+    """Return the checkpoint of llama2_70b_lora, with the language before the change."""
     _generator, logits = _language(2)
     return {
         "context/io.json": _json({"fake": True, "vocab_size": TOKENS, "lora_rank": RANK}),

@@ -18,7 +18,7 @@ START_SECONDS = 90
 
 
 class LostRankError(ConnectionError):
-    """Report a rank that disappeared during a collective, or never came."""
+    """A rank that disappeared during a collective, or never came."""
 
 
 def first_of(node_list: str) -> str:
