@@ -55,7 +55,7 @@ DDP_TIMEOUT_S = 300
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line.
 
-    Flags are named as in MXNet's train_mnist.py where it has them.
+    Flags that are also in MXNet's train_mnist.py are named alike.
     """
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -1856,7 +1856,7 @@ class Work:
         """Cancel the job once if this program got a signal to end.
 
         Raises:
-            Leaving: The node shuts down and the run has a plan, so another launcher will follow the job.
+            Leaving: The node shuts down and the run is in a plan, so another launcher will follow the job.
         """
         if not self.stopping or watch.cancelled:
             return

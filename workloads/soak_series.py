@@ -5,9 +5,10 @@ return the sag of the speed, the stalls, the time with lowered clocks, and the t
 compare a GPU only with itself in the same run. Whether its speed is right is judged later, by the SKU's
 reference and by the history. The module needs only the standard library.
 
-A load that was interrupted and continued has several sessions. Their seconds are joined without the gaps, so
-stalls within ten minutes may be before and after a gap. Each session warms up again. The warm-up of the first
-session counts as measured time, and that of later sessions does not. Faults in a warm-up always count.
+A load that was interrupted and continued consists of several sessions. Their seconds are joined without the
+gaps, so stalls within ten minutes may be before and after a gap. Each session warms up again. The warm-up of
+the first session counts as measured time, and that of later sessions does not. Faults in a warm-up always
+count.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class RackproofAction(ActionBase):
 
     @property
     def owner_pid(self) -> int | None:
-        """Process that owns the claims of this task, which last as long as it lives; None in check mode."""
+        """Return the process whose life is that of this task's claims, or None in check mode."""
         return None if self.check_mode else self._playbook_pid
 
     def show_line(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Find or make the runtime of a workload on a node, and show the progress of its downloads."""
+"""Find or make a runtime on a node for ``rackproof_bench_runtime``, and show the progress of downloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print a node's answer without terminal escapes, with a limited size, and never at the start of a line."""
+"""Print a node's answer for the callback, without escapes, limited, and never at the start of a line."""
 
 from __future__ import annotations
 

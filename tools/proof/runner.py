@@ -198,8 +198,9 @@ def end_leftovers(variable: str) -> list[str]:
     """End processes of a killed gate or suite. Return the names of the programs.
 
     Args:
-        variable: Environment variable with the process id of the gate or suite, which all that it starts has.
-            The container engine is left, because it serves others, too, and the rack's own command stops it.
+        variable: Environment variable with the process id of the gate or suite, which is set in all that it
+            starts. The container engine is left, because it serves others, too, and the rack's own command
+            stops it.
     """
     ended = []
     # In another namespace, the number means another process, because a container may run its own gate.

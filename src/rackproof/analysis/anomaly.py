@@ -243,7 +243,7 @@ def judge_night(
 
 def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
     """Return which findings rest on a number that should have been measured again, but was not."""
-    # A loss that has lasted for several nights does not depend on tonight's number.
+    # A loss over several nights does not depend on tonight's number.
     doubtful = np.isin(found.check, (_FLOOR, _FLEET, _DRIFT)) & (found.nights <= 1)
     for row in np.flatnonzero(doubtful) if once else ():
         benchmark = fleet.quantities[found.quantity[row]].benchmark

@@ -743,7 +743,7 @@ def load_definitions(
         folder: The folder with the definitions.
         names: The requested benchmarks. Only their files are read, or all files if this is empty. A
             suite needs all files, because any file may belong to it.
-        log_formats: The names that `result.format` may have besides `auto`.
+        log_formats: The names allowed for `result.format` besides `auto`.
 
     Raises:
         UnknownBenchmarkError: No file defines a requested benchmark. The message suggests similar names.
@@ -845,7 +845,7 @@ def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
 
     Raises:
         DefinitionError: A key occurs twice (YAML would drop the first), or the document is too deep, too
-            large, or contains itself. The message has the file and the line.
+            large, or contains itself. The message gives the file and the line.
     """
     lines: dict[tuple[str, ...], int] = {}
     _check_keys(document, (), lines, path)

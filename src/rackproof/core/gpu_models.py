@@ -19,7 +19,7 @@ class GpuPhysics:
         nvls_off: The all-reduce bus bandwidth in GB/s that a node with all its GPUs reaches without
             NVLS, for sizes of 1 GiB and more. None if unknown.
         nvls_gpus: The smallest number of GPUs that use NVLS.
-        even_links: Whether switches connect the GPUs, so that each pair has the same speed.
+        even_links: Whether switches connect the GPUs, so that all pairs are equally fast.
     """
 
     tflops: Mapping[str, float]

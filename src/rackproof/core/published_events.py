@@ -1,4 +1,4 @@
-"""Return the events that a log of an MLPerf Training benchmark must have.
+"""Return the events that a log of an MLPerf Training benchmark must contain.
 
 A table lists the events that all published logs of a benchmark contain that ended well (rounds 0.6 and 4.0 to
 5.1). The readers of logs find missing lines with it. Reading this table is the only I/O.

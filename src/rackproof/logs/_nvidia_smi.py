@@ -1,5 +1,6 @@
-"""Read the parts that nvidia-smi's notations share: lines beside its tables, and the meaning of its values.
-No I/O.
+"""Read what nvidia-smi's notations share: lines beside tables, and the meaning of values.
+
+The parsers of nvidia-smi, gpu_burn and nvbandwidth, and the snapshots of nodes use this module. No I/O.
 """
 
 from __future__ import annotations

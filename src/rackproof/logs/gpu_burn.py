@@ -1,5 +1,6 @@
-"""Read the output of gpu_burn: progress lines with speed, errors, temperature of every GPU, then
-``GPU 0: OK``.
+"""Parse gpu_burn's output, for :func:`rackproof.logs.parse`.
+
+Progress lines state speed, errors and temperature of every GPU, and ``GPU 0: OK`` follows.
 """
 
 from __future__ import annotations

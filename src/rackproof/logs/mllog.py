@@ -1,4 +1,4 @@
-"""Read MLLOG, the notation of MLPerf training 0.7 to 6.x and of Rackproof's own workloads.
+"""Parse MLLOG, the notation of MLPerf training 0.7 to 6.x and of Rackproof's own workloads.
 
 ``:::MLLOG {"namespace": "", "time_ms": 1759852232919, "event_type": "POINT_IN_TIME", "key": …}``
 """

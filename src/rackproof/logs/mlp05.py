@@ -1,4 +1,7 @@
-"""Read MLPerf training 0.5: ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {…}``."""
+"""Parse logs of MLPerf training 0.5 for :func:`rackproof.logs.parse`.
+
+An event is a line ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {…}``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the output of nvidia-smi's ``-q``, as XML and as text."""
+"""Parse ``nvidia-smi -q``, as XML and text, for :func:`rackproof.logs.parse` and nodes' snapshots."""
 
 from __future__ import annotations
 

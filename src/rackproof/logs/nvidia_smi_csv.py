@@ -1,4 +1,4 @@
-"""Read the output of nvidia-smi's ``--query-gpu=… --format=csv``, printed once or in a loop."""
+"""Parse ``nvidia-smi --query-gpu=… --format=csv``, once or in a loop, for :func:`rackproof.logs.parse`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read nvidia-smi's answers about links between GPUs: ``nvlink --status`` and ``topo -m``."""
+"""Parse ``nvidia-smi nvlink --status`` and ``topo -m``, for :func:`rackproof.logs.parse`."""
 
 from __future__ import annotations
 

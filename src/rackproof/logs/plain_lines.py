@@ -1,4 +1,4 @@
-"""Read the plain output of a program with the patterns in a benchmark's definition."""
+"""Parse a program's plain output for job bench, with the patterns in a benchmark's definition."""
 
 from __future__ import annotations
 

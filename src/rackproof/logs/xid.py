@@ -1,4 +1,7 @@
-"""Read a kernel log: XIDs of GPUs, SXids of NVSwitches, lost GPUs, errors of memory, processors and PCIe."""
+"""Parse a kernel log for :func:`rackproof.logs.parse`.
+
+Its errors are XIDs of GPUs, SXids of NVSwitches, lost GPUs, and errors of memory, processors and PCIe.
+"""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def build_snapshot(
         gathered: The gathered data, in the form that the module's docstring describes.
         sku: The model that the inventory expects.
         previous: The last snapshot. XIDs without action stay open, and counts of reboots continue.
-        about: The node's record, if it has already been read. Reading it is most of a snapshot's cost.
+        about: The node's record, if already read. Reading it is most of a snapshot's cost.
         whole: Whether the answer is complete. An incomplete answer proves nothing.
         accept_identity: Whether tonight's machine and GPUs become the node's identity.
         declared: The kernel log lines that an operator declared harmless.

@@ -53,7 +53,7 @@ def read_rootfs(archive: Path) -> tuple[str, str]:
 def fingerprint(names: list[str], status: str) -> str:
     """Return a digest of the closure's inputs.
 
-    They are the names, and the packages that nodes already have.
+    The inputs are the names, and the packages that are on nodes already.
     """
     return hashlib.sha256("\n".join([*sorted(names), status]).encode()).hexdigest()
 

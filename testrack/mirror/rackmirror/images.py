@@ -1,4 +1,4 @@
-"""Write the files of container images that the mirror serves in addition to packages."""
+"""Write the container images that the mirror (build.py) serves in addition to packages."""
 
 from __future__ import annotations
 

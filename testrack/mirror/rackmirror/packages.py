@@ -1,4 +1,4 @@
-"""Build fake packages.
+"""Build the mirror's fake packages for build.py.
 
 Read packages.toml, and build each entry with dpkg-deb, with the same bytes every time.
 """

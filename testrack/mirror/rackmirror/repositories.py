@@ -1,4 +1,4 @@
-"""Write signed apt repositories with the suite `stable` and the component `main`."""
+"""Write signed apt repositories for build.py, with the suite `stable` and the component `main`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the mirror's git repositories, which a web server serves as plain files."""
+"""Make the mirror's git repositories for build.py, which a web server serves as plain files."""
 
 from __future__ import annotations
 

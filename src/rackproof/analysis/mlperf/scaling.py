@@ -1,4 +1,4 @@
-"""Compute scaling efficiency, which is the share of the ideal throughput on more devices."""
+"""Compute scaling efficiency, the share of the ideal throughput, for scaling studies."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     trace.node_count, trace.stated_nodes = count, stated_nodes
     trace.scores = run.scores
     if any(one.code == "training_before_run_start" for one in parsed.findings):
-        trace.early = None  # the parser has reported it
+        trace.early = None  # the parser already reported it
     stopped = run.status == "success"
     return trace, findings_of_log(parsed, scores=run.scores, stopped=stopped, script_ended=ended)
 

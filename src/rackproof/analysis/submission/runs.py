@@ -1,4 +1,4 @@
-"""Select the runs of a submission, and read what their logs state about the system."""
+"""Select the runs of ``rackproof submission``, and read what their logs state about the system."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def _leftover_findings(planned: NodeSetup, report_of: Mapping[str, Mapping[str, 
     for name, report in report_of.items():
         if planned.network == "overlay" and report.get("removed") is not True:
             text = f"{name}: the overlay may still be there until its timer ends; `ip link del rackproof0`"
-            # A leftover after the run does not invalidate the measurements, so the finding has no verdict.
+            # A leftover after the run does not invalidate the measurements, so give no verdict.
             findings.append(_finding("setting_left", None, text, name))
     return findings
 

@@ -145,8 +145,8 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     If that source knows the rack only by the node's name, the rack of a later source is used.
 
     Raises:
-        AdoptError: There are no nodes or too many, two nodes have the same address, serial number or BMC, or
-            names differ only in case.
+        AdoptError: There are no nodes or too many, two nodes share an address, serial number or BMC, or names
+            differ only in case.
     """
     found: dict[str, AdoptedNode] = {}
     spelled: dict[str, str] = {}

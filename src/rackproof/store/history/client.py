@@ -1,4 +1,4 @@
-"""Provide the history to jobs, and let them go on if it fails.
+"""Provide the history to all four jobs, and let a job go on if the history fails.
 
 All four jobs store their runs in the history through :class:`History`. Planning reads estimates from
 it, and recording reads references. The input is the results folder.

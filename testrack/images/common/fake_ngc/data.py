@@ -1,4 +1,4 @@
-"""Make small fakes of the data sets, in the layout of the real files and with the same bytes everywhere.
+"""Make small fakes of the data sets for downloads.py, in the real layout and the same everywhere.
 
 Text is a Markov chain over 64 tokens, so that a small model can learn from it. Pictures are points around a
 few centres, so that a small model can learn to remove noise from them.

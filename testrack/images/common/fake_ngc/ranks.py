@@ -1,4 +1,4 @@
-"""Connect the ranks of a job, and run their collectives, over TCP with rank 0 in the middle."""
+"""Connect the ranks of training.py, and run their collectives, over TCP with rank 0 in the middle."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Schedule a night's measurements, and collect the results.
 
-Job validate calls :func:`probe_night` if the night has a budget of GPU-minutes. The input is the idle
-nodes, the measurements of earlier nights, and a runner of Slurm jobs. The module does no other I/O.
+Job validate calls :func:`probe_night` if GPU-minutes are budgeted for the night. The input is the idle nodes,
+the measurements of earlier nights, and a runner of Slurm jobs. The module does no other I/O.
 
 A night measures in three parts: each idle node alone, and again if the job fails, then nodes with suspect
 numbers again, and then pairs of nodes (:mod:`rackproof.jobs.validate.fleet.pair_runner`).
