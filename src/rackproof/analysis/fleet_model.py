@@ -39,7 +39,7 @@ Integers = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 _STEP = 0.0025
-"""Distance between levels of the grid, as a fraction. It is the repeatability of a probe."""
+"""Distance between levels of the grid, as a fraction: the repeatability of a probe."""
 _LOSSES = (8, 12, 18, 26, 36, 50, 70)
 """Losses that are tested, in steps of the grid: 2, 3, 4.5, 6.5, 9, 12.5 and 17.5 %."""
 _COLLAPSE = 0.125
@@ -94,9 +94,9 @@ class FleetPolicy:
     nights_least: int = 2
     """Smallest number of earlier nights with values that a series needs to be judged here."""
     nodes_least: int = 4
-    """Smallest number of nodes of a group that has its own median."""
+    """Smallest number of nodes of a group with a median of its own."""
     resolution: float = 0.0025
-    """Repeatability of a probe. It is the smallest noise that is assumed."""
+    """Repeatability of a probe, the smallest noise that is assumed."""
     slowest_moves: float = 0.01
     """Smallest change of a number to examine. Even if it were proven, a smaller one would not matter."""
 

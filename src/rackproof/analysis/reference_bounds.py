@@ -31,7 +31,7 @@ WIDEST = 0.15
 FASTER = 0.25
 """Largest plausible excess over a reference. A larger one means that something else was measured."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
-"""Labels that identify one of several equal parts; `device` distinguishes a processor from a GPU."""
+"""Labels that identify one of several equal parts. `device` distinguishes a processor from a GPU."""
 _BAD = (Verdict.FAIL, Verdict.UNPROVEN)
 
 Key = tuple[str, tuple[tuple[str, Any], ...], str, str, tuple[tuple[str, str], ...]]

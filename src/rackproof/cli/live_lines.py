@@ -39,7 +39,7 @@ _AROUND_YAML = re.compile(
     r"^$|^\[WARNING\]: Failed to parse inventory|^Failed to parse inventory|^<<< caused by >>>|"
     r"no root 'plugin' key found|inventory plugin 'auto'|^\s*\d+ |^\s*\^|Completely failed to parse"
 )
-"""ansible-core prints these lines around a text that is not YAML. They repeat it, or name the wrong file."""
+"""Lines that ansible-core prints around a text that is not YAML, which repeat it or name the wrong file."""
 
 
 @dataclass

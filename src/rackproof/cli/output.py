@@ -50,7 +50,7 @@ def one_or_all(records: Sequence[Record]) -> Any:
 
 
 _HELD_OUTPUT = 4 << 20
-"""This many bytes of output are held in memory. A longer output goes to a temporary file."""
+"""Largest output in bytes to hold in memory. A longer output goes to a temporary file."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 

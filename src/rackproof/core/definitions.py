@@ -32,15 +32,15 @@ Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
 Filter = dict[str, tuple[Scalar, ...]]
-"""A point fits a filter if each of the filter's parameters has one of the listed values."""
+"""A point fits a filter if the value of each of the filter's parameters is one of those listed."""
 
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
 
 MOST_BYTES, MOST_KEYS, MOST_LEVELS = 64 * 1024, 5000, 30
-"""A file may have this size, this many keys and list entries (with aliases expanded), and this depth."""
+"""Limits of a file: its size, its keys and list entries (with aliases expanded), and its depth."""
 MOST_POINTS, MOST_MISTAKES = 2000, 10
-"""A matrix may have this many points before its filters, and a message lists this many mistakes."""
+"""Largest number of a matrix's points before its filters, and of the mistakes in a message."""
 
 
 class DefinitionError(RackproofError):
@@ -98,7 +98,7 @@ ImageName = Annotated[
 ]
 """An image within a registry: REPOSITORY:TAG, REPOSITORY:TAG@DIGEST or REPOSITORY@DIGEST."""
 Architecture = Literal["amd64", "arm64"]
-"""Image registries have these names for processor architectures."""
+"""Names of processor architectures in image registries."""
 
 
 class Container(Record):

@@ -23,14 +23,14 @@ class EvidenceState(StrEnum):
 
     THERE = "there"
     ABSENT = "absent"
-    """It does not exist, or its program is not installed."""
+    """The evidence does not exist, or its program is not installed."""
     NOT_ASKED = "not asked"
     FAILED = "failed"
     HUNG = "hung"
     CUT = "cut"
     """Only a part of the evidence was received."""
     DAMAGED = "damaged"
-    """It does not have the expected form. For example, it is infinite or not a number."""
+    """The evidence is not of the expected form, such as infinite or not a number."""
 
 
 @dataclass(frozen=True)

@@ -79,21 +79,22 @@ _MODELS = (
     "T4",
 )
 _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
-"""These SKUs are named after the system. The value is the model of its GPUs."""
+"""SKUs named after the system, with the model of its GPUs."""
 _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
-"""These words mark a card, which differs from the module (SXM) of the same model in power, memory and
+"""Words that mark a card, which differs from the module (SXM) of the same model in power, memory and
 links."""
 MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
-"""These models exist both as modules and as cards. For other models, a word such as PCIe in a SKU's name has
-no meaning."""
+"""Models that exist both as modules and as cards.
+
+For other models, a word such as PCIe in a SKU's name means nothing.
+"""
 _WITH_BOARD = re.compile(rf"({'|'.join(MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
 
 _LINK_GB_S: Mapping[str, float] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200"), 50.0),
     **dict.fromkeys(("GH200", "H200", "H100", "H800", "H20", "A100", "A800", "V100"), 25.0),
 }
-"""One NVLink has this speed in one direction by its data sheet. Drivers report this speed or up to 6 %
-more."""
+"""Speed of an NVLink in one direction by its data sheet. Drivers report up to 6 % more."""
 SLOW_LINK_SHARE = 0.98
 """A link is slow if it is below this share of another link's speed. Drivers round the speed."""
 _SLOWEST_LINK_GB_S = 14.0
@@ -102,30 +103,32 @@ _LINKS: Mapping[str, int] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200", "H200", "H100", "H20"), 18),
     "A100": 12,
 }
-"""A module has this number of NVLinks by its data sheet. Models that some boards connect with fewer links
-are not in this table."""
+"""Number of NVLinks of a module by its data sheet.
+
+Models that some boards connect with fewer links are not in this table.
+"""
 FASTEST_LINK_SHARE = 1.2
 """A link's speed is plausible up to this ratio to its data sheet. Drivers report up to 6 % more."""
 _LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
-"""These models have no NVLink."""
+"""Models without NVLink."""
 
 MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
 """All samples of these models in tests/data/real contain the MIG mode and the memory temperature."""
 MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
 """All samples of these models in tests/data/real contain the memory repairs that wait for a reset."""
 DRIVER_WITH_REPAIRS = 575.0
-"""This is the first driver that reports such repairs."""
+"""The first driver that reports such repairs."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
-"""These models have no memory repairs and no row remapping, which Ampere introduced. No driver reports
-them."""
+"""Models without memory repairs and row remapping, which Ampere introduced, and of which no driver reports
+any."""
 MODELS_WITH_ECC = (
     *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A30", "V100"),
 )
-"""These models have HBM. Their ECC is on unless an operator switches it off."""
+"""Models with HBM, whose ECC is on unless an operator switches it off."""
 
 HOTTEST_GPU_C = 100.0
-"""This temperature in °C exceeds the specification of every model."""
+"""A temperature in °C above the specification of every model."""
 HOTTEST_MEMORY_C = 95.0
 """A GPU's memory is too hot from this temperature in °C. At ten degrees more, it fails."""
 LEAST_MARGIN_C = 5.0

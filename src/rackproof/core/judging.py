@@ -51,10 +51,12 @@ _TOO_GOOD = "too good to be true, check the measurement"
 WIDEST_LOSS = 0.5
 """A bound may allow a loss of at most this fraction of a speed. A wider bound would find no fault."""
 TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
-"""Less is better in these units, unless the measurement has a direction."""
+"""Units in which less is better, unless the measurement states a direction."""
 _OTHER_DEVICE = "device"
-"""The label of measurements on a device that is not a GPU (``device: cpu``). Measurements of GPUs and
-links do not have it."""
+"""The label of measurements on a device that is not a GPU (``device: cpu``).
+
+Measurements of GPUs and links lack this label.
+"""
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 

@@ -75,9 +75,9 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
-"""These variables select the benchmarks of bench.yml."""
+"""Variables that select the benchmarks of bench.yml."""
 _EMPTY_IS_ALL = ("validate_nodes", "validate_probes", "reimage_probes")
-"""These variables select everything if they are empty. Their default is an empty list or a template."""
+"""Variables that select everything if they are empty. Their default is an empty list or a template."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
 
 

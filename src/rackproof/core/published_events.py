@@ -14,11 +14,11 @@ from importlib.resources import files
 
 TABLE = "published_events.csv"
 THROUGHPUT = "throughput"
-"""The table has this mark if a log must have statistics with samples per second, or the time of a step."""
+"""The table's mark that a log must contain statistics with samples per second, or the time of a step."""
 PROGRESS = "progress"
-"""The table has this mark if every evaluation of a log must state the progress of the training."""
+"""The table's mark that every evaluation of a log must state the progress of the training."""
 SECOND_EVALUATION = "second_evaluation"
-"""The table has this mark if a log must have two or more evaluations."""
+"""The table's mark that a log must contain two or more evaluations."""
 _SHORT = {
     "submission": "submission_org submission_division submission_status submission_platform",
     "init": "cache_clear init_start init_stop",
@@ -27,7 +27,7 @@ _SHORT = {
     "blocks": "block_start block_stop",
     "epochs": "epoch_start epoch_stop",
 }
-"""The table has these short names for groups of events."""
+"""Short names in the table for groups of events."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 SCHEMA_VERSION = 1
-"""``run.json`` has this version. It increases when a reader of the old shape would misread the new one."""
+"""Version of ``run.json``, which increases when a reader of the old shape would misread the new one."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=4000)]
@@ -303,7 +303,7 @@ class Node(Record):
 
 
 KEPT_RECORD = "record"
-"""A night's record has this format. It is not a log, but the night's run stores its digest."""
+"""Format of a night's record, which is not a log, but whose digest the night's run stores."""
 
 
 class LogFile(Record):
@@ -342,7 +342,7 @@ class MachineMoment(Record):
     mhz: float | None = None
     celsius: float | None = None
     slowed: float | None = None
-    """The number of times that heat has slowed a processor since boot."""
+    """The number of times that heat slowed a processor since boot."""
 
 
 class MachineUse(Record):

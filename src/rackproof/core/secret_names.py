@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 HIDDEN = "(secret)"
-"""This text replaces a secret's value in plans, records and pages, so that a job's variables remain
+"""Text that replaces a secret's value in plans, records and pages, so that a job's variables remain
 visible."""
 _BEGINS, _ENDS = r"(?:^|[_.-])", r"(?![A-Z])"
 _NAMED_SO = re.compile(

@@ -13,9 +13,11 @@ from collections.abc import Iterable
 from rackproof.core.records import Spread
 
 WIDEST_FACTOR = 2.0
-"""A speed has no single value if the high end of its samples is more than this factor above the low end.
-Healthy GPUs of the corpus stay below 1.3. If another process takes half of a GPU's time, the factor is
-about 1.8."""
+"""Factor between the low and the high end of a speed's samples above which the speed is no single value.
+
+Healthy GPUs of the corpus stay below 1.3. If another process takes half of a GPU's time, the factor is about
+1.8.
+"""
 _FEWEST_FOR_TAILS = 5
 _TAIL = 0.05
 

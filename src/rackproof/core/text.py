@@ -27,7 +27,7 @@ _SPACE = re.compile(r"\s+")
 _FORMAT_KEPT = {"\u200d"}  # The zero-width joiner joins emoji, and is harmless on its own.
 ELLIPSIS = "…"
 NOTHING = "\N{EN DASH}"
-"""This text is shown in place of a missing value."""
+"""Text in place of a missing value."""
 # Names of units that mean that there is no unit.
 _PLAIN = frozenset({"1", "fraction"})
 _MINUS = "\N{MINUS SIGN}"

@@ -164,7 +164,7 @@ class GpuReadings:
     remapped_rows: float | None = None
     sram_corrected: float | None = None
     dram_corrected: float | None = None
-    """Number of errors that ECC has corrected in the GPU's lifetime."""
+    """Number of errors that ECC corrected in the GPU's lifetime."""
     fabric_state: str = ""
     fabric_status: str = ""
     fabric: str = ""

@@ -124,7 +124,7 @@ class BandwidthTable:
     with_root: bool = False
     per_iteration: bool = False
     deviations: bool = False
-    """True if the table has a column ``error`` instead of the newer count of wrong values."""
+    """True if the table shows a column ``error`` instead of the newer count of wrong values."""
     row_count: int = 0
     largest: int = 0
     """Largest size of a row, in bytes."""
@@ -224,7 +224,7 @@ class LabelledLines:
     """True if the ranks form several groups of unknown sizes."""
     table: BandwidthTable | None = None
     open: int = 0
-    """Number of tables that have started but not ended."""
+    """Number of tables that started but did not end."""
     without_average: int = 0
     """Number of ended tables without an average so far. Only the line of the average states that it was
     too low."""
@@ -243,7 +243,7 @@ class LabelledLines:
     concluded: str = ""
     """Collective of the last completed table."""
     ended: BandwidthTable | None = None
-    """Table whose average has not been read yet."""
+    """Table whose average was not read yet."""
 
     @property
     def sizes(self) -> int:

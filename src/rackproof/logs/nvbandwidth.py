@@ -77,7 +77,7 @@ class NvbandwidthParser(LogParser):
         self.row_names: list[str] = []
         """Names of the rows of the current matrix."""
         self.matrix: list[Measurement] = []
-        """Cells of the matrix whose sum has not been read yet."""
+        """Cells of the matrix whose sum was not read yet."""
         self.parts: dict[str, float] = {}
         """Sums of the current test's matrices, by part ("" for the only one)."""
         self.total = 0.0
@@ -87,7 +87,7 @@ class NvbandwidthParser(LogParser):
         """Product names of the devices in the heading, by number."""
         self.of_processes = False
         self.widest = 0
-        """Number of columns of the widest matrix that has one for each device."""
+        """Number of columns of the widest matrix with a column for each device."""
         self.absent: set[tuple[str, str]] = set()
         """Rows and columns of the current matrix whose cells are N/A."""
 

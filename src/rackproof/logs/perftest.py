@@ -150,13 +150,13 @@ class PerftestParser(LogParser):
         self.rows: dict[tuple[str, ...], _Row] = {}
         self.devices: set[str] = set()
         self.open = 0
-        """Number of tables that have started but not ended."""
+        """Number of tables that started but did not end."""
         self.tables = 0
         self.titles = 0
         self.rows_open = 0
         """Number of rows since no table was open. If two processes print tables, each needs its own row."""
         self.ends = 0
-        """Number of tables that have ended since no table was open."""
+        """Number of tables that ended since no table was open."""
         self.rows_since = 0
         """Number of rows since the last header. The same rule is above the header, and ends a table only
         below a row."""

@@ -307,7 +307,7 @@ class RunScript(NamedTuple):
     lacks: Collection[str] = ()
     """Outputs that the script omits by design, named as in ``lacks`` of a definition."""
     processes: str = "gpu"
-    """The unit that has one process, ``gpu`` or ``node``, or "" if either is possible."""
+    """The unit with one process, ``gpu`` or ``node``, or "" if either is possible."""
     preflight_off: bool = False
     """True if the run was planned without the NCCL preflight."""
 

@@ -85,7 +85,7 @@ class XidParser(LogParser):
         self.details: dict[tuple[str, int | None], int] = {}
         self.kernel_lines = 0
         self.moment: re.Match[str] | None = None
-        """Date of the last line that has one."""
+        """Date of the last line with a date."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line of the kernel log."""

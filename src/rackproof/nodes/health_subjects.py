@@ -181,7 +181,7 @@ class Limits:
     memory_c: float = HOTTEST_MEMORY_C
     """A GPU memory's temperature in °C from which it is degraded. At 10 °C more, it fails."""
     memory_share: float = 0.95
-    """Least share of the expected memory that the node must have."""
+    """Least required share of the expected memory."""
     loaded_percent: float = 10
     """A GPU's use in percent from which its links must run at full width and generation."""
     sram_correctable: int = MOST_SRAM_CORRECTED

@@ -48,7 +48,7 @@ GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "fabric": ("fabric_state", "fabric_status"),
     "nvlink_domain": ("fabric_clique", "fabric_cluster"),
 }
-"""Each reading that a driver can report of a GPU has these fields. A SKU lists the readings of its GPUs."""
+"""Fields of each reading that a driver can report of a GPU. A SKU lists the readings of its GPUs."""
 
 
 def _state(value: Any) -> EvidenceState:
@@ -377,19 +377,19 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     ),
     _by_tool("clock_synchronized", "clock"),
 )
-"""Each field of :class:`NodeSnapshot` has a row."""
+"""A row for each field of :class:`NodeSnapshot`."""
 
 _NOT_EVERYWHERE = "not every node has it, and a version that the SKU lists is missed where it is compared"
 _COMPARED: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.DEGRADED,
     EvidenceState.HUNG: Verdict.DEGRADED,
 }
-"""A missing version that is compared with other nodes has this verdict, the same as a different version."""
+"""Verdict of a missing version that is compared with other nodes, the same as of a different version."""
 _BOUND: Mapping[EvidenceState, Verdict] = {
     EvidenceState.FAILED: Verdict.UNPROVEN,
     EvidenceState.HUNG: Verdict.UNPROVEN,
 }
-"""A missing version that must equal the driver's has this verdict."""
+"""Verdict of a missing version that must equal the driver's."""
 _HUNG_FAILS: Mapping[EvidenceState, Verdict] = {EvidenceState.HUNG: Verdict.FAIL}
 
 
@@ -477,7 +477,7 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         )
     ),
 )
-"""Each tool that the gatherer calls (``rackproof_facts``, subset ``health``) has a row."""
+"""A row for each tool that the gatherer calls (``rackproof_facts``, subset ``health``)."""
 
 
 # Evidence of a GPU.
@@ -672,7 +672,7 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("errors", harmless=_EMPTY_IS_WELL),
     _gpu_row("unknown_values", harmless=_EMPTY_IS_WELL),
 )
-"""Each field of :class:`GpuSnapshot` has a row."""
+"""A row for each field of :class:`GpuSnapshot`."""
 
 
 # Evidence of a port.
@@ -715,4 +715,4 @@ PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("layer", "link_layer", harmless="no check reads it"),
     _port_row("counters", "counters", state=_counters_state),
 )
-"""Each field of :class:`PortSnapshot` has a row."""
+"""A row for each field of :class:`PortSnapshot`."""

@@ -28,7 +28,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""All jobs of a night have this name, by which the jobs of an interrupted night are found and ended."""
+"""Name of all jobs of a night, by which the jobs of an interrupted night are found and ended."""
 MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30
@@ -46,7 +46,7 @@ _BUSY = re.compile(
 """srun prints such a line if it refuses nodes that are in use. Any other refusal is a mistake, and proves
 nothing."""
 OUT_OF_TIME = (None, 124, 137)
-"""A program that did not end, or that was ended, has one of these exit statuses."""
+"""Exit statuses of a program that did not end, or that was ended."""
 
 Shell = Callable[[str], tuple[int, str, str]]
 """A function that runs a command line on Slurm's host and returns exit status, output and error output."""

@@ -20,10 +20,10 @@ from rackproof.core.hostlist import expand_hostlist, hostlist_problem
 from rackproof.core.text import sanitize
 
 MOST_NODES = 10_000
-"""No inventory has more nodes. A longer list is a mistake, or hostile."""
+"""Largest number of nodes in a list. A longer list is a mistake, or hostile."""
 SINFO_FORMAT = "%N|%R|%G|%f"
-"""A line of ``sinfo --Node --noheader --format=…`` has these fields, which are node, partition, generic
-resources and features."""
+"""Fields of a line of ``sinfo --Node --noheader --format=…``, which are node, partition, generic resources
+and features."""
 
 _BEGIN = re.compile(
     r"(NodeName|PartitionName|SwitchName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?\s*=", re.I

@@ -79,7 +79,7 @@ _MOMENT = re.compile(r"\[\s*\d{1,12}\.\d{1,9}\]|\d{9,12}(?:\.\d{1,9})? ")
 MOST_CARDS = 64
 MOST_GONE = 64
 MOST_LINKS = 64
-"""At most this many NVLinks of a GPU are read. Real GPUs have less than a third of this number."""
+"""Largest number of a GPU's NVLinks to read. Real GPUs show less than a third of this number."""
 MOST_UNLISTED = 8
 """At most this many unlisted GPUs, unknown values and remarks are stored."""
 MOST_LINES = 100_000
@@ -154,7 +154,7 @@ class GpuSnapshot(Record):
     """Speed of each active NVLink, in GB/s per direction."""
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
-    """Error texts of the driver in place of a value. They are neither a value nor "N/A"."""
+    """Error texts of the driver in place of a value. Such a text is neither a value nor "N/A"."""
     unknown_values: tuple[str, ...] = ()
     """Textual values that no check recognizes, as ``path: words``."""
 
@@ -1016,7 +1016,7 @@ _TABLE_LEAVES_OUT = frozenset(
         ),
     )
 )
-"""The kernel mounts these file systems. A node with containers has thousands of such mounts."""
+"""File systems that the kernel mounts, thousands of times on a node with containers."""
 MOST_MOUNTS = 2000
 
 

@@ -31,7 +31,7 @@ _HEADINGS: tuple[tuple[Kind, str], ...] = (
 )
 _MOST_IN_TITLE = 3
 _MOST_WITH_COLUMNS = 2
-"""With at most this many systems, the ratio has columns of its own."""
+"""Largest number of systems with which the ratio gets columns of its own."""
 _FAIRER = (
     "Throughput is the fairer measure: how many epochs a run needs depends on its seed, so the epochs to "
     "target stand beside the minutes."
@@ -427,7 +427,7 @@ def comparison_terminal(
 
 
 _PAGE_COLUMNS = ("Published in", "Run")
-"""Only a page has room for these columns."""
+"""Columns for which only a page is wide enough."""
 
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:

@@ -45,7 +45,7 @@ from rackproof.core.text import (
 )
 
 MAX_ROWS = 400
-"""Largest number of rows in a table. The table states how many more rows run.json has."""
+"""Largest number of rows in a table. The table states how many more rows are in run.json."""
 
 _MAX_REASONS = 12
 

@@ -38,10 +38,12 @@ EARLIER_SNAPSHOTS_FOLDER = "looks"
 """Nights of earlier versions have their snapshots in this folder. The files there have the key ``look``
 instead of ``snapshot``. Rackproof reads them, and does not rename anything."""
 BENCHMARK = "health"
-"""A night has this benchmark in the history and in its id."""
+"""Benchmark of a night in the history and in its id."""
 DRAIN_PREFIX = "rackproof-night:"
-"""Nights drain with reasons of this prefix. Provisioning has other prefixes, and nights do not change its
-drains."""
+"""Nights drain with reasons of this prefix.
+
+Provisioning uses other prefixes, and nights do not change its drains.
+"""
 NIGHTS_BACK = 60
 """A node is searched in this many nights. A node that is in none of them counts as new."""
 _LARGEST = 512 << 20

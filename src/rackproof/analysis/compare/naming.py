@@ -17,7 +17,7 @@ THROUGHPUT = (
     "batches_per_second",
     "epochs_per_minute",
 )
-"""Metrics that count as a training's throughput. If a log has several, the first in this list is used."""
+"""Metrics that count as a training's throughput. The first in this list that a log states is used."""
 
 # Folders and logs of round 0.6 name the same benchmarks differently.
 _SAME_BENCHMARK = {

@@ -127,8 +127,8 @@ class Counted(Record):
     minutes: float | None = None
     epochs: float | None = None
     wall_minutes: float | None = None
-    """Minutes from the RESULT line of the run script. They include start-up and, for minigo, the games
-    after training."""
+    """Minutes from the RESULT line of the run script, which include start-up and, for minigo, the games after
+    training."""
     source: Source = Source()
 
 
@@ -154,7 +154,7 @@ class SystemComparison(Record):
     counted: tuple[Counted, ...]
     left_out: tuple[LeftOut, ...]
     unmatched: tuple[str, ...]
-    """Texts about benchmarks that not every system has."""
+    """Texts about benchmarks that not every system ran."""
 
     @property
     def judgements(self) -> tuple[Judgement, ...]:

@@ -51,8 +51,10 @@ FASTER_THAN_REPEATS = 1.5
 FASTER_THAN_PUBLISHED = 3.0
 """Largest ratio of a result's speed to the fastest ever published for the benchmark, on any system."""
 SEEDS_SINCE = (4, 0)
-"""First round in which all runs must have seeds. All 532 published results of 4.1 to 5.1 have seeds. 6 %
-of 3.0, 13 % of 2.1, and a third of 0.7 have none."""
+"""First round in which all runs must log seeds.
+
+All 532 published results of 4.1 to 5.1 log seeds. 6 % of 3.0, 13 % of 2.1, and a third of 0.7 have none.
+"""
 OWN_SEEDS_SINCE = (1, 0)
 """First round in which the package checker refuses a seed that two runs share. minigo 0.7 was published
 with seed 0."""

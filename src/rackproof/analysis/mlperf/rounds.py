@@ -40,7 +40,7 @@ _ENDS = {
     "5.0.0": "2025-05-31",
     "5.1.0": "2025-10-31",
 }
-"""End of each round's runs. It is unknown for the newest rounds, which the operator must choose."""
+"""End of each round's runs, unknown for the newest rounds, which the operator must choose."""
 _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
 
 
@@ -73,8 +73,10 @@ class Round(NamedTuple):
 
 
 _BEFORE_END = timedelta(days=560)
-"""Longest time between a run and the end of its round. Older runs are submitted again; one of 337
-results of 4.1 and 5.1 is 552 days older."""
+"""Longest time between a run and the end of its round.
+
+Older runs are submitted again. One of 337 results of 4.1 and 5.1 is 552 days older.
+"""
 _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
 """Start of the runs of rounds 0.5 and 0.6. The last run of 0.6 is only known to be before the end of 0.7."""
 

@@ -38,7 +38,7 @@ Progress = Callable[[int, int, str], None]
 """A function that is called with ``(files done, number of files, file name)`` while a folder is scored."""
 
 Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_scored"]
-"""The role of a run in the score; ``not_scored`` if there is no score."""
+"""The role of a run in the score, or ``not_scored`` if there is no score."""
 
 # The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, in the
 # run script's folder, <stamp>_1.log. Any name with a log's suffix is accepted, because a result with an

@@ -24,8 +24,8 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
-"""Name of the manifest beside the submitter's folder. It lists the runs in the package, and the files
-that Rackproof wrote."""
+"""Name of the manifest beside the submitter's folder, which lists the runs in the package, and the files that
+Rackproof wrote."""
 
 # Files in a run's folder that serve to repeat it, such as configuration, run scripts and code.
 _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requirements*.txt")

@@ -22,12 +22,12 @@ from rackproof.core.text import duration, number, quantity, sanitize, size
 from rackproof.logs.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
-"""One answer has at most this many bytes of the log."""
+"""Largest number of the log's bytes in one answer."""
 BACKLOG_BYTES = 4 * 1024 * 1024
 """With more unread bytes than this, a patient follower skips to the newest chunk, so that it shows the
 current progress."""
 KERNEL_TICKS_PER_S = 100
-"""Start times in /proc have this unit, which is the same on all architectures with GPUs."""
+"""Unit of start times in /proc, which is the same on all architectures with GPUs."""
 
 _MARK = "rackproof:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -40,7 +40,7 @@ LEAST_SECRET = 8
 """A secret is at least this long. A shorter value is a mistake, and its removal from a log would damage the
 log."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Registries have these names for the architectures that the kernel names."""
+"""Names in registries of the architectures that the kernel names."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
@@ -53,7 +53,7 @@ class Site(Record):
     registry_scheme: str = "https"
     image: str = Field(default="squashfs", pattern="^(squashfs|registry)$")
     images: dict[str, ImageName] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """Images by benchmark. They replace the images of the definitions."""
+    """Images by benchmark, which replace those of the definitions."""
     image_tags: dict[str, ImageTag] = {}  # noqa: RUF012
     sku_architecture: str = Field(default="", pattern="^(amd64|arm64)?$")
     """Architecture of the SKU's nodes, for a plan of nodes that do not answer yet."""

@@ -26,11 +26,15 @@ _FEWEST_S = 1.0
 """Fewer processor seconds of other processes do not slow even a short run. A login and a timer's script use
 about as much."""
 _WATCHED = 0.5
-"""A supervisor must have measured the use for this share of its job's time. With less, the machine is not
-known to be idle."""
+"""Share of a job's time for which its supervisor must measure the use.
+
+With less, the machine is not known to be idle.
+"""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
-"""These programs run a job outside the supervisor's processes. The job's own time would count as use by
-others."""
+"""Programs that run a job outside the supervisor's processes.
+
+The job's own time would count as use by others.
+"""
 
 
 def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, MachineUse]:

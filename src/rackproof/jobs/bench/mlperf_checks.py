@@ -30,7 +30,7 @@ from rackproof.store.run_folder import ResultsError
 TOO_FAST = 0.75
 """A run is not credible if it needs fewer samples than this share of the reference's mean.
 
-The reference's own runs all have more than 0.85. `rackproof score` compares all repeats together.
+The reference's own runs all need more than 0.85. `rackproof score` compares all repeats together.
 """
 TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
 """The time of one repeat may be slower by these fractions. The number of samples until convergence varies by
@@ -42,7 +42,7 @@ CHECK_S = 120.0
 PREFLIGHT = "nccl_preflight_busbw"
 """A run without the NCCL preflight lacks the measurement of this name."""
 PREFLIGHT_CODE = "nccl_preflight"
-"""A finding about the preflight itself has this code."""
+"""Code of a finding about the preflight itself."""
 EVERYTHING: tuple[str, ...] = (
     "start_marker",
     "node_list",

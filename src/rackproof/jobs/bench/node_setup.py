@@ -20,14 +20,14 @@ from rackproof.core.records import Direction, Finding, Measurement, Record, Sour
 from rackproof.core.text import sanitize
 
 PARAMETERS = ("nodes", "network", "storage")
-"""These parameters need a setup of nodes. If a parameter is empty, the node remains as it is."""
+"""Parameters that need a setup of nodes. If a parameter is empty, the node remains as it is."""
 NETWORKS = ("host", "overlay")
 BEFORE_AFTER_S = 900
 """If nothing removes a run's overlay, it expires this many seconds after the time limit of its job."""
 COLD = 0.01
 """The cache counts as emptied if at most this share of the sampled data is in memory."""
 LEAST_BYTES = 1 << 20
-"""If several nodes trained over an overlay, its interface must have carried this many bytes each way."""
+"""Bytes that an overlay's interface must carry each way if several nodes train over it."""
 
 _TYPES = {"nfs": ("nfs", "nfs4"), "s3fs": ("fuse.s3fs",)}
 _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|wekafs")

@@ -66,8 +66,10 @@ REPORT_FILE = "report.html"
 RESUME_WITHIN = timedelta(days=2)
 """An interrupted plan is resumed up to this age. Later, the same request gets a new plan."""
 ALLOWED_FAILURES = 1
-"""This many repeats of a result may fail. MLPerf Training has this rule, and Rackproof applies it to all
-benchmarks."""
+"""Number of a result's repeats that may fail.
+
+The rule is MLPerf Training's, and Rackproof applies it to all benchmarks.
+"""
 COSTLY_TO_CHANGE = ("network", "storage")
 """A change of these parameters needs a new setup of nodes. Points are ordered so that they change least,
 above all the first."""
@@ -75,10 +77,10 @@ NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts tha
 SETTLED_NS = 2_000_000_000
 """If a file is older than this, another change is sure to change its ctime, on every file system in use."""
 RUN_COMMAND = "run_command.py"
-"""This program under workloads/ runs a definition's command."""
+"""Program under workloads/ that runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
-"""A run whose job may still be running has a finding with this code. It is followed, not repeated."""
+"""Code of the finding of a run whose job may still be running. The run is followed, not repeated."""
 
 
 class NodeSku(Record):
@@ -122,11 +124,11 @@ class PlannedRun(Record):
     sku_gpu_name: str = ""
     """Text that the product name of the SKU's GPUs must contain. Empty means the SKU's own name."""
     node_skus: dict[str, NodeSku] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """The SKU of each node. Old plans have none, and all their nodes have the lead's SKU."""
+    """The SKU of each node. Old plans state none, and all their nodes are of the lead's SKU."""
     result: Result
     """Rules for reading and judging its log, as the definition had them at planning."""
     definition_path: str
-    """The file's path on the controller. Records have :attr:`definition_name` instead."""
+    """The file's path on the controller. Records state :attr:`definition_name` instead."""
     definition_sha256: str
     definition_ctime_ns: int = 0
     """Change time of the definition's file at planning, or 0 if it cannot reveal a later change."""

@@ -70,9 +70,9 @@ COULD_NOT_RUN = {
 }
 
 WRONG_ARGUMENTS = 2
-"""Rackproof's own programs end with this status if a parameter has a wrong value, which is no fault."""
+"""Status with which Rackproof's own programs end if a parameter's value is wrong, which is no fault."""
 _LINES_READ = 20
-"""This many last lines of a log are searched for the reason why its program ended."""
+"""Number of last lines of a log to search for the reason why its program ended."""
 
 _SEALED = (
     "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",

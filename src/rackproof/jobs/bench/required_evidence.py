@@ -57,7 +57,7 @@ class Evidence(Record):
 
     nodes: tuple[Node, ...] = ()
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """State of the job from its supervisor. It is empty if no job was started."""
+    """State of the job from its supervisor, empty if no job was started."""
     findings: tuple[Finding, ...] = ()
     """Faults of the nodes, of their setup and of the SKU's baselines, which no log shows."""
     could_not_start: str = ""
@@ -73,7 +73,7 @@ class Evidence(Record):
     machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
     """Use of each node by other processes while the job ran."""
     busy: str = ""
-    """Reason why no speed is judged. It is empty if the machines were idle or need not be."""
+    """Reason why no speed is judged, empty if the machines were idle or need not be."""
     container_digest: str = ""
     slurm_start: datetime | None = None
     """Start of the Slurm job according to Slurm. The program may follow it only from a later time."""
@@ -96,7 +96,7 @@ class SlurmJob:
     script: RunScript
     output: RunSubOutput
     output06: RunSub06Output = field(default_factory=RunSub06Output)
-    """Output of the run script of round 0.6. It is empty for other runs."""
+    """Output of the run script of round 0.6, empty for other runs."""
 
     @property
     def has_record(self) -> bool:
@@ -197,7 +197,7 @@ _JOB_KINDS: Mapping[str, type] = {
     "succeeded": bool,
     "unkillable": list,
 }
-"""Each of these keys of a job's state must have this type."""
+"""Required types of keys of a job's state."""
 
 
 def _of_job(

@@ -44,8 +44,10 @@ from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import RECORD_NAME, ResultsError
 
 SIDE_BY_SIDE = 18
-"""The comparison table has at most this many systems. A rack has no more nodes, and more columns are hard
-to read. `rackproof compare` compares any two systems."""
+"""Largest number of systems in the comparison table.
+
+No rack contains more nodes, and more columns are hard to read. `rackproof compare` compares any two systems.
+"""
 
 
 _LARGEST_VALUE = 2**63

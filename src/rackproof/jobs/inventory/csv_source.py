@@ -74,8 +74,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "serial": ("serial", "serial_number"),
     "bmc": ("bmc", "bmc_address", "oob_ip"),
 }
-"""A column with this meaning has one of these headings, the best first. Spaces and hyphens count as
-underscores."""
+"""Headings of a column by its meaning, the best first. Spaces and hyphens count as underscores."""
 _MOST_FIELD = 10_000
 _MOST_GPUS = 1024
 

@@ -41,8 +41,10 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "dict": (dict,),
 }
 _NO_RACKS = (RESERVED_GROUPS | {"netboot"}) - {"cpu_nodes"}
-"""These groups are no racks. A host of cpu_nodes alone is in no group that the playbooks use, so cpu_nodes
-counts as a rack."""
+"""Groups that are no racks.
+
+A host of cpu_nodes alone is in no group that the playbooks use, so cpu_nodes counts as a rack.
+"""
 _CONNECTION = frozenset(
     f"ansible_{name}"
     for name in (
@@ -54,7 +56,7 @@ _CONNECTION = frozenset(
         *("docker_extra_args", "sftp_extra_args", "scp_extra_args", "ssh_transfer_method", "become_pass"),
     )
 )
-"""Ansible has these variables of a host, and would ignore a misspelt one."""
+"""Ansible's own variables of a host, of which a misspelt one would be ignored."""
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 

@@ -52,7 +52,7 @@ _FILTER = re.compile(r"[a-z][A-Za-z0-9_]{0,60}")
 _NARROWING = frozenset(
     {"status", "site", "site_group", "region", "location", "rack", "tenant", "tenant_group"}
 )
-"""These filters do not choose a kind of devices. A site has switches and power strips as well."""
+"""Filters that do not choose a kind of devices. A site contains switches and power strips as well."""
 _NO_VALUE = "rackproof-no-such-value"
 _EQUIPMENT = re.compile(
     r"(?<![a-z])(?:switch(?:es)?|leaf|spine|router|firewall|pdu|ups|cdu|cooling|storage|filer|nas|dpu|patch|"

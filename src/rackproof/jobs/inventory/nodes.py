@@ -19,11 +19,11 @@ from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_listing import MOST_NODES
 
 MOST_BYTES = 64 << 20
-"""A file of a source may have this size. A list of 10,000 nodes is smaller."""
+"""Largest size of a source's file. A list of 10,000 nodes is smaller."""
 RESERVED_GROUPS = frozenset(
     {"all", "ungrouped", "gpu_nodes", "new-nodes", "slurm_controller", "slurm_login", "local", "cpu_nodes"}
 )
-"""Every inventory has these groups, so no node and no rack may have their names."""
+"""Groups of every inventory, whose names no node and no rack may use."""
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
 _NAME = re.compile(rf"(?=[A-Za-z0-9].{{0,252}}\Z){_LABEL}(?:\.{_LABEL}){{0,9}}")
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
@@ -33,9 +33,9 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "reimage_serial": re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]{0,63}"),
 }
 BY_NAME = "its name"
-"""A rack that only a node's name suggests has this origin. Every other origin is better."""
+"""Origin of a rack that only a node's name suggests. Every other origin is better."""
 NETBOX_TOKEN = "NETBOX_TOKEN"  # noqa: S105  (the variable's name)
-"""This environment variable has NetBox's token."""
+"""Environment variable with NetBox's token."""
 SKU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 

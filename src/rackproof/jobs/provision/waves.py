@@ -16,7 +16,7 @@ from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_states import drain_owner
 
 IN_SERVICE = "none"
-"""Slurm has this reason for a node that is in service."""
+"""Slurm's reason for a node that is in service."""
 
 
 class WaveLimitError(RackproofError):

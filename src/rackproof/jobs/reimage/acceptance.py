@@ -42,7 +42,7 @@ ACCEPTANCE_CHECKS = (PROBES, PAIR)
 WAIT_S = 120
 """The node's half of a pair waits this many seconds for a partner. The program itself waits no longer."""
 _PARTNER_START_S = 45
-"""A requested partner has started or was refused within this many seconds."""
+"""Seconds within which a requested partner started or was refused."""
 
 
 def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:

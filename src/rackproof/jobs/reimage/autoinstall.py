@@ -23,12 +23,14 @@ from pydantic import ConfigDict, Field, model_validator
 from rackproof.core.records import Record
 
 DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-disk"
-"""This name takes the disk's place until the machine has identified it. It contains no pattern, which the
-installer would match with serial numbers."""
+"""Name in place of the disk's until the machine identifies the disk.
+
+The name contains no pattern, which the installer would match with serial numbers.
+"""
 PLACE = "/run/rackproof"
 """The installer's commands put the program into this folder of the machine."""
 PROGRAMS = {"__main__.py": "rackproof-autoinstall", "write_image.py": "rackproof-write-image"}
-"""The archive has files of these names, from the files of role netboot."""
+"""Names of the archive's files, from the files of role netboot."""
 
 _Text = Annotated[str, Field(min_length=1)]
 _Commands = tuple[str | tuple[_Text, ...], ...]

@@ -29,7 +29,7 @@ MAX_REPORTS = 1024
 REPORTS_PER_COMMAND = 16
 """One command reads this many reports. More would make its output too long."""
 MAX_BYTES = 64 * 1024
-"""A report has at most this size in bytes. The boot host accepts no larger one."""
+"""Largest size of a report in bytes. The boot host accepts no larger one."""
 MAX_PARTS = 64
 """At most this many disks, and interfaces, of one machine are read."""
 POLL_S = 2.0

@@ -13,9 +13,9 @@ from uuid import UUID
 from rackproof.core.records import Record
 
 BLOCK_BYTES = 4 * 2**20
-"""A block has this size, as in the program that writes it (roles/netboot/files/rackproof-write-image)."""
+"""Size of a block, as in the program that writes it (roles/netboot/files/rackproof-write-image)."""
 ZERO_BLOCK = "0"
-"""This text takes the place of the digest of a block of zeros, which need not be downloaded."""
+"""Text in place of the digest of a block of zeros, which need not be downloaded."""
 
 
 SECTOR_BYTES = 512
@@ -27,7 +27,7 @@ LINUX = frozenset(
         UUID("b921b045-1df0-41c3-af44-4c6f280d3fae"),
     }
 )
-"""A partition with the root file system has one of these types."""
+"""Types of a partition with the root file system."""
 
 
 class Partition(Record):

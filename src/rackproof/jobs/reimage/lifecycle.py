@@ -23,8 +23,10 @@ from rackproof.core.records import Record
 from rackproof.core.text import duration, sanitize
 
 PREFIX = "rackproof-reimage:"
-"""The reason of a drain by re-imaging has this prefix. With ``rackproof:``, provisioning would lift the drain
-too early."""
+"""Prefix of the reason of a drain by re-imaging.
+
+With ``rackproof:``, provisioning would lift the drain too early.
+"""
 
 
 class Step(StrEnum):

@@ -19,7 +19,7 @@ from rackproof.store.history.identity import Kind
 from rackproof.store.history.references import NumberKey, Numbers
 
 _BATCH = 200
-"""One statement has at most this many names."""
+"""Largest number of names in a statement."""
 _FLEET_ROWS = 200_000
 """For each batch, at most this many measurements are read, the newest first."""
 _PARTS, _HOMES = schema.hardware.alias("parts"), schema.hardware.alias("homes")

@@ -133,7 +133,7 @@ CHAIN_DEVIATION = 0.05
 is."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 _C2C = 450.0
-"""The link between a Grace CPU and its GPU has this bandwidth in GB/s."""
+"""Bandwidth in GB/s of the link between a Grace CPU and its GPU."""
 _HOST_COPIES = ("host_to_device", "device_to_host")
 _REDUCING = ("all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw")
 _LEAST_OF_LINKS = ((1 << 30, 0.6, 900), (1 << 28, 0.6, 450), (1 << 26, 0.45, 450), (1 << 23, 0.2, 450))

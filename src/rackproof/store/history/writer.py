@@ -35,7 +35,7 @@ from rackproof.store.history.schema import KEY_LIMIT, TEXT_LIMIT
 from rackproof.store.run_folder import dump_run, stamp_of
 
 _CHUNK = 400
-"""A query has at most this many keys. SQLite accepts only a few thousand parameters in a statement."""
+"""Largest number of keys in a query. SQLite accepts only a few thousand parameters in a statement."""
 
 _SPECIALS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
