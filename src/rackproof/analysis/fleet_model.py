@@ -770,7 +770,7 @@ def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) 
 
 
 def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
-    """Return the level of a series before a change and after it, and the number of nights since."""
+    """Return the level of a series before a change and after it, and the number of nights with the loss."""
     loss = steps * _STEP if steps != _ANY_LOSS else _COLLAPSE
     if shape == "step":
         return *_medians(own[:first], own[first:]), int(np.isfinite(own[first:]).sum())

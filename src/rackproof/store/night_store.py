@@ -432,7 +432,7 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
 
 
 def _counted_again(one: NodeNight) -> NodeNight:
-    """Return a state without its passes, because the node may fail unseen in a lost night."""
+    """Return a state without its passes, because the node may have failed in a lost night."""
     if one.hold is None:
         return one
     return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0, "passed": None})})
