@@ -40,7 +40,7 @@ CACHE = cache.folder()
 
 
 class Rack:
-    """Run the commands of rack.py."""
+    """The commands of rack.py, one method for each."""
 
     def __init__(self, release: str) -> None:
         self.console = Console(STATE / "timings.json")
@@ -53,7 +53,7 @@ class Rack:
     def up(self, nodes: int | None, also: list[str]) -> int:
         """Start the missing hosts."""
         wanted = self.layout.wanted(nodes, also)
-        # pip fetches moto. Debian's Python has no pip, and that of `make venv` has.
+        # pip fetches moto. Debian's Python lacks pip, and that of `make venv` includes it.
         install_packages(self.console, () if importlib.util.find_spec("pip") else ("python3-pip",))
         self.engine.start(self.console)
         self.nodes.raise_inotify()
@@ -87,7 +87,7 @@ class Rack:
         """Return this checkout's containers. Remove those of another checkout.
 
         Raises:
-            RackError: This machine has a connection to a container of another checkout.
+            RackError: This machine is connected to a container of another checkout.
         """
         found = self.nodes.found()
         home = str(self.nodes.state)
@@ -105,7 +105,7 @@ class Rack:
         return {}
 
     def _refuse_if_connected(self, hosts: list[Found]) -> None:
-        """Raise RackError if this machine has a connection to a host, because the rack is then in use."""
+        """Raise RackError if this machine is connected to a host, because the rack is then in use."""
         names = {self.layout.host(one.name).address: one.name for one in hosts if self.layout.has(one.name)}
         open_to = connected_addresses(Path("/proc/net/tcp").read_text(), names)
         if open_to:
@@ -154,7 +154,7 @@ class Rack:
         """Build the files that the services' host serves on port 80. The builder finds the outdated parts."""
         self.images.node_tar()
         tars = [tar for tar in (CACHE / f"root-{release}.tar" for release in RELEASES) if tar.is_file()]
-        # The folder is the same for all releases, because the running services' host has it mounted.
+        # The folder is the same for all releases, because the running services' host mounts it.
         with cache.folder_for(CACHE, "mirror", cache.tree_digest(HOME / "mirror")) as kept:
             command = [sys.executable, str(HOME / "mirror" / "build.py"), "--out", str(kept / "mirror")]
             for tar in tars:
@@ -186,7 +186,7 @@ class Rack:
     def prepare(self) -> None:
         """Make the missing parts of a release that is not the rack's own.
 
-        This takes minutes, so it comes before the rack is locked.
+        Making them takes minutes, so it comes before the rack is locked.
         """
         if self.images.release != RELEASES[0]:
             install_packages(self.console)
@@ -232,14 +232,13 @@ class Rack:
                 self.nodes.purge()
             self.engine.stop(self.console)
         if purge:
-            # This removes root file systems, mirror and keys. It comes last, because it has the engine's
-            # name, too.
+            # Remove root file systems, mirror and keys last, because the engine's name is there, too.
             shutil.rmtree(self.nodes.state, ignore_errors=True)
             shutil.rmtree(CACHE, ignore_errors=True)
         return 0
 
     def status(self, as_json: bool) -> int:
-        """Show every host that has a container. Return 3 if there is none."""
+        """Show every host with a container. Return 3 if there is none."""
         found = self.nodes.found() if self.engine.answers() else {}
         faults = read_faults(list(found))
         hosts = [host for host in self.layout.everyone if host.name in found]

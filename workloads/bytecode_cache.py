@@ -28,9 +28,8 @@ UNUSED_S = 30 * 24 * 3600.0
 def environment(frameworks: Sequence[str] = FRAMEWORKS) -> dict[str, str]:
     """Return the variables with which Python keeps bytecode in the user's cache folder.
 
-    They are empty if the framework has its bytecode, or if Python can write it beside the framework.
-    They are also empty if the cache folder is missing, is not writable, or could be written by other
-    users.
+    No variables are returned if the framework's bytecode exists, or if Python can write it beside the
+    framework, and also if the cache folder is missing, is not writable, or could be written by other users.
 
     Args:
         frameworks: The packages to search for. The first installed one is used.
@@ -70,7 +69,7 @@ def _own_folder(key: str) -> Path:
     Raises:
         OSError: The folder cannot be made.
         PermissionError: Another user owns the folder, or could write to it.
-        RuntimeError: This user has no home.
+        RuntimeError: This user's home is unknown.
     """
     parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rackproof" / "bytecode"
     folder = parent / key

@@ -1,8 +1,8 @@
 """Supervise ranks, write logs, and find GPUs. All trainings and probes of this folder use this module.
 
 A workload calls :func:`run`, which starts the same program again as a child process for each rank. The first
-process is the supervisor. It imports no framework, so it can always log how the run ended and end all ranks.
-Ranks die with their supervisor. The module needs only the standard library and mllog.
+process, the supervisor, imports no framework, so it can always log how the run ended and end all ranks. Ranks
+die with their supervisor. The module needs only the standard library and mllog.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Refusal(Exception):  # noqa: N818  (not every one is an error of the program)
-    """The workload cannot continue. The text has reason and remedy, and ``status`` is the exit status."""
+    """A reason why the workload cannot continue, with the remedy. ``status`` is the exit status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -74,7 +74,7 @@ class Refusal(Exception):  # noqa: N818  (not every one is an error of the progr
 
 @dataclass(frozen=True)
 class Gpu:
-    """Describe a GPU that this process may use. The index is CUDA's."""
+    """A GPU that this process may use. The index is CUDA's."""
 
     index: int
     uuid: str
@@ -88,15 +88,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Rank:
-    """Describe one rank of the run.
+    """One rank of the run.
 
     Attributes:
-        index: Its number among all ranks, from 0.
+        index: The rank's number among all ranks, from 0.
         count: The number of all ranks.
         state: The folder in which ranks and supervisor of this node exchange files.
         started: The start of the supervisor in Unix seconds.
-        local: Its number among the ranks of this node, from 0.
-        address: Where the ranks of several nodes meet (HOST:PORT), or "" on a single node.
+        local: The rank's number among the ranks of this node, from 0.
+        address: The rendezvous of the ranks of several nodes (HOST:PORT), or "" on a single node.
     """
 
     index: int
@@ -117,7 +117,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Spread:
-    """Hold the spread of a measurement's samples. ``rackproof.core.spread`` has the same class.
+    """The spread of a measurement's samples, computed as in ``rackproof.core.spread``.
 
     With five samples or more, the lowest and the highest 5 %, at least one each, are outside of the spread.
     """
@@ -159,7 +159,7 @@ def spread_over_time(times_s: Sequence[float], work: float) -> Spread:
 
 
 class Log:
-    """Write MLLOG lines with ``mlperf_logging``. Each line is one write, so lines of ranks do not mix."""
+    """A log of MLLOG lines by ``mlperf_logging``. Each line is one write, so lines of ranks do not mix."""
 
     def __init__(self) -> None:
         if mllog is None:
@@ -186,7 +186,7 @@ class Log:
         Args:
             key: The name of the event.
             time_ms: The time in Unix milliseconds, or None for now.
-            fresh_line: Whether to begin a new line, because a killed process may have left half a line.
+            fresh_line: Whether to begin a new line, because a killed process may leave half a line.
             **metadata: Further values of the event.
         """
         self._logger.end(key, metadata=metadata, time_ms=time_ms, clear_line=fresh_line)
@@ -335,7 +335,7 @@ def _positive(text: str) -> float:
 
 
 def probe_parser(description: str | None, seconds: float) -> argparse.ArgumentParser:
-    """Return a parser with the arguments that all probes have."""
+    """Return a parser with the arguments common to all probes."""
     arguments = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -381,8 +381,7 @@ def check_nodes(options: argparse.Namespace) -> None:
     """Check the arguments of :func:`add_nodes`.
 
     Raises:
-        Refusal: The number of this node is not below the number of nodes, or several nodes have no
-            rendezvous.
+        Refusal: The number of this node is not below the number of nodes, or several nodes lack a rendezvous.
     """
     if not 0 <= options.node_rank < options.nodes:
         raise Refusal(
@@ -399,7 +398,7 @@ def check_nodes(options: argparse.Namespace) -> None:
 def _slurm(name: str, otherwise: int) -> int:
     """Return the number in one of srun's variables, or ``otherwise`` outside of a job step.
 
-    With these variables, all nodes of a job step can have the same command line.
+    With these variables, the command line can be the same on all nodes of a job step.
     """
     said = os.environ.get(f"SLURM_{name}", "")
     return int(said) if said.isdigit() and "SLURM_STEP_ID" in os.environ else otherwise
@@ -435,7 +434,7 @@ def facts() -> dict[str, str]:
 def gpu_uuids(found: list[Gpu]) -> str:
     """Return the UUIDs of GPUs, joined by commas, for the event ``facts``.
 
-    They are later compared with the node's own list.
+    The record of a run compares them with the node's own list.
     """
     return ",".join(gpu.uuid for gpu in found)
 
@@ -444,7 +443,7 @@ def require_cuda() -> None:
     """Check that this PyTorch can use the GPUs that the driver reports.
 
     Raises:
-        Refusal: It cannot.
+        Refusal: PyTorch cannot use them.
     """
     import torch
 
@@ -501,7 +500,7 @@ def mark_start(rank: Rank, log: Log) -> float:
 def mark_stop(rank: Rank) -> float:
     """Store the end of the timed part, and return it in Unix seconds.
 
-    The supervisor logs it when all ranks have ended well.
+    The supervisor logs the end when all ranks ended well.
     """
     now = time.time()
     if rank.local == 0:
@@ -514,7 +513,7 @@ def _work(options: argparse.Namespace, work: Callable[[argparse.Namespace, Rank,
     state = json.loads(os.environ[_STATE])
     die_with_parent(state["supervisor"])
     with open(int(os.environ[_GATE]), "rb") as gate:
-        # Wait until the supervisor has read which processes use the GPUs. Then it closes the pipe.
+        # Wait until the supervisor closes the pipe, after it read which processes use the GPUs.
         gate.read()
     local = int(os.environ[_RANK])
     rank = Rank(
@@ -582,7 +581,7 @@ def _supervise(
             "folder": str(folder),
             "started": started,
         }
-        # The trainings have no --device. They run on the CPU with --gpus 0.
+        # The trainings accept no --device, and run on the CPU with --gpus 0.
         device = getattr(options, "device", "gpu")
         watched = chosen_by_device(device, options.gpus) if gpu_states else []
         _start_ranks(ranks, count, state, lambda: _log_gpu_states(log, "begin", watched, folder))
@@ -597,7 +596,7 @@ def _supervise(
         if status == 0 and stopped.is_file():
             log.end("run_stop", time_ms=int(stopped.read_text()), status="success")
             if watched:
-                # For some time, nvidia-smi's utilisation still includes the ranks that have ended.
+                # For some time, nvidia-smi's utilisation still includes the ranks that ended.
                 time.sleep(gpu_state.SETTLE_S)
             _log_gpu_states(log, "end", watched, folder)
         else:
@@ -622,7 +621,7 @@ def _start_ranks(
     """Start the ranks, which import their framework and then wait until ``before`` is done.
 
     Args:
-        ranks: The list to which each rank is added as soon as it has started.
+        ranks: The list to which each rank is added as soon as it started.
         count: The number of ranks on this node.
         state: The facts of the run that each rank needs.
         before: Work that must be done before any rank uses a GPU.
@@ -635,7 +634,7 @@ def _start_ranks(
         _GATE: str(waiting),
     }
     try:
-        # Each rank has its own session, so Ctrl-C reaches only the supervisor, and a rank's children end with
+        # Each rank is its own session, so Ctrl-C reaches only the supervisor, and a rank's children end with
         # the rank.
         ranks.extend(
             subprocess.Popen(
@@ -675,7 +674,7 @@ def gpu_states_before(rank: Rank) -> list[dict[str, Any]]:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], time_limit: float, folder: Path) -> tuple[int, str]:
-    """Wait until all ranks have ended well, one has ended badly, a signal arrives, or time is up.
+    """Wait until all ranks ended well, one ended badly, a signal arrives, or time is up.
 
     Returns:
         The exit status and, unless it is 0, the reason.
@@ -707,12 +706,12 @@ def _first_to_fail(
 ) -> tuple[int, int]:
     """Return the rank that failed first, and its exit status.
 
-    Other ranks end because they lost it, and may do so before it has ended. The rank that wrote its reason
-    first is therefore the answer, unless a signal killed the rank that was found.
+    Other ranks end because they lost that rank, perhaps before it ended. The rank that wrote its reason first
+    is therefore the answer, unless a signal killed the rank that was found.
 
     Args:
         ranks: All ranks of this node.
-        index: The rank that was found to have ended badly.
+        index: The rank whose bad end was found.
         status: The exit status of that rank.
         folder: The folder with the ranks' reasons.
     """
@@ -811,7 +810,7 @@ def mark_moment(device: Any) -> Any:
 
 
 def majority(values: Sequence[Value]) -> Value | None:
-    """Return the value that more than half of the values have, or None if there is none. No I/O."""
+    """Return the value of more than half of the values, or None without such a majority. No I/O."""
     value, count = collections.Counter(values).most_common(1)[0]
     return value if 2 * count > len(values) else None
 
@@ -858,7 +857,7 @@ def sample_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
         for _ in range(3):
             call()
         once = statistics.median(measured(3, 1))
-        # Events have a resolution of about half a microsecond, so short calls are timed several at a time.
+        # Events resolve about half a microsecond, so short calls are timed several at a time.
         inner = max(1, round(200e-6 / once))
         count = max(5, min(most, int(seconds / (once * inner))))
         return measured(count, inner)

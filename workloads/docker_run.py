@@ -5,13 +5,13 @@
     docker_run.py image --spec=JSON               only fetch the sources and build the image
     docker_run.py cancel --id=RUN_ID --spec=JSON  end the container, or the Slurm job of several nodes
 
-bench.yml starts this program on a node, under Rackproof's supervisor. It needs only the standard library of
-Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the output of run.sub as it
-grows. With `together`, every node builds the image, and run.sub is submitted once to Slurm, as slurm_run.py
-does.
+bench.yml starts this program on a node, under Rackproof's supervisor. The program needs only the standard
+library of Python 3.8 or newer, and prints its progress as lines `:::RACKPROOF {JSON}`, and the output of
+run.sub as it grows. With `together`, every node builds the image, and run.sub is submitted once to Slurm, as
+slurm_run.py does.
 
-run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of Docker's
-daemon. It is therefore ended by name, even if the run that started it was killed.
+run.sub ends with the status of its own cleanup, so its output decides. Its container, a child of Docker's
+daemon, is therefore ended by name, even if the run that started it was killed.
 
 Exit status: 0 if run.sub ended, and 1 if it failed, hung, or was cancelled. The others are 5 for data, 6 for
 sources or image, and 7 for the config or Slurm.
@@ -123,8 +123,7 @@ def git_tree(folder: Path) -> str:
 
 def git_object(kind: str, content: bytes) -> str:
     """Return the name that git gives an object."""
-    # This is git's own hash. Other sources with the name of sources that were published years ago cannot
-    # be made.
+    # Use git's own hash. Other sources with the name of sources published years ago cannot be made.
     return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).hexdigest()
 
 
@@ -138,7 +137,7 @@ def without_top(members: list[tarfile.TarInfo]) -> list[tarfile.TarInfo]:
 
 
 class Docker(slurm_run.Work):
-    """One benchmark on this node."""
+    """The work for one benchmark on this node."""
 
     variable = "bench_data"
 
@@ -340,10 +339,7 @@ class Docker(slurm_run.Work):
     def in_container(
         self, script: str, mounts: list[str], name: str, watched: list[Path], phase: str
     ) -> None:
-        """Run a staging script.
-
-        It runs in the image if the image has a mount point, or else on this node.
-        """
+        """Run a staging script, in the image if a mount point is given, or else on this node."""
         mount = mounts[0].rpartition(":")[2]
         scratch = self.shared / f".{name}-{os.getpid()}"
         shutil.rmtree(str(scratch), ignore_errors=True)
@@ -470,7 +466,7 @@ class Docker(slurm_run.Work):
             self.end_training()
 
     def attend(self, tail: Tail06, training: subprocess.Popen[bytes]) -> int:
-        """Print and watch until run.sub has ended."""
+        """Print and watch until run.sub ends."""
         grown, last, why = time.monotonic(), "", ""
         hang_s = float(self.spec["hang_s"])
         while training.poll() is None:
@@ -499,7 +495,7 @@ class Docker(slurm_run.Work):
         return 0 if status == 0 and not tail.errors and not why else EXIT_JOB
 
     def end_training(self) -> None:
-        """End the container, and everything that run.sub started. Do nothing if all has ended."""
+        """End the container, and everything that run.sub started, if anything still runs."""
         training = self.training
         if training is None:
             return
@@ -514,14 +510,14 @@ class Docker(slurm_run.Work):
             except subprocess.TimeoutExpired:
                 continue
         if early:
-            # Docker may have made the container only then.
+            # Docker may make the container only then.
             gone = self.remove(self.container)
         if gone and self.note.exists():
             self.note.unlink()
 
     @staticmethod
     def remove(container: str) -> bool:
-        """End a container. Return whether it has ended, which is false if Docker does not answer."""
+        """End a container. Return whether it ended, which is false if Docker does not answer."""
         status, _out, err = run(["docker", "rm", "-f", container], timeout=45)
         return status == 0 or "No such container" in err
 
@@ -542,7 +538,7 @@ class Docker(slurm_run.Work):
 
 
 class Together(Docker):
-    """Run one benchmark on several nodes, as one Slurm job."""
+    """The work for one benchmark on several nodes, as one Slurm job."""
 
     variable = "bench_shared"
 
@@ -566,7 +562,7 @@ class Together(Docker):
         return [*command, f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", "--ntasks-per-node=1"]
 
     def job_environment(self, config: Path) -> dict[str, str]:
-        """Return the job's variables, with those of the config that sbatch needs. They are checked."""
+        """Return the job's variables, with the checked ones of the config that sbatch needs."""
         found = super().job_environment(config)
         names = ("DGXNNODES", "DGXNGPU", "WALLTIME")
         script = 'source "$1" >&2 && printf "%s\\n" "$DGXNNODES" "$DGXNGPU" "$WALLTIME"'

@@ -1,8 +1,8 @@
 """Read how GPUs are used before and after a run, by processes, memory, utilisation and clocks.
 
-Standard library only. The supervisor runs nvidia-smi before its ranks start and after they ended, so
-that any use belongs to other programs. A container does not see other processes. There, used memory and
-utilisation show them.
+Standard library only. The supervisor in common.py runs nvidia-smi before its ranks start and after they
+ended, so that any use belongs to other programs. A container does not see other processes. There, used memory
+and utilisation show them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Ask = Callable[[list[str], float], str]
 """Runs nvidia-smi with options within seconds, and returns its output.
 
 Raises:
-    OSError: It is not there, or does not start.
-    subprocess.SubprocessError: It ended badly or not in time.
+    OSError: nvidia-smi is not there, or does not start.
+    subprocess.SubprocessError: nvidia-smi ended badly or not in time.
 """
 
 READINGS = 5
@@ -50,8 +50,8 @@ def ask_nvidia_smi(options: list[str], seconds: float) -> str:
     """Return the output of nvidia-smi.
 
     Raises:
-        OSError: It is not there, or does not start.
-        subprocess.SubprocessError: It ended badly or not in time.
+        OSError: nvidia-smi is not there, or does not start.
+        subprocess.SubprocessError: nvidia-smi ended badly or not in time.
     """
     done = subprocess.run(
         ["nvidia-smi", *options],
@@ -110,10 +110,10 @@ def read_states(
 ) -> list[dict[str, Any]]:
     """Return the state of each GPU, read for about a second.
 
-    Utilisation is the median of :data:`READINGS` readings, or of :data:`FEWEST_READINGS` if calls are
-    slow. All other values are from the last reading. ``processes`` are the compute processes on the GPU.
-    Values that could not be read are None. It takes at most :data:`TIME_LIMIT_S`, and never raises an
-    error, whatever nvidia-smi does.
+    Utilisation is the median of :data:`READINGS` readings, or of :data:`FEWEST_READINGS` if calls are slow.
+    All other values are from the last reading. ``processes`` are the compute processes on the GPU. Values
+    that could not be read are None. The call takes at most :data:`TIME_LIMIT_S`, and never raises an error,
+    whatever nvidia-smi does.
 
     Args:
         uuids: The GPUs.
@@ -137,8 +137,8 @@ def read_states(
     while queries and len(readings) < READINGS:
         text = answer(queries[0])
         if text is None:
-            # The driver has no field of this name, or the tool is missing or hangs. Then later calls
-            # fail too.
+            # The driver knows no field of this name, or the tool is missing or hangs, so later calls fail
+            # too.
             queries.pop(0)
             continue
         readings.append(read_gpu_rows(text))

@@ -1,8 +1,8 @@
 """Read ImageNet's official archives (ILSVRC2012).
 
-The result has checksums, the place of each image, and labels. Standard library only, Python 3.8+. An
-archive is read once from beginning to end. The same pass computes its MD5 sum and lists its images.
-Nothing is unpacked, because an image can be read at its place in the archive.
+stage_imagenet.py uses this module, and gets checksums, the place of each image, and labels. Standard library
+only, Python 3.8+. An archive is read once from beginning to end. The same pass computes its MD5 sum and lists
+its images. Nothing is unpacked, because an image can be read at its place in the archive.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ _TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 
 
 class StagingError(Exception):
-    """Report why data cannot be staged. The text has the reason and the remedy."""
+    """A reason why data cannot be staged. The text gives the reason and the remedy."""
 
 
 class Images:
-    """Hold the images of a part, ordered by class and name, as arrays that forked processes share.
+    """The images of a part, ordered by class and name, as arrays that forked processes share.
 
     ``label`` numbers the classes from 0 in the order of their names. ``offset`` and ``size`` are in
     bytes.
@@ -132,7 +132,7 @@ def require_archives(folder: Path, pins: dict[str, Any]) -> dict[str, Path]:
     """Return the path of each archive. Only sizes are read.
 
     Raises:
-        StagingError: An archive is missing, or has another size.
+        StagingError: An archive is missing, or of another size.
     """
     paths = {part: folder / pin["name"] for part, pin in pins["archives"].items()}
     missing = [
@@ -158,7 +158,7 @@ def require_archives(folder: Path, pins: dict[str, Any]) -> dict[str, Path]:
 def identity_of(path: Path) -> list[int]:
     """Return values that change if a file is replaced or written.
 
-    They are the size, the time of change in ns, and the inode.
+    The values are the size, the time of change in ns, and the inode.
     """
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ino]
@@ -172,7 +172,7 @@ class HashingReader:
 
     def __init__(self, stream: BinaryIO, report: Callable[[int], None]) -> None:
         self.stream, self.report = stream, report
-        # Python 3.8 lacks the argument. This is the kind of checksum that was published.
+        # Python 3.8 lacks the argument. MD5 is the kind of checksum that was published.
         self.md5 = hashlib.md5(**_NO_SECURITY)  # noqa: S324  # nosec B324
 
     def read(self, size: int = -1) -> bytes:
@@ -288,7 +288,7 @@ def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
     Args:
         part: ``train``, ``val`` or ``devkit``.
         path: The path of the archive.
-        md5: The MD5 sum that it must have.
+        md5: The required MD5 sum.
         report: A function that is called with each number of bytes that were read.
 
     Raises:
@@ -379,7 +379,7 @@ def train_images(classes: list[str], train: dict[str, list[tuple[str, int, int]]
 
 
 def val_images(classes: list[str], val: dict[int, tuple[str, int, int]], truth: list[str]) -> Images:
-    """Return the validation images, class by class, by the class that the development kit has for each."""
+    """Return the validation images, class by class, by the class that the development kit states for each."""
     images = Images()
     by_class: dict[str, list[int]] = {wnid: [] for wnid in classes}
     for number, wnid in enumerate(truth, 1):
@@ -390,8 +390,7 @@ def val_images(classes: list[str], val: dict[int, tuple[str, int, int]], truth: 
     return images
 
 
-# This reads MATLAB's file of the classes. Labels are numbers in this file, and their order is not that
-# of names.
+# MATLAB's file of the classes, in which labels are numbers whose order is not that of names.
 
 _NUMBERS = {1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "f", 9: "d", 12: "q", 13: "Q"}
 _COMPRESSED, _MATRIX = 15, 14
@@ -477,7 +476,7 @@ def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:
     """Return an image out of an archive.
 
     Raises:
-        StagingError: The archive has become shorter.
+        StagingError: The archive became shorter.
     """
     data = os.pread(descriptor, size, offset)
     if len(data) != size:

@@ -1,7 +1,8 @@
 """Read images in folders like ImageNet's, which are DATA/train/CLASS/FILE and DATA/val/CLASS/FILE.
 
-torchvision or Pillow reads JPEG and PNG, whichever is installed. Neither is needed if every image is
-PPM. The first part of this file uses only the standard library, for the supervisor.
+imagenet_torch.py uses this module. torchvision or Pillow reads JPEG and PNG, whichever is installed. Neither
+is needed if every image is PPM. The first part of this file uses only the standard library, for the
+supervisor.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _RESIZE = 256 / 224
 
 
 class BadImage(Exception):  # noqa: N818  (reads as what it is)
-    """Report an image that cannot be read.
+    """An image that cannot be read.
 
     The last line of the text contains the image's path, even if a worker found it.
     """
 
 
 class Listing(NamedTuple):
-    """Hold the images of a data set, with the file and class of each.
+    """The images of a data set, with the file and class of each.
 
     ``described`` is the name, source, number, size and digest of the whole data set.
     """
@@ -45,15 +46,15 @@ class Listing(NamedTuple):
 def scan(folder: Path, wanted: str = "") -> Listing:
     """List the images in a folder, in order of names.
 
-    The number of objects and their size come from ``dataset.json`` if it exists, because on some
-    storage, a stat of a million objects takes an hour. Without it, they are counted.
+    The number of objects and their size come from ``dataset.json`` if it exists, because on some storage, a
+    stat of a million objects takes an hour. Without that file, images are counted.
 
     Args:
         folder: The folder of the data set.
         wanted: With ``val``, training images are not listed if the folder contains ``dataset.json``.
 
     Raises:
-        Refusal: There is no such folder, there are no images, or val has classes that train lacks.
+        Refusal: There is no such folder, there are no images, or val contains classes that train lacks.
     """
     counted = not (folder / "dataset.json").is_file()
     size = objects = 0
@@ -102,7 +103,7 @@ def check(folder: Path) -> None:
     """Check that there is a data set, without listing it.
 
     Raises:
-        Refusal: The folder has no ``train`` or no ``val``.
+        Refusal: The folder lacks ``train`` or ``val``.
     """
     lacking = [part for part in ("train", "val") if not (folder / part).is_dir()]
     if lacking:
@@ -116,7 +117,7 @@ def read_ppm(path: str) -> Any:
     """Return a binary PPM with 8 bits a channel as uint8 (3, H, W).
 
     Raises:
-        ValueError: It is not a PPM.
+        ValueError: The file is not a PPM.
     """
     import torch
 
@@ -168,7 +169,7 @@ def decoder(listing: Listing) -> tuple[str, Callable[[str], Any]]:
 
 
 class Images:
-    """Provide a map-style data set, with an image (3, S, S) as uint8 and its class.
+    """A map-style data set, with an image (3, S, S) as uint8 and its class.
 
     Training takes a random part (8 to 100 % of the area, 3:4 to 4:3) and mirrors half of the images.
     Validation takes the middle, as is usual for ImageNet.

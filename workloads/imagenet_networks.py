@@ -1,7 +1,7 @@
-"""Define ResNet-50 and VGG16 with the layers, shapes and parameters of their papers and torchvision.
+"""Define ResNet-50 and VGG16 for imagenet_torch.py, as in their papers and torchvision.
 
 ResNet-50 is version 1.5 (the stride is in the 3 x 3 convolution) with 25,557,032 parameters for 1,000
-classes. VGG16 has no batch normalisation and has 138,357,544 parameters. ``width`` below 1 makes smaller
+classes. VGG16 is without batch normalisation, with 138,357,544 parameters. ``width`` below 1 makes smaller
 networks for tests.
 """
 
@@ -23,7 +23,7 @@ LAYERS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 
 
 
 class Bottleneck(nn.Module):
-    """Apply three convolutions parallel to a shortcut. The output has four times as many channels."""
+    """Three convolutions parallel to a shortcut. The output is of four times as many channels."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -100,9 +100,9 @@ def vgg16(classes: int, width: float) -> nn.Sequential:
 
 
 class Classifier(nn.Module):
-    """Wrap a network that takes pixels (N, 3, H, W) as uint8, and normalises them on its device.
+    """A network that takes pixels (N, 3, H, W) as uint8, and normalises them on its device.
 
-    One byte per value is sent from host to device instead of four.
+    A single byte per value is sent from host to device instead of four.
     """
 
     def __init__(self, network: nn.Module) -> None:

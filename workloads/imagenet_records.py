@@ -1,4 +1,4 @@
-"""Pack images as MXNet's RecordIO and TensorFlow's TFRecords.
+"""Pack images as MXNet's RecordIO and TensorFlow's TFRecords for stage_imagenet.py.
 
 Read a JPEG's properties without decoding it.
 
@@ -23,7 +23,7 @@ class BadImage(ValueError):  # noqa: N818  (reads as what it is)
 
 
 class ImageFacts(NamedTuple):
-    """Describe an image.
+    """The properties of an image, from its header.
 
     ``kind`` is jpeg or png, and the number of components is 1 (grey), 3 or 4 (CMYK).
     """
@@ -45,7 +45,7 @@ def facts_of(data: bytes) -> ImageFacts:
     """Return the properties of an image from its header.
 
     Raises:
-        BadImage: It is neither JPEG nor PNG, or has no header.
+        BadImage: The image is neither JPEG nor PNG, or its header is missing.
     """
     if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 26:
         width, height, _depth, colour = struct.unpack_from(">IIBB", data, 16)
@@ -63,17 +63,17 @@ def facts_of(data: bytes) -> ImageFacts:
         if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
             height, width, components = struct.unpack_from(">HHB", data, at + 5)
             return ImageFacts("jpeg", width, height, components)
-        # The markers TEM and restart have no length.
+        # The markers TEM and restart state no length.
         alone = marker == 0x01 or 0xD0 <= marker <= 0xD8
         at += 2 if alone else 2 + ((data[at + 2] << 8) | data[at + 3])
     raise BadImage("its JPEG header has no size")
 
 
 def encode_again(data: bytes, shorter_edge: int, quality: int) -> tuple[bytes, int, int]:
-    """Return an image as RGB JPEG, with its width and height; 0 leaves its size as it is.
+    """Return an image as RGB JPEG, with its width and height. 0 leaves its size as it is.
 
     Raises:
-        BadImage: It cannot be decoded.
+        BadImage: The image cannot be decoded.
     """
     from PIL import Image
 
@@ -198,7 +198,7 @@ def image_example(
 def tfrecord(data: bytes) -> bytes:
     """Return a record with the frame of TFRecord files.
 
-    It is its length and its content, each with a masked CRC-32C.
+    The frame is the length and the content, each with a masked CRC-32C.
     """
     length = struct.pack("<Q", len(data))
     return b"".join((length, _masked_crc(length), data, _masked_crc(data)))

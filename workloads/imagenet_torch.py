@@ -5,7 +5,7 @@
     --mode train      train epochs, write a checkpoint, and evaluate this checkpoint as a second step
     --mode evaluate   only evaluate a checkpoint
 
-The benchmarks resnet50, vgg16, and those whose names end in -accuracy start this program. Its log has
+The benchmarks resnet50, vgg16, and those whose names end in -accuracy start this program. Its log contains
 MLPerf's events, which common.Log writes.
 
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data or checkpoint
@@ -141,10 +141,10 @@ def plan(options: argparse.Namespace) -> int:
 
 
 class Clock:
-    """Time steps on the device that runs them, by a GPU's own events or by the host's clock.
+    """A clock for steps on the device that runs them, by a GPU's own events or by the host's clock.
 
-    ``waits`` has the idle time of the device before each step. Data were missing, or the host launched the
-    step too slowly.
+    ``waits`` lists the idle time of the device before each step, when data were missing or the host launched
+    the step too slowly.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -208,7 +208,7 @@ def _strides(parameter: Any, gradient: Any) -> tuple[int, ...]:
 
 
 class Trainer:
-    """Hold everything that a rank needs to train. The images of each step are in the same memory."""
+    """Everything that a rank needs to train. The images of each step are in the same memory."""
 
     def __init__(self, options: argparse.Namespace, rank: Rank, device: torch.device) -> None:
         """Build the network and bring the step to full speed."""
@@ -266,7 +266,7 @@ class Trainer:
             )
         state = {name: one.detach().clone() for name, one in self.model.state_dict().items()}
         self.lr.fill_(1e-3)
-        # It is captured like the real step. Otherwise the launch time would count as work of the device.
+        # Capture this like the real step. Otherwise the launch time would count as work of the device.
         self.local = self.time_alone(self.capture(self.make_step(compiled)))
         self.close()
         model = compiled
@@ -282,7 +282,7 @@ class Trainer:
                     compiled,
                     device_ids=[self.device.index] if self.device.type == "cuda" else None,
                     gradient_as_bucket_view=True,
-                    # As usual, each rank has its own statistics. They are averaged before a checkpoint.
+                    # As usual, each rank keeps its own statistics, which are averaged before a checkpoint.
                     broadcast_buffers=False,
                 )
             else:
@@ -315,9 +315,9 @@ class Trainer:
     def flat_exchange(self) -> Callable[[], None]:
         """Return a function that averages all gradients over the ranks in one piece of memory.
 
-        This moves half of DDP's bytes in bf16, and needs one collective instead of one for each bucket, and
-        two copying kernels instead of one for each parameter. All ranks begin equal, because they have the
-        same seed.
+        One piece moves half of DDP's bytes in bf16, and needs one collective instead of one for each bucket,
+        and two copying kernels instead of one for each parameter. All ranks begin equal, because their seed
+        is the same.
         """
         parameters = list(self.model.parameters())
         kind = torch.bfloat16 if self.options.precision == "bf16" else torch.float32
@@ -335,7 +335,7 @@ class Trainer:
             if self.device.type == "cuda":
                 torch.distributed.all_reduce(flat, torch.distributed.ReduceOp.AVG)
             else:
-                # Gloo has no average.
+                # Gloo cannot average.
                 torch.distributed.all_reduce(flat)
                 flat.div_(self.rank.count)
             torch._foreach_copy_(gradients, parts)
@@ -387,7 +387,7 @@ class Trainer:
         return step
 
     def close(self) -> None:
-        """Release the captured step, because NCCL cannot shut down while a graph has its work."""
+        """Release the captured step, because NCCL cannot shut down while a graph holds its work."""
         if self.graph is not None:
             torch.cuda.synchronize()
             self.graph.reset()
@@ -465,7 +465,7 @@ class Trainer:
         """Return the mean loss of the last steps on this rank, and begin again.
 
         Raises:
-            Refusal: It is not finite.
+            Refusal: The loss is not finite.
         """
         mean = float(self.loss_sum.item()) / max(1, steps)
         self.loss_sum.zero_()
@@ -519,7 +519,10 @@ class Trainer:
 
 
 class Reporter:
-    """Log loss and step time on rank 0 about once a second. The host waits for the device each time."""
+    """A report of loss and step time on rank 0 about once a second.
+
+    The host waits for the device each time.
+    """
 
     def __init__(self, trainer: Trainer, log: Log | None, steps: int, epoch: int, epochs: int) -> None:
         self.trainer, self.log, self.steps, self.epoch, self.epochs = trainer, log, steps, epoch, epochs
@@ -689,7 +692,7 @@ def log_speed(
         if not found:
             labels["device"] = "cpu"
         elif node == 0:
-            # A rank only has the UUIDs of its own node's GPUs.
+            # A rank only knows the UUIDs of its own node's GPUs.
             labels.update(found[place].labels)
         log.measurement("local_step_time", local, "s", LOWER, **labels)
         log.measurement("data_wait_share", wait, "fraction", LOWER, **labels)

@@ -24,7 +24,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 class LimitError(OSError):
-    """Report that a server is too slow, or its answer too long. The text has the address and the limit."""
+    """A server that is too slow, or whose answer is too long. The text gives the address and the limit."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class _PacedStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what has come, and check the limits."""
+        """Read what came, and check the limits."""
         begin = time.monotonic()
         count = self._raw.readinto(buffer) or 0
         self._pace.note(count, time.monotonic() - begin)
@@ -126,7 +126,7 @@ def open_limited(
     The caller checks the scheme of the address, and adds handlers for redirects.
 
     Raises:
-        LimitError: The server exceeds a limit; also raised while the answer is read.
+        LimitError: The server exceeds a limit, also while the answer is read.
         OSError: The address cannot be opened.
     """
     url = request if isinstance(request, str) else request.full_url

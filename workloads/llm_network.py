@@ -1,4 +1,4 @@
-"""Define a Llama-shaped network in PyTorch with bf16 or fp8 products, LoRA, and a chunked loss.
+"""Define the Llama-shaped network of llm_torch.py, with bf16 or fp8 products, LoRA, and a chunked loss.
 
 Its parameters are bf16. For a product in fp8, each matrix is scaled by its current largest value (e4m3
 forward, e5m2 for gradients). On a CPU, fp8 is emulated with products of the rounded values.
@@ -49,7 +49,7 @@ def _multiply(left: Any, right: Any, left_factor: Any, right_factor: Any, fast: 
 
 
 def _by_columns(matrix: Any) -> Any:
-    """Return the same matrix in column order, which the right side of a product must have."""
+    """Return the same matrix in column order, as the right side of a product needs it."""
     return matrix.t().contiguous().t()
 
 
@@ -120,7 +120,7 @@ def attend(query: Any, key: Any, value: Any) -> Any:
 
 
 class Block(nn.Module):
-    """Combine attention and SwiGLU, each after a norm and with a residual connection."""
+    """Attention and SwiGLU, each after a norm and with a residual connection."""
 
     def __init__(self, shape: Shape, fp8: bool, lora: bool) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Block(nn.Module):
 
 
 class Layer(nn.Module):
-    """Wrap a block for the network. It is compiled separately, and computed twice if memory is short."""
+    """A block in the network, compiled separately, and computed twice if memory is short."""
 
     def __init__(self, block: nn.Module, recompute: bool) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def loss_and_gradient(logits: Any, targets: Any, tokens: int) -> tuple[Any, Any]
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Compute the mean cross-entropy of ``rows @ head.T``.
+    """The mean cross-entropy of ``rows @ head.T``.
 
     Gradients are made in the forward pass, in chunks.
 
@@ -203,7 +203,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 class Llama(nn.Module):
-    """Define the network. Called with tokens and the next tokens, it returns the mean loss."""
+    """The network, which returns the mean loss when called with tokens and the next tokens."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class Llama(nn.Module):
         self.head = nn.Parameter(torch.empty(size).normal_(0, DEVIATION), requires_grad=not lora)
         steps = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
         angles = torch.outer(torch.arange(sequence, dtype=torch.float32), ROPE_BASE**-steps)[:, None]
-        # These are not buffers. Each rank has the same values, and DDP would send buffers with every
+        # Do not register buffers. The values are the same on each rank, and DDP would send buffers with every
         # step.
         self.cosine, self.sine = angles.cos(), angles.sin()
 

@@ -1,4 +1,4 @@
-"""Define the sizes of Llama-shaped networks, and compute the cost of a token. No I/O.
+"""Define the sizes of llm_torch.py's networks, and compute the cost of a token. No I/O.
 
 Standard library only, because the supervisor checks sizes before a framework is imported.
 """
@@ -14,9 +14,7 @@ LORA_SCALE = 2.0
 
 @dataclass(frozen=True)
 class Shape:
-    """Describe a Llama-shaped network.
-
-    It has RMSNorm, rotary positions, grouped queries, SwiGLU and its own head.
+    """The sizes of a Llama-shaped network with RMSNorm, rotary positions, grouped queries, SwiGLU and a head.
 
     Args:
         width: The width of the residual stream.
@@ -69,10 +67,10 @@ class Shape:
     def flop_per_token(self, sequence: int, mode: str) -> float:
         """Return the operations that a token of a training step needs, whatever the program does.
 
-        N weights need 6 N (2 forward, 4 backward). The attention of L layers of width d over sequences
-        of s tokens needs 12 L d s / 2; it is halved because a token depends only on earlier ones. The
-        embedding is a table and needs none. With LoRA, the N frozen weights have no gradients and need 4
-        N, and each weight of an adapter needs 6. Operations that are repeated to save memory count once.
+        N weights need 6 N (2 forward, 4 backward). The attention of L layers of width d over sequences of s
+        tokens needs 12 L d s / 2, halved because a token depends only on earlier ones. The embedding is a
+        table and needs none. With LoRA, the N frozen weights get no gradients and need 4 N, and each weight
+        of an adapter needs 6. Operations that are repeated to save memory count once.
 
         Args:
             sequence: The number of tokens in a sequence.

@@ -4,7 +4,7 @@
 The benchmark llm and the optional test llm of a night start this program. There is one process per GPU.
 Weights and tokens come from the seed, so nothing is downloaded. The first steps are trained twice from the
 same weights, with kernels that give the same bits each time, and the losses of both times are compared. Then
-the speed is measured with the fastest kernels. The log has MLPerf's events, which common.Log writes.
+the speed is measured with the fastest kernels. The log contains MLPerf's events, which common.Log writes.
 
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 124 time limit, 128+N
 stopped by signal N.
@@ -122,13 +122,13 @@ def complete(options: argparse.Namespace) -> None:
 def random_tokens(shape: Sequence[int], vocabulary: int, seed: int) -> Any:
     """Return tokens that only depend on their place and the seed, small ones more often than large ones.
 
-    Whole numbers alone, so that all processors make the same ones. A loss of evenly random tokens could not
-    fall; with these it falls as soon as the network has learned which are frequent.
+    Only whole numbers are used, so that all processors make the same tokens. The loss of evenly random tokens
+    could not fall. With these tokens it falls as soon as the network learned which are frequent.
 
     Args:
-        shape: Of the result.
-        vocabulary: Tokens are below.
-        seed: Another seed, other tokens.
+        shape: The shape of the result.
+        vocabulary: The number of different tokens, all below it.
+        seed: The seed. Another seed gives other tokens.
     """
 
     def mixed(values: Any) -> Any:
@@ -167,7 +167,7 @@ class Trainer:
         """Build the network and its data.
 
         Raises:
-            Refusal: The GPU has no fp8, or ``--compile on`` does not work here.
+            Refusal: The GPU lacks fp8, or ``--compile on`` does not work here.
         """
         self.options, self.rank, self.device = options, rank, device
         self.shape = llm_shapes.shape_of(options.size, options.layers)
@@ -213,8 +213,8 @@ class Trainer:
     def choose_attention(self) -> str:
         """Return which kernels of attention the measured steps use, the same on all ranks.
 
-        cuDNN's are nearly twice as fast on Hopper, and slower elsewhere. They do not give the same bits again
-        (PyTorch 2.11), so the steps that are compared use flash attention.
+        cuDNN's are nearly twice as fast on Hopper, and slower elsewhere. cuDNN's kernels do not give the same
+        bits again (PyTorch 2.11), so the steps that are compared use flash attention.
 
         Raises:
             Refusal: ``--attention cudnn`` does not work here.
@@ -277,8 +277,8 @@ class Trainer:
 
         def finish(block: nn.Module) -> nn.Module:
             if self.compile:
-                # Layers are compiled one by one. They share their code, and gradients are exchanged during
-                # the computation.
+                # Layers are compiled one by one, so that they share code and exchange gradients during the
+                # computation.
                 block.compile(fullgraph=True, dynamic=False)
             layer = llm_network.Layer(block, options.recompute == "on")
             return fully_shard(layer, mesh=mesh, reshard_after_forward=reshard) if sharded else layer
@@ -402,7 +402,7 @@ class Trainer:
 
 
 def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each replica in how many steps its loss is not that of most; without a majority in all.
+    """Return for each replica in how many steps its loss differs from the majority's, if there is one.
 
     Args:
         curves: The bits of each replica's losses.

@@ -13,15 +13,14 @@ the standard library of Python 3.8 or newer. A runtime is a folder next to this 
                               free disk, and cuda_bytes in addition with CUDA's libraries; libraries of the
                               system, each with its package of Debian and Ubuntu
 
-An interpreter that the operator names is used as it is, if it finds the modules. They are not imported,
-because importing PyTorch takes seconds. Otherwise a virtual environment is made. It has a marker with the
-checksum of the requirements, so a second call takes milliseconds, and an incomplete environment is made
-again. With --found, nothing is made.
+An interpreter that the operator names is used as it is, if it finds the modules. The modules are not
+imported, because importing PyTorch takes seconds. Otherwise a virtual environment is made, with a marker that
+contains the checksum of the requirements. A second call then takes milliseconds, and an incomplete
+environment is made again. With --found, nothing is made.
 
-The last line of output is JSON: {"changed": bool, "python": PATH}. While pip works, lines
-`:::RACKPROOF {JSON}` state the present and the final size of the environment, because pip shows no progress
-without a terminal. If there is no environment, the exit status is not 0, and standard error has a line that
-says why.
+The last line of output is JSON: {"changed": bool, "python": PATH}. While pip works, lines `:::RACKPROOF
+{JSON}` state the present and the final size of the environment, because pip shows no progress without a
+terminal. If there is no environment, the exit status is not 0, and a line on standard error states why.
 """
 
 import argparse
@@ -80,7 +79,7 @@ def parse_version(text):
 
 
 def find_interpreter(oldest, newest):
-    """Return the newest interpreter within the bounds. The interpreter of this program has precedence.
+    """Return this program's interpreter if it is within the bounds, or else the newest one that is.
 
     Every name is searched on PATH. An interpreter without `venv` and `ensurepip` is skipped.
     """
@@ -110,7 +109,7 @@ def find_interpreter(oldest, newest):
 
 
 def check_modules(python, modules, check="import {}"):
-    """End with a message unless the interpreter has every module."""
+    """End with a message unless the interpreter finds every module."""
     for module in modules:
         try:
             done = subprocess.run(
@@ -126,7 +125,7 @@ def check_modules(python, modules, check="import {}"):
 
 
 def loads(library):
-    """Return whether the system has a shared library. This uses a separate process, which may crash."""
+    """Return whether a shared library loads, in a separate process, which may crash."""
     command = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({library!r})"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -134,7 +133,7 @@ def loads(library):
 def provide_libraries(libraries, runtime):
     """Install missing system packages as root, or end with the command to run.
 
-    This is done before downloads.
+    Libraries are checked before downloads.
 
     Args:
         libraries: The package of each library.
@@ -147,7 +146,7 @@ def provide_libraries(libraries, runtime):
     if os.geteuid() == 0 and shutil.which("apt-get"):
         print(f"installing {' '.join(lacking)}", flush=True)
         install = ["install", "-y", "-q", "--no-install-recommends", *lacking]
-        # A fresh machine has no lists of packages.
+        # On a fresh machine, the lists of packages are missing.
         for step in (install, ["-q", "update"], install):
             why = run_apt(step)
             if step is install and all(loads(library) for library in libraries):
@@ -212,7 +211,7 @@ def clear(folder, minimum_bytes):
 
 
 def check_free(folder, minimum_bytes, what="", instead=""):
-    """End with a message unless the disk of a folder has room for the next step."""
+    """End with a message unless the next step fits on the disk of a folder."""
     free = shutil.disk_usage(os.path.dirname(folder)).free
     if free < minimum_bytes:
         stop(
@@ -225,7 +224,7 @@ def explain(status, said, folder, runtime):
     """Return why pip failed, and the remedy.
 
     Args:
-        status: pip's exit status. It is negative if a signal ended pip.
+        status: pip's exit status, negative if a signal ended pip.
         said: The whole output of pip.
         folder: The folder of the environment.
         runtime: The name of the runtime.
@@ -301,10 +300,10 @@ def run_pip(argv, folder, whole_bytes, runtime, environment):
 def install(python, folder, requirements, runtime, needs):
     """Make the virtual environment.
 
-    The caller has emptied the folder, and removes it after a failure.
+    The caller emptied the folder, and removes it after a failure.
 
     Args:
-        python: The interpreter to make it with.
+        python: The interpreter to make the environment with.
         folder: The absolute path of its folder.
         requirements: The files of requirements.
         runtime: The runtime's name for messages.

@@ -36,7 +36,7 @@ PARENT = "RACKPROOF_MXNET_PARENT"
 
 
 class Stop(Exception):  # noqa: N818  (carries an exit status, like SystemExit)
-    """Report that training cannot continue, with an exit status. The text has the reason and the remedy."""
+    """A reason why training cannot continue, with the remedy and an exit status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -177,8 +177,8 @@ def fit(options: argparse.Namespace) -> None:
     accuracy = mx.metric.Accuracy()
 
     def require_finite(epoch: int, _: Any, arguments: dict[str, Any], __: Any) -> None:
-        # This runs after every epoch, because MXNet would continue with NaN and report an accuracy of
-        # ten per cent.
+        # Check after every epoch, because MXNet would continue with NaN and report an accuracy of ten per
+        # cent.
         if not all(np.isfinite(one.asnumpy()).all() for one in arguments.values()):
             raise Stop(
                 EXIT_NON_FINITE,
@@ -208,7 +208,7 @@ def fit(options: argparse.Namespace) -> None:
 
 
 def watched_gpus(gpus: str) -> list[str]:
-    """Return the UUIDs of the GPUs in ``--gpus``, which the training's own process does not have."""
+    """Return the UUIDs of the GPUs in ``--gpus``, or none in the training's own process."""
     if PARENT in os.environ:
         return []
     wanted = indices_of(gpus)

@@ -2,7 +2,7 @@
 """Train LeNet or an MLP on MNIST with PyTorch, on the CPU, on one GPU, or with DDP on several GPUs.
 
 The benchmarks mnist-lenet and mnist-mlp start this program. The networks are those of MXNet's train_mnist.py.
-Every epoch is validated on all 10,000 test images. The log has MLPerf's events, which common.Log writes.
+Every epoch is validated on all 10,000 test images. The log contains MLPerf's events, which common.Log writes.
 
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 5 data missing or
 damaged, 6 target not reached (with --until target), 124 time limit, 128+N stopped by signal N.
@@ -53,7 +53,10 @@ DDP_TIMEOUT_S = 300
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line. Flags that MXNet's train_mnist.py also has are named alike."""
+    """Return the parser of the command line.
+
+    Flags that are also in MXNet's train_mnist.py are named alike.
+    """
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -198,7 +201,7 @@ def build(network: str) -> nn.Sequential:
 
 
 class Trainer:
-    """Hold everything that a rank needs to train. Data, order, loss and learning rate stay on its device."""
+    """Everything that a rank needs to train. Data, order, loss and learning rate stay on its device."""
 
     def __init__(self, options: argparse.Namespace, rank: Rank, device: torch.device) -> None:
         """Load the data, build the network and bring the step to full speed."""
@@ -316,13 +319,13 @@ class Trainer:
         return step
 
     def close(self) -> None:
-        """Release the captured step, because NCCL cannot shut down while a graph has its work."""
+        """Release the captured step, because NCCL cannot shut down while a graph holds its work."""
         if self.graph is not None:
             torch.cuda.synchronize()
             self.graph.reset()
 
     def train_epoch(self, lr: float, report: Callable[[int, Callable[[], float]], None]) -> float:
-        """Train one epoch; return the mean loss over all ranks.
+        """Train one epoch, and return the mean loss over all ranks.
 
         Args:
             lr: Learning rate.
@@ -349,7 +352,7 @@ class Trainer:
         self.next_order = self.draw_order()
         mean = self.loss_sum * (self.share / self.steps)
         if self.rank.count > 1:
-            # Gloo has no mean.
+            # Gloo cannot average.
             torch.distributed.all_reduce(mean)
             mean /= self.rank.count
         return float(mean.item())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Start tf_cnn_benchmarks by mpirun on the nodes of a run. Each line of the log has its rank.
+"""Start tf_cnn_benchmarks by mpirun on the nodes of a run. Each line of the log states its rank.
 
     rendezvous.py --folder RUN_FOLDER --node-rank 0 --only-first -- mpirun_tf_cnn.py --model resnet50 ...
 
@@ -66,10 +66,7 @@ REMOTE = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
 
 
 class Refusal(Exception):  # noqa: N818  (reads as what it is)
-    """Report that the program cannot be started.
-
-    The text has the reason and the remedy, and ``status`` is the exit status.
-    """
+    """A reason why the program cannot be started, with the remedy. ``status`` is the exit status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -121,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def unknown_update(name: str) -> str:
-    """Report that tf_cnn does not have, or cannot do, this way of updating variables, and list the others."""
+    """Report that tf_cnn does not know, or cannot do, this way of updating variables, and list the others."""
     known = f"choose one of {', '.join(VARIABLE_UPDATES)}"
     if any(part in name.lower() for part in ("ddl", "powerai")):
         return (
@@ -153,7 +150,7 @@ def check_numbers(options: argparse.Namespace) -> None:
 
 
 def workers_of(options: argparse.Namespace, nodes: list[str]) -> int:
-    """Return how many workers (ranks) each node has.
+    """Return how many workers (ranks) run on each node.
 
     Raises:
         Refusal: The way of updating variables does not exist, or works on one node only.
@@ -257,7 +254,7 @@ def program(options: argparse.Namespace) -> list[str]:
         f"--num_gpus={1 if options.variable_update == 'horovod' else max(1, options.gpus)}",
     ]
     if options.variable_update == "distributed_all_reduce" and "all_reduce_spec" not in options.more:
-        # The program has no default, and needs a value on a single node, too.
+        # The program knows no default, and needs a value on a single node, too.
         words += ["--all_reduce_spec=pscpu"]
     words += [f"--num_warmup_batches={options.warmup_batches}"] if options.warmup_batches else []
     words += ["--device=cpu", "--data_format=NHWC"] if options.gpus == 0 else []
@@ -269,7 +266,7 @@ def program(options: argparse.Namespace) -> list[str]:
 def cluster(options: argparse.Namespace, addresses: list[str], each: int) -> list[str]:
     """Return the options for TensorFlow's servers.
 
-    Each node has one, and then its workers, by port.
+    Each node runs one server, and then its workers, by port.
     """
     port = options.port
     workers = [f"{one}:{port + 1 + index}" for one in addresses for index in range(each)]
@@ -342,10 +339,10 @@ def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
 
 
 def cores_of(remote: list[str], node: str) -> int:
-    """Return how many cores a node has.
+    """Return the number of a node's cores.
 
     Raises:
-        Refusal: Its output is unusable.
+        Refusal: The node's output is unusable.
     """
     words = [*remote, CORES] if remote else ["sh", "-c", CORES]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -358,7 +355,7 @@ def cores_of(remote: list[str], node: str) -> int:
 
 
 def print_states(nodes: list[str], gpus: int, moment: str) -> None:
-    """Print what uses the first GPUs of each node. A node that cannot be asked has no line but its error.
+    """Print what uses the first GPUs of each node, or the error of a node that cannot be asked.
 
     Args:
         nodes: The nodes, of which this is the first.
@@ -427,7 +424,7 @@ def run_served(words: list[str], servers: list[str]) -> int:
     working, worker_lines = start(words, b"", lock)
 
     def stop(number: int, _: object) -> None:
-        # They are waited for below.
+        # The processes are waited for below.
         serving.terminate()
         working.terminate()
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measure all-reduce over a sweep of sizes, and check every value of every size.
 
-The benchmark all-reduce and nights (validate.yml) start this program. There is one process per GPU with
-NCCL, or several processes with gloo on the CPU, on one node or several. The bus bandwidth is that of
-nccl-tests, size / time x 2 (n - 1) / n. It is reported for each size, because an average over sizes has no
-meaning.
+The benchmark all-reduce and nights (validate.yml) start this program. There is one process per GPU with NCCL,
+or several processes with gloo on the CPU, on one node or several. The bus bandwidth is that of nccl-tests,
+size / time x 2 (n - 1) / n. The bandwidth is reported for each size, because an average over sizes means
+nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def mnnvl_clique(text: str) -> int:
 
 def ask_nccl(folder: Path) -> Path:
     """Let NCCL log how it connects this rank with others. Return the log's path."""
-    # Not a name that another user of the node could have foreseen, and made a link of.
+    # Do not use a name that another user of the node could foresee and make a link of.
     handle, name = tempfile.mkstemp(prefix="rackproof-nccl-", suffix=".log", dir=str(folder))
     os.close(handle)
     path = Path(name)
@@ -118,7 +118,7 @@ def sizes_mib(options: argparse.Namespace, on_gpu: bool) -> list[int]:
     """Return the sizes to measure in MiB.
 
     Raises:
-        Refusal: One of them is not a positive whole number.
+        Refusal: A size is not a positive whole number.
     """
     if not options.sizes_mib:
         return list(GPU_SIZES_MIB if on_gpu else CPU_SIZES_MIB)
@@ -180,7 +180,7 @@ def samples_s(
 ) -> list[float]:
     """Return times of one collective in seconds by this rank's clock.
 
-    Every rank has the same number of times.
+    All ranks get the same number of times.
 
     Args:
         queue: A function that queues the collective, and returns the handle to wait for.
@@ -265,7 +265,7 @@ def slowest(mine: float, device: torch.device) -> float:
 def slowest_spread(samples: list[float], device: torch.device) -> common.Spread:
     """Return the spread of times, each of whose parts is the slowest rank's.
 
-    Every rank has the same number of times.
+    All ranks take the same number of times.
     """
     mine = common.spread_of(samples)
     low, median, high = (slowest(one, device) for one in (mine.low, mine.median, mine.high))
@@ -285,7 +285,7 @@ def agreed(count: float, device: torch.device, least: int, most: int) -> int:
 
 
 def fits(size_bytes: int, device: torch.device) -> bool:
-    """Return whether every rank has room for the buffer, for NCCL and for the check."""
+    """Return whether the buffer, NCCL and the check fit into the memory of every rank."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 4 * size_bytes
     flag = torch.tensor(int(size_bytes * 1.3 + (2 << 30) < free or device.type == "cpu"), device=device)
     torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)

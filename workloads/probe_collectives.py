@@ -70,14 +70,13 @@ Source = tuple[int, int]
 
 @dataclass(frozen=True)
 class Collective:
-    """Describe a collective, with its name in nccl-tests.
+    """A collective, with its name in nccl-tests.
 
     Attributes:
         factor: The ratio of bus bandwidth to algorithm bandwidth, by the number of ranks.
-        split: Whether its size is that of one part for each rank.
+        split: Whether the size is that of one part for each rank.
         sends: A function from the number of ranks to the number of parts that each rank sends.
-        sources: A function from a rank and the number of ranks to the summands of each part of its
-            result.
+        sources: A function from a rank and the number of ranks to the summands of each part of the result.
         in_place: Whether the result replaces the data that is sent.
     """
 
@@ -170,7 +169,7 @@ def chosen(options: argparse.Namespace, on_gpu: bool) -> tuple[list[str], list[i
     """Return the collectives, and the sizes in bytes.
 
     Raises:
-        Refusal: One of them does not exist, or is not a size.
+        Refusal: A collective does not exist, or a size is not one.
     """
     names = [one for one in options.collectives.split(",") if one]
     unknown = [one for one in names if one not in COLLECTIVES]
@@ -205,7 +204,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 class Buffers:
-    """Hold one rank's buffers for one collective of one size.
+    """One rank's buffers for one collective of one size.
 
     ``size_bytes`` is the size that is moved, which is the requested size rounded down to whole values,
     and for split collectives to equal parts for the ranks.
@@ -231,7 +230,7 @@ class Buffers:
         return numbers(part * self.rank.count + rank, index, chunk, self.seed)
 
     def prepare(self) -> None:
-        """Clear the place of the result, so that it has nothing that looks like a result."""
+        """Clear the place of the result, so that nothing there looks like a result."""
         if self.collective.in_place and (self.name == "all_reduce" or self.rank.index == 0):
             self.got.copy_(self.sent)
         else:
@@ -243,7 +242,7 @@ class Buffers:
         if self.name == "all_reduce":
             return distributed.all_reduce(got, async_op=True)
         if self.name == "all_gather":
-            # PyTorch 2.13 has new names for this one and the next one.
+            # PyTorch 2.13 renamed this collective and the next one.
             gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
             return gather(got, sent, async_op=True)
         if self.name == "reduce_scatter":
@@ -305,7 +304,7 @@ class _Works:
 
 @dataclass
 class Sweep:
-    """Measure every collective in every size on one rank. ``medians`` are bus bandwidths in GB/s."""
+    """A sweep over every collective and size on one rank. ``medians`` are bus bandwidths in GB/s."""
 
     options: argparse.Namespace
     rank: Rank
@@ -331,7 +330,7 @@ class Sweep:
     def measure(self, name: str, size: int, seconds: float) -> int:
         """Check and time one collective of one size. Return this rank's number of wrong values.
 
-        It is checked before it is timed and, when warm, afterwards.
+        The collective is checked before it is timed and, when warm, afterwards.
         """
         if not fits(2 * size, self.device):
             self.left_out += 1
@@ -402,7 +401,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
 
 
 class Steps:
-    """Run steps of a product and an all-reduce, as in training. Each part is timed where it runs."""
+    """Steps of a product and an all-reduce, as in training. Each part is timed where it runs."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -460,7 +459,7 @@ def find_straggler(seconds: float, rank: Rank, device: torch.device, log: Log, o
     means, slow = ([float(one[at]) for one in every] for at in (0, 1))
     log.measurement("step_compute_time", means[rank.index], "s", LOWER, **own)
     log.measurement("step_compute_time_p95", slow[rank.index], "s", LOWER, **own)
-    # The slowest GPU has the shortest exchange, because all others wait for it.
+    # The exchange of the slowest GPU is the shortest, because all others wait for it.
     log.measurement("step_exchange_time", statistics.fmean(exchange_s), "s", LOWER, **own)
     log.measurement("compute_lag", lags(means)[rank.index], "fraction", LOWER, **own)
     log.measurement("compute_lag_p95", lags(slow)[rank.index], "fraction", LOWER, **own)

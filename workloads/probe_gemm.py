@@ -4,7 +4,7 @@
 The benchmark gemm and nights (validate.yml) start this program. There is one process per GPU, all at once,
 with normally distributed data (zeros run faster than real data). ``gemm`` is every point of the sweep,
 ``gemm_best`` the best of each format, and ``gemm_fixed`` always the same shape. ``gemm_sustained`` and
-``gemm_p95`` are for products that run without a pause for a second. They show another process that takes a
+``gemm_p95`` are for products that run without a pause for a second. Both show another process that takes a
 part of the time. A product of an M x K and a K x N matrix counts as 2 M N K operations.
 """
 
@@ -58,7 +58,7 @@ def chosen(options: argparse.Namespace) -> tuple[list[str], list[int] | None]:
     """Return the requested number formats and sizes.
 
     Raises:
-        Refusal: One of them does not exist.
+        Refusal: A format or size does not exist.
     """
     return chosen_formats(options.dtypes), chosen_sizes(options.sizes or "") or None
 
@@ -154,7 +154,7 @@ def measure(dtype: str, size: int, device: torch.device, seconds: float) -> tupl
         seconds = min(seconds, MOST_SECONDS)
     times_s = common.sample_seconds(lambda: multiply(last), device, seconds)
     rows = torch.randperm(size, device=device)[:ROWS_CHECKED]
-    # float64 of fp8 goes through float32, because some devices have no direct conversion.
+    # float64 of fp8 goes through float32, because some devices lack a direct conversion.
     exact = left[rows].float().double() @ right.float().double()
     difference = first[rows].double() - exact
     bound = TOLERANCE[dtype] * math.sqrt(size)

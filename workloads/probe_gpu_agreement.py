@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Compare the bits of the same products on all GPUs of a node, and on each GPU over time.
 
-The benchmark gpu-agreement starts this program. There is one process per GPU, and they do not exchange data
-through a GPU. GPUs of one model with the same software compute the same bits. Of three or more GPUs, the
-one that differs from the majority is at fault. If two GPUs differ, it is unknown which one is right. A GPU
-whose own repeats differ is at fault.
+The benchmark gpu-agreement starts this program. There is one process per GPU, and the processes do not
+exchange data through a GPU. GPUs of one model with the same software compute the same bits. Of three or more
+GPUs, the one that differs from the majority is at fault. If two GPUs differ, it is unknown which one is
+right. A GPU whose own repeats differ is at fault.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def products(dtype: str, size: int, device: torch.device, seed: int, seconds: fl
         differ += (again.view(bits) != first.view(bits)).sum()
         made += 1
         if made % 8 == 0 and device.type == "cuda":
-            # The host would else queue far more than it has time for.
+            # Otherwise the host would queue far more than there is time for.
             torch.cuda.synchronize(device)
     data = first.view(torch.uint8).cpu().numpy().tobytes()
     return hashlib.sha256(data).hexdigest(), int(differ.item()), made

@@ -2,7 +2,7 @@
 """Measure copies between the GPUs of a node, one way, both ways, and with all pairs at once.
 
 The benchmark peer-bandwidth and nights (validate.yml) start this program. The data is random, and compared
-after every copy. A single GPU has no pairs, so the probe reports this and measures nothing.
+after every copy. With a single GPU there are no pairs, so the probe reports this and measures nothing.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 class Report:
-    """Hold the counts of kernels on a GPU, as ``Report`` of sdc_kernels.cu does."""
+    """The counts of kernels on a GPU, laid out as ``Report`` of sdc_kernels.cu."""
 
     def __init__(self, device: torch.device) -> None:
         size = 4 * MOST_SMS + 1 + MOST_RECORDS * RECORD
@@ -105,7 +105,7 @@ class GpuPaths:
     """The kernels on one GPU.
 
     Raises:
-        CudaError: They cannot be compiled or loaded.
+        CudaError: The kernels cannot be compiled or loaded.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -176,7 +176,7 @@ class GpuPaths:
 
 
 class CpuPaths:
-    """Run the same paths on a CPU, in a small form.
+    """The same paths on a CPU, in a small form.
 
     The CPU counts as one SM, and shows that the program works.
     """
@@ -216,7 +216,7 @@ class CpuPaths:
 
 
 def pointer(data: torch.Tensor | None) -> ctypes.c_void_p:
-    """Return the address of a tensor's data as a kernel takes it; 0 for none."""
+    """Return the address of a tensor's data as a kernel takes it, or 0 for None."""
     return ctypes.c_void_p(0 if data is None else data.data_ptr())
 
 
@@ -253,7 +253,7 @@ class Memory:
 
 
 def fill(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int) -> None:
-    """Queue a kernel that writes a pattern. The first word has a given number."""
+    """Queue a kernel that writes a pattern, whose first word is of a given number."""
     count = ctypes.c_uint64(chunk.numel())
     gpu.queue("fill", 8 * gpu.sms, pointer(chunk), count, ctypes.c_uint64(first), ctypes.c_uint32(kind))
 
@@ -265,7 +265,7 @@ def check(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int, report: Rep
 
 
 class Answers:
-    """Hold a GPU's first answer on each path, and the answer to compare it with.
+    """A GPU's first answer on each path, and the answer to compare it with.
 
     ``odd`` counts sets with an answer that differs from the CPU's. ``digests`` are of the answers that
     no CPU can compute.
@@ -294,7 +294,7 @@ class Answers:
 
 
 def hold(of: GpuPaths | CpuPaths, seconds: float, least: int, progress: Callable[[float], None]) -> None:
-    """Repeat all paths in turn for the time, and until each has had the number of launches.
+    """Repeat all paths in turn for the time, and until each reached the number of launches.
 
     An SM that got no blocks in twice as many launches gets none later either.
     """
@@ -356,7 +356,7 @@ def report_memory(memory: Memory, log: Log, labels: dict[str, str]) -> None:
 def report_records(path: str, report: Report, log: Log, labels: dict[str, str]) -> None:
     """Log the first differences.
 
-    Each has launch, SM, thread or word, set or pattern, and the bits that differ.
+    Each event states launch, SM, thread or word, set or pattern, and the bits that differ.
     """
     for record in report.records():
         log.event("sdc_difference", {"path": path, **record, "labels": labels})
@@ -475,7 +475,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         why = "no kernel here uses the units that GPUs of this architecture have"
         say_unproven(path, labels["gpu"], why, log)
     if not of.untested:
-        # If a format is missing in the log, its GPU does not have it.
+        # A format that is missing in the log is not supported by its GPU.
         log.measurement("untested_paths", 0, "1", LOWER, **labels)
     if rank.index == 0 and len(found) > 1:
         copy_all(found, log)

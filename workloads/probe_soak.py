@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Run a load like a training, and watch each GPU every second.
 
-The benchmark soak and nights (validate.yml) start this program. There is one process per GPU. A step has
-bf16 products, attention and memory traffic while the host sends data. With several GPUs, it ends with an
-all-reduce, which does not count as computing time, so that a slow GPU can be identified. Steps are queued
+The benchmark soak and nights (validate.yml) start this program. There is one process per GPU. A step consists
+of bf16 products, attention and memory traffic while the host sends data. With several GPUs, a step ends with
+an all-reduce, which does not count as computing time, so that a slow GPU can be identified. Steps are queued
 ahead, so that a slow host does not affect the numbers. Each second, the reasons for low clocks, the
 temperature and the power are read, and the last product is compared with the first.
 
-With ``--notes``, the seconds are stored on disk (soak_resume.py), and a load that was killed, or whose
-node restarted, is continued. It warms up again. These seconds do not count as time, but faults in them
-count.
+With ``--notes``, the seconds are stored on disk (soak_resume.py), and a load that was killed, or whose node
+restarted, is continued after another warm-up, whose seconds do not count as time, but whose faults count.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ PROGRAMS = (
 
 @dataclass(frozen=True)
 class Shape:
-    """Describe the size of a step.
+    """The size of a step.
 
     Args:
         size: The number of rows and columns of the products.
@@ -181,7 +180,7 @@ class Load:
 
 
 class Timer:
-    """Time a queued step with events of the GPU, or with the clock of a CPU, which does not queue."""
+    """The timer of a queued step, by events of the GPU, or by the clock of a CPU, which does not queue."""
 
     def __init__(self, device: torch.device, compute: Callable[[], None]) -> None:
         self.events: list[Any] = []
@@ -197,7 +196,7 @@ class Timer:
             self.took_s = time.perf_counter() - began
 
     def seconds(self) -> float:
-        """Wait until the step has computed, and return its seconds."""
+        """Wait until the step is computed, and return its seconds."""
         if self.events:
             self.events[1].synchronize()
             return float(self.events[0].elapsed_time(self.events[1])) / 1e3
@@ -206,7 +205,7 @@ class Timer:
 
 @dataclass
 class Watch:
-    """Hold the state of one GPU's measurement, with its samples and queries."""
+    """The state of one GPU's measurement, with its samples and queries."""
 
     shape: Shape
     nvml: samples.Nvml | None
@@ -241,7 +240,7 @@ class Watch:
 
 
 class Lines:
-    """Log windows as samples for reports. A long run combines several windows.
+    """The windows as log lines for reports. A long run combines several windows.
 
     After an interruption, each states its second, because the log's own times are those of the last
     session.
@@ -344,7 +343,7 @@ def nvml_of(uuid: str) -> samples.Nvml | None:
 def steps_of_window(load: Load, rank: Rank) -> int:
     """Return the number of steps in about a second.
 
-    All ranks have the same number, because they reduce after each step.
+    The number is the same on all ranks, because they reduce after each step.
     """
     for _ in range(QUEUED_STEPS):
         timer = Timer(load.device, load.compute)
@@ -380,8 +379,8 @@ def run_steps(load: Load, waiting: deque[Timer], number: int, until: float) -> l
 def windows_of(load: Load, watch: Watch, steps: int) -> Iterator[Window]:
     """Run the load, and yield a window after each group of steps.
 
-    A GPU's window is read after the next one has started. Its comparison has then ended, and the GPU
-    computes queued steps while its sensors and counters are read and written to the disk.
+    A GPU's window is read after the next one started. Its comparison is then over, and the GPU computes
+    queued steps while its sensors and counters are read and written to the disk.
     """
     on_gpu = load.device.type == "cuda"
     ahead = min(steps, QUEUED_STEPS + 1) if on_gpu else 0
@@ -403,7 +402,7 @@ def windows_of(load: Load, watch: Watch, steps: int) -> Iterator[Window]:
 
 
 def hold(load: Load, watch: Watch, options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Run the load until all ranks have measured for the requested time, and log its windows."""
+    """Run the load until all ranks measured for the requested time, and log its windows."""
     name = f"{rank.local}" if load.device.type == "cuda" else "cpu"
     lines = Lines(log, name, watch.kept) if options.sampling == "on" else None
     if lines:

@@ -4,8 +4,8 @@
     rendezvous.py --folder RUN_FOLDER --node-rank I [--port P] [--only-first] -- PROGRAM ...
 
 bench.yml starts this program on each node of a point with `nodes`, `network` or `storage`, under Rackproof's
-supervisor. It needs only Python's standard library. The module rackproof_bench_setup has written interface
-and addresses to point.json in the run's folder.
+supervisor. It needs only Python's standard library. The module rackproof_bench_setup wrote interface and
+addresses to point.json in the run's folder.
 
 The nodes meet at the first one, which measures the TCP bandwidth to and from each other node. Then each node
 starts the program. NCCL's and Gloo's variables name the interface. If there are several nodes, the program
@@ -44,11 +44,11 @@ GRACE_S = 10.0
 
 
 class NotMet(Exception):  # noqa: N818  (the name states the fact)
-    """Report that the nodes did not meet. The text has the missing nodes and the remedy."""
+    """A rendezvous that failed. The text gives the missing nodes and the remedy."""
 
 
 class Line:
-    """Send and receive JSON objects over a connection, one on each line."""
+    """A connection for JSON objects, one on each line."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -63,7 +63,7 @@ class Line:
         self.connection.sendall(json.dumps(words).encode() + b"\n")
 
     def hear(self, seconds: float | None) -> dict[str, object]:
-        """Return the next message, or {} if the other side has gone.
+        """Return the next message, or {} if the other side is gone.
 
         Raises:
             socket.timeout: No message came in time.
@@ -85,7 +85,7 @@ class Line:
 
 
 def carried(interface: str) -> dict[str, int | None]:
-    """Return the number of bytes that an interface has carried so far."""
+    """Return the number of bytes that an interface carried so far."""
     # Do not read /sys, which may belong to another network namespace.
     with open("/proc/net/dev") as stream:
         for line in stream:
@@ -291,7 +291,7 @@ class Other:
 
 
 class Program:
-    """Hold the program on this node, and end it if another node fails."""
+    """The program on this node, which ends if another node fails."""
 
     def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(argv, env=environment)
@@ -399,7 +399,7 @@ def end_on_signals(program: Program) -> None:
 def start_watches(
     lines: dict[str, Line], program: Program, ends: dict[str, object]
 ) -> list[threading.Thread]:
-    """Watch each other node in a thread. ``ends`` has how each one ended."""
+    """Watch each other node in a thread, and store in ``ends`` how each one ended."""
     watches = [
         threading.Thread(target=watch, args=(name, line, program, ends), daemon=True)
         for name, line in lines.items()
@@ -410,7 +410,7 @@ def start_watches(
 
 
 def stand_by(lines: dict[str, Line], noted: dict[str, object], point: dict[str, object]) -> int:
-    """Wait until the first node's launcher has ended, and return its status."""
+    """Wait until the first node's launcher ends, and return its status."""
     line = next(iter(lines.values()))
     answer = line.hear(None)
     noted["after"] = carried(str(point["interface"]))

@@ -1,8 +1,8 @@
 """Sample the GPUs and the network during a run.
 
-common.py and probe_soak.py use this module. The samples have utilisation, power, temperature, clocks and
+common.py and probe_soak.py use this module. The samples contain utilisation, power, temperature, clocks and
 traffic. The module needs only the standard library. The supervisor samples in a separate thread through NVML,
-if the driver has it. Without GPUs, nothing is sampled. If a call hangs in the driver, only samples are
+if the driver provides NVML. Without GPUs, nothing is sampled. If a call hangs in the driver, only samples are
 missing.
 """
 
@@ -83,7 +83,7 @@ class Nvml:
     def read_counters(self) -> dict[str, float]:
         """Return the first GPU's counters and constants (errors, energy in J, slowdown in °C).
 
-        ``nvlink`` is the sum of errors of all its links, and 0 for a GPU without links. It is left out
+        ``nvlink`` is the sum of errors of all its links, and 0 for a GPU without links. The sum is left out
         if there are links and NVML does not show their errors.
         """
         if not self._devices:

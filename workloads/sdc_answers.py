@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Judge the answers of data paths for wrong SMs, wrong answers, and what was not checked.
 
-Standard library only. Called with logs of ``probe_sdc.py`` from one node or a fleet, it lists GPUs whose
-answers differ from the others', and prints the rows that the logs would add to ``sdc_golden.csv``.
+probe_sdc.py uses this module. Standard library only. Called with logs of ``probe_sdc.py`` from one node or a
+fleet, it lists GPUs whose answers differ from the others', and prints the rows that the logs would add to
+``sdc_golden.csv``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Key = tuple[str, str, str]
 
 @dataclass
 class Counts:
-    """Hold the counts of a GPU's SMs on one path, by SM.
+    """The counts of a GPU's SMs on one path, by SM.
 
     Args:
         sms: The number of the GPU's SMs.
@@ -154,7 +155,7 @@ def compare_fleet(
         golden: The table of right answers.
 
     Returns:
-        The right digest of each key that has one, and texts about differences.
+        The right digest of each key, if known, and texts about differences.
     """
     by_key: dict[Key, dict[str, set[str]]] = {}
     for row in rows:
@@ -173,7 +174,7 @@ def compare_fleet(
 
 
 def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:
-    """Return the answers in a log. Return none if the log has a fault or did not end well."""
+    """Return the answers in a log, or none if the log shows a fault or did not end well."""
     rows: list[dict[str, str]] = []
     ended = False
     for line in lines:

@@ -23,7 +23,7 @@ _PLACES = ("nvidia/cu*/lib", "nvidia/cuda_nvrtc/lib", "torch/lib")
 
 
 class CudaError(Exception):
-    """Report what NVRTC or the driver cannot do. The text has its own message."""
+    """A failure of NVRTC or the driver, with its own message."""
 
 
 def nvrtc_names(cuda: str) -> list[str]:
@@ -81,7 +81,7 @@ class Compiler:
         """Return machine code for a compute capability.
 
         Raises:
-            CudaError: NVRTC refuses the source. The text has the first lines of its log.
+            CudaError: NVRTC refuses the source. The text gives the first lines of its log.
         """
         # On 9.0, the products of warp groups need the name sm_90a.
         name = "sm_{}{}".format(*capability) + ("a" if capability == (9, 0) else "")

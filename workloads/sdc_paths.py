@@ -1,7 +1,7 @@
 """Compute the right words of ``sdc_kernels.cu``'s data paths on the CPU.
 
-It uses integers and IEEE arithmetic. A set is one seed of data. The words of a path are those of a
-block, which are 32 bits of each thread for each set.
+probe_sdc.py compares the GPU's words with these, which need integers and IEEE arithmetic. A set is one seed
+of data. The words of a path are those of a block, which are 32 bits of each thread for each set.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def fp64(sets: range, steps: int = STEPS) -> Words:
 
 
 def special(sets: range, steps: int = STEPS) -> Words:
-    """Return the words of special functions on this processor. Those of a GPU differ."""
+    """Return the words of special functions on this processor, which differ from a GPU's."""
     stream = streams(sets)
     digest = torch.zeros_like(stream.state)
     functions = (torch.sin, torch.cos, torch.exp2), (torch.log2, torch.rsqrt, torch.reciprocal, torch.sqrt)
@@ -169,7 +169,7 @@ def special(sets: range, steps: int = STEPS) -> Words:
 
 
 def atomics(sets: range, steps: int = STEPS) -> Words:
-    """Return the words of atomic sums and maxima of whole numbers, which have no order."""
+    """Return the words of atomic sums and maxima of whole numbers, for which order does not matter."""
     stream = streams(sets)
     digest = torch.zeros_like(stream.state)
     thread = torch.arange(THREADS)
@@ -191,7 +191,7 @@ def atomics(sets: range, steps: int = STEPS) -> Words:
 
 @dataclass(frozen=True)
 class Format:
-    """Describe how tensor cores take a number format.
+    """A number format, as tensor cores take it.
 
     Args:
         in_register: The number of numbers in a register of 32 bits.
@@ -238,7 +238,7 @@ def right_matrix(of: Format, registers: list[Words]) -> torch.Tensor:
 
 
 def tensor(name: str, sets: range, steps: int = STEPS) -> Words:
-    """Return the words of integer products on tensor cores. They are exact in any order."""
+    """Return the words of integer products on tensor cores, which are exact in any order."""
     of = FORMATS[name]
     stream = streams(sets)
     digest = torch.zeros_like(stream.state)
@@ -249,7 +249,7 @@ def tensor(name: str, sets: range, steps: int = STEPS) -> Words:
             left = left_matrix(of, [stream.draw() for _ in range(4)])
             other = Stream(numbers * STEPS + at + 0x10000, torch.arange(32).unsqueeze(0))
             total += left @ right_matrix(of, [other.draw() for _ in range(2)])
-        # Rows are in halves of eight, and columns in pairs. A lane has a pair of each half.
+        # Rows are in halves of eight, and columns in pairs. A lane holds a pair of each half.
         lanes = total.view(len(sets), 8, 2, 8, 4, 2).permute(0, 1, 3, 4, 2, 5).reshape(len(sets), THREADS, 4)
         for at in range(4):
             digest = fold(digest, bits_of(lanes[..., at] + 0.0))

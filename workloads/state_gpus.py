@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Print what uses the first GPUs of this node, for logs that have no MLLOG events.
+"""Print what uses the first GPUs of this node, for logs without MLLOG events.
 
     state_gpus.py --moment begin --gpus 4
 
-Each GPU has a line with `:::RACKPROOF gpu_state` and a JSON object, which is the value of the probes' event
-of this name. mnist_mxnet.py and mpirun_tf_cnn.py, the launchers of MXNet and tf_cnn_benchmarks, print the
-lines before their training starts and after it ended well. A GPU that the driver does not list has no line,
-and the run is then unproven. The program needs only Python's standard library.
+For each GPU, a line is printed with `:::RACKPROOF gpu_state` and a JSON object, which is the value of the
+probes' event of this name. mnist_mxnet.py and mpirun_tf_cnn.py, the launchers of MXNet and tf_cnn_benchmarks,
+print the lines before their training starts and after it ended well. For a GPU that the driver does not list,
+no line is printed, and the run is then unproven. The program needs only Python's standard library.
 
 Exit status: 0 done, 4 the driver reports an error.
 """
@@ -49,7 +49,7 @@ def run_between(run: Callable[[], int], states: Callable[[str], None]) -> int:
     states("begin")
     status = run()
     if status == 0:
-        # For some time, nvidia-smi's utilisation still includes the processes that have ended.
+        # For some time, nvidia-smi's utilisation still includes the processes that ended.
         time.sleep(gpu_state.SETTLE_S)
         states("end")
     return status

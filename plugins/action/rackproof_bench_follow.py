@@ -1,4 +1,4 @@
-"""Follow a job until it ends; the module of the same name documents it."""
+"""Follow a job of bench.yml until it ends. The module of the same name documents this action."""
 
 from __future__ import annotations
 

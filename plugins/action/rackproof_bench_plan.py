@@ -1,4 +1,4 @@
-"""Plan the runs for the nodes that answered, or continue the interrupted plan."""
+"""Plan the runs of bench.yml for the nodes that answered, or continue the interrupted plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch a run's log, parse and judge it, store the record, and write the report."""
+"""Fetch the log of a run of bench.yml, parse and judge it, store the record, and write the report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ActionModule(NodeAction):
         run = recorded.run
         where = self.node if len(run.asked_nodes) < 2 else f"{len(run.asked_nodes)} nodes"
         line = f"{run.verdict.value.upper()}  {run.title} on {where}"
-        # The table at the end has the reasons of all runs. Until then, they are on the page.
+        # The table at the end lists the reasons of all runs. Until then, only the page shows them.
         page = f": {recorded.report}" if run.verdict is not Verdict.PASS and recorded.report else ""
         self.show_line(sanitize(f"{line}{page}", limit=600))
         self.show_warning(recorded.history)
@@ -73,7 +73,7 @@ class ActionModule(NodeAction):
 
     def _fetch_job_files(self, remote: str, folder: Path) -> None:
         """Copy the config and the run script that a job was started with to a folder."""
-        # Use one command for all files. A job cannot have been started with a file of 256 KiB or more.
+        # Use one command for all files. No job starts with a file of 256 KiB or more.
         # -w0 is needed because base64 breaks lines at 76 characters, and a file is one line here.
         command = (
             f"cd {shlex.quote(remote)} 2>/dev/null && for f in config_*.sh run.sub; do "

@@ -1,4 +1,4 @@
-"""Write the report over all runs of a plan and return its verdict."""
+"""Write the report over all runs of a plan of bench.yml, and return the plan's verdict."""
 
 from __future__ import annotations
 

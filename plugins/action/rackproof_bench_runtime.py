@@ -1,4 +1,4 @@
-"""Find or make the runtime of a workload; the module of the same name documents it."""
+"""Find or make the runtime of a workload for bench.yml. The module of the same name documents this action."""
 
 from __future__ import annotations
 

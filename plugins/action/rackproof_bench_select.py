@@ -1,4 +1,4 @@
-"""Select benchmarks, check the operator's request, and claim the hosts. No node is contacted."""
+"""Select benchmarks for bench.yml, check the request, and claim the hosts. No node is contacted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Refuse variables that have a prefix of Rackproof but are in no role, and a missing ssh client.
+"""Refuse variables with a prefix of Rackproof that are in no role, and a missing ssh client.
 
-No node is contacted.
+Every job calls this action first. No node is contacted.
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ class ActionModule(RackproofAction):
         try:
             return self.hostvars[host]["bench_environment"] if written else written
         except AnsibleError:
-            # Planning reports variables that cannot be evaluated. They do not matter for other jobs.
+            # Planning reports variables that cannot be evaluated. Other jobs do not need them.
             return written

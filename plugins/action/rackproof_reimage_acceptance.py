@@ -1,4 +1,7 @@
-"""Run an all-reduce of a drained node with a partner in service; the module of the same name documents it."""
+"""Run an all-reduce of a drained node with a partner in service, for the acceptance in reimage.yml.
+
+The module of the same name documents this action.
+"""
 
 from __future__ import annotations
 

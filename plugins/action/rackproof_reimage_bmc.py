@@ -1,4 +1,4 @@
-"""Read a node's power and boot from its BMC, set its boot device, switch it on or off."""
+"""Read a node's power and boot from its BMC for reimage.yml, set its boot, switch it on or off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the machine of each node through the BMCs, or from the reports of machines that booted."""
+"""Find each node's machine for reimage.yml, through the BMCs or in reports of machines that booted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gather a node's facts, and store them or compare them with its earlier hardware."""
+"""Gather a node's facts for reimage.yml, and store them or compare them with its earlier hardware."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class ActionModule(NodeAction):
     def _bmc_settings(
         self, options: dict[str, Any], expected: hardware.HardwareExpectation
     ) -> bmc.Settings | None:
-        """Return BIOS settings and firmware from the BMC, or None if it is not queried.
+        """Return BIOS settings and firmware from the BMC, or None if the BMC is not queried.
 
-        IPMI has neither. If there are expectations, it is queried anyway, and its answer is an error.
+        IPMI knows neither. With expectations, a BMC is queried through IPMI anyway, and the answer is an
+        error.
         """
         if not options.get("address"):
             return None

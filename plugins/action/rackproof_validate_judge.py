@@ -1,4 +1,4 @@
-"""Judge a night of the fleet, and decide which nodes to drain and which to resume."""
+"""Judge a night of the fleet for validate.yml, and decide which nodes to drain and to resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure idle nodes with Slurm jobs, or a drained node without Slurm.
+"""Measure idle nodes with Slurm jobs, or a drained node without Slurm, for validate.yml and reimage.yml.
 
 The module of the same name documents this action.
 """
@@ -55,7 +55,7 @@ class ActionModule(NodeAction):
         return {"changed": True, "message": sanitize_lines(lines)}
 
     def _expected_gpus(self, host: str) -> object:
-        """Return the number of GPUs that the inventory states. It may be a template or missing."""
+        """Return the number of GPUs that the inventory states, perhaps a template, or None."""
         variables = self.raw_variables(host)
         expect = variables.get("validate_expect")
         own = expect.get("gpus") if isinstance(expect, Mapping) else None

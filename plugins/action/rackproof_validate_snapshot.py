@@ -1,4 +1,4 @@
-"""Gather a node's health with one call of rackproof_facts, and store its snapshot."""
+"""Gather a node's health for validate.yml with one call of rackproof_facts, and store its snapshot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ActionModule(NodeAction):
     """Documented in plugins/modules/rackproof_validate_snapshot.py."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return a short summary. The node's text, which has hundreds of kilobytes, is not returned."""
+        """Return a short summary, without the hundreds of kilobytes of the node's text."""
         night = NightContext(**options["night"])
         asked_s = time.time()
         answer = self.execute_module(

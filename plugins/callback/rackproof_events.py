@@ -42,9 +42,9 @@ class CallbackModule(CallbackBase):
     CALLBACK_NAME = "rackproof_events"
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
-        """Read the options. Other output has the terminal's width and no banners."""
+        """Read the options. Other output is as wide as the terminal and without banners."""
         super().set_options(task_keys=task_keys, var_options=var_options, direct=direct)
-        # This import is not at the top, where a failure would end the playbook before any message.
+        # Import here, because at the top a failure would end the playbook before any message.
         from rackproof_ansible.playbook_events import EventReporter, EventWriter
 
         self._report = EventReporter(EventWriter(self.get_option("descriptor")))

@@ -39,7 +39,7 @@ _REPORTING = frozenset(
 
 
 class CallbackModule(DefaultCallback):
-    """Print a heading early if its task reports while it runs."""
+    """Ansible's default output, but with an early heading for a task that reports while it runs."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -50,7 +50,7 @@ class CallbackModule(DefaultCallback):
         self._unreachable: list[Any] = []
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Store a host that cannot be reached until its task has ended."""
+        """Store a host that cannot be reached until its task ends."""
         self._unreachable.append(result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
@@ -104,7 +104,7 @@ class CallbackModule(DefaultCallback):
             super().v2_runner_on_unreachable(results[0])
 
     def _print_folded(self, results: list[Any]) -> None:
-        # This import is not at the top, where a failure would end the playbook before any message.
+        # Import here, because at the top a failure would end the playbook before any message.
         from rackproof_ansible.playbook_events import fold_unreachable
 
         if self._last_task_banner != results[0]._task._uuid:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Hold the fragments by name.
+    """The fragments by name, as ansible-doc finds them.
 
     With ``extends_documentation_fragment: rackproof.bmc``, a module gets the fragment BMC. If both
     describe an option, the module's own text is used.
@@ -21,7 +21,7 @@ attributes:
     support: none
 """
 
-    # Fragments do not apply to suboptions, so this is only for modules that have these options themselves.
+    # Fragments do not apply to suboptions, so this one is only for modules with these options themselves.
     BMC = r"""
 options:
   protocol:

@@ -40,10 +40,10 @@ from rackproof_ansible import asked_hosts
 
 
 def first_error(error: ValueError) -> str:
-    """Return an error on one line. If data has several mistakes, return the first."""
+    """Return an error on one line, the first of several mistakes."""
     if not isinstance(error, ValidationError):
         return str(error)
-    # Ansible shows a single line, which has room for one mistake.
+    # Ansible shows a single line, long enough for one mistake.
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}" if place else str(first["msg"])
@@ -266,7 +266,7 @@ def refuse_partial_runs(pattern: Any, groups: Any) -> str:
 
 
 class FilterModule:
-    """Provide the filters by name."""
+    """The filters by name, as Ansible looks them up."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""

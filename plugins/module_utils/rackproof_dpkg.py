@@ -19,7 +19,7 @@ FIELDS = re.compile(r"^(Package|Status|Version|Architecture):[ \t]*(.*?)[ \t]*$"
 def packages(path="/var/lib/dpkg/status"):
     """Return the installed packages, and the names of those that are incomplete.
 
-    A system without dpkg has neither. Where dpkg is, its list is never empty.
+    A system without dpkg gives neither. Where dpkg is, its list is never empty.
     """
     installed, broken = {}, []
     if not os.path.isdir(os.path.dirname(path)):
@@ -55,7 +55,7 @@ def interrupted(folder="/var/lib/dpkg/updates"):
 
 
 def lock_holder(path="/var/lib/dpkg/lock-frontend"):
-    """Return the process that holds the lock on a file, or ''. This does not take the lock."""
+    """Return the process that holds the lock on a file, or '', without taking the lock."""
     try:
         found = os.stat(path)
     except OSError:

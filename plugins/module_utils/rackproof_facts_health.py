@@ -137,7 +137,7 @@ def driver(timeout_s):
 def kernel_log(since, timeout_s):
     """Return the kernel's messages since a time that contain a fault word, and those of level error or worse.
 
-    They are from the journal, or else from all that the kernel keeps.
+    The messages come from the journal, or else from all that the kernel keeps.
     """
     # -k would show only this boot. An XID that led to a reboot since the last snapshot would be lost.
     which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
@@ -145,7 +145,7 @@ def kernel_log(since, timeout_s):
     answer = ask([*journal, *moment], timeout_s, keep=FAULT_WORDS)
     errors = [*journal, *moment, "-p", "err"]
     if answer["status"] == "ok" and moment and not has_lines(answer):
-        # Silence counts only if the journal has the kernel's messages at all.
+        # Silence counts only if the journal stores the kernel's messages at all.
         kept = ask([*journal, "-n", "1"], timeout_s, keep=FAULT_WORDS)
         if has_lines(kept):
             return with_errors(with_missed(answer, timeout_s), errors, timeout_s)
@@ -163,7 +163,7 @@ def kernel_log(since, timeout_s):
 
 
 def with_errors(answer, argv, timeout_s):
-    """Return a log with its messages of level error or worse, without them if it has no levels."""
+    """Return a log with its messages of level error or worse, or without them if it states no levels."""
     errors = ask(argv, timeout_s)
     if errors["status"] == "hung":
         return errors
@@ -177,8 +177,8 @@ def with_missed(answer, timeout_s):
     """Return the journal's messages, and faults that are only in the kernel's ring. journald may be stuck."""
     newest = ask(["journalctl", "-k", "--no-pager", "-n", "1", "-o", "json"], timeout_s)
     stamp = SOURCE_STAMP.search(newest.get("stdout", ""))
-    # Only the kernel's own time stamps can be compared. If the journal has nothing of this boot, there
-    # is no message.
+    # Only the kernel's own time stamps can be compared. If the journal stores nothing of this boot, there is
+    # no message.
     if newest["status"] != "ok" or (stamp is None and newest["stdout"].strip()):
         return answer
     seen_s = int(stamp[1]) / 1e6 + JOURNAL_LAG_S if stamp else 0.0
@@ -200,7 +200,7 @@ def booted():
             ticks = int(stream.read().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return 0.0
-    # btime of /proc/stat has whole seconds only.
+    # btime of /proc/stat is in whole seconds only.
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -219,7 +219,7 @@ def slurm_controller(timeout_s):
 
 
 def has_lines(answer):
-    """Return whether journalctl printed a message; "-- No entries --" and its like are its own remarks."""
+    """Return whether journalctl printed a message, and not only remarks such as "-- No entries --"."""
     return any(line and not line.startswith("--") for line in answer.get("stdout", "").splitlines())
 
 

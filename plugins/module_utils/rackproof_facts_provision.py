@@ -34,7 +34,7 @@ COMMANDS = {
         "--query-gpu=index,uuid,driver_version,persistence_mode",
         "--format=csv,noheader",
     ],
-    # Open modules of the driver have Dual MIT/GPL, the proprietary ones NVIDIA.
+    # The license of the driver's open modules is Dual MIT/GPL, that of the proprietary ones NVIDIA.
     "nvidia_license": ["modinfo", "-F", "license", "nvidia"],
     "ofed_info": ["ofed_info", "-s"],
 }
@@ -130,7 +130,7 @@ def os_release(text):
 
 
 def modules(listed, root="/sys/module"):
-    """Return the loaded modules from the lines of lsmod, with the versions that the kernel has."""
+    """Return the loaded modules from the lines of lsmod, with the versions in the kernel."""
     names = [line.split()[0] for line in listed.splitlines()[1:] if line.strip()]
     return {name: read(os.path.join(root, name, "version"), 256) for name in names}
 
@@ -157,7 +157,7 @@ def unescaped(text):
 
 
 def mounts(text):
-    """Return the mounts by path. If a path has several mounts, the last one is visible."""
+    """Return the mounts by path. Of several mounts on a path, the last one is visible."""
     found = {}
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
@@ -220,7 +220,7 @@ def addresses(listed):
 
 
 def limits():
-    """Return the soft limits that a login has here; -1 without limit."""
+    """Return the soft limits of a login here, or -1 without limit."""
     return {name: soft_limit(which) for name, which in LIMITS.items()}
 
 
@@ -260,14 +260,14 @@ def upgrades_unattended(installed, periodic, units):
 
 
 def asked_of_servers(print_uris):
-    """Return by server the index files that one of its package sources may have.
+    """Return by server the index files that one of its package sources may offer.
 
     Args:
         print_uris: The lines of ``apt-get update --print-uris``.
     """
     found = {}
     for url, server in re.findall(r"^'((https?://[^/']+)/[^']*)InRelease' ", print_uris, re.M):
-        # An old repository has no InRelease.
+        # An old repository lacks InRelease.
         found.setdefault(server, [url + "InRelease", url + "Release"])
     return found
 

@@ -37,7 +37,7 @@ TOOLS = {
     **VERSION_TOOLS,
     "ldconfig": ["ldconfig", "-p"],
 }
-# These are requirements of runtimes, from workloads/*/runtime.json.
+# The requirements of runtimes, from workloads/*/runtime.json.
 RUNTIME_LIBRARIES = ("libgomp.so.1", "libquadmath.so.0")
 LIBRARIES = ("libnccl.so", "libcudnn.so", "libcudart.so", "libibverbs.so", "libmpi.so")
 FILES = {
@@ -65,7 +65,7 @@ DMI = (
     "product_sku",
     "sys_vendor",
 )
-# This runs in the queried interpreter, and prints one line of JSON.
+# The queried interpreter runs this program, which prints one line of JSON.
 QUESTION = r"""
 import json, platform, sys
 said = {"version": platform.python_version(), "packages": {}, "imports": {}, "torch": {}}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the use of a node by others than one job (standard library only, Python 3.8+, Linux).
 
-The kernel counts the time of the processors that the job may use. The time of the job, its playbook and
-kernel threads is subtracted. The rest belongs to others.
+rackproof_job measures with this module while a job runs. The kernel counts the time of the processors that
+the job may use. The time of the job, its playbook and kernel threads is subtracted. The rest belongs to
+others.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def pressure(text):
 def power_state():
     """Return what limits the processors' speed.
 
-    It is the governor, clocks, temperature, and number of thermal throttles.
+    The limits are the governor, clocks, temperature, and number of thermal throttles.
     """
     base = "/sys/devices/system/cpu"
     clocks = _numbers(f"{base}/cpu[0-9]*/cpufreq/scaling_cur_freq")
@@ -174,7 +175,7 @@ class LoadWatch:
             "stolen": stolen,
             "job": ended.ru_utime + ended.ru_stime + _used(job, table),
             "playbook": _used(playbook, table),
-            # Those of the supervisor and of the kernel's threads have no children to wait for.
+            # The supervisor and the kernel's threads wait for no children.
             "kernel": sum(table[pid][2] for pid in (kernel | supervisor) & set(table)),
             "others": {
                 pid: table[pid][:1] + table[pid][2:3]
@@ -183,7 +184,7 @@ class LoadWatch:
         }
 
     def look(self, end=False):
-        """Close a window if it is long enough, or if the job has ended."""
+        """Close a window if it is long enough, or if the job ended."""
         if self.last is None or (not end and time.monotonic() - self.last["clock"] < WINDOW_S):
             return
         with suppress(OSError, ValueError):
@@ -235,9 +236,9 @@ def _used(pids, table):
 def disturbs(others, busy, stolen, cpus):
     """Return whether others slow a job down.
 
-    They do if hardly any processor is idle while they use some, or if they use half. So does a
-    hypervisor that takes a tenth of the processors. With less for ten seconds, the speeds of a training
-    on four H100 were those of its other runs.
+    Others slow a job down if hardly any processor is idle while they use some, or if they use half. So does a
+    hypervisor that takes a tenth of the processors. With less for ten seconds, the speeds of a training on
+    four H100 were those of its other runs.
 
     Args:
         others: The number of processors that others used, on average.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Share helpers of modules that gather facts (Python 3.8+).
 
-They run tools with limited time and output, and read small files and disk space.
+The helpers run tools with limited time and output, and read small files and disk space.
 """
 
 from __future__ import annotations
@@ -85,15 +85,14 @@ def find(program):
 
 
 def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=None):
-    """Run a tool with limited time and output. It never raises an error, whatever the tool does.
+    """Run a tool with limited time and output, without an error, whatever the tool does.
 
     Args:
         argv: The program and its arguments.
-        timeout_s: The number of seconds that it may take.
-        bounded: Whether the kernel stops it if it writes without end. This applies to all files, not
-            only to its output.
+        timeout_s: The number of seconds that the tool may take.
+        bounded: Whether the kernel stops a tool that writes without end, to any file, not only to its output.
         environment: The variables to set.
-        stdin_text: The text for its standard input.
+        stdin_text: The text for the tool's standard input.
         keep: Words in lower case. Only the first line of the output and lines with one of these words
             are returned. C(lines) is the number of all lines. The tool may then print C(FILTERED_BYTES).
     """
@@ -154,10 +153,10 @@ def outcome(child, timeout_s):
 
 
 def killed(child):
-    """Kill a process with its group. Return whether it ended. One that is stuck in the kernel does not."""
+    """Kill a process with its group. Return whether it ended, which one stuck in the kernel does not."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    # It must not hold us as well.
+    # A stuck process must not hold us as well.
     with suppress(subprocess.TimeoutExpired):
         child.wait(LAST_WAIT_S)
     return child.returncode is not None
@@ -166,7 +165,7 @@ def killed(child):
 def ask_again(argv, timeout_s):
     """Run a tool of the GPUs' driver, and again if it was late. Return the faster answer.
 
-    One late answer is not a fault, because a node in service is busy. A tool that cannot be killed is
+    A single late answer is not a fault, because a node in service is busy. A tool that cannot be killed is
     stuck in the driver, where a second one would be stuck too.
     """
     first = ask(argv, timeout_s)
@@ -184,9 +183,9 @@ def asks(argv):
 
 
 def has_word(line, words):
-    """Return whether a line has one of some words.
+    """Return whether a line contains one of some words.
 
-    One pattern with all words would take 12 times as long.
+    A pattern with all words would take 12 times as long.
     """
     return any(word in line for word in words)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Set a node up for one point of an experiment, and remove the setup (standard library only, Linux)."""
+"""Set a node up for one point of an experiment of bench.yml, and remove the setup (standard library only)."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ LIMITS = {"tool_s": 60}
 
 
 class PointError(Exception):
-    """Report a problem that the operator must fix. The text has the problem and its place."""
+    """A problem that the operator must fix. The text names the problem and its place."""
 
 
 def call(*argv, factor=1):
@@ -203,7 +203,7 @@ def ask_json(*argv):
 
 
 def counters(interface):
-    """Return the bytes that an interface has carried, or None if it has no counter."""
+    """Return the bytes that an interface carried, or None without a counter."""
     with open("/proc/net/dev") as stream:
         for line in stream:
             name, colon, rest = line.partition(":")
@@ -216,7 +216,7 @@ def counters(interface):
 def is_there(interface):
     """Return whether an interface exists.
 
-    This does not use /sys, which may belong to another network namespace.
+    /sys is not used, because it may belong to another network namespace.
     """
     return interface in [name for _, name in socket.if_nameindex()]
 
@@ -243,7 +243,7 @@ def device_to(address):
 
 
 def device_of(address):
-    """Return the interface that has an address, or '' if none has."""
+    """Return the interface with an address, or ''."""
     status, output, _ = call("ip", "-j", "addr", "show")
     try:
         links = json.loads(output) if status == 0 else []

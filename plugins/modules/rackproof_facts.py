@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Gather the raw state of a node in one call (standard library only, Python 3.8+, Linux)."""
+"""Gather the raw state of a node in one call, for all jobs (standard library only, Python 3.8+, Linux)."""
 
 from __future__ import annotations
 
@@ -292,8 +292,8 @@ SPEC = {
     "units": {"type": "list", "elements": "str"},
     "sysfs": {"type": "path"},
 }
-# The options of each subset and their defaults. The specification has no defaults, because these depend
-# on the subset.
+# The options of each subset and their defaults. The specification states none, because they depend on the
+# subset.
 DEFAULTS = {
     "record": {
         "tool_timeout_s": 60,
@@ -332,7 +332,7 @@ def subset_options(params):
     """Return the options of the subset with its defaults.
 
     Raises:
-        ValueError: An option is of another subset, or has an unusable value.
+        ValueError: An option is of another subset, or its value is unusable.
     """
     subset = params["subset"]
     options: dict[str, Any] = dict(DEFAULTS[subset])

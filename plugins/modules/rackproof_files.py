@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Write small files, folders and links in one call (standard library only, Python 3.8+)."""
+"""Write small files, folders and links of roles in one call (standard library only, Python 3.8+)."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def present(path):
 
 
 def wanted(entry, before):
-    """Return the bytes that a file is to have."""
+    """Return the wanted bytes of a file."""
     given = [kind for kind in KINDS if entry.get(kind) is not None]
     if len(given) != 1:
         raise UnusableError(

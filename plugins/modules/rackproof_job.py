@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Start, find or stop one supervised job on a node (standard library only, Python 3.8+, Linux)."""
+"""Start, find or stop a supervised job of role bench on a node (standard library, Python 3.8+, Linux)."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class JobError(Exception):
-    """Report a problem that the operator must fix. The text has the problem and its place."""
+    """A problem that the operator must fix. The text names the problem and its place."""
 
 
 def explain(error, path, doing):
@@ -252,7 +252,7 @@ def utc(moment):
 
 
 def boot_id():
-    """Return the id of this boot, or '' if the kernel has none."""
+    """Return the id of this boot, or '' if the kernel gives none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             return stream.read().strip()
@@ -285,14 +285,14 @@ def supervised(state):
 def members(session, root=None, token=None, log=None):
     """Return the ids of the live processes of a job.
 
-    They are found in several ways, because a process can evade each one.
+    The processes are found in several ways, because a process can evade each one.
 
     Args:
         session: The process group and session of the program, or None if unknown.
         root: The supervisor. As subreaper, it inherits orphans, so that all processes descend from it
             while it lives.
-        token: The value of the variable in their environment. It is None while there is a better way,
-            because reading the environment of a process that is stuck in the driver can take forever.
+        token: The value of the variable in their environment, or None while there is a better way, because
+            reading the environment of a process that is stuck in the driver can take forever.
         log: The path of the log that they write to.
     """
     table = processes()
@@ -315,7 +315,7 @@ def processes():
     table = {}
     for name in os.listdir("/proc"):
         entry = process(name) if name.isdigit() else None
-        # One that ended meanwhile has no entry.
+        # A process that ended meanwhile has no entry.
         if entry is not None:
             table[int(name)] = entry
     return table
@@ -337,7 +337,7 @@ def descendants(root, table):
 
 
 def writes_to(pid, log):
-    """Return whether a process has the log as its output or error."""
+    """Return whether the log is a process's output or error."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.readlink(f"/proc/{pid}/fd/{descriptor}") == log:
@@ -355,7 +355,7 @@ def carries(pid, token):
 
 
 def send(pids, number):
-    """Send a signal to processes. Ignore those that have ended."""
+    """Send a signal to processes. Ignore those that ended."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -529,7 +529,7 @@ class Folder:
 
 
 def conclude(state, **changes):
-    """Return the state of a job that has ended."""
+    """Return the final state of a job."""
     state = dict(state, phase="ended", ended=utc(time.time()), **changes)
     state["succeeded"] = state["ended_by"] == "itself" and state["exit_status"] == 0
     state["message"] = describe(state)
@@ -560,9 +560,9 @@ def describe(state):
 
 
 class Supervisor:
-    """Run one job in a daemon.
+    """The daemon that runs one job.
 
-    It is created after the double fork, and never returns to the module.
+    The supervisor is created after the double fork, and never returns to the module.
 
     Args:
         folder: The job's folder.
@@ -721,7 +721,7 @@ class Supervisor:
         grace = self.options["grace_s"]
         self.load.look(end=True)
         if reason == "itself":
-            # Helpers of the program may be about to end as well. Those that stay get no long grace time.
+            # Helpers of the program may be about to end as well. Helpers that stay get no long grace time.
             deadline = time.monotonic() + LAST_WORDS_S
             while self.members() and time.monotonic() < deadline:
                 self.wait(0.1)
@@ -749,7 +749,7 @@ class Supervisor:
         self.write_final(state)
 
     def exit_status(self):
-        """Return the program's exit status, as in a shell, and its signal. Both are None if unknown."""
+        """Return the program's exit status, as in a shell, and its signal, or None for both if unknown."""
         if self.status is None:
             return None, None
         if os.WIFSIGNALED(self.status):
@@ -781,7 +781,7 @@ class Supervisor:
 
 
 def going_down():
-    """Return whether the node is shutting down, as systemd has it."""
+    """Return whether the node is shutting down, according to systemd."""
     try:
         done = subprocess.run(
             ["systemctl", "is-system-running"],
@@ -828,7 +828,7 @@ def occupy(descriptor, path):
     token = previous.get("token")
     if not isinstance(token, str) or not token:
         return 0
-    # The lock is free, so its holder has ended, and processes with its token are unsupervised.
+    # The lock is free, so its holder ended, and processes with its token are unsupervised.
     log = os.path.realpath(os.path.join(str(previous.get("folder")), "log.txt"))
     killed, unkillable = end_all(lambda: members(None, token=token, log=log), time.sleep, 2)
     if unkillable:
@@ -863,7 +863,7 @@ def take_machine_lock(path):
 
 
 def open_shared(path):
-    """Open a file that any user may have made, in a folder where each may write."""
+    """Open a file that any user may have made, in a folder in which all may write."""
     # In such a folder, the kernel refuses O_CREAT for a file of another user. Reading is enough for a
     # lock. Without O_NONBLOCK, another user's pipe of that name would block forever.
     how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -878,7 +878,7 @@ def open_shared(path):
 
 
 def lock_holder(inode):
-    """Describe the process that has locked a file, from the kernel's table."""
+    """Describe the process that locked a file, from the kernel's table."""
     with suppress(OSError, ValueError, IndexError), open("/proc/locks") as table:
         for line in table:
             fields = line.split()
@@ -1018,7 +1018,7 @@ def daemon(folder, options, token, starting, locks, sender, controller):
 def why_not_started(error, folder, options):
     """Return the error of a start with its remedy."""
     program, chdir = options["argv"][0], options["chdir"] or folder.path
-    # The error has the folder if that is missing. Otherwise, it has the program.
+    # The error names the folder if that is missing, or else the program.
     if error.filename == chdir:
         return str(explain(error, chdir, "start in the folder"))
     if error.filename == program and error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -1031,7 +1031,7 @@ def why_not_started(error, folder, options):
 
 
 def settle(folder, state, change):
-    """Return the state as it is on the node now. If the supervisor has died, the job has ended.
+    """Return the state as it is on the node now. If the supervisor died, the job ended.
 
     Args:
         folder: The job's folder.
@@ -1039,7 +1039,7 @@ def settle(folder, state, change):
         change: Whether to kill the remaining processes and write the result.
     """
     if state["phase"] == "running" and not supervised(state):
-        # It may have written its final state between our two readings.
+        # The supervisor may write its final state between our two readings.
         state = folder.read_state() or state
     if state["phase"] == "ended":
         return state
@@ -1103,7 +1103,7 @@ def ensure_started(module, folder):
                 lock, killed = take_lock(options["lock"])
             state = start_supervised(folder, options, starting, (lock, machine_lock))
         finally:
-            # The supervisor has its own copies.
+            # The supervisor keeps its own copies.
             for descriptor in (lock, machine_lock):
                 if descriptor is not None:
                     os.close(descriptor)
@@ -1144,7 +1144,7 @@ def start_supervised(folder, options, starting, locks):
 
 
 def find(module, folder):
-    """Return the state of the job. It is an error if there is no job."""
+    """Return the state of the job. A missing job is an error."""
     state = folder.read_state()
     if state is None:
         raise JobError(f"no job {folder.job_id!r} was started in {folder.path}")

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Bring packages to exact versions, and refuse unrequested changes (standard library, Python 3.8+)."""
+"""Bring packages of roles to exact versions, and refuse other changes (standard library, Python 3.8+)."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ MEANINGS = (
 
 
 class RefusedError(Exception):
-    """Report work that is refused. The message has the remedy for the operator."""
+    """Work that is refused. The message gives the remedy for the operator."""
 
 
 def ask_until_unlocked(call, words, limit_s):
@@ -291,7 +291,7 @@ class Apt:
         return ask(argv, self.options["timeout_s"], environment=ENVIRONMENT).get("stdout", "")
 
     def versions(self, name):
-        """Return the versions of a package that the repositories have."""
+        """Return the versions of a package in the repositories."""
         listed = self.known("madison", name)
         return list(dict.fromkeys(line.split("|")[1].strip() for line in listed.splitlines() if "|" in line))
 
@@ -382,7 +382,7 @@ def packages_not_offered(text):
 def refuse_not_offered(apt, options, text, wanted):
     """Refuse a request if a repository lacks a package or its version.
 
-    The message has the existing versions.
+    The message lists the existing versions.
     """
     parts = []
     for name in packages_not_offered(text):
@@ -603,7 +603,7 @@ def bring(apt, options, before, wanted, removed):
 
 
 def not_as_wanted(present, installed):
-    """Return the wanted packages that are absent or have another version, by name the version or ``""``."""
+    """Return the wanted packages that are absent or of another version, by name the version or ``""``."""
     versions = {name: str(version or "") for name, version in present.items()}
     return {
         name: version
@@ -661,7 +661,7 @@ def simulate(apt, options, wanted, removed):
 
 
 def ask_only(options, check):
-    """Check whether a real run could do its work. Return the module's result, which has no change."""
+    """Check whether a real run could do its work. Return the module's result, without a change."""
     apt = Apt(options)
     before, _ = packages()
     wanted = not_as_wanted(options["present"], before)

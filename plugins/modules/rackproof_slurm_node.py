@@ -3,8 +3,8 @@
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
 """Drain Slurm nodes, resume them, or report their states.
 
-Roles provision, reimage, slurm and validate call it on the Slurm controller. It needs only the standard
-library.
+Roles provision, reimage, slurm and validate call this module on the Slurm controller. Only the standard
+library is needed.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/s
 NODE = re.compile(r"^NodeName=(\S+)\s.*?\bState=(\S+)")
 REASON = re.compile(r" Reason=(.*?)(?: \[([^\[\]@]+@[^\[\]]+)\])?(?= Comment=| Extra=|\s*$)")
 SYMBOLS = "*~#!%$@^-+"
-# With a job that has not ended in the sense that its processes or its epilog may still be there.
+# The states of jobs whose processes or epilog may still be there.
 JOB_STATES = "RUNNING,SUSPENDED,STOPPED,COMPLETING,CONFIGURING,SIGNALING,STAGE_OUT"
 # The reason that Slurm itself writes for a node that it finds down.
 OWN_REASONS = (
@@ -237,7 +237,7 @@ def expand(expression):
 
 
 def _expand_one(part):
-    """Return the names in an item of a host list. It expands its first bracket, and then the rest."""
+    """Return the names in an item of a host list, by expanding its first bracket and then the rest."""
     before, bracket, rest = part.partition("[")
     if not bracket:
         return [part]
@@ -299,7 +299,7 @@ def has_configuration(timeout_s):
 
 
 class Cluster:
-    """Read the requested nodes from Slurm, and change them there."""
+    """The requested nodes in Slurm, to read and to change."""
 
     def __init__(self, options):
         self.names = list(dict.fromkeys(options["nodes"]))
@@ -355,7 +355,7 @@ class Cluster:
         }
 
     def update(self, names, **values):
-        """Change nodes in Slurm. ``values`` has fields of scontrol, which are passed on unchanged."""
+        """Change nodes in Slurm. ``values`` are fields of scontrol, which are passed on unchanged."""
         arguments = [f"{key}={value}" for key, value in values.items()]
         call(["scontrol", "update", "NodeName=" + ",".join(names), *arguments], self.timeout_s)
 
@@ -393,7 +393,7 @@ def only_down(node):
 
 
 def wait(cluster, holds, deadline, poll_s):
-    """Read the nodes until a condition holds or the deadline has passed. Return their states."""
+    """Read the nodes until a condition holds or the deadline is over. Return their states."""
     while True:
         nodes = cluster.read_nodes()
         left = deadline - time.monotonic()
@@ -434,7 +434,7 @@ def waiting_message(state, names, nodes):
 
 
 class Request:
-    """Hold the requested state of the nodes, and the deadline to wait for it."""
+    """The requested state of the nodes, and the deadline to wait for it."""
 
     def __init__(self, params, prefix):
         self.state = params["state"]
@@ -445,7 +445,7 @@ class Request:
 
 
 def changeable(request, nodes):
-    """Return the nodes to drain, which have no drain, or to resume, whose drain is ours."""
+    """Return the nodes to drain, which are not drained, or to resume, whose drain is ours."""
     wanted = {"drained": "none", "returned": "ours"}.get(request.state)
     return [
         name
@@ -455,7 +455,7 @@ def changeable(request, nodes):
 
 
 def has_other_reason(request, node):
-    """Return whether a drain of ours has a reason that must be replaced."""
+    """Return whether the reason of a drain of ours must be replaced."""
     return request.replaces and node["drained_by"] == "ours" and node["reason"] != request.reason
 
 
@@ -564,7 +564,7 @@ def run(module, cluster):
 
 
 def check_options(module):
-    """Fail if an option has an unusable value."""
+    """Fail if the value of an option is unusable."""
     options = module.params
     if not options["prefix"].strip():
         module.fail_json(msg="prefix: must not be empty, or every drain would be ours")

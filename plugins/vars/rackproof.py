@@ -27,7 +27,7 @@ class VarsModule(BaseVarsPlugin):
     """Documented above."""
 
     def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:
-        """Return the variable for the group of all hosts. Every other place has precedence over it."""
+        """Return the variable for the group of all hosts, which every other place overrides."""
         some = entities if isinstance(entities, list) else [entities]
         if any(isinstance(one, Group) and one.name == "all" for one in some):
             return {"rackproof_node": trust_as_template("{{ ansible_facts.rackproof_node }}")}

@@ -1,6 +1,6 @@
 """Define the base classes of the action plugins.
 
-They read options from the documentation, and translate errors for Ansible.
+The base classes read options from the documentation, and translate errors for Ansible.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SHOWN_CHARACTERS = 600
 
 
 class ModuleFailedError(Exception):
-    """Report that a module, which an action called, did not return the expected result.
+    """A module called by an action that did not return the expected result.
 
     Attributes:
-        result: The module's result. It becomes the result of the task, so that an unreachable node is
+        result: The module's result, which becomes the result of the task, so that an unreachable node is
             reported as unreachable and not as failed.
     """
 
@@ -42,7 +42,7 @@ class ModuleFailedError(Exception):
 
 
 class RackproofAction(ActionBase):
-    """Define an action that runs on the controller and contacts no node.
+    """The base of actions that run on the controller and contact no node.
 
     A subclass is in ``plugins/action/``, is called ``ActionModule``, and implements :meth:`run_action`.
     Its options are in the documentation of the module with the same name in ``plugins/modules/``.
@@ -111,7 +111,7 @@ class RackproofAction(ActionBase):
 
     @property
     def owner_pid(self) -> int | None:
-        """Process that owns the claims of this task, which last as long as it lives; None in check mode."""
+        """Return the process whose life is that of this task's claims, or None in check mode."""
         return None if self.check_mode else self._playbook_pid
 
     def show_line(self, line: str) -> None:
@@ -164,13 +164,13 @@ class NodeAction(RackproofAction):
         """Copy a file from the host to the controller.
 
         Args:
-            remote: The path of the file on the host. A pipe or device, or a link to one, is refused,
-                because it has no end.
+            remote: The path of the file on the host. A pipe or device, or a link to one, is refused, because
+                it may never end.
             local: The path of the copy.
             limit_bytes: The largest size in bytes. The copy ends there, whatever size the host stated.
 
         Raises:
-            AnsibleError: It is not a regular file, is too large, or could not be copied.
+            AnsibleError: The path is not a regular file, is too large, or could not be copied.
         """
         path = shlex.quote(remote)
         status, output, _ = self.run_command(f"[ -f {path} ] && stat -Lc %s {path}")
@@ -195,14 +195,13 @@ class NodeAction(RackproofAction):
         """Run a shell script on the host, and return its exit status and output.
 
         Args:
-            script: The text of the script. It is copied first, because a command line may be too short
-                for it.
+            script: The text of the script, which is copied first, because a command line may be too short for
+                it.
             limit_s: Seconds after which the host ends it, whatever happens to this process.
         """
         path = self._connection._shell.join_path(self._make_tmp_path(), "script.sh")
         self.write_file(path, script)
-        # With -k, children of the script that ignore SIGTERM are killed. They would keep the GPUs from
-        # the next job.
+        # With -k, children of the script that ignore SIGTERM and keep GPUs from the next job are killed.
         status, output, _ = self.run_command(f"timeout -k 10 {limit_s} bash {path}")
         return status, output
 
@@ -220,7 +219,7 @@ class NodeAction(RackproofAction):
         return done["rc"], done["stdout"], done["stderr"]
 
     def run_command_of_playbook(self, command: str) -> tuple[int, str, str]:
-        """Run a command as :meth:`run_command` does, but end this process if the playbook has ended.
+        """Run a command as :meth:`run_command` does, but end this process if the playbook ended.
 
         A killed playbook leaves its workers behind. If one of them continued, it would start jobs beside
         those of the next playbook.

@@ -22,15 +22,15 @@ _SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases", "
 def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
     """Return the argument spec of an action.
 
-    Files are read, not imported. They are found by their place beside the action, not by Ansible's
-    loaders, so that an ``ansible.cfg`` with only the folder of actions works too.
+    Files are read, not imported, and are found by their place beside the action, not by Ansible's loaders, so
+    that an ``ansible.cfg`` with only the folder of actions works too.
 
     Args:
         plugins: The folder with ``modules/`` and ``doc_fragments/``.
         name: The name of the action, and of the module that documents it.
 
     Raises:
-        ValueError: The module has no DOCUMENTATION, or it refers to a fragment that does not exist.
+        ValueError: The module lacks DOCUMENTATION, or refers to a fragment that does not exist.
     """
     documentation = _read_yaml(plugins / "modules" / f"{name}.py", "DOCUMENTATION")
     options: dict[str, Any] = dict(documentation.get("options") or {})
@@ -38,7 +38,7 @@ def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
     for fragment in [fragments] if isinstance(fragments, str) else fragments:
         file, _, section = fragment.partition(".")
         shared = _read_yaml(plugins / "doc_fragments" / f"{file}.py", section.upper() or "DOCUMENTATION")
-        # As in ansible-doc, the module's own text has precedence over its fragments.
+        # As in ansible-doc, the module's own text overrides its fragments.
         options = {**(shared.get("options") or {}), **options}
     return _to_spec(options)
 

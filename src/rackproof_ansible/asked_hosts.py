@@ -29,7 +29,7 @@ _asked: list[str] = []
 
 
 class PartialRunError(RackproofError):
-    """Report tasks or hosts that the command line leaves out."""
+    """Tasks or hosts that the command line leaves out of a playbook."""
 
 
 def asked_hosts() -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def check_tasks(options: Mapping[str, Any]) -> None:
     """Check that a command line leaves out no task. No I/O.
 
     Raises:
-        PartialRunError: It does.
+        PartialRunError: The command line leaves a task out.
     """
     tags = [str(tag) for tag in options.get("tags") or ("all",)]
     skipped = sorted(_SKIPPING_TAGS & {str(tag) for tag in options.get("skip_tags") or ()})
@@ -101,8 +101,8 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
         limit: The limit of the command line, or None.
 
     Raises:
-        PartialRunError: A term of the limit means nothing, or a host that is not in the play, or no host
-            is left, or a host's name has invisible characters.
+        PartialRunError: A term of the limit means nothing, or a host that is not in the play, or no host is
+            left, or a host's name contains invisible characters.
     """
     inventory = _inventory(groups)
     covered = [str(host.name) for host in inventory.get_hosts(pattern)]

@@ -1,4 +1,4 @@
-"""Follow a job on a node.
+"""Follow a job on a node for the action ``rackproof_bench_follow``.
 
 Poll the node every few seconds, show the job's progress, and return how it ended.
 """
@@ -40,7 +40,7 @@ class BenchFollow(NodeAction):
     """Follows a job until it ends."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the job's final state. This task does not fail if the job ended badly."""
+        """Return the job's final state. The task does not fail if the job ended badly."""
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is followed in check mode"}
         known = ("auto", *FORMATS, LINES)
@@ -52,11 +52,11 @@ class BenchFollow(NodeAction):
 
 
 class JobFollower:
-    """Follow one job on one node, from the first poll until it ends.
+    """The following of one job on one node, from the first poll until it ends.
 
     Args:
         action: The action on whose host the job runs.
-        options: Its options.
+        options: The options of the action.
     """
 
     def __init__(self, action: NodeAction, options: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ class JobFollower:
             expected_s=options["expected_s"] or None,
         )
         self._log = Follower(options["format"])
-        # A job without output has a progress too, because the first line may be due before its log.
+        # A job without output shows progress too, because the first line may be due before its log.
         self._progress = self._log.feed(b"")
         self._offset = 0
         self._supervisor_pid = 0
@@ -117,16 +117,15 @@ class JobFollower:
             pause_s = 0.0 if self._hurries(answer, is_behind) else next_pause(now - began, poll_s)
 
     def _is_over(self, answer: PollResult) -> bool:
-        """Return whether the job has ended, or its supervisor was found dead twice in a row."""
-        # A single such poll may be between the supervisor's last write and its end. Two of them mean
-        # that it died.
+        """Return whether the job ended, or its supervisor was found dead twice in a row."""
+        # A single such poll may be between the supervisor's last write and its end. Two mean that it died.
         self._deaths = self._deaths + 1 if answer.alive is False and not answer.ended else 0
         return answer.ended or self._deaths > 1
 
     def _hurries(self, answer: PollResult, is_behind: bool) -> bool:
         """Return whether to poll again at once.
 
-        This is so near the end, and while a long log has not been read to its end.
+        Poll at once near the end, and while a long log is not read to its end.
         """
         return self._deaths > 0 or answer.ended or (is_behind and self._catch_up_polls > 0)
 
@@ -149,7 +148,7 @@ class JobFollower:
         answer = parse_poll(self._ask(command), self._supervisor_pid)
         took_s = time.monotonic() - asked
         if took_s < 0.8 * wait_s and answer.alive and not answer.ended:
-            # Its tools cannot, or the program has ended and its supervisor is busy ending the rest.
+            # The node's tools cannot wait, or the program ended and its supervisor is busy ending the rest.
             self._node_waits = False
         return answer, max(took_s - wait_s, 0.0)
 
@@ -171,7 +170,7 @@ class JobFollower:
         """Pause after a poll without an answer.
 
         Raises:
-            AnsibleActionFail: The node has been silent for too long.
+            AnsibleActionFail: The node was silent for too long.
         """
         self._show(self._printer.connection_lost(str(error)))
         if silent_s > self._patience_s:
@@ -212,8 +211,7 @@ class JobFollower:
         """
         hang_s = state.get("hang_s") or 0
         self._show(self._printer.progress_line(self._progress, elapsed_s, answer.log_bytes, hang_s))
-        # The supervisor ends a job at its limit. If it does not, it is broken, and the job would be
-        # followed forever.
+        # A supervisor that does not end a job at its limit is broken, and the job would be followed forever.
         limit_s = sum(float(state.get(key) or 0) for key in ("timeout_s", "grace_s"))
         if elapsed_s > limit_s + self._deadline_s:
             raise self._give_up("has not ended its job")

@@ -1,4 +1,4 @@
-"""Find or make the runtime of a workload on a node, and show the progress of its downloads."""
+"""Find or make a runtime on a node for ``rackproof_bench_runtime``, and show the progress of downloads."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class BenchRuntime(NodeAction):
         """Make the runtime in a job, which continues even if this playbook ends.
 
         Raises:
-            AnsibleActionFail: It could not be made.
+            AnsibleActionFail: The runtime could not be made.
         """
-        # Each attempt has its own job. If two run at once, make_runtime.py lets the second find the
+        # Each attempt is its own job. If two run at once, make_runtime.py lets the second find the
         # runtime of the first.
         job = f"runtime-{options['name']}-{secrets.token_hex(2)}"
         folder = f"{options['home']}/runs/{job}"
@@ -68,7 +68,7 @@ class BenchRuntime(NodeAction):
         """Return the last output of make_runtime.py.
 
         Raises:
-            AnsibleActionFail: It is not whole.
+            AnsibleActionFail: The output is not whole.
         """
         try:
             answer = json.loads(output.strip().splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Check that this machine has the programs to reach its nodes, before it tries the first one."""
+"""Check for the programs to reach nodes, before ``rackproof_check_variables`` lets a job start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_ssh_client(hosts: Mapping[str, Mapping[str, Any]], connection: str) ->
         connection: The connection of the command line, for hosts without their own.
 
     Raises:
-        RackproofError: There is no client. The message has a host and the package to install.
+        RackproofError: There is no client. The message names a host and the package to install.
     """
     if shutil.which("ssh") or os.environ.get("ANSIBLE_SSH_EXECUTABLE"):
         return

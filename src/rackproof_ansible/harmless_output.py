@@ -1,4 +1,4 @@
-"""Print a node's answer without terminal escapes, with a limited size, and never at the start of a line."""
+"""Print a node's answer for the callback, without escapes, limited, and never at the start of a line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def harmless(message: str) -> str:
     shown = message[:SHOWN_CHARACTERS]
     shown = _HARMFUL.sub("", shown)
     if message.startswith(("[ERROR]", "[WARNING]")):
-        # Ansible indents results. It prints errors and warnings as they are.
+        # Ansible indents results, but prints errors and warnings as they are.
         shown = _LINE_OF_ITS_OWN.sub("\n  ", shown)
     left = len(message) - SHOWN_CHARACTERS
     return f"{shown}… ({left} more characters)" if left > 0 else shown

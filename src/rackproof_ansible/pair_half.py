@@ -1,7 +1,7 @@
 """Run one half of a pair on a drained node, because Slurm gives such a node no job.
 
-It runs in its own folder and session on the node. The node limits its time, so that it ends even without
-a playbook.
+The half runs in its own folder and session on the node. The node limits its time, so that it ends even
+without a playbook.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rackproof.core.text import sanitize
 from rackproof_ansible.action import NodeAction
 
 _OUTPUT_BYTES = 4_000_000
-# These names come from a task's registered result. Nothing else may be removed on the node.
+# Names of folders come from a task's registered result. Nothing else may be removed on the node.
 _FOLDER = re.compile(r"/[\w./-]*rackproof-night\.[\w.-]+")
 
 # A half of a killed playbook would answer the partner, and hold the port. Another user can make a folder of
@@ -51,7 +51,7 @@ def start_half(action: NodeAction, script: str, limit_s: float) -> str:
         f"cd {folder} && echo $$ > pid; TMPDIR={folder} SLURMD_NODENAME={shlex.quote(action.node)} "
         f"timeout -k 10 {limit_s} bash measure.sh > out 2>&1; echo $? > new; mv new rc"
     )
-    # Ansible's ssh has a terminal. Its end stops processes that have not left it.
+    # Ansible's ssh opens a terminal, whose end stops processes that did not leave it.
     _run(action, f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
     return folder
 
@@ -77,7 +77,7 @@ def finish_half(action: NodeAction, folder: str, wait_s: float) -> tuple[str, st
             break
         time.sleep(1)
     output = _run(action, f"tail -c {_OUTPUT_BYTES} {folder}/out 2>/dev/null || true")
-    # This ends a half that still waits for a partner. The session is its own.
+    # End a half that still waits for a partner, by its own session.
     _run(action, f"pkill -s $(cat {folder}/pid) >/dev/null 2>&1; rm -rf {folder}")
     return output, status
 

@@ -1,9 +1,9 @@
 """Report a playbook's steps as JSON lines to the command that started it.
 
-The lines contain no secrets. A line is an object with ``kind``: ``task`` (a host starts a step), ``end``
-(the host ended it; ``once`` marks a failure of a task that runs once for all hosts), ``job`` (a
-supervised job runs or has ended), ``record`` (a run, plan, night or provisioning was recorded), ``note``
-(a message of a task), ``table`` (the table of all runs) or ``diff``. ``rackproof.cli.live_lines`` reads them.
+The lines contain no secrets. A line is an object with ``kind``: ``task`` (a host starts a step), ``end`` (the
+host ended it; ``once`` marks a failure of a task that runs once for all hosts), ``job`` (a supervised job
+runs or ended), ``record`` (a run, plan, night or provisioning was recorded), ``note`` (a message of a task),
+``table`` (the table of all runs) or ``diff``. ``rackproof.cli.live_lines`` reads them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SILENT_ASSERT = "All assertions passed"
 
 
 class EventWriter:
-    """Write events to an inherited descriptor.
+    """A writer of events to an inherited descriptor.
 
-    Events are dropped if there is no descriptor, or if its reader has ended.
+    Events are dropped if there is no descriptor, or if its reader ended.
 
     Args:
         descriptor: The descriptor of a pipe, or a negative number if there is none.
@@ -36,7 +36,7 @@ class EventWriter:
 
     @property
     def is_open(self) -> bool:
-        """Return whether an event has a reader."""
+        """Return whether events are read."""
         return self._descriptor >= 0
 
     def write(self, kind: str, **fields: Any) -> None:
@@ -68,7 +68,7 @@ def open_events(pipe: str | None) -> EventWriter:
 
 
 class EventReporter:
-    """Report the events of a callback.
+    """A reporter of a callback's events.
 
     Args:
         events: The writer of the events.

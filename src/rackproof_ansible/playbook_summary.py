@@ -28,7 +28,7 @@ def describe_left_out(hosts: Sequence[str]) -> str:
 
 
 class RunTable:
-    """Collect the recorded runs of one playbook, in the order in which they ended."""
+    """The recorded runs of one playbook, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._folders: dict[str, str] = {}
@@ -42,12 +42,12 @@ class RunTable:
         self._report = str(result.get("rackproof_report_file") or self._report)
         whole = result.get("rackproof_report_runs")
         if isinstance(whole, dict):
-            # A resumed plan also has runs of earlier calls. The table shows all of them.
+            # A resumed plan also contains runs of earlier calls. The table shows all of them.
             self._folders = {**{str(name): str(folder) for name, folder in whole.items()}, **self._folders}
 
     @property
     def is_reported(self) -> bool:
-        """Return whether a task has written the report over all runs."""
+        """Return whether a task wrote the report over all runs."""
         return bool(self._report)
 
     def format_table(self, width: int, color: bool, *, with_verdict: bool = True) -> str:
@@ -78,7 +78,7 @@ class RunTable:
 
 
 class ChangeTable:
-    """Collect the changes of one playbook by node, and the remarks in ``provision_attention``."""
+    """The changes of one playbook by node, and the remarks in ``provision_attention``."""
 
     def __init__(self) -> None:
         self._changed: dict[str, list[str]] = {}

@@ -38,8 +38,8 @@ def tree_digest(source: Path) -> str:
 def folder_for(cache: Path, kind: str, key: str, *, copied: bool = True) -> Iterator[Path]:
     """Give the folder of a kind and key to one process at a time, and remove all but two others of the kind.
 
-    A new folder is a copy of the newest one, in which a builder renews outdated parts. It is empty if
-    there is no other, or without ``copied``.
+    A new folder is a copy of the newest one, in which a builder renews outdated parts, or empty if there is
+    no other, or without ``copied``.
     """
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{kind}.lock").open("w") as lock:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class Console:
-    """Print progress lines with the time since the start. A step also shows its last duration."""
+    """The progress lines of a command, with the time since the start, and a step's last duration."""
 
     def __init__(self, timings: Path) -> None:
         self.timings = timings

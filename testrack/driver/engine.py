@@ -97,8 +97,7 @@ class Engine:
 
     def __init__(self, state: Path, runtime: Path, options: Sequence[str] = ()) -> None:
         self.runtime_source = runtime
-        # This is beside the engine's files, because a checkout may be removed while its containers
-        # exist.
+        # The link is beside the engine's files, because a checkout may be removed while its containers exist.
         self.runtime = state / runtime.name
         self.options = options  # more of them for a dockerd that is started here
         self.exec_root = Path("/var/run/docker")

@@ -16,7 +16,7 @@ from typing import Any
 from driver.engine import docker, docker_text
 from driver.layout import Host, RackError
 
-# The node's own file is first. It also has the faults of hosts without fake hardware.
+# The node's own file is first, and also lists the faults of hosts without fake hardware.
 STATE_FILES = ("var/lib/rack/hardware.json", "var/lib/rack/faults.json")
 
 
@@ -28,7 +28,7 @@ class Fault:
     settings: Mapping[str, float] = field(default_factory=dict)
 
 
-# These are faults of a machine. The fakes have the faults of hardware.
+# The faults of a machine. Those of hardware are with the fakes.
 MACHINE = {
     "slow-node": Fault("the node gets a part of a CPU and no more: a real quota", {"cpus": 0.25}),
     "full-disk": Fault("/var has no byte left: nothing can be written there, what is there can be read"),
@@ -52,7 +52,7 @@ def hardware_faults(home: Path) -> dict[str, str]:
 def read_faults(names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the active faults by host.
 
-    They are read from the containers' files, so that silent hosts are included.
+    The faults are read from the containers' files, so that silent hosts are included.
     """
     if not names:
         return {}

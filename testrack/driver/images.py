@@ -29,16 +29,15 @@ NODE_PACKAGES = (
     *("iproute2", "iputils-ping", "ca-certificates", "procps"),
 )
 SERVICES_PACKAGES = (*NODE_PACKAGES, "nginx-light", "docker-registry", "apache2-utils")
-# The services' host has this release, whatever the nodes have.
+# The release of the services' host, whatever the nodes run.
 SERVICES_RELEASE, SERVICES_PYTHON = "bookworm", "3.11"
-# These are left out of every image and of later packages, because a node of the test rack needs no
-# manuals.
+# Leave manuals out of every image and of later packages, because a node of the test rack needs none.
 DPKG_OPTIONS = (
     "force-unsafe-io",
     *("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/doc/*"),
     "path-include=/usr/share/doc/*/copyright",
 )
-# These are terminals that do not exist, the kernel's list of fuse connections (it is the host's, and its
+# Terminals that do not exist, the kernel's list of fuse connections (it is the host's, and its
 # mount failed once at a node's boot), and timers that would wake 18 nodes at once on one machine.
 MASKED = (
     *("getty@tty1.service", "console-getty.service", "getty-static.service"),
@@ -65,7 +64,7 @@ ROOT_IMAGE, NODE_IMAGE, SERVICES_IMAGE = "rackproof-rack-root", "rackproof-rack-
 
 @dataclass(frozen=True)
 class Entry:
-    """Describe a file of an image. It is a symbolic link to `link`, or an empty folder."""
+    """A file of an image, a symbolic link to `link`, or an empty folder."""
 
     data: bytes = b""
     mode: int = 0o644
@@ -133,7 +132,7 @@ def units_overlay(enabled: Sequence[str] = ()) -> dict[str, Entry]:
 
 
 def dpkg_status(tar: Path) -> str:
-    """Return the packages and versions that dpkg has installed in a root file system."""
+    """Return the packages and versions that dpkg installed in a root file system."""
     with tarfile.open(tar) as archive:
         for member in archive:
             if member.name.removeprefix("./") == "var/lib/dpkg/status":
@@ -143,16 +142,16 @@ def dpkg_status(tar: Path) -> str:
 
 
 class Images:
-    """Make the images. The cache in `state` has reusable parts."""
+    """The images of the rack's hosts, made from reusable parts in the cache `state`."""
 
     def __init__(self, home: Path, state: Path, console: Console, release: str) -> None:
         self.home, self.state, self.console, self.release = home, state, console, release
 
     def root_tar(self, name: str, packages: Sequence[str], release: str) -> tuple[Path, str]:
-        """Return a root file system with these packages, and its key. It is made once for all callers.
+        """Return a root file system with these packages, and its key, made once for all callers.
 
-        The key contains the versions, because the mirror has packages for the versions of this tar. An
-        image from another checkout, or from before Debian's last update, has other versions.
+        The key contains the versions, because the mirror's packages fit the versions of this tar. An image
+        from another checkout, or from before Debian's last update, contains other versions.
         """
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / f"{name}-{release}.lock").open("w") as lock:
@@ -181,7 +180,7 @@ class Images:
         return path, key
 
     def image(self, repository: str, tar: Path, tar_key: str, overlay: Overlay) -> str:
-        """Return the name of an image that is the tar with the overlay on top. It is made once."""
+        """Return the name of an image that is the tar with the overlay on top, made once."""
         tag = f"{repository}:{tar.stem}-{digest(tar_key, overlay_digest(overlay), 1)}"
         if self._exists(tag):
             return tag
@@ -229,12 +228,12 @@ class Images:
     def node_overlay(self) -> dict[str, Entry]:
         """Return the files of a node beyond Debian's packages.
 
-        They are the fakes and the rack's way to boot.
+        The files are the fakes and the rack's way to boot.
         """
         return {
             **self.rack_overlay(),
             "/etc/machine-id": Entry(),
-            # Nodes have no package source until provisioning sets one.
+            # No package source is set on nodes until provisioning.
             "/etc/apt/sources.list": Entry(b"# The role apt_mirror names this node's package sources.\n"),
             **units_overlay(),
         }

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-# RFC 2544 reserves 198.18.0.0/15 for test equipment, so no host has these addresses.
+# RFC 2544 reserves 198.18.0.0/15 for test equipment, so these addresses are no host's.
 NETWORK = "rack"
 BRIDGE = "br-rack"
 SUBNET = "198.18.77.0/24"
@@ -27,12 +27,12 @@ BLOCK_END = "# rackproof rack: end"
 
 
 class RackError(Exception):
-    """Report an error to the operator. It ends the program without a traceback."""
+    """An error for the operator, which ends the program without a traceback."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """One container of the rack."""
+    """One container of the rack, with its address and kind."""
 
     name: str
     address: str
@@ -84,7 +84,7 @@ def group_hosts(inventory: str, group: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Hold every host that the rack can have, in the order in which it is shown."""
+    """Every host that the rack may contain, in the order in which hosts are shown."""
 
     nodes: tuple[Host, ...]
     controller: Host
@@ -107,7 +107,7 @@ class Layout:
         return [self.controller, self.services, *self.nodes[:number], *(self.also[sku] for sku in also)]
 
     def has(self, name: str) -> bool:
-        """Return whether the rack can have a host of that name."""
+        """Return whether the rack may contain a host of that name."""
         return any(host.name == name for host in self.everyone)
 
     def host(self, name: str) -> Host:
@@ -193,7 +193,7 @@ def plan(wanted: Iterable[Host], found: Mapping[str, Found], silent: Collection[
 
 
 def foreign_hosts(found: Mapping[str, Found], home: str) -> list[Found]:
-    """Return the containers of another checkout. The names are the same, because a machine has one rack."""
+    """Return the containers of another checkout, named the same, because a machine runs one rack."""
     return [one for one in found.values() if one.home not in ("", home)]
 
 

@@ -50,7 +50,7 @@ def in_parallel(
     """Do the same work for many hosts at once. Return the results by host.
 
     Raises:
-        RackError: Work failed on at least one host. The text has every failure.
+        RackError: Work failed on at least one host. The text lists every failure.
     """
     results, failures = {}, []
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -106,14 +106,14 @@ class Nodes:
         return {row[0]: Found(*row) for row in rows}
 
     def present(self) -> list[Host]:
-        """Return the hosts that have a container."""
+        """Return the hosts with a container."""
         names = set(self.found())
         return [host for host in self.layout.everyone if host.name in names]
 
     # Keys
 
     def make_keys(self, hosts: Iterable[Host]) -> None:
-        """Make the client's key and each host's own once. They outlive the containers."""
+        """Make the client's key and each host's own once. The keys outlive the containers."""
         folder = self.state / "hostkeys"
         folder.mkdir(parents=True, exist_ok=True)
         self._make_key(self.key, "rackproof rack")
@@ -214,7 +214,7 @@ class Nodes:
         if host.kind != "services":
             # overlay2 does not work on overlay, so Docker on the node needs a file system of its own.
             arguments += ["--volume", f"{self.volume(host)}:/var/lib/docker"]
-            # This fakes the rack's parallel file system with one folder that every node sees.
+            # A folder that every node sees fakes the rack's parallel file system.
             arguments += ["--volume", f"{SHARED_VOLUME}:/shared"]
         for mount in mounts:
             arguments += ["--mount", mount]
@@ -249,7 +249,7 @@ class Nodes:
         return f"rack-{host.name}-docker"
 
     def start(self, host: Host) -> None:
-        """Start a container that has stopped."""
+        """Start a stopped container."""
         docker("unpause", host.name, check=False)
         docker("start", host.name)
 

@@ -4,8 +4,8 @@
     build.py --out .rackproof/rack/images
     build.py --out .rackproof/rack/upstream --upstream FOLDER    with published run scripts (upstream.py)
 
-rack.py starts this program. It does not build parts again that are up to date, so a second call takes a
-moment. README.md lists the contents of the images.
+rack.py starts this program. Parts that are up to date are not built again, so a second call takes a moment.
+README.md lists the contents of the images.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ LEFT_OUT = (
     *("./usr/lib/python3.11/ensurepip/", "./usr/lib/python3.11/idlelib/", "./usr/lib/python3.11/lib2to3/"),
 )
 # The keys are REPOSITORY:TAG as in the document and the GB300's logs. The values are the folder in the image
-# and the benchmark. Images for arm64 state their architecture, but have the programs of the other images. No
-# node of the rack may run them.
+# and the benchmark. Images for arm64 state their architecture, but contain the programs of the other images.
+# No node of the rack may run them.
 IMAGES = {
     "nvdlfwea/mlperftv51/llama2_70b_lora-arm:20250930": ("ft-llm", "llama2_70b_lora"),
     "nvdlfwea/mlperftv51/llama31_8b-arm:20250922": ("llm", "llama31_8b"),
@@ -51,7 +51,7 @@ IMAGES = {
     "nvdlfwea/mlperftv51/llama31_8b-amd:20251008": ("llm", "llama31_8b"),
     "nvdlfwea/mlperftv51/flux1-amd:20251007": ("flux", "flux1"),
 }
-# These mount points of run.sub are in the image, because a container's root may be read-only.
+# The mount points of run.sub are in the image, because a container's root may be read-only.
 MOUNT_POINTS = {
     "llama2_70b_lora": ("data", "ckpt", "results", "mounted"),
     "llama31_8b": ("preproc_data", "npy_index", "workspace/llm/nemo_tokenizer", "results", "mounted"),
@@ -70,7 +70,7 @@ RUN_SUB = {
         "MAKE": "",
     },
     "llama31_8b": {
-        # The original has this mistake. := with a question mark sets a wrong value where :? would fail.
+        # The original contains this mistake. := with a question mark sets a wrong value where :? would fail.
         "REQUIRED": ': "${WALLTIME:=?WALLTIME not set}"\n: "${DATADIR:?DATADIR not set}"',
         "DATA": "${DATADIR}",
         "MOUNTS": "${_logfile_base}_npy_index:/npy_index,"
@@ -97,7 +97,7 @@ RUN_SUB = {
 
 
 class BuildError(Exception):
-    """Report why the images cannot be built."""
+    """A reason why the images cannot be built."""
 
 
 def digest(*parts: object) -> str:
@@ -151,7 +151,7 @@ def add_logging(folder: Path, target: tarfile.TarFile) -> None:
 
 
 def root_tar(folder: Path) -> Path:
-    """Return a tar of Debian's packages and mlperf-logging without unused files. It is made once."""
+    """Return a tar, made once, of Debian's packages and mlperf-logging without unused files."""
     key = digest(
         RELEASE, PACKAGES, LEFT_OUT, LOGGING.read_text(), os.environ.get("RACK_DEBIAN_MIRROR", ""), 1
     )
@@ -177,7 +177,7 @@ def root_tar(folder: Path) -> Path:
 
 
 def base_layer(layout: Layout, folder: Path) -> Layer:
-    """Return the layer that all three images share. It is compressed once."""
+    """Return the layer that all three images share, compressed once."""
     tar = root_tar(folder)
     note = tar.with_suffix(".json")
     if note.is_file():
@@ -245,7 +245,7 @@ def image_config(folder: str, own: dict[str, tuple[bytes, int]], *more: str) -> 
             "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "LANG=C.UTF-8",
             "PYTHONDONTWRITEBYTECODE=1",
-            # NVIDIA's images have this, because enroot gives a container GPUs only if its image or job
+            # NVIDIA's images set this, because enroot gives a container GPUs only if its image or job
             # requests them.
             "NVIDIA_VISIBLE_DEVICES=all",
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
@@ -280,7 +280,7 @@ def upstream_images(root: Path) -> dict[str, Image]:
         # Our configs are left out, so that the published ones are chosen.
         own = {path: entry for path, entry in own.items() if "/config_" not in path}
         own |= {f"workspace/{folder}/{name}": entry for name, entry in published.items()}
-        # NVIDIA's images have this from PyTorch's. slurm2pytorch and a hook of enroot need it.
+        # NVIDIA's images inherit this from PyTorch's. slurm2pytorch and a hook of enroot need it.
         made[one.image] = (own, image_config(folder, own, "PYTORCH_VERSION=2.9.0a0+fake"))
     return made
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Config:
-    """Describe a config_*.sh by its system, nodes and GPUs, and by the division of the batch among them."""
+    """A config_*.sh: its system, nodes and GPUs, and the division of the batch among them."""
 
     system: str
     nodes: int
@@ -29,7 +29,7 @@ class Config:
         return f"config_{self.system}_{self.nodes:02}x{self.gpus:02}x{self.batch:02}.sh"
 
 
-# These are the configs of the published round, and some for one, two and four nodes of a small test rack. The
+# The configs of the published round, and some for one, two and four nodes of a small test rack. The
 # reference convergence points cover all batch sizes but "_big", which only bench_config chooses.
 LLAMA2 = (
     Config("GB300", 1, 4, 2),

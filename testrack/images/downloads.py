@@ -4,8 +4,8 @@
     http://HOST/mlcommons/metadata/NAME.uri        the address of the data set NAME
     http://HOST/mlcommons/data/NAME/NAME.md5       its files and their checksums
 
-build.py calls this. The data need NumPy, which the host's Python may lack. They are therefore made by the
-Python of .venv or by the host's.
+build.py calls this. The data need NumPy, which the host's Python may lack, so the Python of .venv or the
+host's makes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write an OCI image layout with layers, configs and manifests, all named by their digest."""
+"""Write an OCI image layout for build.py, with layers, configs and manifests named by their digest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sha256(data: bytes) -> str:
 
 
 def tar_of(files: Mapping[str, tuple[bytes, int]]) -> bytes:
-    """Return files (contents and mode by path) as a tar that always has the same bytes.
+    """Return files (contents and mode by path) as a tar of always the same bytes.
 
     A link contains ``-> target``. The path of an empty folder ends in a slash.
     """

@@ -3,7 +3,7 @@
 
     push.py --registry gb300-r01-svc:5000 --images .rackproof/rack/images [--key-file .rackproof/rack/ngc_key]
 
-rack.py starts this program. The key is read from its file and sent in requests. It is in no command line and
+rack.py starts this program. The key is read from its file and sent in requests, and is in no command line and
 no message.
 """
 
@@ -26,7 +26,7 @@ KEY_FILE = Path(__file__).resolve().parents[2] / ".rackproof/rack/ngc_key"
 
 
 class PushError(Exception):
-    """Report why the registry refuses an image."""
+    """A reason why the registry refuses an image."""
 
 
 class Registry:
@@ -64,7 +64,7 @@ class Registry:
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
 
     def has(self, repository: str, digest: str) -> bool:
-        """Return whether a repository has a blob."""
+        """Return whether a blob is in a repository."""
         return self.ask("HEAD", f"/v2/{repository}/blobs/{digest}")[0] == 200
 
     def tagged(self, repository: str, tag: str) -> str:
@@ -75,7 +75,7 @@ class Registry:
         return headers.get("docker-content-digest", "") if status == 200 else ""
 
     def put_blob(self, repository: str, digest: str, path: Path, elsewhere: str) -> str:
-        """Upload a blob to a repository, or mount it from another repository of the registry that has it."""
+        """Upload a blob to a repository, or mount it from another repository of the registry."""
         if self.has(repository, digest):
             return "there"
         query = {"mount": digest, "from": elsewhere} if elsewhere else {}

@@ -2,10 +2,10 @@
 
     build.py --upstream FOLDER --out .rackproof/rack/upstream
 
-build.py calls this module. FOLDER has SUBMITTER/benchmarks/..., as the root of a checkout of
-mlcommons/training_results_v5.1 has. Nothing of it is in this repository. The images get run.sub,
-run_and_time.sh, every config_*.sh and the tables of mounts from a submission. Parts that need GPUs stay
-fakes, which are the training itself and tools of NVIDIA's images. The tables get the sizes of the fake data.
+build.py calls this module. FOLDER contains SUBMITTER/benchmarks/..., like the root of a checkout of
+mlcommons/training_results_v5.1. Nothing of it is in this repository. The images get run.sub, run_and_time.sh,
+every config_*.sh and the tables of mounts from a submission. Parts that need GPUs stay fakes, which are the
+training itself and tools of NVIDIA's images. The tables get the sizes of the fake data.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ export WALLTIME=$((5 + ${NEXP:-1} * ($WALLTIME_RUNANDTIME + 5)))
 
 
 class UpstreamError(Exception):
-    """Report a missing folder. The text lists its expected contents."""
+    """A missing folder. The text lists its expected contents."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ def scripts(upstream: Path, submission: Submission) -> Files:
             raise UpstreamError(f"{folder} is not there{more}")
         for pattern in SCRIPTS:
             for path in sorted(folder.glob(pattern)):
-                # A submission's copy may have lost its mode, as Lambda's run_and_time.sh has. An image has
-                # the right one.
+                # A submission's copy may lose its mode, as Lambda's run_and_time.sh did. An image needs the
+                # right mode.
                 found[path.name] = (path.read_bytes(), 0o755 if path.name.startswith("run") else 0o644)
     if "run.sub" not in found:
         raise UpstreamError(f"{upstream / submission.folders[-1]} has no run.sub")
@@ -144,8 +144,8 @@ def files(upstream: Path, submission: Submission, sizes: Sizes) -> Files:
 def table_of_fakes(published: str, sizes: Sizes) -> str:
     """Return a table of mounts with the sizes of the fake data.
 
-    If the fake data have all published files of a mount by name, only these files count. Otherwise, all fake
-    files of the mount count. Rows of mounts without fake data do not change.
+    If the fake data contain all published files of a mount by name, only these files count. Otherwise, all
+    fake files of the mount count. Rows of mounts without fake data do not change.
     """
     rows = list(csv.DictReader(io.StringIO(published)))
     keys = dict.fromkeys(row["key"] for row in rows)
@@ -163,7 +163,7 @@ def table_of_fakes(published: str, sizes: Sizes) -> str:
 
 
 def fake_sizes() -> dict[str, dict[str, int]]:
-    """Return the size of each file of the fake data, by mount. This needs NumPy."""
+    """Return the size of each file of the fake data, by mount, with NumPy."""
     sys.path.insert(0, str(HERE / "common"))
     from fake_ngc import data, flux_data
 

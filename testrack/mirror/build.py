@@ -108,7 +108,7 @@ def run_apt(command: list[str], environment: dict[str, str]) -> subprocess.Compl
 
 
 class Mirror:
-    """Hold the tree, the files next to it, and the digests of each part's inputs."""
+    """The mirror's tree, the files next to it, and the digests of each part's inputs."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -148,7 +148,7 @@ class Mirror:
             beside.write_bytes(armored)
 
     def _part(self, name: str, inputs: str, products: set[str], make: Callable[[], str]) -> None:
-        """Make a part unless its products exist and have the same inputs. make() returns their names."""
+        """Make a part unless its products exist from the same inputs. make() returns their names."""
         key = (self.out / "mirror.asc").read_bytes()
         builders = _digests(*BUILDERS[name.partition("-")[0]])
         digest = hashlib.sha256(key + (builders + inputs).encode()).hexdigest()

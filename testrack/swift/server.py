@@ -1,7 +1,7 @@
 """Start OpenStack Swift with its S3 interface on this machine, with four servers, one device and one user.
 
-Tests of uploads use it. It is a real object store that checks signatures and digests. moto, the fake of S3
-for the rack's nodes, checks neither.
+Tests of uploads use this real object store, which checks signatures and digests. moto, the fake of S3 for the
+rack's nodes, checks neither.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ use = egg:swift#slo
 
 @dataclass
 class Swift:
-    """Hold the address of a running store, and its proxy, which can be stopped and started again."""
+    """A running store: its address, and its proxy, which can be stopped and started again."""
 
     folder: Path
     python: Path
@@ -77,7 +77,7 @@ class Swift:
         return f"http://127.0.0.1:{self.ports['proxy']}"
 
     def ask(self, method: str, path: str) -> requests.Response:
-        """Send a request without a body. Return the answer, which has a good status."""
+        """Send a request without a body. Return the answer, whose status is good."""
         bucket = Bucket(self.url, "", "", "us-east-1", ACCESS_KEY, SECRET_KEY)
         headers = sign(bucket, method, path, {}, hashlib.sha256(b"").hexdigest(), datetime.now(UTC))
         answer = requests.request(method, self.url + path, headers=headers, timeout=60)

@@ -107,7 +107,7 @@ def machine(number: int, folder: Path, uefi: str = "") -> dict[str, str]:
     Its firmware and BMC report its fake hardware (rack-machine.service).
     """
     nvram = folder / f"vm{number}.nvram"
-    # The firmware's maker has put a key into it that is there for tests, and everyone has.
+    # The firmware's maker put a key for tests into it, which everyone knows.
     code, variables = (".secboot", ".snakeoil") if uefi == "secure" else ("", "")
     firmware = UEFI.format(
         secure='secure="yes" ' if uefi == "secure" else "",
@@ -260,7 +260,7 @@ def host_lines(machines: list[dict[str, str]]) -> list[str]:
 
 
 def introduce(machines: list[dict[str, str]]) -> None:
-    """Name the machines to the rack's hosts, which have no name server."""
+    """Name the machines to the rack's hosts, which use no name server."""
     if not Path(f"/sys/class/net/{rack.BRIDGE}").exists():
         sys.exit("vms: the test rack does not run: make rack NODES=1")
     for host in docker_text("ps", "--filter", f"label={LABEL}", "--format", "{{.Names}}").split():
@@ -340,7 +340,7 @@ def join_rack(outside: int) -> None:
     """Make the machines' network a part of the rack's."""
     there = ("nsenter", f"--net=/proc/self/fd/{outside}", "ip", "link")
     peer = ("type", "veth", "peer", "name", "rack", "netns", os.getpid())
-    # A run that has just ended may have left it, because the kernel removes namespaces with a delay.
+    # A run that just ended may have left it, because the kernel removes namespaces with a delay.
     subprocess.run([*there, "del", UPLINK], check=False, capture_output=True, pass_fds=[outside])
     run(*there, "add", UPLINK, *peer, pass_fds=[outside])
     run(*there, "set", UPLINK, "master", rack.BRIDGE, "up", pass_fds=[outside])
@@ -348,7 +348,7 @@ def join_rack(outside: int) -> None:
 
 
 def site_dhcp(folder: Path) -> None:
-    """Start a DHCP server that is not Rackproof's on a host of its own. It only assigns addresses."""
+    """Start a DHCP server that is not Rackproof's on a host of its own, to assign addresses only."""
     run("ip", "netns", "add", "site")
     run("ip", "link", "add", "site", "type", "veth", "peer", "name", "eth0", "netns", "site")
     run("ip", "link", "set", "site", "master", BRIDGE, "up")

@@ -151,7 +151,7 @@ def run_gate() -> int:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Describe the inputs of a run with the digest of its input files and git's hash of the tree."""
+    """The inputs of a run: the digest of its input files, and git's hash of the tree."""
 
     digest: str
     tree: str
@@ -161,7 +161,7 @@ def keep(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence
     """Store the record of a suite or the gate, and how long its green parts took.
 
     If files changed while a suite ran, the result counts for neither the old nor the new files, and its
-    record has no inputs.
+    record names no inputs.
     """
     record = {"inputs": inputs.digest, "tree": inputs.tree}
     if tree_hash() != inputs.tree:
@@ -190,7 +190,7 @@ def suite_part(proof: Proof, suite: Suite) -> Part:
 def chosen_suites(table: dict[str, Suite]) -> list[Suite]:
     """Return the suites to run.
 
-    They are those of SUITE, or all that are not green. With FORCE=1, green ones run too.
+    SUITE names them. Otherwise, all that are not green run. With FORCE=1, green ones run too.
     """
     words = [word for word in os.environ.get("SUITE", "").replace(",", " ").split() if word]
     unknown = sorted(set(words) - set(table))

@@ -1,6 +1,7 @@
 """Run parts of the gate, or suites, side by side.
 
-Each has progress and a time limit, and all end when one fails.
+`python -m tools.proof` uses this module. Each part shows progress within a time limit, and all end when one
+fails.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Part:
-    """Describe something to run, as a sequence of shell commands."""
+    """A part of the gate or a suite, as a sequence of shell commands."""
 
     name: str
     commands: Sequence[str]
@@ -59,7 +60,7 @@ def read_end(path: Path, size: int) -> str:
 
 
 class Lanes:
-    """Run lists of parts side by side. The parts of one lane run one after another.
+    """Lists of parts that run side by side. The parts of one lane run one after another.
 
     A red part ends all others, or none if they must continue.
     """
@@ -197,9 +198,9 @@ def end_leftovers(variable: str) -> list[str]:
     """End processes of a killed gate or suite. Return the names of the programs.
 
     Args:
-        variable: Environment variable with the process id of the gate or suite, which all that it starts
-            has. The container engine is left: it serves others, too, and the rack's own command stops
-            it.
+        variable: Environment variable with the process id of the gate or suite, which is set in all that it
+            starts. The container engine is left, because it serves others, too, and the rack's own command
+            stops it.
     """
     ended = []
     # In another namespace, the number means another process, because a container may run its own gate.

@@ -1,4 +1,4 @@
-"""Read the table of suites with their tests, and whether each was green for the present inputs."""
+"""Read the suites of `python -m tools.proof`, and whether each was green for the present inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGES = ("rackproof", "rackproof_ansible")
 
 @dataclass(frozen=True)
 class Suite:
-    """Describe an entry of the table. suites.toml explains the keys."""
+    """An entry of the table, whose keys suites.toml explains."""
 
     name: str
     proves: str
@@ -54,7 +54,7 @@ def read_table(text: str | None = None) -> dict[str, Suite]:
     """Return the suites by name, in the order of the table.
 
     Raises:
-        TypeError: An entry lacks a key or has one that is unknown.
+        TypeError: An entry lacks a key, or contains an unknown one.
     """
     entries = tomllib.loads(TABLE.read_text() if text is None else text)
     return {name: Suite(name=name, **_tuples(entry)) for name, entry in entries.items()}
@@ -143,7 +143,7 @@ def _module_name(name: str, root: Path) -> str:
 
 
 def _has_mark(path: Path, marks: Collection[str]) -> bool:
-    """Return whether a test file has any of the marks. A helper belongs to every suite with marks."""
+    """Return whether a test file contains any of the marks. A helper belongs to every suite with marks."""
     if path.suffix != ".py" or not marks:
         return False
     return not path.name.startswith("test_") or any(f"mark.{one}" in path.read_text() for one in marks)
@@ -194,7 +194,7 @@ def write_record(name: str, record: Mapping[str, Any], records: Path = RECORDS) 
 def state_of(suite: Suite, root: Path = ROOT, records: Path = RECORDS) -> str:
     """Return a suite's state.
 
-    It is "green" (for the present inputs), "stale" (for others), "red", "never", or what the suite
+    The state is "green" (for the present inputs), "stale" (for others), "red", "never", or what the suite
     lacks.
     """
     record = read_record(suite.name, records)

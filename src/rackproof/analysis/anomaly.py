@@ -14,11 +14,11 @@ These are the rules:
   measured again.
 * If no earlier night is known, the nodes of a SKU are compared by robust z (median and MAD). The worst
   number of a node counts.
-* A GPU is unproven if it is far below its own past, or far below the other GPUs of a SKU with few nodes.
-  A value that is impossible for its model is unproven, too. These rules also apply without a floor.
-* A number that was not measured, is not finite, or has no floor is unproven.
-* If more than a share of the fleet has the same finding, the tool or the fabric is probably at fault.
-  The finding is then unproven instead of fail, is reported once, and drains no node.
+* A GPU is unproven if it is far below its own past, or far below the other GPUs of a SKU with few nodes. A
+  value that is impossible for its model is unproven, too. Both rules also apply without a floor.
+* A number without a floor, and a number that is missing or not finite, is unproven.
+* If the same finding is on more than a share of the fleet, the tool or the fabric is probably at fault. The
+  finding is then unproven instead of fail, is reported once, and drains no node.
 
 All numbers are in arrays, so that 10,000 nodes can be judged. Only findings get a text.
 """
@@ -67,7 +67,7 @@ Conditions = Mapping[str, tuple[str, str]]
 
 @dataclass(frozen=True)
 class AnomalyPolicy:
-    """Hold the limits by which a night is judged.
+    """The limits by which job validate judges a night.
 
     Fractions are relative to the reference value. Negative fractions are worse.
 
@@ -102,13 +102,13 @@ class AnomalyPolicy:
 
 @dataclass(frozen=True)
 class Reason:
-    """Describe why a node did not pass.
+    """One reason why a node, link or group did not pass a night.
 
     Attributes:
-        check: The check that found it, one of :data:`CHECKS`.
-        metric: The name of the quantity, with its labels.
+        check: The check with this finding, one of :data:`CHECKS`.
+        metric: The measured quantity, with its labels.
         part: The measured part, such as a GPU with its slot.
-        deviation: The relative deviation from the reference value, or NaN if there is none.
+        deviation: The relative deviation from the reference value, or NaN without a reference.
         fleetwide: Whether the finding is on more than the allowed share of the fleet.
         row: The index of the reading, or -1.
     """
@@ -125,9 +125,9 @@ class Reason:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """Hold the verdict of a night on a node, a link, or a group of nodes.
+    """A night's verdict on one node, link or group of nodes.
 
-    ``kind`` is node, link or group. ``more`` is the number of reasons that are left out.
+    ``kind`` is node, link or group. ``more`` counts the reasons that are left out.
     """
 
     kind: str
@@ -159,9 +159,9 @@ class FleetFault:
 
 @dataclass(frozen=True)
 class Night:
-    """Hold the result of a night.
+    """A judged night: the verdicts, and the faults of the fleet as a whole.
 
-    ``nodes`` has every requested node, and every measured link and group.
+    ``nodes`` lists every requested node, and every measured link and group.
     """
 
     nodes: tuple[NodeVerdict, ...]
@@ -171,14 +171,14 @@ class Night:
 
 @dataclass
 class _Findings:
-    """Hold findings as columns of equal length.
+    """Findings as columns of equal length, because a fleet's night can give very many.
 
     Attributes:
         row: The index of the reading, or -1 if the value is missing.
         owner, part, quantity, reference: Indices, or -1.
         check, verdict: Indices into :data:`CHECKS` and ``_VERDICTS``.
         base: The value to compare ``value`` with.
-        nights: The number of nights that the finding has lasted, or 0.
+        nights: For how many nights the finding was there, or 0.
         odds: The number of healthy node-nights among which one shows as much, or NaN.
     """
 
@@ -217,8 +217,8 @@ def judge_night(
         policy: The limits of the judgement.
         past: Whether to compare with the fleet and earlier nights. Floors and completeness are always
             checked.
-        once: The benchmark and node key of bad numbers that should have been measured again, but were
-            not. Such a number fails no floor or fleet check, but makes the node unproven.
+        once: The benchmark and node key of bad numbers that should have been measured again, but were not.
+            This number fails no floor or fleet check, but makes the node unproven.
         twice: The benchmark and node key of numbers that are the better of two measurements.
         conditions: The firmware and rack of each node's key, one mapping per night, tonight first. Nodes
             with the same values share common conditions.
@@ -243,7 +243,7 @@ def judge_night(
 
 def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
     """Return which findings rest on a number that should have been measured again, but was not."""
-    # A loss that has lasted for several nights does not depend on tonight's number.
+    # A loss over several nights does not depend on tonight's number.
     doubtful = np.isin(found.check, (_FLOOR, _FLEET, _DRIFT)) & (found.nights <= 1)
     for row in np.flatnonzero(doubtful) if once else ():
         benchmark = fleet.quantities[found.quantity[row]].benchmark
@@ -252,7 +252,7 @@ def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, 
 
 
 class _Fleet:
-    """Hold the readings with the owner of each row.
+    """A night's readings, and the owner of each row.
 
     The owner of a number is its node or, if it belongs to no single node, its link or group.
     """
@@ -276,7 +276,7 @@ class _Fleet:
         )
 
     def _add_asked(self, asked: Sequence[Node]) -> list[int]:
-        """Add the requested nodes that no reading has. Return the indices of all requested nodes."""
+        """Add the requested nodes without a reading. Return the indices of all requested nodes."""
         at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
         places = []
         for node in asked:
@@ -285,7 +285,7 @@ class _Fleet:
                 at[key] = len(self.parts)
                 self.parts.append(Part(*key, name=node.name, sku=node.sku))
             places.append(at[key])
-            # Take the node's name and SKU from the inventory. The history may have old ones.
+            # Take the node's name and SKU from the inventory, because the history may name old ones.
             self.parts[at[key]] = self.parts[at[key]]._replace(name=node.name, sku=node.sku)
         return places
 
@@ -340,7 +340,7 @@ def _floors(
     known: list[Reference] = []
     found: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
-    # A layer has at most one reference for each pair, so that one array operation judges it.
+    # A layer holds at most one reference for each pair, so that one array operation judges the layer.
     for layer in range(max((len(one) for one in fitting), default=0)):
         index = np.full(len(kinds), -1, np.int32)
         for place, some in enumerate(fitting):
@@ -394,7 +394,7 @@ def _screened(
 ) -> list[_Findings]:
     """Return findings on the rows that do not pass their reference.
 
-    ``index`` has the reference of each row, or -1 if there is none.
+    ``index`` gives the reference of each row, or -1 for a row without a reference.
     """
     some = index >= 0
     rows, index = rows[some], index[some]
@@ -429,7 +429,7 @@ def _screened(
 def _useless(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
 ) -> NDArray[np.bool_]:
-    """Return which rows have a useless reference.
+    """Return which rows are compared with a useless reference.
 
     A reference is useless if its unit differs from the number's, or if every value passes it.
     """
@@ -469,7 +469,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     for sku in np.unique(skus):
         mine = skus == sku
         some = there[mine]
-        # If most nodes of the SKU have a quantity, each of them needs it, on the usual number of parts.
+        # If most nodes of the SKU measured a quantity, each of them needs it, on the usual number of parts.
         usual = (some > 0).sum(axis=0) * 2 > len(some)
         for quantity_ in np.flatnonzero(usual):
             counts = some[:, quantity_]
@@ -503,13 +503,13 @@ def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray
 def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Findings]:
     """Return findings on nodes that are far below the other nodes of their SKU, by robust z.
 
-    The worst number of each node is compared. This is for numbers that the fleet model could not judge,
-    because too few earlier nights are known.
+    The worst number of each node counts. The fleet model could not judge these numbers, because too few
+    earlier nights are known.
 
     Args:
         fleet: The numbers of tonight.
         policy: The limits of the judgement.
-        judged: Whether the fleet model has judged each row.
+        judged: Whether the fleet model judged each row.
     """
     readings = fleet.readings
     rows = fleet.tonight[np.isfinite(readings.value[fleet.tonight])]
@@ -528,7 +528,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
     for one in np.unique(group[~judged[rows]]):
         some = lowest[group[lowest] == one]
         middle = float(np.median(good[some]))
-        # A loss relative to 0 is undefined. A count of faults has its own floor.
+        # A loss relative to 0 is undefined. Counts of faults are compared with their own floor.
         if len(some) < policy.outlier_least or middle == 0:
             continue
         deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[some] - middle)))
@@ -565,7 +565,7 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
     """Return findings on GPUs that are far below the fastest quarter of their SKU.
 
-    This is for SKUs with too few nodes for a comparison by median.
+    Only SKUs with too few nodes for a comparison by median are judged here.
     """
     rows = _gpu_rows(fleet)
     owner, quantities = fleet.owner[rows], fleet.readings.quantity[rows]
@@ -588,10 +588,10 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
-    """Return findings on numbers that no healthy GPU of the model has.
+    """Return findings on numbers that no healthy GPU of the model reaches.
 
-    Such a number is above the model's peak or far too small. A number that fails its floor is left out,
-    because it needs no second reason.
+    An impossible number is above the model's peak or far too small. Numbers below their floor are left out,
+    because they need no second reason.
     """
     rows, value = _gpu_rows(fleet), fleet.readings.value
     for one in failing:
@@ -930,7 +930,7 @@ def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator
 def _fleetwide(
     fleet: _Fleet, found: _Findings, judged: Integers, policy: AnomalyPolicy
 ) -> tuple[list[FleetFault], Bools]:
-    """Return the faults that more than the allowed share of a SKU's nodes have.
+    """Return the faults found on more than the allowed share of a SKU's nodes.
 
     The second value marks the findings that are such faults.
     """
@@ -969,7 +969,7 @@ def _reason(
     if number < 0:
         return Reason("missing", verdict, "", part, "nothing was measured tonight", np.nan, wide)
     what = fleet.quantities[number]
-    # A count of parts has no relative deviation, and neither has a value with a base of 0.
+    # A count of parts and a value with a base of 0 give no relative deviation.
     off = (value - base) / abs(base) if base and check != _MISSING else np.nan
     text = _reason_text(fleet, found, row, known, off)
     if wide:
@@ -1013,7 +1013,7 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
             f"went from {quantity(base, what.unit)} to {quantity(value, what.unit)} ({percent(off)}) "
             f"within the nights compared{_duration_and_odds(int(found.nights[row]), odds)}"
         )
-    # The columns have no text, so judge the number again to get the text of its reason.
+    # The columns store no text, so judge the number again to get the text of its reason.
     sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
     place = int(found.reference[row])
     if place < 0:
@@ -1022,7 +1022,7 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
 
 
 def _duration_and_odds(nights: int, odds: float) -> str:
-    """Return how long a condition has lasted, and how rarely healthy hardware shows it."""
+    """Return how long a loss lasted, and how rarely healthy hardware shows such a loss."""
     lasted = f"{nights} night{'s' if nights > 1 else ''}"
     # The noise model is not exact enough for odds of more than a million.
     return f"; for {lasted}; a healthy node shows that in at most one night of {min(odds, 1e6):,.0f}"
@@ -1035,7 +1035,7 @@ def quantity_name(what: Measured) -> str:
 
 
 def _unmeasured(fleet: _Fleet, found: _Findings, row: int) -> str:
-    """Return the GPUs of a node that lack a number which its other GPUs have, as the end of a sentence."""
+    """Return the end of a sentence, with the GPUs of a node that were not measured when its others were."""
     owner, readings = int(found.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)
     there = set(readings.part[rows[readings.quantity[rows] == found.quantity[row]]].tolist())

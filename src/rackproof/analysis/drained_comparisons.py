@@ -1,8 +1,8 @@
 """Find which comparisons of a drained node's numbers a night made. No I/O.
 
-Job validate calls :func:`comparisons` with the numbers of tonight and of earlier nights. A drained node
-can have failed a comparison with the fleet or with its own past. Such a finding is over only if the same
-comparison was made again, so a new number alone is not enough.
+Job validate calls :func:`comparisons` with the numbers of tonight and of earlier nights. A node may be
+drained because a comparison with the fleet or with its own past failed. This finding is over only if a night
+made the same comparison again, so a new number alone is not enough.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def comparisons(
 
 def _comparisons_of(readings: Readings, node: int, drained: int, policy: AnomalyPolicy) -> frozenset[str]:
     skus = np.array([part.sku for part in readings.parts])
-    # The row of a link or a group has no node.
+    # The row of a link or a group names no node.
     alike = (readings.node >= 0) & (skus[readings.node] == skus[node]) & np.isfinite(readings.value)
     lacking: dict[str, set[str]] = {}
     for quantity in np.unique(readings.quantity[(readings.node == node) & (readings.night == 0)]):
@@ -56,7 +56,7 @@ def _comparisons_of(readings: Readings, node: int, drained: int, policy: Anomaly
 
 
 class _Series:
-    """Hold one quantity of a drained node, as shares of the median of the other nodes of its SKU."""
+    """One quantity of a drained node, as shares of the median of the other nodes of its SKU."""
 
     def __init__(self, readings: Readings, rows: NDArray[np.bool_], node: int, sign: int) -> None:
         own = rows & (readings.node == node)
@@ -81,7 +81,7 @@ class _Series:
         if self._others + 1 < fleet.nodes_least or not len(tonight):
             return {"fleet", "drift"}
         known = [self._before(part, drained) for part in tonight]
-        # A new GPU has no past, so the other GPUs of the node decide.
+        # Nothing is known of a new GPU's past, so the other GPUs of the node decide.
         is_new = [not len(one) for one in known]
         if all(is_new):
             return {"drift"}

@@ -4,9 +4,9 @@
 input is the numbers of one SKU, by part and night. The rate of false alarms stays within a budget
 (:class:`FleetPolicy`).
 
-The model of a number is a sum of three parts: the common conditions of its group that night (SKU,
-firmware and rack), the level of its own GPU, and noise with heavy tails. The group's median is
-subtracted, and two tests examine the rest:
+The model of a number is a sum of three parts: the common conditions of its group that night (SKU, firmware
+and rack), the level of its own GPU, and noise with heavy tails. Two tests examine the number less the group's
+median:
 
 * change: Did the GPU become slower? The change may be a step, a slope, or bad nights that come and go.
   The GPU's own level is unknown, so the test averages over all levels. A GPU that was always 2.5 %
@@ -15,13 +15,13 @@ subtracted, and two tests examine the rest:
   per cent, with a margin. A number of GPUs with slower silicon is therefore no finding either.
 
 Each test gives an e-value, which is a likelihood ratio averaged over the possible forms of a fault. For
-healthy hardware, its mean is at most 1. By Markov's inequality, it exceeds 1/a with a probability of at
-most a, and this gives the budget of false alarms. An average of e-values is an e-value, too. Each node
-therefore has one e-value, for any number of GPUs, metrics and kinds of fault. The scale and the tails of
-the noise are measured on the fleet itself.
+healthy hardware, its mean is at most 1. By Markov's inequality, it exceeds 1/a with a probability of at most
+a, and this gives the budget of false alarms. An average of e-values is an e-value, too. Each node therefore
+gets one e-value, for any number of GPUs, metrics and kinds of fault. The scale and the tails of the noise are
+measured on the fleet itself.
 
 Sources: V. Vovk, R. Wang, E-values: calibration, combination and applications, Annals of Statistics 49
-(2021); K. Lange et al., Robust statistical modeling using the t distribution, JASA 84 (1989).
+    (2021). K. Lange et al., Robust statistical modeling using the t distribution, JASA 84 (1989).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Integers = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 _STEP = 0.0025
-"""Distance between levels of the grid, as a fraction. It is the repeatability of a probe."""
+"""Distance between levels of the grid, as a fraction: the repeatability of a probe."""
 _LOSSES = (8, 12, 18, 26, 36, 50, 70)
 """Losses that are tested, in steps of the grid: 2, 3, 4.5, 6.5, 9, 12.5 and 17.5 %."""
 _COLLAPSE = 0.125
@@ -71,7 +71,7 @@ _FEW, _MANY = 200, 500
 
 @dataclass(frozen=True)
 class FleetPolicy:
-    """Hold the budget of false alarms of a fleet's nights.
+    """The budget of false alarms of a fleet's nights, and the limits of the two tests.
 
     Losses are fractions of the reference value. Of 1,000 healthy node-nights, at most ``false_alarms``
     may fail.
@@ -94,16 +94,16 @@ class FleetPolicy:
     nights_least: int = 2
     """Smallest number of earlier nights with values that a series needs to be judged here."""
     nodes_least: int = 4
-    """Smallest number of nodes of a group that has its own median."""
+    """Smallest number of nodes of a group with a median of its own."""
     resolution: float = 0.0025
-    """Repeatability of a probe. It is the smallest noise that is assumed."""
+    """Repeatability of a probe, the smallest noise that is assumed."""
     slowest_moves: float = 0.01
     """Smallest change of a number to examine. Even if it were proven, a smaller one would not matter."""
 
 
 @dataclass(frozen=True)
 class SeriesTable:
-    """Hold the numbers of one SKU by series and night, the newest night last.
+    """The numbers of one SKU by series and night, the newest night last.
 
     More is better, and NaN is a missing number.
 
@@ -124,20 +124,19 @@ class SeriesTable:
 
 @dataclass(frozen=True)
 class SlowSeries:
-    """Describe a series that is slow tonight.
+    """A series that is slow tonight, with the evidence for its loss.
 
     Attributes:
         series: The row of the series in the table.
-        test: The test that found it, change or level.
+        test: The test that found the loss, change or level.
         loss: The loss as a fraction of ``base``.
-        base: The value that the part should have.
-        nights: The number of nights that the loss has lasted, including tonight.
+        base: The value expected of the part.
+        nights: For how many nights the part was slow, including tonight.
         evidence: The e-value of its node.
         proven: Whether the evidence is strong enough for the budget of false alarms.
-        suspected: Whether it is strong enough for the budget of suspicions. If not, the series is only
-            watched.
-        alone: Whether there was no group to compare with. The conditions may then have changed instead
-            of the hardware.
+        suspected: Whether the evidence is strong enough for the budget of suspicions. If not, the series is
+            only watched.
+        alone: Whether no group could be compared with. Then perhaps the conditions changed, not the hardware.
     """
 
     series: int
@@ -153,13 +152,13 @@ class SlowSeries:
 
 @dataclass(frozen=True)
 class FleetFindings:
-    """Hold the slow series of a SKU.
+    """The slow series of a SKU in a night, and which series could be judged.
 
     Attributes:
         slow: The slow series.
         judged: Whether each series could be judged.
-        explained: Whether chance alone may explain the number of tonight. This is so if healthy hardware
-            has such a low number more often than the budget of false alarms allows.
+        explained: Whether chance alone may explain tonight's number, because healthy hardware gives such a
+            low number more often than the budget of false alarms allows.
     """
 
     slow: tuple[SlowSeries, ...]
@@ -169,7 +168,7 @@ class FleetFindings:
 
 @dataclass(frozen=True)
 class _Noise:
-    """Describe the noise of series by Student's t distribution.
+    """The noise of series, as Student's t distribution.
 
     Attributes:
         scale: The scale of each series, as a fraction.
@@ -191,7 +190,7 @@ class _Noise:
     def log_collapse(self, fallen: Floats, scale: Floats) -> Floats:
         """Return the log density of numbers that dropped by :data:`_COLLAPSE` or more.
 
-        It is a Pareto density, which allows every size, in the units of :meth:`log_density`.
+        The Pareto density allows drops of every size. Its units are those of :meth:`log_density`.
         """
         size = np.log(_COLLAPSE) - 2 * np.log(np.maximum(fallen, _COLLAPSE))
         density: Floats = np.where(fallen >= _COLLAPSE, size + np.log(scale) - self.log_height, _NEVER)
@@ -297,11 +296,11 @@ def _tests(table: SeriesTable) -> Integers:
 
 @dataclass(frozen=True)
 class _Kind:
-    """Hold the series of one quantity, compared with their groups.
+    """The series of one quantity, compared with their groups.
 
     Attributes:
         rows: The rows of the series in the table.
-        judged: Whether each series has enough nights.
+        judged: Whether each series covers enough nights.
         low: Whether each series seems lower than before or than the bound, and needs the likelihoods.
         own: The numbers without the medians of their groups, as fractions of ``middle``.
         weather: The medians that were subtracted from tonight's numbers.
@@ -309,7 +308,7 @@ class _Kind:
         bound: The lowest healthy level.
         drops: The difference of tonight to the earlier nights, and of the last three nights to the first
             half of the nights, in scales of noise. A negative difference is a loss.
-        alone: Whether there was no group large enough.
+        alone: Whether no group was large enough.
     """
 
     rows: Indices
@@ -335,7 +334,7 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
     value = table.value[rows]
     known = np.isfinite(value)
     middle = abs(float(np.median(value[known]))) if known.any() else 0.0
-    # A loss relative to 0 is undefined. A count of faults has its own floor.
+    # A loss relative to 0 is undefined. Counts of faults are compared with their own floor.
     if middle == 0:
         return None
     with np.errstate(over="ignore"):
@@ -346,7 +345,7 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
     noise = _measure_noise(own, policy)
     bound = _slowest_of_others(own, table.node[rows], policy)
     judged = known[:, -1] & (known[:, :-1].sum(axis=1) >= policy.nights_least)
-    # These differences are cheap. Compute the likelihoods only for numbers that seem low.
+    # These cheap differences show which numbers seem low. Only those need the likelihoods.
     tonight = own[:, -1] - row_medians(own[:, :-1])
     late = row_medians(own[:, -3:]) - row_medians(own[:, : max(own.shape[1] // 2, 1)])
     moves = np.maximum(policy.slowest_moves, noise.scale)
@@ -369,7 +368,7 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
 
 @dataclass(frozen=True)
 class _Family:
-    """Group the series that one fault may slow down together, by GPU or by node.
+    """The series grouped by GPU or by node, because one fault may slow a group down together.
 
     Attributes:
         key: The GPU or node of each series.
@@ -407,22 +406,22 @@ class _Family:
         return weight
 
     def suspicious(self, drops: Floats, judged: Bools) -> Bools:
-        """Return the series of families that have dropped together by more than chance easily explains."""
+        """Return the series of families that dropped together by more than chance easily explains."""
         size = int(self.key.max(initial=0)) + 1
         members = np.bincount(self.key[judged], minlength=size)
         suspicious = np.zeros(size, bool)
         for drop in drops.T:
             known = judged & np.isfinite(drop)
             total = np.bincount(self.key[known], weights=np.clip(drop[known], -4, 4), minlength=size)
-            # Noise of t with few degrees of freedom, truncated at 4, has a standard deviation of about
-            # 1.4 scales.
+            # The standard deviation of t noise with few degrees of freedom, truncated at 4, is about 1.4
+            # scales.
             suspicious |= total < -2.5 * 1.4 * np.sqrt(members / self.weight(members))
         return suspicious[self.key] & judged & (members[self.key] > 1)
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Hold the evidence for the series that are suspicious alone or together, as logarithms.
+    """The evidence for the series that are suspicious alone or together, as logarithms.
 
     Attributes:
         rows: The rows of the series in the table.
@@ -468,7 +467,7 @@ class _Evidence:
         )
 
     def of_changes(self, rows: NDArray[np.intp]) -> Floats:
-        """Return the evidence that each of some series has changed, from its own numbers alone."""
+        """Return the evidence of a change in each of some series, from its own numbers alone."""
         evidence: Floats = _log_sum(self.change[rows] + self.shares)
         return evidence
 
@@ -491,14 +490,14 @@ def _residuals(
         for night in range(own.shape[1]):
             enough[:, night] = _subtract_medians(own[:, night], group[:, night], node, policy.nodes_least)
         alone &= not enough[:, -1].any()
-        # A series that changed its group is comparable only if both groups have a median of their own.
+        # A series that changed its group is comparable only if both groups give a median of their own.
         moved = (group != group[:, -1:]) & ~(enough & enough[:, -1:])
         own[moved] = np.nan
     return own, alone
 
 
 def _subtract_medians(column: Floats, group: Integers, node: Integers, least: int) -> Bools:
-    """Subtract the median of its group from each number, if the group has enough nodes.
+    """Subtract the median of its group from each number, if the group contains enough nodes.
 
     Return from which numbers it was subtracted.
     """
@@ -528,9 +527,9 @@ def _subtract_medians(column: Floats, group: Integers, node: Integers, least: in
 def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
     """Return the noise from night to night, with a larger scale for series that are noisier.
 
-    The noise is measured on differences between nights, so that a series that has changed hardly counts.
-    One difference is between successive nights, the other over half of the nights. The larger one is
-    used, because noise may last several nights.
+    The noise is measured on differences between nights, so that a series that changed hardly counts. The
+    first difference is between successive nights, the second over half of the nights. The larger one is used,
+    because noise may last several nights.
     """
     nights = own.shape[1]
     scale, freedom = 0.0, _TAILS[-1][0]
@@ -582,7 +581,7 @@ def _freedom_known(numbers: int) -> int:
 def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floats:
     """Return the lowest healthy level, which is the same for all series.
 
-    It is a margin below the slowest few per cent of the series. At least one whole node is skipped, so
+    The level is a margin below the slowest few per cent of the series. At least one whole node is skipped, so
     that a slow node does not lower the bound.
     """
     level = row_medians(own)
@@ -614,7 +613,7 @@ def _weights(nights: int) -> Floats:
         "tonight" if kind == "step" and first == nights - 1 else kind
         for kind, first, _ in _hypotheses(nights)
     ]
-    # A change that began tonight has had only one night to appear. Any other change has had more.
+    # A change that began tonight had only one night to appear, and any other change had more.
     shares = {"tonight": 0.3, "step": 0.4, "slope": 0.15, "returning": 0.15}
     some = sum(shares[kind] for kind in set(kinds))
     return np.array([shares[kind] / some / kinds.count(kind) for kind in kinds])
@@ -771,7 +770,7 @@ def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) 
 
 
 def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
-    """Return the level of a series before a change and after it, and the number of nights it has lasted."""
+    """Return the level of a series before a change and after it, and the number of nights with the loss."""
     loss = steps * _STEP if steps != _ANY_LOSS else _COLLAPSE
     if shape == "step":
         return *_medians(own[:first], own[first:]), int(np.isfinite(own[first:]).sum())

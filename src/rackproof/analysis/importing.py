@@ -1,8 +1,7 @@
 """Read logs from elsewhere as runs that are marked ``imported``.
 
-Job bench stores such runs (:mod:`rackproof.jobs.bench.import_logs`), and ``rackproof compare`` and
-``parse`` read them without storing them. The input is log files and folders of them. This module only
-reads.
+Job bench stores such runs (:mod:`rackproof.jobs.bench.import_logs`), and ``rackproof compare`` and ``parse``
+read them without storing them. The input is log files and folders of them.
 
 Only the log of such a run is known. Its verdict is therefore whether the run ended well, and its speed
 is not judged. A start and an end alone prove no run, so :data:`IMPORT_EVIDENCE` lists what else a log
@@ -53,7 +52,7 @@ CLOCK_SLACK = timedelta(days=1)
 
 
 def _result_of(log: ParsedLog) -> EvidenceState:
-    """Return whether a training log has a result, which is an evaluation or a measurement by its program."""
+    """Return whether a training log states a result, as an evaluation or a measurement of its program."""
     found = any(one.name not in _COURSE_OF_A_RUN and one.finite for one in log.measurements)
     return EvidenceState.THERE if found else EvidenceState.ABSENT
 
@@ -171,7 +170,7 @@ def _is_log_by_name(path: Path) -> bool:
 
 
 def _is_emptied(path: Path) -> bool:
-    """Return whether a text file has only blanks or zero bytes, as a crash leaves them in a log."""
+    """Return whether a text file contains only blanks or zero bytes, as a crash leaves them in a log."""
     if path.suffix.lower() != ".txt":
         return False
     with path.open("rb") as stream:
@@ -235,7 +234,7 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
     found = _lacking(IMPORT_EVIDENCE, log)
     ended = _ended(log)
     if not old and ended is None:
-        # The time of the file does not help, because a copy of a log has a new one.
+        # The time of the file does not help, because a copy of a log gets a new time.
         message = (
             "the log states no date of its own: whether it shows a machine of today is not known; "
             "where its age is known, import it with --old"
@@ -327,7 +326,7 @@ def _reasons(log: ParsedLog) -> tuple[str, ...]:
 def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
     """Return the parameters that a log states.
 
-    These are the batch size, and more values in the logs of Rackproof's workloads and tf_cnn_benchmarks.
+    Every log may state the batch size. Those of Rackproof's workloads and tf_cnn_benchmarks state more.
     """
     tags = log.tags
     point: dict[str, str | int | float | bool | None] = {}
@@ -431,7 +430,7 @@ def read_runs(
             unread.append(f"{sanitize(relative, 300)}: {problem}")
             continue
         name = f"logs/{slug(name_unpacked(path.name), 100) or 'log.txt'}"
-        # Use the name that the log has in the run's folder, so that every place in the report can be found.
+        # Use the log's name in the run's folder, so that every place in the report can be found.
         log, entry = read_log_file(path, name, format=format)
         log = _judged_as_import(log, now, old=old)
         if log.format == UNRECOGNISED and not (_is_log_by_name(path) or _is_emptied(path)):

@@ -1,7 +1,7 @@
 """Compute confidence intervals over repeats, for a mean and for the ratio of two means.
 
-The comparison of systems and the scaling efficiency call these functions with the values of repeated
-runs. The same repeats always give the same interval. One repeat has no interval.
+The comparison of systems and the scaling efficiency call these functions with the values of repeated runs.
+The same repeats always give the same interval. A single repeat gives none.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def mean_half_width(values: Sequence[float], confidence: float) -> float | None:
 def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence: float) -> float | None:
     """Return half the width of the interval of ``mean(values) / mean(base)``, as a fraction of the ratio.
 
-    This is Welch's interval. It adds the relative variances of the two means, and takes the degrees of
-    freedom of Welch and Satterthwaite. A t quantile then gives the width. To first order, it is the t
-    interval of the ratio's logarithm.
+    Welch's interval adds the relative variances of the two means, and takes the degrees of freedom of Welch
+    and Satterthwaite. A t quantile then gives the width. To first order, it is the t interval of the ratio's
+    logarithm.
 
     Args:
         values: The repeats in the numerator, which are positive.

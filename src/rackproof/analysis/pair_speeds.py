@@ -29,7 +29,7 @@ def parse_section(section: Section) -> ParsedLog:
 def read_pair(nodes: tuple[str, ...], done: JobResult, references: Sequence[SkuReference]) -> PairResult:
     """Return the result of nodes that ran an all-reduce together.
 
-    It fails if sums are wrong, if the job did not end well, or if a speed is below a floor.
+    The result fails if sums are wrong, if the job did not end well, or if a speed is below a floor.
     """
     if done.how != "ok":
         return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
@@ -87,9 +87,9 @@ def _judge_speeds(
 def compare_pairs(results: Sequence[PairResult], before: Sequence[float] = ()) -> tuple[PairResult, ...]:
     """Return the results, with those marked as failed that are far below the others.
 
-    A pair is far below if both its robust z and its relative distance exceed their limits. If tonight
-    has too few pairs, pairs of earlier nights are added. If there are still too few, the results are
-    returned unchanged.
+    A pair is far below if both its robust z and its relative distance exceed their limits. If too few pairs
+    ran tonight, pairs of earlier nights are added. If they are still too few, the results are returned
+    unchanged.
 
     Args:
         results: The results of tonight.
@@ -104,7 +104,7 @@ def compare_pairs(results: Sequence[PairResult], before: Sequence[float] = ()) -
     # Use median and MAD, so that a slow pair does not widen the spread by which it is judged.
     middle = statistics.median(values)
     spread = MAD_TO_SIGMA * statistics.median([abs(value - middle) for value in values])
-    # A fleet of equal values has a spread of 0, which would make every pair an outlier.
+    # Equal values give a spread of 0, which would make every other pair an outlier.
     spread = max(spread, policy.resolution * abs(middle))
     return tuple(_compare_pair(result, middle, spread, whose, policy) for result in results)
 

@@ -31,14 +31,14 @@ WIDEST = 0.15
 FASTER = 0.25
 """Largest plausible excess over a reference. A larger one means that something else was measured."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
-"""Labels that identify one of several equal parts; `device` distinguishes a processor from a GPU."""
+"""Labels that identify one of several equal parts. `device` distinguishes a processor from a GPU."""
 _BAD = (Verdict.FAIL, Verdict.UNPROVEN)
 
 Key = tuple[str, tuple[tuple[str, Any], ...], str, str, tuple[tuple[str, str], ...]]
 
 
 class ProposedReference(Record):
-    """One quantity over repeated runs, and the proposed reference."""
+    """A proposed reference for one quantity, with the repeated runs that it rests on."""
 
     benchmark: str
     parameters: dict[str, str | int | float | bool | None]
@@ -102,7 +102,7 @@ def propose_references(
 
 
 def _is_sound(run: Run) -> bool:
-    """Return whether a run has no fault. Its speeds may still lack a reference."""
+    """Return whether a run is without fault. Its speeds may still lack a reference."""
     if any(finding.verdict in _BAD for finding in run.findings):
         return False
     return all(one.verdict not in _BAD or _lacks_reference(one) for one in run.judgements)
@@ -116,7 +116,7 @@ def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
     """Return the labels of the measurements whose speed was judged, by metric."""
     judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for one in run.judgements:
-        # A rule about quality has a bound of 0, which is the target itself. It is no speed.
+        # A rule about quality, whose bound is 0 (the target itself), judges no speed.
         edges = (one.reference.low, one.reference.high) if one.reference else ()
         if 0 not in edges:
             judged[one.metric].append(one.labels)
@@ -147,11 +147,11 @@ def _proposed(
 ) -> ProposedReference:
     benchmark, parameters, metric, unit, labels = key
     low, high, middle = min(values), max(values), median(values)
-    # A median of 0 has no fractions, so assume a spread that is too large for any reference.
+    # Fractions of a median of 0 are undefined, so assume a spread that is too large for any reference.
     spread = (high - low) / middle if middle > 0 else 1.0
     tightest = tightest_bound(len(sources[1]))
     bound = asked if asked is not None else max(tightest, math.ceil(200 * spread - 1e-9) / 100)
-    # This is for the best healthy value, which is furthest from the bound.
+    # Compute the loss from the best healthy value, which is furthest from the bound.
     higher = direction is Direction.HIGHER
     loss = 1 - middle * (1 - bound) / (high or 1) if higher else middle * (1 + bound) / (low or 1) - 1
     return ProposedReference(

@@ -37,7 +37,7 @@ def _value(measurement: Measurement) -> float:
 
 
 def _largest_size(group: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Return the measurements with the largest message size, or all if none has a size."""
+    """Return the measurements with the largest message size, or all if none states a size."""
     sized = [(int(item.labels[SIZE_LABEL]), item) for item in group if _is_size(item)]
     if not sized:
         return group

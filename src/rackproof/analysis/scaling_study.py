@@ -1,10 +1,10 @@
 """Turn runs of one benchmark on different numbers of devices into a scaling study. No I/O.
 
 Reports call :func:`studies` with recorded runs, and make tables and charts from the result
-(:mod:`rackproof.report.study`). A study has the rate, the scaling efficiency and the accuracy of each
-size. For a size that scales badly, it has the causes that the samples of its runs show.
+(:mod:`rackproof.report.study`). A study shows the rate, the scaling efficiency and the accuracy of each size.
+For a size that scales badly, it adds the causes that the samples of its runs show.
 
-A run that shows a failure has a row, but its rate does not count.
+A run that shows a failure is listed, but its rate does not count.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ScalingExplanation(Record):
 
 
 class StudyRow(Record):
-    """Describe one size of a study, with its repeats.
+    """One size of a study, with its repeats.
 
     Attributes:
         rate: The mean throughput in ``unit`` of the runs that count, or None if there are none.
@@ -109,11 +109,11 @@ class Study(Record):
 
 
 def rate_of(run: Run) -> Measurement | None:
-    """Return the run's throughput, or None if it has none.
+    """Return the run's throughput, or None if no throughput was measured.
 
-    Its metric is the first of :data:`THROUGHPUT` that the run measured. If there are several
-    measurements, the first without labels is returned, or the first if all have labels. The value has
-    the metric's unit, and may be NaN or infinite.
+    The metric is the first of :data:`THROUGHPUT` that the run measured. If there are several measurements,
+    the first without labels is returned, or the first if all are labelled. The value is in the metric's unit,
+    and may be NaN or infinite.
     """
     for name in THROUGHPUT:
         found = [one for one in run.measurements if one.name == name]
@@ -125,8 +125,8 @@ def rate_of(run: Run) -> Measurement | None:
 def nodes_of(run: Run) -> int:
     """Return the number of nodes that a run used, at least 1.
 
-    It is the parameter ``nodes`` if that is a positive integer. Otherwise, it is the number of recorded
-    nodes or, if there are none, of requested nodes.
+    The parameter ``nodes`` counts if it is a positive integer. Otherwise, the recorded nodes are counted or,
+    without any, the requested nodes.
     """
     stated = run.parameters.get("nodes")
     if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
@@ -161,10 +161,10 @@ def _point_of(run: Run) -> dict[str, str]:
 def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
     """Return the studies among runs, in the order of each study's first run in ``runs``.
 
-    A benchmark has studies if at least one of its runs has a throughput (:func:`rate_of`). All its runs
-    are then in a study, including failed ones. Runs are in the same study if their parameters are equal,
+    A benchmark gives studies if at least one of its runs measured a throughput (:func:`rate_of`). All its
+    runs are then in a study, including failed ones. Runs are in the same study if their parameters are equal,
     apart from the sizes (``gpus``, ``nodes``, ``processes``) and the seed. If the batch per GPU is given,
-    ``batch_size`` may differ, too. If no run of a benchmark used several nodes, each node has its own
+    ``batch_size`` may differ, too. If no run of a benchmark used several nodes, each node gets its own
     studies, so that a slow node is visible.
     """
     several = {run.benchmark for run in runs if nodes_of(run) > 1}
@@ -402,8 +402,7 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
 def _clocks(run: Run, base: Run | None) -> _Found:
     throttled = [reason for series in _series(run, "gpu_throttle") for reason in _throttle_reasons(series)]
     lower = _lower_clocks(run, base)
-    # A power cap at full load is normal for these GPUs. It explains a slow run only together with a
-    # lower clock.
+    # A power cap at full load is normal for these GPUs, and explains a slow run only with a lower clock.
     if not lower and all("power cap" in words for _, words in throttled):
         return []
     signs = (*throttled, *lower)
@@ -435,7 +434,8 @@ def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
     """Return GPUs whose clock is lower than in the base run, with the difference and a description."""
     clocks = [(series, median(series.y)) for series in _series(run, "gpu_clock")]
     before = [median(series.y) for series in _series(base, "gpu_clock")] if base is not None else []
-    # Without a base run, compare with the median GPU. This does not show if all GPUs are equally slow.
+    # Without a base run, compare with the median GPU, although this cannot show that all GPUs are equally
+    # slow.
     usual = _median_or_zero(before or [clock for _, clock in clocks])
     if usual <= 0:
         return []

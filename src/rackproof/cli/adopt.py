@@ -100,7 +100,7 @@ def adopt_command(
     """Make an inventory of an existing cluster without access to its nodes.
 
     Sources are Slurm, CSV, NetBox and Ansible. Several sources describe the same nodes together. The
-    inventory has groups for racks, partitions and SKUs. adopt guesses the SKU from facts, with reason and
+    inventory gets groups for racks, partitions and SKUs. adopt guesses the SKU from facts, with reason and
     doubts.
 
     The command writes a new folder. For an existing folder it only shows the difference, unless --write is
@@ -166,7 +166,7 @@ def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[s
 
 
 def _unknown_remarks(cluster: AdoptedCluster) -> list[str]:
-    """Return remarks about facts that no source has."""
+    """Return remarks about facts that no source states."""
     if not cluster.has_slurm:
         return [
             "the nodes' own host names are unknown, and not checked (validate_hostname in group_vars/all.yml)"

@@ -51,7 +51,7 @@ def _is_typed(param: click.Parameter | None, ctx: click.Context | None) -> bool:
 
 
 def refuse_unfit_values(command: click.Command) -> None:
-    """Make a command and its subcommands refuse values that no option can have."""
+    """Make a command and its subcommands refuse values that no option accepts."""
     if isinstance(command, click.Group):
         for below in command.commands.values():
             refuse_unfit_values(below)

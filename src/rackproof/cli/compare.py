@@ -54,7 +54,7 @@ def compare_command(
 
     SYSTEM is a system of the results folder (SKU, node, configuration, plan, imported folder), a folder of
     logs or a quoted pattern, published:NAME, or a RUN. RUN is the id of a run (or its beginning), its folder,
-    or its run.json. Ratios are relative to the first system. Means exclude failed runs. A single run has no
+    or its run.json. Ratios are relative to the first system. Means exclude failed runs. A single run gives no
     interval. For runs, every measurement is compared, and for exactly two, all other differences too.
     """
     if len(names) < 2:
@@ -63,7 +63,7 @@ def compare_command(
         raise click.UsageError("--json is a form of its own: leave out --format and --output")
     systems = _select_systems(names, results, benchmark)
     run_comparison = _compare_runs(systems)
-    # Two runs have no repeats to average. Text and JSON show the full comparison, and a page shows both.
+    # Two single runs need no average. Text and JSON show the full comparison, and a page shows both.
     if run_comparison is not None and form == "text":
         if as_json:
             print_json(json_value(run_comparison))

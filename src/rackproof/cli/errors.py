@@ -21,7 +21,7 @@ _ERROR_LIMIT = 2000
 
 
 class ToolError(click.ClickException):
-    """Report an error that the operator can fix. It is shown as one line, without a traceback."""
+    """An error that the operator can fix, shown as one line without a traceback."""
 
     exit_code = EXIT_ERROR
 

@@ -40,7 +40,7 @@ _SHOWN_REASONS = 3
 
 
 class _EvidenceGroup(click.Group):
-    """Group the commands for certificates. Names of nodes in place of a command make a certificate."""
+    """The group of commands for certificates. Names of nodes in place of a command make a certificate."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Treat a word that is not a command as the nodes of a certificate to make."""

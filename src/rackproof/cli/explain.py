@@ -39,7 +39,7 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
     its changes and its failure.
 
     CODE is the code of a finding, such as ecc_off, xid_79 or floor:gemm_tflops, or a quoted reason from
-    Slurm. It needs no results.
+    Slurm. A code is explained without results.
     """
     name = _code_of_reason(name)
     if rma is not None:

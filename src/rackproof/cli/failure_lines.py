@@ -1,4 +1,4 @@
-"""Print each failure reason of a playbook once, with all nodes that have it. No I/O.
+"""Make one line for each failure reason of a playbook, with all its nodes. No I/O.
 
 :mod:`rackproof.cli.live_lines` adds the failures, and gets the lines to print. A failure is held until a
 node starts another step, but only for a short time, so that all nodes with the same reason share a line.
@@ -25,7 +25,7 @@ _NAMES = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)*")
 
 @dataclass
 class _Failure:
-    """Hold the nodes that failed at one step for one reason. ``text`` is that of the first node."""
+    """The nodes that failed at one step for one reason. ``text`` is that of the first node."""
 
     state: str
     step: str
@@ -38,7 +38,7 @@ class _Failure:
 
 
 class FailureLines:
-    """Collect the failures of one playbook, and make lines from them."""
+    """The failures of one playbook so far, as a source of lines."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str, bool, str], _Failure] = {}
@@ -80,7 +80,7 @@ class FailureLines:
         return self._lines(self._held)
 
     def finish(self) -> list[str]:
-        """Return the last lines, with the reasons that the playbook has not reported itself."""
+        """Return the last lines, with the reasons that the playbook did not report itself."""
         lines = self.flush()
         for failure in self._postponed.values():
             if failure.nodes:
@@ -129,7 +129,7 @@ class FailureLines:
 
 
 def _longest_first(reasons: set[str]) -> list[str]:
-    """Return the reasons that can be recognized in a text, the longest first. One may be part of another."""
+    """Return the reasons that can be recognized in a text, the longest first, because some contain others."""
     return sorted((one for one in reasons if len(one) >= _LEAST), key=len, reverse=True)
 
 

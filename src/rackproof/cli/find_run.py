@@ -1,4 +1,4 @@
-"""Find runs by the names that operators give, which are a path, an id, or the beginning of an id."""
+"""Find the run that an operator names in a command: by a path, an id, or the beginning of an id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_IDS = 4
 
 
 def history_path(results: Path) -> Path:
-    """Return the path of the history. This creates no history.
+    """Return the path of the history, without creating a history.
 
     Raises:
         ToolError: There is neither a history in the results folder nor a database in the environment.
@@ -31,18 +31,18 @@ def history_path(results: Path) -> Path:
 
 
 def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
-    """Return a run and its folder, or ``None`` if only the history has the run.
+    """Return a run and its folder, or ``None`` as the folder of a run that is only in the history.
 
     Args:
         name: The folder of the run, its run.json, its id, or a prefix of its id.
         results: The results folder, which is searched before the history.
 
     Raises:
-        ToolError: There is no such run, or several ids have the prefix.
+        ToolError: There is no such run, or several ids begin with the prefix.
         ResultsError: The record of the run is damaged.
     """
     path = Path(name)
-    # An existing path has precedence over an id, because it is more specific.
+    # An existing path comes before an id, because a path is more specific.
     if path.is_file() or (path / RECORD_NAME).is_file():
         return read_run(path), path if path.is_dir() else path.parent
     # An id contains no slash, so the name can only be a path.
@@ -66,13 +66,13 @@ def run_ids_of_plan(name: str, results: Path) -> list[str] | None:
 
 
 def _folder_by_id(name: str, results: Path) -> Path | None:
-    """Return the run folder with this id, or the only one whose id has this prefix, or None.
+    """Return the run folder with this id, or the only one whose id begins with this prefix, or None.
 
     Raises:
-        ToolError: Several ids have the prefix.
+        ToolError: Several ids begin with the prefix.
     """
     exact = results / name
-    # These three would name the results folder, a folder above it, or the first run found.
+    # "", "." and ".." would name the first run found, the results folder, or the folder above it.
     if name not in ("", ".", "..") and (exact / RECORD_NAME).is_file():
         return exact
     # Every id starts with the empty name.
@@ -92,7 +92,7 @@ def _run_of_history(name: str, results: Path) -> Run:
     """Return the run with this id from the history.
 
     Raises:
-        ToolError: There is no history, or the history has no such run.
+        ToolError: There is no history, or no such run in the history.
     """
     # The import is here because SQLAlchemy loads slowly, and most runs are found by their folder.
     from rackproof.store.history.store import HistoryError, open_store

@@ -39,7 +39,7 @@ def history_command(
     """List runs in the history, newest first.
 
     The history is the database that RACKPROOF_DATABASE_URL names, else history.sqlite in the results folder.
-    It can be rebuilt from the results folder (--rebuild), except for accepted references.
+    --rebuild makes it again from the results folder, except for accepted references.
     """
     if rebuild:
         _rebuild(results)
@@ -122,10 +122,10 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
     RUN is the id of a run in the history, or its beginning. PLAN is the id of a plan. Each measurement
     without a reference becomes one, and later runs on that hardware are judged against it.
 
-    A run is refused if it has a finding, if its machine was not idle (unless bench_require_idle=false made it
-    count), or if its record or logs were changed or removed. A number is refused if it is impossible for the
-    GPU model, or worse than on the run's other GPUs or on other machines of the SKU. It is also refused if it
-    is more than 5 % from the first accepted number, unless that is withdrawn with a reason. --despite accepts
+    A run is refused if it shows a finding, if its machine was not idle (unless bench_require_idle=false made
+    it count), or if its record or logs were changed or removed. A number is refused if it is impossible for
+    the GPU model, or worse than on the run's other GPUs or on other machines of the SKU. A number more than 5
+    % from the first accepted one is refused too, unless that is withdrawn with a reason. --despite accepts
     such numbers, and --list shows its reason. In a plan, each refused run is named, and the others are
     accepted.
     """
@@ -149,7 +149,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
 
 @dataclass(frozen=True)
 class _Acceptance:
-    """Hold the references from one run.
+    """The references from one accepted run.
 
     ``unbounded`` are the metrics without an independent limit.
     """

@@ -37,8 +37,8 @@ def import_command(
     with a copy of the log, reports, and an entry in the history. Compressed logs are unpacked. A second
     import of the same log changes nothing.
 
-    The verdict of the run depends on the log alone. It must have more than a start and an end, and be of the
-    last two years. Speed is not judged, because no log shows its SKU.
+    The verdict of the run depends on the log alone. The log must show more than a start and an end, and be of
+    the last two years. Speed is not judged, because no log shows its SKU.
     """
     try:
         result = import_logs(place, results, benchmark=benchmark, format=form, old=old)
@@ -60,7 +60,7 @@ def import_command(
 def _print_remarks(result: ImportResult) -> None:
     """Print remarks on skipped and partly stored files to standard error.
 
-    Standard output has only JSON, so that it can be parsed.
+    With --json, standard output contains only JSON, so that it can be parsed.
     """
     for unread in result.unread:
         click.echo(f"not read: {unread}", err=True)

@@ -32,8 +32,8 @@ from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
 def lint_inventory_command(inventory: Path, checkout: Path, as_json: bool) -> None:
     """List the errors of an inventory before any playbook runs, without access to its nodes.
 
-    The errors are addresses and serial numbers that two hosts have, variables that no role has, values of a
-    wrong type or beyond their bounds, keys that a file has twice, files of variables without a group, racks
+    The errors are addresses and serial numbers of two hosts, variables that no role knows, values of a wrong
+    type or beyond their bounds, keys that occur twice in a file, files of variables without a group, racks
     without nodes, and nodes without a SKU. The exit status is 2 if there is an error.
     """
     listed, complaints = list_inventory(inventory)

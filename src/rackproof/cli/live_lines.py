@@ -1,7 +1,7 @@
 """Show one line for each node from the events of a playbook. No I/O.
 
 The commands that run playbooks pass the events of ``rackproof_ansible.playbook_events`` to
-:class:`LiveLines`, and print the lines that it returns. A node's line has its stage, its step, and the
+:class:`LiveLines`, and print the lines that it returns. A node's line shows its stage, its step, and the
 report of its job, with rate and expected end. Without a terminal, no line is updated. A job's progress,
 failures and long steps are then printed as separate lines.
 """
@@ -39,12 +39,12 @@ _AROUND_YAML = re.compile(
     r"^$|^\[WARNING\]: Failed to parse inventory|^Failed to parse inventory|^<<< caused by >>>|"
     r"no root 'plugin' key found|inventory plugin 'auto'|^\s*\d+ |^\s*\^|Completely failed to parse"
 )
-"""ansible-core prints these lines around a text that is not YAML. They repeat it, or name the wrong file."""
+"""Lines that ansible-core prints around a text that is not YAML, which repeat it or name the wrong file."""
 
 
 @dataclass
 class _Node:
-    """Hold the state that a node's line shows."""
+    """The state that a node's line shows."""
 
     stage: str = ""
     step: str = ""
@@ -56,10 +56,10 @@ class _Node:
 
 
 class LiveLines:
-    """Hold the state of the nodes of one playbook.
+    """The state of the nodes of one playbook, as a source of lines for the screen.
 
     Args:
-        playbook: The name without extension. A role of this name has its stages in task files.
+        playbook: The name without extension. The stages are the task files of the role of this name.
         moves: Whether lines are updated in place. Otherwise, each report is a separate line.
 
     Attributes:
@@ -86,7 +86,7 @@ class LiveLines:
 
     @property
     def running_jobs(self) -> dict[str, list[str]]:
-        """Return the nodes of each job that has started or was found, and has not ended."""
+        """Return the nodes of each job that was started or found and did not end yet."""
         return dict(self._jobs)
 
     def add_event(self, event: Mapping[str, Any], now: float) -> list[str]:
@@ -114,7 +114,7 @@ class LiveLines:
         return []
 
     def _plain_text(self, text: str) -> str:
-        """Return a text without escapes. Note whether a line of it has a command to enter."""
+        """Return a text without escapes. Note whether it contains a command to enter."""
         plain = _clean_lines(text)
         self.named_program |= any(map(_PROGRAM.search, plain.splitlines()))
         return plain
@@ -148,7 +148,7 @@ class LiveLines:
         return self._failures.overdue(now)
 
     def finish(self) -> list[str]:
-        """Return the last lines of a playbook that has ended."""
+        """Return the last lines of a playbook that ended."""
         lines = self._failures.finish()
         if not self._not_yaml:
             return [*self._around_yaml, *lines]
@@ -182,7 +182,7 @@ class LiveLines:
         node.stage, node.step, node.state = sanitize(stage, 40), step, "works"
 
     def _note_job(self, event: Mapping[str, Any]) -> None:
-        """Note a job that was started or found, or that has ended."""
+        """Note a job that was started or found, or that ended."""
         job = sanitize(event.get("id", ""), 130)
         if event.get("runs"):
             nodes = self._jobs.setdefault(job, [])
@@ -238,7 +238,7 @@ class LiveLines:
         return self._has_usage
 
     def _no_hosts(self) -> str:
-        """Return the line about a playbook that has no hosts."""
+        """Return the line about a playbook without hosts."""
         what = (
             f"{', '.join(self._unknown)}: no host and no group of the inventory"
             if self._unknown
@@ -270,7 +270,7 @@ class LiveLines:
         """Return the nodes' lines, limited to the width and height of the terminal."""
         names = list(self._nodes)
         if len(names) > rows:
-            # Running and failed nodes have precedence.
+            # Running and failed nodes come first.
             names.sort(key=lambda name: self._nodes[name].state == "waits")
         shown = names[: max(rows - 1, 1)] if len(names) > rows else names
         first = max((width(name) for name in shown), default=0)
@@ -288,7 +288,7 @@ class LiveLines:
             # The time in a run's id would push the end of the job out of a narrow terminal.
             return _RUN_TIME.sub("", node.progress)
         took = f"{round(now - node.since)} s" if now - node.since < 60 else duration(now - node.since)
-        # Between two steps, a node has nothing to report.
+        # Between two steps, there is nothing to report of a node.
         end = {"works": took}.get(node.state, "")
         # A narrow terminal shows the beginning of a line.
         failure = node.state if node.state in ("failed", "unreachable") else ""

@@ -19,7 +19,7 @@ def log_text(log: ParsedLog) -> str:
     facts = f"{sanitize(log.format, 60)}, {size(log.size_bytes)}, {log.lines:,} lines"
     lines = [f"{sanitize(log.file, 300) or 'log'}: {log.verdict.value} ({facts})"]
     if log.measurements:
-        # A sweep over message sizes has hundreds of measurements. --json prints them all.
+        # A sweep over message sizes gives hundreds of measurements. --json prints them all.
         shown = log.measurements[:_SHOWN_MEASUREMENTS]
         rows = [_measurement_row(measurement) for measurement in shown]
         lines += text_table(("Metric", "Of", "Value", "Read at"), rows, terminal_width(), (0, 1, 3))

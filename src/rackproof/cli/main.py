@@ -1,7 +1,7 @@
 """Define the command ``rackproof`` with its group of commands and common options.
 
-The module of a command is imported when the command is used, so it may import all it needs at its top.
-This module must not, because the import of Pydantic or SQLAlchemy alone takes longer than ``rackproof
+The module of a command is imported when the command is used, so that module may import all it needs at its
+top. This module must not, because the import of Pydantic or SQLAlchemy alone takes longer than ``rackproof
 --help`` may take.
 """
 
@@ -30,7 +30,7 @@ The other commands only show or keep: 0, or 1 on an error.
 
 
 class LazyCommand(NamedTuple):
-    """Describe a command by its place (``module:name``) and its line in ``--help``.
+    """A command by its place (``module:name``) and its line in ``--help``.
 
     The line is the first one of the command's own help.
     """
@@ -140,10 +140,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
 
 
 class Program(click.Group):
-    """Group the commands.
-
-    They are imported lazily, have Rackproof's exit statuses, and show errors without tracebacks.
-    """
+    """The group of all commands: it imports them lazily, sets exit statuses, and shows errors as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -185,7 +182,8 @@ class Program(click.Group):
         with usage_errors_end_with_1():
             try:
                 return super().invoke(ctx)
-            # These are signals of click. `| head` causes BrokenPipeError, and click then prints nothing.
+            # Leave click's own exceptions to click. `| head` causes BrokenPipeError, and click then prints
+            # nothing.
             except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
                 raise
             except Exception as error:

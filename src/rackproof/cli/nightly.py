@@ -72,7 +72,7 @@ def nightly_command(
         "validate_resume": resume,
         "validate_max_drain_fraction": share,
     }
-    # Pass this only if it is given. An extra variable would override the inventory's budget.
+    # Pass the budget only if it is given. An extra variable would override the inventory's budget.
     if gpu_minutes is not None:
         variables["validate_probe_gpu_minutes"] = gpu_minutes
     given = NightlySettings(timeout_s=timeout, variables=variables, **settings)
@@ -93,7 +93,7 @@ def nightly_command(
 
 
 class _Night:
-    """Show the playbook of a night on a screen, with a line for each node or as Ansible's own output."""
+    """The display of a night's playbook, with a line for each node or as Ansible's own output."""
 
     def __init__(self, screen: Screen, *, shows_ansible: bool) -> None:
         self._screen = screen
@@ -137,7 +137,7 @@ class _Night:
 
 
 def _outcome_json(outcome: NightlyOutcome, results: Path) -> dict[str, Any]:
-    """Return the outcome. The keys are always the same, and have null or no value without a night."""
+    """Return the outcome. The keys are always the same, with null or nothing as value without a night."""
     night = outcome.night
     return {
         "status": outcome.status,

@@ -1,4 +1,4 @@
-"""Define options that several commands have."""
+"""Define the options that several commands share."""
 
 from __future__ import annotations
 

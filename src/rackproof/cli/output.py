@@ -37,7 +37,7 @@ def print_json(value: Any) -> None:
 def json_value(record: Record) -> Any:
     """Return a record as JSON values. No I/O.
 
-    They are read from the record's own text, the only form that writes NaN as ``"NaN"``.
+    The values are read from the record's own text, the only form that writes NaN as ``"NaN"``.
     """
     return json.loads(record.model_dump_json())
 
@@ -50,7 +50,7 @@ def one_or_all(records: Sequence[Record]) -> Any:
 
 
 _HELD_OUTPUT = 4 << 20
-"""This many bytes of output are held in memory. A longer output goes to a temporary file."""
+"""Largest output in bytes to hold in memory. A longer output goes to a temporary file."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
@@ -66,7 +66,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class HeldOutput:
-    """Hold output until it is complete, so that a command that fails before that prints nothing.
+    """Output that is printed when it is complete, so that a command that fails before that prints nothing.
 
     Up to :data:`_HELD_OUTPUT` bytes are in memory. A longer output is in a temporary file.
     """
@@ -110,7 +110,7 @@ class HeldOutput:
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal in cells. Without a terminal, lines may have any length."""
+    """Return the width of the terminal in cells. Without a terminal, lines may be of any length."""
     # A program that reads a pipe (grep, awk, a file) must find a row in one line.
     return shutil.get_terminal_size((_ENDLESS, 40)).columns
 

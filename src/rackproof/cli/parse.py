@@ -28,7 +28,7 @@ from rackproof.store.run_folder import read_file
 _VARIABLE = "validate_harmless_kernel_lines"
 _LARGEST_YAML = 1 << 20
 _WORTH_PROCESSES = 32 << 20
-"""If all logs together have this size in bytes, several processes save more time than they take to start."""
+"""Size in bytes of all logs together from which several processes save more time than they take to start."""
 _MOST_PROCESSES = 16
 
 
@@ -96,7 +96,7 @@ def parse_command(
 
 
 def _text_writer() -> Callable[[ParsedLog], str]:
-    """Return the function that formats a log as text. It is loaded only here, so --json starts faster."""
+    """Return the function that formats a log as text, imported only here, so that --json starts faster."""
     from rackproof.cli.log_text import log_text
 
     return log_text
@@ -176,7 +176,7 @@ def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLo
         if problem := why_no_log(Path(name)):
             raise ToolError(f"{name} is {problem}")
         return logs.parse_path(name, form, name=shown, declared=declared)
-    # This comes before OSError, of which it is a subclass.
+    # This error is a subclass of OSError, so it comes first.
     except IsADirectoryError:
         raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None
     except OSError as error:

@@ -14,7 +14,7 @@ _MOST = 4000
 
 
 class PlaybookOutcome:
-    """Hold the nodes, failures and records of one playbook.
+    """The nodes, failures and records of one playbook so far, for ``--json``.
 
     Args:
         command: The name of the command, such as ``bench``.
@@ -79,7 +79,7 @@ class PlaybookOutcome:
             "command": self._command,
             "status": status,
             "interrupted": was_interrupted,
-            # A node that has failed may continue in other plays. It still counts as failed.
+            # A node that failed may continue in other plays, but still counts as failed.
             "nodes": {name: failed.get(name, state) for name, state in self._nodes.items()},
             "failures": self._failures,
             "records": list(self._records.values()),

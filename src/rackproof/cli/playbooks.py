@@ -1,8 +1,7 @@
 """Run the playbooks of ``rackproof bench``, ``provision``, ``validate``, ``reimage`` and ``stop``.
 
-Each node has a line on the screen. The playbook runs as a program, because this package never imports
-Ansible. The callback ``rackproof_events`` reports its progress, and its exit status becomes the
-command's.
+Each node gets a line on the screen. The playbook runs as a program, because this package never imports
+Ansible. The callback ``rackproof_events`` reports its progress, and its exit status becomes the command's.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 @dataclass(frozen=True)
 class Playbook:
-    """Describe a playbook of a checkout, with the command that starts it."""
+    """A playbook of a checkout, and the command that starts it."""
 
     name: str
     argv: tuple[str, ...]
@@ -138,9 +137,7 @@ def _same_places(arguments: Sequence[str]) -> list[str]:
 
 
 def find_checkout(file: str, named: Path | None) -> Path:
-    """Return the checkout.
-
-    It is the given folder, or else the current folder, or else the folder of this program.
+    """Return the checkout: the given folder, or else the current folder, or else that of this program.
 
     Args:
         file: A playbook that the checkout must contain.
@@ -194,7 +191,7 @@ def _let_signals_in() -> None:
 
 
 class _Follower:
-    """Run a playbook from start to end, with its display."""
+    """A playbook's process and display, from start to end."""
 
     def __init__(
         self, playbook: Playbook, view: LiveLines, outcome: PlaybookOutcome, screen: Screen, *, quiet: bool
@@ -234,9 +231,8 @@ class _Follower:
 
     @staticmethod
     def _pass_on(child: subprocess.Popen[bytes], came: signal.struct_siginfo) -> None:
-        """Pass a signal on to the playbook, unless the terminal has already sent it."""
-        # Ctrl-C in a terminal has already reached the playbook. A second signal would interrupt the end
-        # of its workers.
+        """Pass a signal on to the playbook, unless the terminal already sent it."""
+        # Ctrl-C in a terminal already reached the playbook. A second signal would interrupt its workers' end.
         if came.si_signo != signal.SIGINT or came.si_code <= 0:
             child.send_signal(came.si_signo)
 
@@ -266,10 +262,7 @@ class _Follower:
         return child, {reads: "event", child.stdout.fileno(): "output", child.stderr.fileno(): "error"}
 
     def _read(self, descriptors: Mapping[int, str]) -> None:
-        """Put lines into the queue until all streams have ended.
-
-        An event is before the output that followed it.
-        """
+        """Put lines into the queue until all streams end, each event before the output that followed it."""
         rest = dict.fromkeys(descriptors, b"")
         for descriptor in rest:
             os.set_blocking(descriptor, False)
@@ -287,7 +280,7 @@ class _Follower:
                     self._lines.put((descriptors[descriptor], line.decode(errors="replace")))
 
     def _show(self) -> None:
-        """Show what has come from the playbook since the last call."""
+        """Show what came from the playbook since the last call."""
         if not self._is_quiet:
             return
         now = time.monotonic()

@@ -22,10 +22,7 @@ _FORECAST_SIZES = (8, 16, 32, 64, 128)
 
 
 class _ReimageGroup(click.Group):
-    """Group the commands about re-imaging.
-
-    Any other word after ``rackproof reimage`` goes to the playbook.
-    """
+    """The commands about re-imaging. Any other word after ``rackproof reimage`` goes to the playbook."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take an option in the place of a command for one of ansible-playbook."""
@@ -76,7 +73,7 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
 
 
 def _is_in_progress(status: NodeStatus) -> bool:
-    """Return whether the imaging of a node has not finished."""
+    """Return whether the imaging of a node is not finished."""
     return status.progress.state != "returned"
 
 

@@ -35,7 +35,7 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     """
     runs = [find_run(run, results) for name in names for run in run_ids_of_plan(name, results) or (name,)]
     folder = runs[0][1]
-    # Only the page of a run has its own place. A run that is only in the history has no folder.
+    # Only the page of a run goes to a place of its own, and not if the run is only in the history.
     is_named = output is not None
     if output is None and form == "html" and len(runs) == 1 and folder is not None:
         output = folder / "report.html"
@@ -49,7 +49,7 @@ def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) ->
 
     def link(run: Run) -> str:
         folder = folders.get(run.run_id)
-        # A page on standard output has no place that a relative link could start from.
+        # A page on standard output has no folder that a relative link could start from.
         if folder is None or output is None or is_standard_output(output):
             return ""
         # Use a relative link, because the results folder may be copied or served by a web server.

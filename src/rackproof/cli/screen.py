@@ -16,9 +16,7 @@ _ROWS_LEFT = 3
 
 
 class Screen:
-    """Write to one output stream.
-
-    If its reader has ended or its disk is full, further output is lost.
+    """One output stream of a command. If its reader ended or its disk is full, further output is lost.
 
     Args:
         stream: Standard output or standard error.

@@ -29,8 +29,8 @@ from rackproof.store.audit_log import read_acts
 def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_json: bool) -> None:
     """Show every node in one table, and the next command.
 
-    The table joins Slurm's state, the last night, drains, provisioning and imaging. If this machine has
-    sinfo, Slurm's state comes from it, and otherwise from the last night.
+    The table joins Slurm's state, the last night, drains, provisioning and imaging. Slurm's state comes from
+    sinfo on this machine, or else from the last night.
     """
     if not results.is_dir():
         raise ToolError(
@@ -60,7 +60,7 @@ def _nothing_known(results: Path, *, is_slurm_read: bool) -> str:
 
 
 def _unknown(nodes: Sequence[str], rows: Sequence[NodeRow]) -> list[str]:
-    """Return a remark about the named nodes that have no row, if there are any."""
+    """Return a remark about the named nodes without a row, if there are any."""
     missing = sorted(set(nodes) - {row.node for row in rows})
     return [f"not known here: {', '.join(sanitize(name, 80) for name in missing)}"] if missing else []
 

@@ -66,8 +66,8 @@ def submission_command(
 ) -> None:
     """Make a submission to an MLPerf round from runs of one system.
 
-    RUN is the id of a run (or its beginning), or its folder. The official package checker checks the package.
-    It is written only if nothing is missing or wrong. Otherwise the command lists all problems.
+    RUN is the id of a run (or its beginning), or its folder. The official package checker checks the package,
+    which is written only if nothing is missing or wrong. Otherwise the command lists all problems.
     """
     _check_selection(names, latest, benchmarks, sku)
     system = load_system_file(system_file)
@@ -116,10 +116,10 @@ def _run_with_folder(name: str, results: Path) -> tuple[Run, Path]:
     """Return a run and its folder.
 
     Raises:
-        ToolError: The run is not found, or only the history still has it.
+        ToolError: The run is not found, or is only in the history.
     """
     run, folder = find_run(name, results)
-    # The package contains the logs. The history has only values from them.
+    # The package contains the logs. The history stores only values from them.
     if folder is None:
         raise ToolError(
             f"run {run.run_id} is only in the history: its log is needed; bring its folder back to {results}"

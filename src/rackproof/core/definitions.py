@@ -32,27 +32,27 @@ Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
 Filter = dict[str, tuple[Scalar, ...]]
-"""A point fits a filter if each of the filter's parameters has one of the listed values."""
+"""A point fits a filter if the value of each of the filter's parameters is one of those listed."""
 
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
 
 MOST_BYTES, MOST_KEYS, MOST_LEVELS = 64 * 1024, 5000, 30
-"""A file may have this size, this many keys and list entries (with aliases expanded), and this depth."""
+"""Limits of a file: its size, its keys and list entries (with aliases expanded), and its depth."""
 MOST_POINTS, MOST_MISTAKES = 2000, 10
-"""A matrix may have this many points before its filters, and a message lists this many mistakes."""
+"""Largest number of a matrix's points before its filters, and of the mistakes in a message."""
 
 
 class DefinitionError(RackproofError):
-    """Report that a definition cannot be used. The message gives file, line, key and remedy."""
+    """A definition that cannot be used. The message gives file, line, key and remedy."""
 
 
 class UnknownBenchmarkError(DefinitionError):
-    """Report that no file defines a benchmark or suite. The message suggests similar names."""
+    """A benchmark or suite that no file defines. The message suggests similar names."""
 
 
 class Stage(Record):
-    """Describe data that must be present before the run. It is staged once per storage, under a lock."""
+    """Data that must be present before the run, staged once per storage, under a lock."""
 
     creates: str = Field(
         min_length=1,
@@ -98,11 +98,11 @@ ImageName = Annotated[
 ]
 """An image within a registry: REPOSITORY:TAG, REPOSITORY:TAG@DIGEST or REPOSITORY@DIGEST."""
 Architecture = Literal["amd64", "arm64"]
-"""Image registries have these names for processor architectures."""
+"""Names of processor architectures in image registries."""
 
 
 class Container(Record):
-    """Define the image in which a benchmark with the launcher `slurm` runs."""
+    """The image in which a benchmark with the launcher `slurm` runs."""
 
     images: dict[Architecture, ImageName] = Field(
         min_length=1,
@@ -115,7 +115,7 @@ class Container(Record):
 
 
 class Build(Record):
-    """Define the image for `docker`, which is built on the node from published sources at one commit."""
+    """The image for `docker`, which is built on the node from published sources at one commit."""
 
     sources: str = Field(min_length=1, description="URL of an archive (tar.gz) of the sources.")
     ref: str = Field(
@@ -145,7 +145,7 @@ _LOGGED = r"^[A-Z][A-Z0-9_]*( [-+*] [A-Z][A-Z0-9_]*)?$"
 
 
 class Configs(Record):
-    """Describe how the config file is chosen.
+    """The rules by which a benchmark's config file is chosen.
 
     With `slurm`, it is `config_SYSTEM_NODESxGPUSx….sh`. The SKU, the number of nodes and the precision
     decide which one. With `docker`, it is `config_SYSTEM.sh`, and only the SKU decides.
@@ -165,7 +165,7 @@ class Configs(Record):
 
 
 class Launch(Record):
-    """Describe how the workload is started."""
+    """The way in which a benchmark's workload is started."""
 
     with_: Literal["local", "mpirun", "docker", "slurm"] = Field(
         alias="with",
@@ -226,7 +226,7 @@ class Launch(Record):
 
 
 class JudgeRule(Record):
-    """Describe how to judge one measurement.
+    """The rule by which one measurement is judged.
 
     A rule with a bound (`at_least`, `at_most`, `equals`) checks quality and always gates. A rule without
     a bound judges the measurement against references: the SKU's, published results, and the accepted
@@ -293,7 +293,7 @@ class JudgeRule(Record):
         return self.direction if self.equals is None else None
 
     def bound(self, source: str, parameters: Mapping[str, Scalar]) -> Reference | None:
-        """Return the rule's own bound as a reference, or None if the rule has none.
+        """Return the rule's own bound as a reference, or None for a rule without bound.
 
         Raises:
             DefinitionError: The bound refers to an unknown parameter, or to one whose value is not a
@@ -323,7 +323,7 @@ class JudgeRule(Record):
 
 
 class Result(Record):
-    """Define the rules for reading and judging the run's log."""
+    """The rules for reading and judging the run's log."""
 
     format: str = Field(
         default="auto",
@@ -401,7 +401,7 @@ class Result(Record):
 
 
 class Definition(Record):
-    """Define one benchmark: its staging, start, judgement and suites."""
+    """A benchmark, as one file defines it: its staging, start, judgement and suites."""
 
     name: Name = Field(description="Name of the benchmark, and of its file.")
     summary: Text = Field(min_length=1, description="One line for lists.")
@@ -429,10 +429,7 @@ class Definition(Record):
 
     @property
     def unpinned_images(self) -> tuple[str, ...]:
-        """Return the images whose names may mean another image later.
-
-        These are images with a tag instead of a digest, and images that are built on the node.
-        """
+        """Return the images whose names may mean another image later: with a tag, or built on the node."""
         by_tag = [
             name for name in (self.container.images if self.container else {}).values() if "@" not in name
         ]
@@ -482,7 +479,7 @@ class Definition(Record):
         return self
 
     def _check_matrices(self) -> None:
-        """Refuse an axis that is not a parameter or has no value."""
+        """Refuse an axis that is not a parameter or lists no value."""
         places = [("matrix", self.matrix)]
         places += [(f"suites.{name}", matrix) for name, each in self.suites.items() for matrix in each]
         for place, matrix in places:
@@ -494,7 +491,7 @@ class Definition(Record):
                     raise ValueError(f"{place}: `{axis}` has no value, so nothing would run")
 
     def _check_filters(self) -> None:
-        """Refuse a filter that is empty or has an unknown parameter."""
+        """Refuse a filter that is empty or names an unknown parameter."""
         for place, filters in (("only", self.only), ("exclude", self.exclude)):
             for each in filters:
                 if not each:
@@ -527,8 +524,8 @@ class Definition(Record):
         """Refuse a `stage` entry whose method the launcher does not support."""
         launcher = self.launch.with_
         for stage in self.stage:
-            # A definition that starts a cluster's scripts cannot use Rackproof's programs to stage data.
-            # It needs a script.
+            # A definition that starts a cluster's scripts must stage data by a script, not by a program of
+            # Rackproof.
             if bool(stage.run) != (launcher not in ("local", "mpirun")):
                 way = {"local": "`program`", "mpirun": "`program`", "docker": "`run`"}.get(
                     launcher, "`run` and `mount`"
@@ -556,11 +553,11 @@ class Definition(Record):
 
         Args:
             suite: The name of a suite, or "" for the benchmark's own matrix.
-            overrides: The values that the operator gave for an axis. They replace those of the matrix.
+            overrides: The values that the operator gave for an axis, which replace those of the matrix.
             gpus: The number of GPUs of this node, which replaces ``all`` as the value of ``gpus``.
 
         Raises:
-            DefinitionError: An override is not a parameter, has the wrong type, or gives too many points.
+            DefinitionError: An override is not a parameter, is of the wrong type, or gives too many points.
         """
         overrides = dict(overrides or {})
         self._check_overrides(overrides)
@@ -603,7 +600,7 @@ class Definition(Record):
 
 
 def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
-    """Return a message with the expected type if a value has another type than the definition's values."""
+    """Return a message with the expected type if a value's type is not that of the definition's values."""
     # A program that gets a word instead of a number fails only after its runtime was created.
     if value in known or value == "":
         return ""
@@ -622,10 +619,7 @@ def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
 
 
 def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
-    """Return whether a point fits a filter.
-
-    Each of the filter's parameters must have one of the listed values.
-    """
+    """Return whether a point fits a filter, with a listed value for each of the filter's parameters."""
     return all(axis in point and point[axis] in values for axis, values in one.items())
 
 
@@ -635,7 +629,7 @@ def _is_inside(path: str) -> bool:
 
 
 class LoadedDefinition(Record):
-    """Hold a definition and the file that contains it."""
+    """A definition, and the file that contains it."""
 
     definition: Definition
     path: str
@@ -672,7 +666,7 @@ def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str 
 def command_options(
     options: Mapping[str, Scalar], variables: Mapping[str, Scalar], where: str = ""
 ) -> list[str]:
-    """Return options as words of the form ``--name=value``, without the options that have an empty value."""
+    """Return options as words of the form ``--name=value``, without options of an empty value."""
     words = []
     for option, raw in options.items():
         value = substitute_variables(str(raw), variables, f"{where}.{option}")
@@ -686,14 +680,13 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
 
     Args:
         path: The definition's file.
-        log_formats: The names that `result.format` may have besides `auto`.
+        log_formats: The names allowed for `result.format` besides `auto`.
 
     Raises:
-        DefinitionError: The definition is wrong. The message has the file, the line, the key and the
-            mistake.
+        DefinitionError: The definition is wrong. The message names the file, line, key and mistake.
     """
     data, document = _read_yaml(path)
-    # Read the YAML nodes, because the loaded content has neither line numbers nor duplicate keys.
+    # Read the YAML nodes, because loading drops line numbers and duplicate keys.
     try:
         lines = lines_of_keys(document, path)
         content = yaml.safe_load(data)
@@ -721,8 +714,8 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
 
 
 def _read_yaml(path: Path) -> tuple[bytes, Any]:
-    """Return a file's bytes, and its YAML as nodes, which have line numbers."""
-    # Opening a named pipe would wait for a writer, and a device may have no end.
+    """Return a file's bytes, and its YAML as nodes with line numbers."""
+    # Opening a named pipe would wait for a writer, and a device may never end.
     if path.exists() and not path.is_file():
         raise DefinitionError(f"{path}: is not a file: remove it, or move it elsewhere")
     try:
@@ -750,10 +743,10 @@ def load_definitions(
         folder: The folder with the definitions.
         names: The requested benchmarks. Only their files are read, or all files if this is empty. A
             suite needs all files, because any file may belong to it.
-        log_formats: The names that `result.format` may have besides `auto`.
+        log_formats: The names allowed for `result.format` besides `auto`.
 
     Raises:
-        UnknownBenchmarkError: A requested benchmark has no file. The message suggests similar names.
+        UnknownBenchmarkError: No file defines a requested benchmark. The message suggests similar names.
         DefinitionError: The folder is missing or empty, or some files are wrong. The message lists them.
     """
     loaded, mistakes = load_valid_definitions(folder, log_formats=log_formats, names=names)
@@ -775,7 +768,7 @@ def load_valid_definitions(
     for path, after in itertools.pairwise(paths):
         if path.stem == after.stem:
             raise DefinitionError(f"{path}: {after.name} is of the same name; remove one")
-    # A file has the name of its benchmark, so a misspelt name is found without reading the others.
+    # A file is named after its benchmark, so a misspelt name is found without reading the other files.
     for name in names:
         _check_known(name, [path.stem for path in paths])
     loaded, mistakes = {}, []
@@ -852,7 +845,7 @@ def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
 
     Raises:
         DefinitionError: A key occurs twice (YAML would drop the first), or the document is too deep, too
-            large, or contains itself. The message has the file and the line.
+            large, or contains itself. The message gives the file and the line.
     """
     lines: dict[tuple[str, ...], int] = {}
     _check_keys(document, (), lines, path)
@@ -907,7 +900,7 @@ def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> 
 
 
 def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
-    """Return the keys that a definition may have at a place, so that a message can suggest one."""
+    """Return the keys allowed at a place of a definition, so that a message can suggest one."""
     models: dict[tuple[str, ...], type[Record]] = {
         (): Definition,
         ("container",): Container,

@@ -1,11 +1,11 @@
-"""Define the error that operators see."""
+"""Define the error that operators see, the base of every expected error of Rackproof."""
 
 from __future__ import annotations
 
 
 class RackproofError(Exception):
-    """Report an error to an operator.
+    """An error that an operator sees as a message, without a traceback.
 
-    The message has the node or file, what happened, and the remedy. It is shown without a traceback. Any
-    other exception is a defect, and is shown with one.
+    The message gives the node or file, what happened, and the remedy. Any other exception is a defect, and is
+    shown with a traceback.
     """

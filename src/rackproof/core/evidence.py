@@ -1,8 +1,8 @@
 """Describe the evidence that a judgement needs as data.
 
-Each kind of judgement has a table of :class:`RequiredEvidence`. The judge evaluates the table first
+Each kind of judgement defines a table of :class:`RequiredEvidence`. The judge evaluates the table first
 (:func:`lacking_evidence`), so that checks can rely on their input. A test compares each table with the
-structure that it describes, and fails if a field has no row.
+structure that it describes, and fails if the row of a field is missing.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ Subject = TypeVar("Subject")
 
 
 class EvidenceState(StrEnum):
-    """Define the states of a piece of evidence. Only one of them is usable."""
+    """The states of a piece of evidence. Only one state, ``THERE``, is usable."""
 
     THERE = "there"
     ABSENT = "absent"
-    """It does not exist, or its program is not installed."""
+    """The evidence does not exist, or its program is not installed."""
     NOT_ASKED = "not asked"
     FAILED = "failed"
     HUNG = "hung"
     CUT = "cut"
     """Only a part of the evidence was received."""
     DAMAGED = "damaged"
-    """It does not have the expected form. For example, it is infinite or not a number."""
+    """The evidence is not of the expected form, such as infinite or not a number."""
 
 
 @dataclass(frozen=True)
 class RequiredEvidence(Generic[Subject]):
-    """Describe one piece of evidence for a kind of judgement.
+    """A row of a table: one piece of evidence for a kind of judgement.
 
     Attributes:
-        name: The field or tool, as it is called in the structure that contains it.
-        read_from: The program, file or service that provides it.
+        name: The field or tool, as named in the structure that contains the evidence.
+        read_from: The program, file or service that provides the evidence.
         state: A function that returns the state of this evidence in the judged object.
-        needed: A function that returns whether this judgement needs it. A node without GPUs, for
+        needed: A function that returns whether this judgement needs the evidence. A node without GPUs, for
             example, needs no GPU readings.
-        code: The code of the finding if it is missing.
-        remedy: The operator's next step if it is missing.
-        verdicts: The verdict for each state if it is not ``unproven``. The verdict for a hung tool is
-            never milder than for a failed one.
-        harmless: The reason why a pass may lack it. If this is empty, a pass must have it.
-        without: What is unknown if it is missing, in words for operators. Empty if the name is enough.
+        code: The code of the finding if the evidence is missing.
+        remedy: The operator's next step if the evidence is missing.
+        verdicts: The verdict for each state other than ``unproven``. The verdict for a hung tool is never
+            milder than for a failed one.
+        harmless: The reason why a pass may lack the evidence. If empty, a pass needs it.
+        without: What is unknown without the evidence, in words for operators. Empty if the name is enough.
     """
 
     name: str
@@ -66,7 +66,7 @@ class RequiredEvidence(Generic[Subject]):
             raise ValueError(f"{self.name}: existing evidence cannot be missing")
 
     def verdict_of(self, state: EvidenceState) -> Verdict | None:
-        """Return the meaning of a state for the verdict, or None if it has none."""
+        """Return the verdict for a state, or None if the state does not matter."""
         if state is EvidenceState.THERE:
             return None
         return self.verdicts.get(state, None if self.harmless else Verdict.UNPROVEN)
@@ -74,7 +74,7 @@ class RequiredEvidence(Generic[Subject]):
 
 @dataclass(frozen=True)
 class LackingEvidence:
-    """Describe a piece of evidence that a judgement needs but cannot use."""
+    """A piece of evidence that a judgement needs but cannot use."""
 
     code: str
     name: str

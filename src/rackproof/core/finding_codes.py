@@ -1,10 +1,10 @@
 """Read the registry of finding codes.
 
-``finding_codes.csv``, beside this file, has one line for each code, with its meaning and its possible
-verdicts, actions and confidences. To add a code, add a line and run ``make docs``, which updates
-docs/using/codes.md. Tests compare the registry with the source in both directions, and with every
-finding of the tests. Codes in records are not checked, because earlier versions may have used codes that
-no longer exist.
+``rackproof explain`` and certificates look codes up here. ``finding_codes.csv``, beside this file, lists one
+code per line, with its meaning and its possible verdicts, actions and confidences. To add a code, add a line
+and run ``make docs``, which updates docs/using/codes.md. Tests compare the registry with the source in both
+directions, and with every finding of the tests. Codes in records are not checked, because earlier versions
+may have used codes that no longer exist.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ VERDICTS = ("fail", "unproven", "degraded", "remark")
 
 @dataclass(frozen=True)
 class FindingCode:
-    """Describe one code of the registry.
+    """One code of the registry.
 
     Attributes:
         code: The code. ``*`` means any number or name, as in ``xid_*`` and ``floor:*``.
-        jobs: The jobs that report it, as keys of :data:`JOBS`.
+        jobs: The jobs that report the code, as keys of :data:`JOBS`.
         verdicts: The possible verdicts, from :data:`VERDICTS`.
-        actions: The actions that it can require. Empty for a code that no health check reports.
+        actions: The actions that the code can require. Empty for a code that no health check reports.
         confidences: The possible confidences that the part is at fault. Empty if ``actions`` is empty.
         reads: The field, tool or file that shows the fault.
         meaning: One sentence for operators.
@@ -74,7 +74,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def find_code(code: str) -> FindingCode | None:
-    """Return the registry's entry for a code, or None. ``xid_79`` has the entry ``xid_*``."""
+    """Return the registry's entry for a code, or None. The entry of ``xid_79`` is ``xid_*``."""
     entries = registry()
     if code in entries:
         return entries[code]

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuPhysics:
-    """Describe the physical limits of a GPU model.
-
-    They are dense TFLOP/s by precision, memory TB/s, and link GB/s in one direction.
+    """The physical limits of a GPU model: dense TFLOP/s by precision, memory TB/s, and one-way link GB/s.
 
     Attributes:
         nvls_off: The all-reduce bus bandwidth in GB/s that a node with all its GPUs reaches without
             NVLS, for sizes of 1 GiB and more. None if unknown.
         nvls_gpus: The smallest number of GPUs that use NVLS.
-        even_links: Whether switches connect the GPUs, so that each pair has the same speed.
+        even_links: Whether switches connect the GPUs, so that all pairs are equally fast.
     """
 
     tflops: Mapping[str, float]
@@ -33,10 +31,10 @@ class GpuPhysics:
     even_links: bool = True
 
 
-# A pair of V100s has two NVLinks, one or none.
+# A pair of V100s is connected by two NVLinks, one or none.
 _V100 = GpuPhysics({"fp16": 125, "fp32": 15.7}, 0.9, 150, 16, even_links=False)
 PHYSICS: Mapping[str, GpuPhysics] = {
-    # These are from V100 SXM2's data sheet. NVLS came with later models.
+    # The numbers are from V100 SXM2's data sheet. NVLS came with later models.
     "dgx1": _V100,
     "hyperplane": _V100,
     # From the data sheets (dense). The bandwidth without NVLS is from published runs with 8 GPUs.
@@ -48,8 +46,8 @@ PHYSICS: Mapping[str, GpuPhysics] = {
     "gb300": GpuPhysics({"bf16": 2500, "fp8": 5000}, 8.0, 900, 450),
 }
 _CARDS: Mapping[str, GpuPhysics] = {
-    # Memory and bridges (one direction) are from the cards' data sheets. NVL cards have the module's
-    # TFLOP/s, which is higher.
+    # Memory and bridges (one direction) are from the cards' data sheets. TFLOP/s of NVL cards are the
+    # module's, which are higher.
     "H100 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 3.94, 300, 64, even_links=False),
     "H100 PCIe": GpuPhysics({"bf16": 756.5, "fp8": 1513, "fp32": 51.2}, 2.04, 300, 64, even_links=False),
     "H200 NVL": GpuPhysics({"bf16": 989.5, "fp8": 1979, "fp32": 67}, 4.8, 450, 64, even_links=False),
@@ -81,21 +79,22 @@ _MODELS = (
     "T4",
 )
 _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
-"""These SKUs are named after the system. The value is the model of its GPUs."""
+"""SKUs named after the system, with the model of its GPUs."""
 _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
-"""These words mark a card, which differs from the module (SXM) of the same model in power, memory and
+"""Words that mark a card, which differs from the module (SXM) of the same model in power, memory and
 links."""
 MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
-"""These models exist both as modules and as cards. For other models, a word such as PCIe in a SKU's name has
-no meaning."""
+"""Models that exist both as modules and as cards.
+
+For other models, a word such as PCIe in a SKU's name means nothing.
+"""
 _WITH_BOARD = re.compile(rf"({'|'.join(MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
 
 _LINK_GB_S: Mapping[str, float] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200"), 50.0),
     **dict.fromkeys(("GH200", "H200", "H100", "H800", "H20", "A100", "A800", "V100"), 25.0),
 }
-"""One NVLink has this speed in one direction by its data sheet. Drivers report this speed or up to 6 %
-more."""
+"""Speed of an NVLink in one direction by its data sheet. Drivers report up to 6 % more."""
 SLOW_LINK_SHARE = 0.98
 """A link is slow if it is below this share of another link's speed. Drivers round the speed."""
 _SLOWEST_LINK_GB_S = 14.0
@@ -104,30 +103,32 @@ _LINKS: Mapping[str, int] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200", "H200", "H100", "H20"), 18),
     "A100": 12,
 }
-"""A module has this number of NVLinks by its data sheet. Models that some boards connect with fewer links
-are not in this table."""
+"""Number of NVLinks of a module by its data sheet.
+
+Models that some boards connect with fewer links are not in this table.
+"""
 FASTEST_LINK_SHARE = 1.2
 """A link's speed is plausible up to this ratio to its data sheet. Drivers report up to 6 % more."""
 _LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
-"""These models have no NVLink."""
+"""Models without NVLink."""
 
 MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
 """All samples of these models in tests/data/real contain the MIG mode and the memory temperature."""
 MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
 """All samples of these models in tests/data/real contain the memory repairs that wait for a reset."""
 DRIVER_WITH_REPAIRS = 575.0
-"""This is the first driver that reports such repairs."""
+"""The first driver that reports such repairs."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
-"""These models have no memory repairs and no row remapping, which Ampere introduced. No driver reports
-them."""
+"""Models without memory repairs and row remapping, which Ampere introduced, and of which no driver reports
+any."""
 MODELS_WITH_ECC = (
     *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A30", "V100"),
 )
-"""These models have HBM. Their ECC is on unless an operator switches it off."""
+"""Models with HBM, whose ECC is on unless an operator switches it off."""
 
 HOTTEST_GPU_C = 100.0
-"""This temperature in °C exceeds the specification of every model."""
+"""A temperature in °C above the specification of every model."""
 HOTTEST_MEMORY_C = 95.0
 """A GPU's memory is too hot from this temperature in °C. At ten degrees more, it fails."""
 LEAST_MARGIN_C = 5.0
@@ -143,9 +144,9 @@ def expected_model(sku: str, given: str = "") -> str:
     """Return the words in a product name that identify a SKU's GPU, or "" if the model is unknown.
 
     Args:
-        sku: The SKU's name. It must contain a known model as a word, which may have a number of GPUs
-            before or after it (``h200x8``). The model means the module (SXM) unless another word means a
-            card (``h200-nvl``, ``h100-pcie``).
+        sku: The SKU's name. The name must contain a known model as a word, perhaps with a number of GPUs
+            before or after it (``h200x8``). The model means the module (SXM) unless another word means a card
+            (``h200-nvl``, ``h100-pcie``).
         given: The name in the inventory (``bench_sku_gpu_name``). If it is given, it is used.
     """
     if given.strip():
@@ -187,12 +188,12 @@ def is_one_of(product_name: str, models: Iterable[str]) -> bool:
 
 
 def is_card(product_name: str) -> bool:
-    """Return whether a product name has a word that marks a card (PCIe, NVL)."""
+    """Return whether a product name contains a word that marks a card (PCIe, NVL)."""
     return not _BOARDS.keys().isdisjoint(_words(product_name))
 
 
 def is_product(product_name: str, wanted: str) -> bool:
-    """Return whether a product name has all words of the wanted name, and the same board.
+    """Return whether a product name contains all words of the wanted name, and the same board.
 
     H200 is not H200 NVL.
     """
@@ -229,7 +230,7 @@ def most_link_gb_s(product_name: str) -> float | None:
 
 
 def has_own_links(product_name: str) -> bool | None:
-    """Return whether a product has NVLinks without a bridge, or None if its model is unknown."""
+    """Return whether a product comes with NVLinks without a bridge, or None if its model is unknown."""
     if is_card(product_name) or is_one_of(product_name, _LINKLESS):
         return False
     return True if is_one_of(product_name, _LINK_GB_S) else None
@@ -238,7 +239,7 @@ def has_own_links(product_name: str) -> bool | None:
 def physics_of(product_name: str) -> GpuPhysics | None:
     """Return the limits of a product's GPU model, or None if they are unknown.
 
-    Some cards have their own limits. For example, an H100 NVL has faster memory than the module.
+    The limits of some cards differ. For example, the memory of an H100 NVL is faster than the module's.
     """
     for card, physics in _CARDS.items():
         if is_product(product_name, card):

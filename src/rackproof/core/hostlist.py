@@ -48,10 +48,10 @@ def _ranges(numbers: Sequence[int], width: int) -> list[str]:
 
 
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """Return the hosts of a host list in Slurm's notation. ``n[01-03,07],m1`` has five.
+    """Return the hosts of a host list in Slurm's notation, such as five for ``n[01-03,07],m1``.
 
-    A name may have several brackets. ``r[1-2]n[1-2]`` has four hosts. Brackets with other characters than
-    digits, "-" and "," stay in the name, and a range that makes no sense has no hosts. Use
+    A name may contain several brackets. ``r[1-2]n[1-2]`` gives four hosts. Brackets with other characters
+    than digits, "-" and "," stay in the name, and a range that makes no sense gives no hosts. Use
     :func:`hostlist_problem` to find both. The length of the text, the ranges and the number of hosts are
     limited, because the text may be hostile.
     """

@@ -9,15 +9,15 @@ A measurement is ``unproven``
 * if no value could fail its reference (no bound on the bad side, a fraction of 0), or if the bound on the
   bad side allows a loss of more than half of the speed;
 * if it is a speed or a time that is negative or zero;
-* if it is missing although the SKU has a baseline for it, even if its rule is optional (a baseline without
+* if it is missing although the SKU states a baseline for it, even if its rule is optional (a baseline without
   the label ``device`` is for GPUs, so rules of other devices do not need it);
 * if it is beyond the bound on the good side, because it is too good to be true;
 * if it is a speed or a time, and other processes used the machine;
 * if it is a speed or a time that does not fail, and its samples vary by more than
   :data:`~rackproof.core.spread.WIDEST_FACTOR`.
 
-It is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound. If
-several measurements match a rule (one per GPU), each is judged, so the worst decides.
+A measurement is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound.
+If several measurements match a rule (one per GPU), each is judged, so the worst decides.
 """
 
 from __future__ import annotations
@@ -51,19 +51,17 @@ _TOO_GOOD = "too good to be true, check the measurement"
 WIDEST_LOSS = 0.5
 """A bound may allow a loss of at most this fraction of a speed. A wider bound would find no fault."""
 TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "minutes", "h"})
-"""Less is better in these units, unless the measurement has a direction."""
+"""Units in which less is better, unless the measurement states a direction."""
 _OTHER_DEVICE = "device"
-"""The label of measurements on a device that is not a GPU (``device: cpu``). Measurements of GPUs and
-links do not have it."""
+"""The label of measurements on a device that is not a GPU (``device: cpu``).
+
+Measurements of GPUs and links lack this label.
+"""
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 
 class SkuReference(Record):
-    """Describe a SKU's baseline.
-
-    It is a reference from inventory/group_vars/sku_*.yml, and the runs and measurements to which it
-    applies.
-    """
+    """A SKU's baseline: a reference from inventory/group_vars/sku_*.yml, and where it applies."""
 
     metric: Name
     benchmark: str = ""
@@ -113,7 +111,7 @@ class SkuReference(Record):
 
 
 def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
-    """Parse a SKU baseline from group_vars, where one mapping has the reference and its scope.
+    """Parse a SKU baseline from group_vars, where one mapping contains the reference and its scope.
 
     Raises:
         ValidationError: A key or a value is invalid.
@@ -144,7 +142,7 @@ def _decimal_or_nan(value: object) -> object:
 
 
 class SkuReferenceError(RackproofError):
-    """Report a SKU's baseline that cannot be used. The message has the SKU and the mistake."""
+    """A SKU's baseline that cannot be used. The message names the SKU and the mistake."""
 
 
 def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuReference]:
@@ -162,7 +160,7 @@ def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuRefere
 
 
 class Outcome(Record):
-    """Hold the judgements of a run, its verdict, and the reasons in order of importance."""
+    """The outcome of judging a run: its judgements, verdict, and reasons in order of importance."""
 
     judgements: tuple[Judgement, ...]
     verdict: Verdict
@@ -220,7 +218,7 @@ def _verdict_and_reason(
 
 
 def _compare(measurement: Measurement, reference: Reference, better: Direction | None) -> tuple[Verdict, str]:
-    """Compare a finite value with the bounds of a reference that has the same unit."""
+    """Compare a finite value with the bounds of a reference in the same unit."""
     value = measurement.value
     lowest, highest = _edge(reference, reference.low), _edge(reference, reference.high)
     shown = f"{value:.6g} {measurement.unit}".strip()
@@ -238,20 +236,14 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
 
 
 def warns_above(better: Direction | None, unit: str) -> bool:
-    """Return whether the warning is an upper bound.
-
-    It is if less is better. Without a direction, it is for times only.
-    """
+    """Return whether the warning is an upper bound: if less is better or, without a direction, for times."""
     return better is Direction.LOWER or (better is None and unit in TIME_UNITS)
 
 
 def _compare_with_warning(
     value: float, shown: str, warning: float | None, above: bool
 ) -> tuple[Verdict, str]:
-    """Return the verdict and reason for a value that is within the hard bounds.
-
-    It may be beyond the warning.
-    """
+    """Return the verdict and reason for a value within the hard bounds, but perhaps beyond the warning."""
     if warning is not None:
         if above and value > warning:
             return Verdict.DEGRADED, f"{shown} is above {warning:.6g}, yet within the hard bound"
@@ -344,7 +336,7 @@ def judge_rule(
     judgements = lacking
     for measurement in matching:
         if rule.unit and measurement.unit != rule.unit:
-            # This empty reference has the right unit, so that the reason contains both units.
+            # The unit of this empty reference is right, so that the reason contains both units.
             expected = Reference(value=0, unit=rule.unit, source=source)
             judgements.append(judge(measurement, expected, direction=rule.direction))
         elif bound is not None:
@@ -373,11 +365,7 @@ def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference,
 
 
 def _doubted(judged: Judgement, busy: str) -> Judgement:
-    """Return the judgement of a speed.
-
-    It is unproven if other processes used the machine during the run, or if the samples differ too much
-    to give one number.
-    """
+    """Return the judgement of a speed, unproven if the machine was busy or the samples differ too much."""
     # Another process may have caused the slow value, so it does not prove a fault.
     doubt = busy
     # If the machine was idle, a value that is too slow fails even if its samples vary widely.
@@ -391,9 +379,9 @@ def _lacking_measurements(
 ) -> list[Judgement]:
     """Return a judgement for each of the SKU's baselines that the rule covers but no measurement matches.
 
-    If the SKU has a baseline for a format or a size, its hardware supports it. The measurement must then
-    exist, even if the rule is optional for other hardware. Rules for processors are left out, because a
-    run on GPUs does not measure processors, and the GPU rules use the same baselines.
+    If the SKU states a baseline for a format or a size, its hardware supports that. The measurement must then
+    exist, even if the rule is optional for other hardware. Rules for processors are left out, because a run
+    on GPUs does not measure processors, and the GPU rules use the same baselines.
     """
     missing = []
     for baseline in baselines:
@@ -421,7 +409,7 @@ def _compatible(of_rule: Mapping[str, str], of_baseline: Mapping[str, str]) -> b
 
 
 def _matching_measurements(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Return the measurements that match a rule. They may have more labels than the rule."""
+    """Return the measurements that match a rule, perhaps with more labels than the rule."""
     return [
         measurement
         for measurement in measurements
@@ -444,7 +432,7 @@ def _judge_by_references(
     require_references: bool,
     trouble: str,
 ) -> list[Judgement]:
-    """Judge a measurement of speed by each of its references, or record that it has none."""
+    """Judge a measurement of speed by each of its references, or record that the reference is missing."""
     impossible = _impossible(measurement, known, rule.direction or measurement.direction)
     if impossible:
         return [judge(measurement, None, direction=rule.direction, lacking=impossible)]
@@ -575,7 +563,7 @@ def _missing_proof_reasons(
 ) -> list[tuple[Verdict, str]]:
     """Return a reason if there is no log, or no judged measurement that gates."""
     if not logs:
-        # If a finding has a verdict, it already names the cause of the missing log.
+        # A finding with a verdict already names the cause of the missing log.
         if any(finding.verdict for finding in findings):
             return []
         return [(Verdict.UNPROVEN, "there is no log")]

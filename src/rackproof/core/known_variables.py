@@ -75,21 +75,18 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
-"""These variables select the benchmarks of bench.yml."""
+"""Variables that select the benchmarks of bench.yml."""
 _EMPTY_IS_ALL = ("validate_nodes", "validate_probes", "reimage_probes")
-"""These variables select everything if they are empty. Their default is an empty list or a template."""
+"""Variables that select everything if they are empty. Their default is an empty list or a template."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
 
 
 class UnknownVariableError(RackproofError):
-    """Report a variable that no role has. The message has its name and a similar known name."""
+    """A variable that no role knows. The message gives its name and a similar known name."""
 
 
 class VariableValueError(RackproofError):
-    """Report a value that is not a number or is out of bounds.
-
-    The message has the variable and its bounds.
-    """
+    """A value that is not a number or is out of bounds. The message names the variable and its bounds."""
 
 
 def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
@@ -112,12 +109,11 @@ def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[st
 
 
 def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
-    """Check that no variable of a host has a misspelt prefix of Rackproof. No I/O.
+    """Check that no variable of a host begins with a misspelt prefix of Rackproof. No I/O.
 
-    Such a name has no role's prefix, so it could be a variable of the site. It is refused in two cases.
-    In the first, the prefix is wrong by one letter (or by two if it is long), and the rest nearly
-    matches a variable of the role. In the second, only capitals and underscores differ from a known
-    variable.
+    Such a name begins with no role's prefix, so it could be a variable of the site. The name is refused in
+    two cases. In the first, the prefix is wrong by one letter (or by two if it is long), and the rest nearly
+    matches a variable of the role. In the second, only capitals and underscores differ from a known variable.
 
     Args:
         given: The names of variables of hosts.
@@ -125,7 +121,7 @@ def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefix
         prefixes: The prefixes of the roles.
 
     Raises:
-        UnknownVariableError: A name has a misspelt prefix.
+        UnknownVariableError: The prefix of a name is misspelt.
     """
     ours = {name for name in known if name.startswith(prefixes)}
     plain = {_letters(name): name for name in ours}
@@ -237,8 +233,8 @@ def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
 def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
     """Check that no variable given with -e is empty if it needs a value.
 
-    An empty selection would become the default, for example a whole suite or all probes. It is usually
-    the result of an unset variable in the operator's command.
+    An empty selection would become the default, for example a whole suite or all probes. The usual cause is
+    an unset variable in the operator's command.
 
     Args:
         given: The names given with -e, with their values.
@@ -256,11 +252,7 @@ def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
 
 @functools.cache
 def _never_empty(root: Path) -> frozenset[str]:
-    """Return the variables that must not be empty.
-
-    They are the variables that select something, and the jobs' variables with a default that is not
-    empty.
-    """
+    """Return the variables that must not be empty: selections, and jobs' variables with a default."""
     defaults: dict[str, Any] = {}
     for path in sorted(root.glob("roles/*/defaults/*.yml")):
         defaults |= _load(path) or {}
@@ -336,7 +328,7 @@ def _with_login(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_template(value: Any) -> bool:
-    """Return whether Ansible has not evaluated a value yet."""
+    """Return whether a value is a template that Ansible did not evaluate yet."""
     return isinstance(value, str) and "{{" in value
 
 
@@ -369,7 +361,7 @@ def hosts_to_check(
     Args:
         hosts: The hosts of the play.
         groups: The hosts of each group.
-        own_files: The hosts that have a file of variables.
+        own_files: The hosts with a file of variables.
     """
     if len(hosts) <= ALL_HOSTS:
         return list(hosts)
@@ -386,8 +378,8 @@ def known_variables(root: Path) -> set[str]:
     names = _settable_variables(root) | _results(root)
     for path in sorted(root.glob("roles/*/vars/*.yml")):
         names |= set(_load(path) or {})
-    # A template may read variables of other hosts by name. For example, slurm.conf has the hardware of
-    # each SKU.
+    # A template may read variables of other hosts by name. For example, slurm.conf lists the hardware of each
+    # SKU.
     for path in root.glob("roles/*/templates/**/*"):
         if path.is_file():
             names |= set(_WORD.findall(path.read_text()))
@@ -401,7 +393,7 @@ def task_results(root: Path) -> set[str]:
 
 
 def _settable_variables(root: Path) -> set[str]:
-    """Return the variables that have a default or an argument specification in a role."""
+    """Return the variables with a default or an argument specification in a role."""
     names: set[str] = set()
     for path in sorted(root.glob("roles/*/defaults/*.yml")):
         names |= set(_load(path) or {})

@@ -1,6 +1,6 @@
 """Read the last lines of a log, and select those that may explain why its program ended.
 
-Job bench adds them to a finding about an early end, and a report shows them.
+Job bench adds these lines to a finding about an early end, and a report shows them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Define the rules of a definition for the plain output of a program, and check them.
 
-The rules (``result.lines``) have one pattern for each metric, and one for a good end. A definition
-contains them for a program that logs no events (STREAM, HPL). :mod:`rackproof.logs.plain_lines` reads
-logs by them. A format that several programs share, or that contradicts itself, needs its own parser in
-:mod:`rackproof.logs`.
+The rules (``result.lines``) contain one pattern for each metric, and one for a good end. A definition states
+them for a program that logs no events (STREAM, HPL). :mod:`rackproof.logs.plain_lines` reads logs by them. A
+format that several programs share, or that contradicts itself, needs its own parser in :mod:`rackproof.logs`.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ Pattern = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class LineMetric(Record):
-    """Define one measurement of a program, read from the lines that match a pattern."""
+    """The rule for one measurement, read from the lines that match a pattern."""
 
     pattern: Pattern = Field(
         description="Regular expression of the line. Its one group, or the group `value`, is the number."
@@ -99,7 +98,7 @@ class LineMetric(Record):
     @field_validator("pattern")
     @classmethod
     def _one_number(cls, text: str) -> str:
-        """Refuse a pattern that does not have exactly one group for the number."""
+        """Refuse a pattern without exactly one group for the number."""
         compiled = re.compile(_check_pattern(text))
         if compiled.groups != 1 and "value" not in compiled.groupindex:
             raise ValueError(
@@ -110,7 +109,7 @@ class LineMetric(Record):
 
 
 class LineRules(Record):
-    """Define the rules for reading the lines of a program's output."""
+    """The rules for reading the lines of a program's output."""
 
     good_end: Pattern = Field(
         description="Regular expression of a line that the program prints only after a good end. Without the "

@@ -51,9 +51,9 @@ _CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
 def open_repeats(parsed: Any) -> int:
     """Return the largest number of unlimited repeats in a pattern that can match the same text.
 
-    A search tries all ways to divide a line among these repeats. With n repeats, the number of steps
-    grows with the power n + 1 of the line's length. ``\\s+\\d+\\s+`` has one such repeat, because the
-    text between the spaces cannot be a space. ``.*a.*`` has two.
+    A search tries all ways to divide a line among these repeats. With n repeats, the number of steps grows
+    with the power n + 1 of the line's length. ``\\s+\\d+\\s+`` contains one such repeat, because the text
+    between the spaces cannot be a space, and ``.*a.*`` two.
     """
     parts = list(_flat(parsed, optional=False))
     longest: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""Return the events that a log of an MLPerf Training benchmark must have.
+"""Return the events that a log of an MLPerf Training benchmark must contain.
 
-A table has the events that all published logs of a benchmark contain that ended well (rounds 0.6 and 4.0 to
+A table lists the events that all published logs of a benchmark contain that ended well (rounds 0.6 and 4.0 to
 5.1). The readers of logs find missing lines with it. Reading this table is the only I/O.
 """
 
@@ -14,11 +14,11 @@ from importlib.resources import files
 
 TABLE = "published_events.csv"
 THROUGHPUT = "throughput"
-"""The table has this mark if a log must have statistics with samples per second, or the time of a step."""
+"""The table's mark that a log must contain statistics with samples per second, or the time of a step."""
 PROGRESS = "progress"
-"""The table has this mark if every evaluation of a log must state the progress of the training."""
+"""The table's mark that every evaluation of a log must state the progress of the training."""
 SECOND_EVALUATION = "second_evaluation"
-"""The table has this mark if a log must have two or more evaluations."""
+"""The table's mark that a log must contain two or more evaluations."""
 _SHORT = {
     "submission": "submission_org submission_division submission_status submission_platform",
     "init": "cache_clear init_start init_stop",
@@ -27,12 +27,12 @@ _SHORT = {
     "blocks": "block_start block_stop",
     "epochs": "epoch_start epoch_stop",
 }
-"""The table has these short names for groups of events."""
+"""Short names in the table for groups of events."""
 
 
 @dataclass(frozen=True)
 class PublishedEvents:
-    """Describe the events that a benchmark's logs contain since a date.
+    """A row of the table: the events that a benchmark's logs contain since a date.
 
     The table rests on logs in one notation of runs that ended well (rounds 0.6 and 4.0 to 5.1).
 
@@ -40,7 +40,7 @@ class PublishedEvents:
         notation: The format of the logs.
         benchmark: The name in MLPerf's rules.
         since: The row is valid for logs from this date on.
-        events: The events. An entry ``A/B`` means that a log with B must have A.
+        events: The events. An entry ``A/B`` means that a log with B must contain A.
     """
 
     notation: str
@@ -67,13 +67,13 @@ def _rows(text: str) -> Iterator[PublishedEvents]:
 def events_of(
     notation: str, benchmark: str, day: date, logged: Collection[str] = frozenset()
 ) -> frozenset[str]:
-    """Return the events that the table requires of a log. Return none if it has no row for the log.
+    """Return the events that the table requires of a log, or none without a row for the log.
 
     Args:
         notation: The format of the log.
         benchmark: The name in MLPerf's rules.
         day: The date of the log.
-        logged: The events that the log has.
+        logged: The events in the log.
     """
     rows = (
         row

@@ -25,14 +25,14 @@ from pydantic import (
 )
 
 SCHEMA_VERSION = 1
-"""``run.json`` has this version. It increases when a reader of the old shape would misread the new one."""
+"""Version of ``run.json``, which increases when a reader of the old shape would misread the new one."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=4000)]
 
 
 class Record(BaseModel):
-    """Define the base of all records. Records are frozen and refuse unknown keys."""
+    """The base of all records, which are frozen and refuse unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True
@@ -40,7 +40,7 @@ class Record(BaseModel):
 
 
 class Verdict(StrEnum):
-    """Name the possible outcomes of judging. ``unproven`` is never a pass."""
+    """The possible outcomes of judging. ``unproven`` is never a pass."""
 
     PASS = "pass"  # noqa: S105  (a verdict, not a password)
     DEGRADED = "degraded"
@@ -63,17 +63,14 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 class Direction(StrEnum):
-    """Define which direction of a measurement is better."""
+    """The better direction of a measurement."""
 
     HIGHER = "higher"
     LOWER = "lower"
 
 
 class Source(Record):
-    """Describe where a fact was read.
-
-    It has the file (as named by the reader), the line (from 1) and the rank.
-    """
+    """The place where a fact was read: the file (as the reader names it), the line (from 1) and the rank."""
 
     file: str | None = None
     line: int | None = Field(default=None, ge=1)
@@ -90,11 +87,11 @@ class Source(Record):
 
 
 class Spread(Record):
-    """Describe the distribution of a measurement's samples, which are repetitions or moments of a run.
+    """The distribution of a measurement's samples, which are repetitions or moments of a run.
 
-    The values have the measurement's unit. If there are five samples or more, ``low`` and ``high`` leave
-    out the lowest and the highest 5 % of them, at least one each. A single disturbance therefore does
-    not count as spread.
+    The values are in the measurement's unit. If there are five samples or more, ``low`` and ``high`` leave
+    out the lowest and the highest 5 % of them, at least one each. A single disturbance therefore does not
+    count as spread.
     """
 
     count: int = Field(ge=1)
@@ -119,11 +116,11 @@ class Spread(Record):
 
 
 class Measurement(Record):
-    """Describe a named number with its unit, direction and origin.
+    """A named number with its unit, direction and origin, read from a log or computed.
 
     ``labels`` distinguish measurements with the same name, for example ``{"gpu": "GPU-…", "size_bytes":
-    "8388608"}``. NaN and infinity are allowed, so that pages can show what was measured. Judging makes
-    them ``unproven``.
+    "8388608"}``. NaN and infinity are allowed, so that pages can show what was measured. Judged, such numbers
+    are ``unproven``.
     """
 
     name: Name
@@ -142,7 +139,7 @@ class Measurement(Record):
 
 
 class Series(Record):
-    """Describe a curve for the report, such as loss or throughput, with a bounded number of points.
+    """A curve for the report, such as loss or throughput, with a bounded number of points.
 
     ``x`` never decreases. ``x_unit`` is, for example, ``"s"``, ``"step"`` or ``"epoch"``.
     """
@@ -156,7 +153,7 @@ class Series(Record):
 
 
 class Finding(Record):
-    """Describe a fault in a log or on a node that changes the verdict, or a remark.
+    """A fault in a log or run that changes the verdict, or a remark.
 
     ``verdict`` is ``fail`` or ``unproven`` if the finding excludes a pass, ``degraded`` if it weakens a
     pass, and ``None`` for a remark. ``code`` is a stable short name (``out_of_memory``, ``nan``,
@@ -176,12 +173,12 @@ class Finding(Record):
 
 
 class ParsedLog(Record):
-    """Describe the contents of one log.
+    """The contents of one log, as a parser read them.
 
-    ``tags`` are facts that the log states about itself, such as benchmark, seeds and global batch size.
-    They may be wrong, so the system is taken from the run and not from the log. ``verdict`` describes
-    whether the run in the log ended well, not whether it was fast. It is ``pass``, ``fail`` (the log
-    shows a failure) or ``unproven`` (the log is cut off, empty, or damaged in an important part).
+    ``tags`` are facts that the log states about itself, such as benchmark, seeds and global batch size. Tags
+    may be wrong, so the system is taken from the run and not from the log. ``verdict`` describes whether the
+    run in the log ended well, not whether it was fast. It is ``pass``, ``fail`` (the log shows a failure) or
+    ``unproven`` (the log is cut off, empty, or damaged in an important part).
     """
 
     format: str
@@ -199,7 +196,7 @@ class ParsedLog(Record):
     verdict: Verdict = Verdict.UNPROVEN
 
     def measurement(self, name: str, **labels: str) -> Measurement | None:
-        """Return the first measurement that has the name and all given labels, or None."""
+        """Return the first measurement with the name and all given labels, or None."""
         for one in self.measurements:
             if one.name == name and labels.items() <= one.labels.items():
                 return one
@@ -207,11 +204,11 @@ class ParsedLog(Record):
 
 
 class Reference(Record):
-    """Describe a value to compare a measurement with, and bounds relative to it, as in ReFrame.
+    """A value to compare a measurement with, and bounds relative to it, as in ReFrame.
 
-    ``low`` and ``high`` are fractions of ``value`` (-0.07 allows 7 % less). With ``None``, that side has
-    no bound. A measurement beyond the bound on the bad side is ``fail``, and between ``warn`` and that
-    bound it is ``degraded``. Beyond the bound on the good side it is too good to be true, and therefore
+    ``low`` and ``high`` are fractions of ``value`` (-0.07 allows 7 % less). ``None`` means no bound on that
+    side. A measurement beyond the bound on the bad side is ``fail``, and between ``warn`` and that bound it
+    is ``degraded``. Beyond the bound on the good side, a measurement is too good to be true, and therefore
     ``unproven``. ``source`` is the origin of the number.
     """
 
@@ -232,7 +229,7 @@ class Reference(Record):
 
 
 class Judgement(Record):
-    """Hold the comparison of one measurement with one reference.
+    """The comparison of one measurement with one reference.
 
     If ``gating`` is false, the comparison is shown and stored but does not change the verdict of the run.
     """
@@ -251,7 +248,7 @@ class Judgement(Record):
 
 
 class Gpu(Record):
-    """Describe one GPU of a node."""
+    """One GPU of a node, as nvidia-smi reported it."""
 
     index: int = Field(ge=0)
     uuid: str
@@ -267,7 +264,7 @@ class Gpu(Record):
 
 
 class Node(Record):
-    """Describe one node as it was when the run started."""
+    """One node as it was when the run started."""
 
     name: Name
     sku: str = ""
@@ -295,8 +292,8 @@ class Node(Record):
     def hardware_key(self) -> str:
         """Return an identity that remains the same if the node gets a new hostname.
 
-        It is the serial number, the UUIDs of the GPUs, the machine id, or else the name. The node's own
-        serial number has precedence over the chassis's, because several nodes may share a chassis.
+        The identity is the serial number, the UUIDs of the GPUs, the machine id, or else the name. The node's
+        own serial number comes before the chassis's, because several nodes may share a chassis.
         """
         if self.serial or self.chassis_serial:
             return self.serial or self.chassis_serial
@@ -307,11 +304,11 @@ class Node(Record):
 
 
 KEPT_RECORD = "record"
-"""A night's record has this format. It is not a log, but the night's run stores its digest."""
+"""Format of a night's record, which is not a log, but whose digest the night's run stores."""
 
 
 class LogFile(Record):
-    """Identify a raw log that is stored beside the record."""
+    """A raw log that is stored beside the record, with its digest and verdict."""
 
     path: str
     """The path relative to the run folder."""
@@ -323,7 +320,7 @@ class LogFile(Record):
 
 
 class Dataset(Record):
-    """Identify the data that a run read."""
+    """The data that a run read."""
 
     name: str = ""
     source: str = ""
@@ -349,7 +346,7 @@ class Dataset(Record):
 
 
 class MachineMoment(Record):
-    """Describe the state of a machine at the start or the end of a run.
+    """The state of a machine at the start or the end of a run.
 
     A value that the machine does not report is None.
     """
@@ -362,14 +359,11 @@ class MachineMoment(Record):
     mhz: float | None = None
     celsius: float | None = None
     slowed: float | None = None
-    """The number of times that heat has slowed a processor since boot."""
+    """The number of times that heat slowed a processor since boot."""
 
 
 class MachineUse(Record):
-    """Describe how much other processes used a machine's processors during a run.
-
-    The supervisor of the run's job measured it.
-    """
+    """The use of a machine's processors by other processes in a run, as the job's supervisor measured it."""
 
     cpus: int
     """The number of processors that the job may use."""
@@ -388,9 +382,9 @@ class MachineUse(Record):
 
 
 class Run(Record):
-    """Hold the record of one execution of one benchmark on a set of nodes.
+    """The record of one execution of one benchmark on a set of nodes.
 
-    It is stored as ``results/RUN_ID/run.json`` and in the history.
+    The record is stored as ``results/RUN_ID/run.json`` and in the history.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -457,10 +451,7 @@ def json_schema() -> dict[str, Any]:
     from pydantic_core import core_schema
 
     class WithSpecialNumbers(GenerateJsonSchema):
-        """Generate a JSON schema for numbers that JSON does not have.
-
-        Records contain NaN and infinity as text.
-        """
+        """A JSON schema in which numbers may be texts, because records contain NaN and infinity as text."""
 
         def float_schema(self, schema: core_schema.FloatSchema) -> dict[str, Any]:
             return {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}

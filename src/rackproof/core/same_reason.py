@@ -44,7 +44,7 @@ def plain_reason(text: str) -> str:
 def general_reason(text: str, node: str) -> str:
     """Return a reason with "the node" in place of the node's name, and without an address that ssh names.
 
-    Equal reasons of different nodes have the same text then.
+    The texts of different nodes with equal reasons are then the same.
 
     Args:
         text: The reason.

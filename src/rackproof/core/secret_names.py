@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 HIDDEN = "(secret)"
-"""This text replaces a secret's value in plans, records and pages, so that a job's variables remain
+"""Text that replaces a secret's value in plans, records and pages, so that a job's variables remain
 visible."""
 _BEGINS, _ENDS = r"(?:^|[_.-])", r"(?![A-Z])"
 _NAMED_SO = re.compile(
@@ -27,7 +27,7 @@ _VALUED_SO = re.compile(
     # A login in a URL.
     r"\w://[^/\s:@]{0,200}:[^/\s@]{1,200}@"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
-    # This matches a JSON web token, and the prefixes of keys of well-known services.
+    # Match a JSON web token, and the prefixes of keys of well-known services.
     r"|\beyJ[\w-]{10,}\.[\w-]{10,}\."
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
     r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|nvapi-|sk-|xox[abprs]-)[\w-]{16,}"
@@ -36,7 +36,7 @@ _VALUED_SO = re.compile(
 
 
 def secret_variables(environment: Mapping[str, object]) -> list[str]:
-    """Return the names of variables that seem to have secret values."""
+    """Return the names of variables whose values seem to be secret."""
     return [
         str(name)
         for name, value in environment.items()
@@ -58,7 +58,7 @@ def refuse_secrets(environment: Mapping[str, object]) -> None:
     """Refuse variables that seem to contain a secret.
 
     Raises:
-        ValueError: Some variables seem to contain a secret. The message has only their names.
+        ValueError: Some variables seem to contain a secret. The message gives only their names.
     """
     if names := secret_variables(environment):
         raise ValueError(

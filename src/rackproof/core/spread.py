@@ -13,9 +13,11 @@ from collections.abc import Iterable
 from rackproof.core.records import Spread
 
 WIDEST_FACTOR = 2.0
-"""A speed has no single value if the high end of its samples is more than this factor above the low end.
-Healthy GPUs of the corpus stay below 1.3. If another process takes half of a GPU's time, the factor is
-about 1.8."""
+"""Factor between the low and the high end of a speed's samples above which the speed is no single value.
+
+Healthy GPUs of the corpus stay below 1.3. If another process takes half of a GPU's time, the factor is about
+1.8.
+"""
 _FEWEST_FOR_TAILS = 5
 _TAIL = 0.05
 
@@ -35,10 +37,10 @@ def spread_of(samples: Iterable[float]) -> Spread | None:
 
 
 def spread_doubt(spread: Spread | None, unit: str) -> str:
-    """Return why a speed with this spread has no single value, or "" if it has one.
+    """Return why a speed with this spread is no single value, or "".
 
     Args:
-        spread: The spread of its samples, or None.
+        spread: The spread of the speed's samples, or None.
         unit: The unit of the speed.
     """
     if spread is None or spread.factor <= WIDEST_FACTOR:

@@ -12,9 +12,9 @@ import re
 import unicodedata
 from datetime import UTC, datetime, timedelta
 
-# The whole escape sequence is removed, because "[31m" without its ESC byte would remain as noise. Each
-# alternative has a length limit, so that a hostile string can neither slow the search nor remove the
-# text after it.
+# The whole escape sequence is removed, because "[31m" without its ESC byte would remain as noise. The length
+# of each alternative is limited, so that a hostile string can neither slow the search nor remove the text
+# after it.
 _ESCAPE = re.compile(
     # CSI: colours, cursor moves
     r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"
@@ -24,10 +24,10 @@ _ESCAPE = re.compile(
     r"|\x1b[ -/]{0,8}[0-~]?"
 )
 _SPACE = re.compile(r"\s+")
-_FORMAT_KEPT = {"\u200d"}  # It joins emoji, and is harmless on its own.
+_FORMAT_KEPT = {"\u200d"}  # The zero-width joiner joins emoji, and is harmless on its own.
 ELLIPSIS = "…"
 NOTHING = "\N{EN DASH}"
-"""This text is shown in place of a missing value."""
+"""Text in place of a missing value."""
 # Names of units that mean that there is no unit.
 _PLAIN = frozenset({"1", "fraction"})
 _MINUS = "\N{MINUS SIGN}"
@@ -100,7 +100,7 @@ def _short_decimal(value: float) -> str:
     if size >= 1e15 or 0 < size < 1e-3:
         digits, exponent = f"{value:.3e}".split("e")
         return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
-    # Here, zeros at the end are part of the number. They are only removed after a decimal point.
+    # Here, zeros at the end are part of the number, and are only removed after a decimal point.
     if value == int(value) or size >= 1000:
         return f"{value:,.0f}"
     if size >= 100:
@@ -115,7 +115,7 @@ def unit_text(unit: str) -> str:
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """Format a number with its unit. Bytes become a size. A number without a unit has no unit here either."""
+    """Format a number with its unit, if any. Bytes become a size."""
     if value is not None and unit in ("bytes", "B", "byte") and math.isfinite(value):
         return size(value)
     if value is not None:
@@ -139,7 +139,7 @@ def _fitting(value: float, unit: str) -> tuple[float, str]:
 
 def size(value: float) -> str:
     """Format a number of bytes with binary units: ``8 MiB``."""
-    # A log may have any number of digits, but float() is limited.
+    # A number in a log may be of any length, but float() is limited.
     scaled = float(max(min(value, 1e300), -1e300))
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(scaled) < 1024 or unit == "PiB":
@@ -200,6 +200,6 @@ def width(text: str) -> int:
 
 
 def slug(text: str, limit: int = 60) -> str:
-    """Return a text for a file name or an id. It has only letters, digits, ``.``, ``_`` and ``-``."""
+    """Return a text for a file name or an id, with only letters, digits, ``.``, ``_`` and ``-``."""
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", sanitize(text, 4 * limit))
     return kept.strip("-._")[:limit].rstrip("-._")

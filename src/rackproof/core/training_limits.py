@@ -21,12 +21,13 @@ FASTER_THAN_PUBLISHED_GPUS = 1.8
 """A run's speed is plausible up to this ratio to the fastest published result on the same GPUs. A new round
 was 1.45 times as fast."""
 FASTER_THAN_FEW_RESULTS = 2.5
-"""This is the ratio for GPUs with one or two published results. In rounds 4.0 to 5.1 (697 results, compared
-in pairs of the same GPU), 0.75 % were faster than it allows."""
+"""The ratio for GPUs with one or two published results.
+
+In rounds 4.0 to 5.1 (697 results, compared in pairs of the same GPU), 0.75 % were faster than it allows.
+"""
 FEW_RESULTS = 2
 FASTER_THAN_STATED = 1.2
-"""A whole run's throughput has at most this ratio to the one in its log. Published results have at most
-1.04."""
+"""Largest ratio of a whole run's throughput to the one in its log, at most 1.04 in published results."""
 _STATES_HALF = frozenset({"dlrm"})
 """Some logs of these benchmarks state half of the throughput (HugeCTR)."""
 _SLOWEST: Mapping[str, float] = {
@@ -39,14 +40,14 @@ that are missing here state it in several ways."""
 _WITHOUT_TRAINING_S = 30.0
 """A run may spend this many seconds without training. resnet on 512 H100 trains for 12 of 32 s (3.0)."""
 STATES_PROCESS = frozenset({"retinanet", "ssd"})
-"""Some logs of these benchmarks state the throughput of one process, which has one GPU."""
+"""Benchmarks of which some logs state the throughput of one process, on one GPU."""
 _MOST_OF_PROCESS = 1200.0
 """No single GPU reaches this many samples per second of these benchmarks. The fastest one reaches 454."""
 NOISE_S = 2.0
 """A busy processor may delay a training that lasts seconds by this time. No real benchmark is so short."""
 FASTER_THAN_ITSELF = 1.5
-"""A whole run's pace has at most this ratio to the median pace between its evaluations. Published results
-have at most 1.22."""
+"""Largest ratio of a whole run's pace to the median pace between its evaluations, at most 1.22 in published
+results."""
 MOST_OF_NODE = 72
 """A node of a log has at most this many GPUs. An NVL72 counts as one node, and other nodes have at most
 16."""
@@ -57,7 +58,7 @@ one. The table's comment says how often a new round needed less."""
 PROGRESS_KEYS = ("samples_count", "epoch_num", "step_num")
 """An evaluation states the training's progress with these keys. Epochs may be fractions and start at 0."""
 WITHOUT_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
-"""These benchmarks are evaluated after the training or at uneven intervals, and therefore show no pace."""
+"""Benchmarks that are evaluated after the training or at uneven intervals, and therefore show no pace."""
 MOST_EPOCHS = 1000
 """No training has more epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of epochs
 (rounds 3.1 to 5.0)."""
@@ -65,7 +66,7 @@ _MOST_EPOCHS_OF = {"unet3d": 20_000}
 """A benchmark whose data set has few samples has this limit. In round 3.1, 756 logs of unet3d have up to
 9,700 epochs."""
 EARLY_SSD = "ssd_coco"
-"""These tables have this name for ssd before round 2.0, which trains on the smaller data set COCO."""
+"""Name in these tables for ssd before round 2.0, which trains on the smaller data set COCO."""
 COCO_IMAGES = frozenset({117_266, 118_287})
 """All logs of ssd of rounds 0.7 to 1.1 state one of these as ``train_samples``. Those of 0.6 state none."""
 _IMAGES_OF_EPOCH = {EARLY_SSD: 117_266, "maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
@@ -76,7 +77,7 @@ FEWEST_IMAGES = 100_000
 
 
 class RunTimes(NamedTuple):
-    """Describe the time of a run, and what its log states about its speed.
+    """The time of a run, and what its log states about its speed.
 
     Attributes:
         benchmark: The name in MLPerf's rules.
@@ -136,7 +137,7 @@ def too_few_samples(benchmark: str, batch: float, samples: float | None) -> Iter
 
 
 class PublishedSpeeds(NamedTuple):
-    """Hold the fastest published samples per second of each GPU by their number, and the count of results."""
+    """The fastest published samples per second of each GPU by their number, and the count of results."""
 
     of_gpu: Mapping[int, float]
     results: int
@@ -161,7 +162,7 @@ def _read_cells(table: str) -> Iterator[list[str]]:
 
 
 def lacks_gpu(benchmark: str, product_name: str) -> bool:
-    """Return whether a benchmark's speed has no limit only because this GPU is not in the table."""
+    """Return whether a benchmark's speed is unlimited only because this GPU is not in the table."""
     return benchmark in read_limits()["benchmark"] and not _peaks(product_name)
 
 
@@ -259,7 +260,7 @@ def trained_benchmark(benchmark: str, train_samples: float | None, *, before_2_0
 
 
 def samples_trained(benchmark: str, kind: str, amount: float, train_samples: float | None) -> float | None:
-    """Return the number of samples that a training has trained at some progress, or None if it is unknown.
+    """Return the number of samples that a training trained at some progress, or None if unknown.
 
     Args:
         benchmark: The name that :func:`trained_benchmark` returns.
@@ -349,7 +350,7 @@ def faster_than_itself(run: RunTimes, points: Sequence[tuple[float, float]]) -> 
     """
     paces = paces_between(points)
     usual = statistics.median(paces) if paces else 0.0
-    # Progress of the smallest numbers has a pace of 0.
+    # The pace of progress by the smallest numbers is 0.
     if not usual or run.benchmark in WITHOUT_PACE or run.seconds <= 0:
         return
     times = points[-1][1] / run.seconds / usual

@@ -1,7 +1,7 @@
 """Read raw answers of nodes and files, which may contain anything in any place. No I/O.
 
-If a value does not have the expected type, the functions return an empty value, so that callers never
-crash. The callers judge missing and damaged answers.
+Instead of a value of an unexpected type, the functions return an empty value, so that callers never crash.
+The callers judge missing and damaged answers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from itertools import chain, islice
 from typing import Any
 
 MOST_ENTRIES = 512
-"""Largest number of keys in a mapping or entries in a list. The largest node of a rack has fewer than
-half as many."""
+"""Largest number of keys in a mapping or entries in a list.
+
+The largest node of a rack needs fewer than half as many.
+"""
 MOST_CHARACTERS = 4 << 20
-"""A text from a node may have this many characters. Modules on nodes return no longer texts."""
+"""Largest length of a text from a node. Modules on nodes return no longer texts."""
 MOST_DEPTH = 12
 
 _LEADING_NUMBER = re.compile(r"\s*(-?\d{1,15}+(?:\.\d{1,9}+)?+)(?!\d|[eE][-+]?\d)")

@@ -1,4 +1,4 @@
 """Carry out the four playbooks' jobs: bench, provision, validate and reimage.
 
-This room also has the commands for inventories, and the status of a fleet.
+The code of the commands for inventories and for a fleet's status is here, too.
 """

@@ -1,6 +1,6 @@
 """Show every node in one table, for ``rackproof status``.
 
-A row has Slurm's state, the last night, provisioning, re-imaging, and the command to type next.
+A row shows Slurm's state, the last night, provisioning, re-imaging, and the command to type next.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ASK_S = 60.0
 
 
 class Imaging(Protocol):
-    """Hold the progress of a node in reimage.yml."""
+    """The progress of a node in reimage.yml."""
 
     @property
     def node(self) -> str:
@@ -40,7 +40,7 @@ class Imaging(Protocol):
 
     @property
     def text(self) -> str:
-        """Return the node's step, and for how long it has run."""
+        """Return the node's step, and since when it runs."""
 
     @property
     def next_command(self) -> str:
@@ -48,7 +48,7 @@ class Imaging(Protocol):
 
 
 class SlurmNow(Record):
-    """Hold the current state of a node in Slurm."""
+    """The current state of a node in Slurm."""
 
     state: str
     reason: str = ""
@@ -56,7 +56,7 @@ class SlurmNow(Record):
 
 
 class NodeRow(Record):
-    """Hold the row of one node. An empty text means that nothing is known."""
+    """The row of one node in the table. An empty text means that nothing is known."""
 
     node: str
     slurm: str = ""
@@ -88,7 +88,7 @@ def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
 
 
 def read_sinfo(listed: str) -> dict[str, SlurmNow]:
-    """Return the nodes that sinfo lists. It lists a node of several partitions more than once. No I/O."""
+    """Return the nodes in sinfo's list, where a node of several partitions is more than once. No I/O."""
     found = {}
     for line in listed.splitlines():
         name, state, user, reason = ([*line.split("\t", 3), "", "", ""])[:4]

@@ -1,6 +1,7 @@
-"""Parse logs. Turn the bytes of any known format into a :class:`~rackproof.core.records.ParsedLog`.
+"""Parse logs for job bench, the scores, the comparisons and ``rackproof parse``.
 
-No content of a log raises an error, and memory does not grow with the length of a log.
+:func:`parse` turns the bytes of any known format into a :class:`~rackproof.core.records.ParsedLog`. No
+content of a log raises an error, and memory does not grow with the length of a log.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ __all__ = [
 
 
 _PARSERS: tuple[type[LogParser], ...] = (
-    # This is the order of recognition. A job's log may contain a table of nccl-tests and an XID in
+    # The formats are tried in this order. A job's log may contain a table of nccl-tests and an XID in
     # addition to its MLPerf events, and the events show what it is about.
     MlperfInferenceParser,
     MllogParser,
@@ -104,23 +105,23 @@ def parse(
 ) -> ParsedLog:
     """Parse one log.
 
-    The stream is read once, in blocks of about 256 KiB. With ``auto``, the first block that shows a
-    format decides. Earlier blocks contain no line of any format by the same test, and are only searched
-    for failures. MLPerf events that appear later override a weaker format (in a job that starts with
-    nccl-tests).
+    The stream is read once, in blocks of about 256 KiB. With ``auto``, the first block that shows a format
+    decides. Earlier blocks contain no line of any format by the same test, and are only searched for
+    failures. MLPerf events that appear later override a weaker format, as in a job that starts with
+    nccl-tests.
 
     Args:
         stream: The stream in binary mode. It need not be seekable.
-        format: A key of :data:`FORMATS`, or ``auto``. It is ignored if ``lines`` are given.
+        format: A key of :data:`FORMATS`, or ``auto``. Ignored if ``lines`` are given.
         name: The name of the file in findings and measurements.
         observers: The observers that get every line in the same pass, so that a log with lines of
             another format is read only once.
         lines: The rules for plain output. With them, no other format is tried.
-        declared: The kernel log lines that an operator has declared harmless.
+        declared: The kernel log lines that an operator declared harmless.
 
     Returns:
-        Measurements, findings and verdict. No content raises an error. A log that cannot be understood
-        is ``unproven``, with a finding that has the reason.
+        Measurements, findings and verdict. No content raises an error. A log that cannot be understood is
+        ``unproven``, with a finding that gives the reason.
 
     Raises:
         ValueError: The format is unknown. The message suggests similar names.
@@ -145,7 +146,7 @@ def parse(
             watching = not isinstance(parser, _STRONG)
             if parser is not None:
                 _find_other_tools(log, parser.format, block)
-        # Do this after the choice, because a kernel log has its own rules.
+        # Scan after the choice, because a kernel log is searched by its own rules.
         log.scan(block)
         if parser is not None:
             parser.block(block)
@@ -203,7 +204,7 @@ def parse_path(
     name: str = "",
     declared: DeclaredLines | None = None,
 ) -> ParsedLog:
-    """Parse a file, compressed or not. Findings have its path unless ``name`` is given.
+    """Parse a file, compressed or not. Findings give its path unless ``name`` is given.
 
     The arguments are those of :func:`parse`.
 

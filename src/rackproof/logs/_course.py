@@ -1,8 +1,8 @@
-"""Find gaps in the log of an MLPerf training, in starts, stops, evaluations and statistics. No I/O.
+"""Find gaps in an MLPerf log, in starts, stops, evaluations and statistics, for :mod:`._mlperf`. No I/O.
 
-A gap is found by comparison with the rest of the log. None of the 12,200 published logs of rounds 0.5 to
-5.1 that pass breaks its own regular pattern. If a submitter's code never logs one half of a pair, or
-lets evaluations overlap, that is not a gap, because the whole log has this pattern.
+A gap is found by comparison with the rest of the log. None of the 12,200 published logs of rounds 0.5 to 5.1
+that pass breaks its own regular pattern. If a submitter's code never logs one half of a pair, or lets
+evaluations overlap, that is not a gap, because the whole log shows this pattern.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Pairs:
 
     @property
     def is_shifted(self) -> bool:
-        """Return whether each start follows a stop, so that the first part has none."""
+        """Return whether each start follows a stop, so that the first part lacks its start."""
         return self.open and self.broken == 1 and self.starts == self.stops
 
     def has_hole(self, *, strict: bool) -> bool:
@@ -106,7 +106,7 @@ class Pairs:
 
 @dataclass(slots=True)
 class Extreme:
-    """Describe the lowest or highest evaluation by its position in the current block, and later its line."""
+    """The lowest or highest evaluation, by its position in the current block and later its line."""
 
     value: float
     position: int | None
@@ -115,7 +115,7 @@ class Extreme:
 
 @dataclass(slots=True)
 class Advance:
-    """Follow the progress of the training, as the successive values under one name."""
+    """The progress of a training, as the successive values under one name."""
 
     first: float | None = None
     last: float | None = None
@@ -281,7 +281,7 @@ class Course:
                 for number, (counts, steps) in enumerate(zip(self.of_blocks, self.steps_of, strict=True), 1)
                 if steps
             ]
-            # A block may have one statistic more or less than its share.
+            # A block may contain one statistic more or less than its share.
             most = max(((count - 1) / steps for _, count, steps in blocks), default=0.0)
             for number, count, steps in blocks:
                 if count + 1 < _FEWEST_OF_STEPS * most * steps:
@@ -322,7 +322,7 @@ def _missing_evaluations(benchmark: str, name: str, of: str, progress: Advance) 
     """Find an interval between evaluations that is longer than the others."""
     gap, line = progress.largest
     usual = progress.usual
-    # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer, and it has 40 epochs or more.
+    # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer, 40 epochs or more.
     longer = benchmark == "ssd" and [gap] == progress.gaps[:1] and (progress.last or 0) > _EPOCHS_OF_NEW_SSD
     if usual and gap > _GAP * usual and not longer:
         message = f"{gap:g} of {name}{of} between evaluations, not the usual {usual:g}: some are missing"

@@ -1,7 +1,8 @@
 """Split off the text that launchers write before the lines of the programs that they start.
 
-A tool's table is recognized at the start of its lines; ``srun --label``, ``mpirun --tag-output``
-and similar options put a label in front, and lines of several processes are mixed. No I/O.
+The parsers of gpu_burn, nccl-tests, nvbandwidth and perftest recognize a table at the start of its lines.
+``srun --label``, ``mpirun --tag-output`` and similar options put a label in front, and mix the lines of
+several processes. No I/O.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ MOST_LOSS = 1e4
 
 @dataclass(frozen=True, slots=True)
 class QualityTarget:
-    """Describe the quality that a benchmark must reach.
+    """The quality that a benchmark must reach.
 
     ``metric`` is one of several values (``BBOX``), or "".
     """
@@ -90,7 +90,7 @@ class QualityTarget:
     def highest(self) -> float:
         """Return the highest possible value.
 
-        It is 1 for a fraction, 100 for BLEU in percent, and infinity for a loss.
+        The highest value is 1 for a fraction, 100 for BLEU in percent, and infinity for a loss.
         """
         if self.at_most or self.value > 100:
             return inf
@@ -291,7 +291,7 @@ _OF_ANOTHER_RUN = frozenset({"run_start", "eval_accuracy", "measurement"})
 
 
 class KeyTwiceError(ValueError):
-    """A JSON object that has a key twice, so that it is unknown which value is meant."""
+    """A JSON object with a key twice, so that it is unknown which value is meant."""
 
 
 def _distinct_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -339,14 +339,14 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
 
 
 def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
-    """Return whether a JSON object, or an object in it, has a key twice. Decoders keep only the last one.
+    """Return whether a JSON object, or an object in it, contains a key twice. Decoders keep only the last.
 
     Args:
         payload: The text of the object.
         entry: The decoder's result.
     """
     keys = len(entry) + sum(len(one) for one in entry.values() if type(one) is dict)
-    # Each key has a colon. Nearly every line has no other colons, and needs no decoding in Python.
+    # Each key is followed by a colon. Nearly no line contains other colons, so few need decoding in Python.
     if payload.count(b":") == keys or len(payload) > MAX_JSON:
         return False
     try:
@@ -362,7 +362,7 @@ def _decode_python_literal(text: str) -> object:
     """Return a dict that Python printed with single quotes.
 
     Raises:
-        KeyTwiceError: The dict has a key twice.
+        KeyTwiceError: The dict contains a key twice.
         ValueError: The text is not a literal.
     """
     try:
@@ -411,7 +411,7 @@ def _eval_values(value: object, meta: Mapping[str, object], benchmark: str) -> M
 def _stated_outcome(success: object) -> str | None:
     """Return the status in a 0.5 log, or None.
 
-    The log has ``{"success": true}`` or ``{"success": "true"}``.
+    The log states ``{"success": true}`` or ``{"success": "true"}``.
     """
     if isinstance(success, str):
         return _OUTCOMES.get(success.strip().lower())
@@ -421,7 +421,7 @@ def _stated_outcome(success: object) -> str | None:
 def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
     """Yield the MFU, which is a training's ``model_flops`` relative to its GPU's peak, if that is known.
 
-    The program does not state the MFU itself, because nodes do not have the table of peaks.
+    The program does not state the MFU itself, because the table of peaks is not on the nodes.
     """
     labels = measurement.labels
     if measurement.name == "model_flops" and measurement.unit == "TFLOP/s":
@@ -609,7 +609,7 @@ class Events(LogParser):
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:
         """Follow the clock.
 
-        With ``counts``, the event counts as logged after run_stop if run_stop has passed.
+        With ``counts``, an event after run_stop counts as logged after run_stop.
         """
         if self.first_time is None:
             self.first_time = self.latest = time
@@ -633,13 +633,13 @@ class Events(LogParser):
         )
 
     def unreadable(self, payload: bytes, position: int, why: str = "cannot be decoded") -> None:
-        """Record an event line that cannot be decoded. It is important if its key is important or lost."""
+        """Record an event line that cannot be decoded. The line matters if its key is important or lost."""
         payload = payload[:MAX_JSON]
         match = _SALVAGE_KEY.search(payload)
         key = match[1].decode("ascii") if match else ""
         if key in self.course.watched and key not in _PARTS:
-            self.course.logged.add(key)  # the line is there, and its damage has its own finding
-        # Do this even if the rest is damaged, so that a NaN loss is recognized in any notation.
+            self.course.logged.add(key)  # the line is there, and its damage is a finding of its own
+        # Search even a damaged event, so that a NaN loss is recognized in any notation.
         if _NAN_VALUE.search(payload):
             line = self.log.line_at(position)
             message = f"NaN in an event ({key or 'key lost'})"
@@ -656,7 +656,7 @@ class Events(LogParser):
             )
 
     def key_twice(self, payload: bytes, position: int) -> None:
-        """Record an event that has a key twice. It has two values, and either may be the true one."""
+        """Record an event with a key twice. Either of the two values may be the true one."""
         line = self.log.line_at(position)
         self.log.find("key_twice", "an event has a key twice", Verdict.UNPROVEN, line=line, excerpt=payload)
         self.unreadable(payload, position, "has a key twice")
@@ -806,7 +806,7 @@ class Events(LogParser):
         self._epoch_seen(epoch, position)
 
     def _take_progress(self, meta: Mapping[str, object], position: int) -> dict[str, float]:
-        """Return the progress that an evaluation states, by name. Report values that no progress can have."""
+        """Return the progress that an evaluation states, by name. Report impossible values."""
         progress: dict[str, float] = {}
         stated = [name for name in PROGRESS_KEYS if name in meta]
         self.placed_evaluations += bool(stated)
@@ -850,7 +850,7 @@ class Events(LogParser):
 
     def on_tracked_stats(self, value: object, time: float, position: int) -> None:
         """Record loss, step time and throughput, which is by far the most frequent event."""
-        # This is pass_time without recording, inlined because four of five events get here.
+        # The code of pass_time without recording is inlined here, because four of five events get here.
         after_stop = self.after_stop
         if self.latest - time > self.backwards or (self.run_stop is not None and not after_stop):
             self.pass_time(time, position)
@@ -877,7 +877,7 @@ class Events(LogParser):
         if curve.skip:
             # The same as Curve.add, but inlined and without the time since run_start.
             curve.skip -= 1
-        elif curve.above < value < inf:  # a step of no time has no speed
+        elif curve.above < value < inf:  # the speed of a step without time is undefined
             start = self.run_start
             curve.keep(self.at(time) if start is None else time - start, value)
 
@@ -931,7 +931,7 @@ class Events(LogParser):
     def on_seed(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Store the first seed as a tag. Ranks may have different seeds."""
+        """Store the first seed as a tag. Ranks may use different seeds."""
         if value is None:
             return
         self.log.tag("seed", value)
@@ -986,8 +986,8 @@ class Events(LogParser):
         """Return the measurement that an event's value states.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: The value does not have the shape that
-                workloads write.
+            KeyError, TypeError, ValueError, AttributeError: The value is not of the shape that workloads
+                write.
         """
         if not isinstance(value, dict):
             raise TypeError("no mapping")
@@ -1014,7 +1014,7 @@ class Events(LogParser):
         """Record the software versions that the workload reports."""
         if isinstance(value, dict):
             for name, one in list(value.items())[:100]:
-                # The UUIDs of eight GPUs have 327 characters. A shorter limit would cut the last ones
+                # The UUIDs of eight GPUs take 327 characters. A shorter limit would cut the last ones
                 # off.
                 limit = MAX_GPUS if name == "gpus" else MAX_EXCERPT
                 self.log.tag(f"software.{text_of(name)}", one, limit=limit)
@@ -1250,7 +1250,7 @@ class Events(LogParser):
             self._judge_target(target, last_is_lost=bool(lost))
 
     def _note_judged_by(self, targets: tuple[QualityTarget, ...]) -> None:
-        """Store the basis of the judgement as a tag, unless the log itself has a tag of this name."""
+        """Store the basis of the judgement as a tag, and remove a tag of this name that the log stated."""
         tags = self.log.tags
         tags.pop(JUDGED_BY, None)
         if len(tags) >= MAX_TAGS:
@@ -1263,7 +1263,7 @@ class Events(LogParser):
             tags[JUDGED_BY] = "measurements"
 
     def _find_too_good(self, targets: tuple[QualityTarget, ...]) -> None:
-        """Record evaluations outside the range of the metric or of any run. They prove no quality."""
+        """Record evaluations outside the range of the metric or of any run, which prove no quality."""
         least, highest = 0.0, min((target.highest for target in targets), default=inf)
         if not targets and self.benchmark in _FRACTIONS:
             highest = 1.0
@@ -1286,7 +1286,7 @@ class Events(LogParser):
     def _valid_targets(self) -> tuple[QualityTarget, ...]:
         """Return the benchmark's targets.
 
-        The log's own target is used only if MLPerf has none or requires it.
+        The log's own target is used only if MLPerf defines no target or requires the log's.
         """
         benchmark, tags = self.benchmark, self.log.tags
         if benchmark in OWN_TARGET_AT_LEAST:
@@ -1336,7 +1336,7 @@ class Events(LogParser):
     def _remark_on_course(self) -> None:
         """Record missing parts of the run's course. A run that did not end well lacks its rest anyway.
 
-        This applies only to MLPerf's benchmarks, because other trainings may be evaluated in any way.
+        Only MLPerf's benchmarks are checked, because other trainings may be evaluated in any way.
         """
         known = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
         if known and (self.run_stop is not None or self.statuses):
@@ -1345,7 +1345,7 @@ class Events(LogParser):
                 self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_missing_events(self) -> None:
-        """Find events that the published logs of its benchmark in the table have and this log lacks.
+        """Find events that are in all published logs of the benchmark in the table, and not in this log.
 
         The check is skipped for a run that did not end well, which lacks parts anyway.
         """
@@ -1387,7 +1387,10 @@ class Events(LogParser):
             self.log.find("from_checkpoint", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_loss(self) -> None:
-        """Record a loss that no MLPerf benchmark has. Other trainings may have any loss."""
+        """Record a loss that is impossible for an MLPerf benchmark.
+
+        Any loss is possible in other trainings.
+        """
         if self.largest_loss is not None and self.benchmark in self.targets:
             loss, line = self.largest_loss
             message = f"a training loss of {loss:g}: {self.benchmark} has none above {MOST_LOSS:g}"
@@ -1401,7 +1404,7 @@ class Events(LogParser):
         behind, key, line = self.course_backwards or (0.0, "", 0)
         offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
         if behind > CLOCK_SLACK_S and not offline:
-            # If a file has two runs, an adjusted clock or a moved run_stop, no duration can be trusted.
+            # After two runs in a file, an adjusted clock or a moved run_stop, no duration can be trusted.
             self.log.find(
                 "events_out_of_order",
                 f"{key} is {behind:.3f} s earlier than an event before it: the duration is unknown",
@@ -1438,7 +1441,7 @@ class Events(LogParser):
             message = f"{key} after run_stop: the log goes on with another run, or was put together"
             self.log.find("events_after_run_stop", message, Verdict.UNPROVEN, line=line)
         elif self.after_stop:
-            # An earlier event may have a later time. In Intel's dlrm 2.1 logs, one event uses another
+            # An earlier event may state a later time. In Intel's dlrm 2.1 logs, one event uses another
             # clock.
             late = self.latest > max(self.latest_at_stop, self.run_stop + AFTER_STOP_S)
             known = offline or self.ended_after_stop

@@ -1,4 +1,4 @@
-"""Compare the figures, sizes and devices of one run of nccl-tests with each other. No I/O."""
+"""Compare the figures, sizes and devices of one run with each other, for the parser of nccl-tests. No I/O."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ class Devices:
     def take(self, at: int | None, rank: int, where: tuple[str, str, str, str], name: str) -> None:
         """Record one rank: process, host, number of the device, and its place on the bus.
 
-        GPUs of one host may share a place without a domain (``0x1b``): then they are distinguished
-        by the number that the process has for its GPU.
+        GPUs of one host may share a place without a domain (``0x1b``). The process's number for its GPU then
+        distinguishes them.
         """
         pid, host, device, bus = where
         key = (host, bus.lower()) if bus.count(":") >= 2 or ":" in bus else (host, pid, device)

@@ -1,5 +1,6 @@
-"""Read the parts that nvidia-smi's notations share: lines beside its tables, and the meaning of its values.
-No I/O.
+"""Read what nvidia-smi's notations share: lines beside tables, and the meaning of values.
+
+The parsers of nvidia-smi, gpu_burn and nvbandwidth, and the snapshots of nodes use this module. No I/O.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def is_no_answer(text: str) -> bool:
 
 
 def find_no_answer(log: Log, at: int, text: str) -> bool:
-    """Record a line in which nvidia-smi reports that a GPU does not answer; return whether it is one."""
+    """Return whether a line of nvidia-smi reports that a GPU does not answer, and record such a line."""
     if not is_no_answer(text):
         return False
     log.find("gpu_lost", "a GPU does not answer", Verdict.FAIL, line=at, excerpt=text)
@@ -76,7 +77,7 @@ def find_no_answer(log: Log, at: int, text: str) -> bool:
 
 
 def find_remark(log: Log, at: int, text: str) -> bool:
-    """Record a line beside a table in which nvidia-smi reports a fault; return whether it is one."""
+    """Return whether a line beside nvidia-smi's tables reports a fault, and record such a line."""
     if find_no_answer(log, at, text):
         return True
     if (address := inforom_address(text)) is not None:
@@ -118,7 +119,7 @@ def leading(text: str) -> float | None:
 
 
 def is_possible(measurement: str, value: float) -> bool:
-    """Return whether a GPU that answers can have this number for a measurement."""
+    """Return whether a GPU that answers can report this number for a measurement."""
     if not math.isfinite(value):
         return False
     if measurement == "gpu_temperature":
@@ -132,10 +133,9 @@ def is_possible(measurement: str, value: float) -> bool:
 
 @dataclass(frozen=True)
 class GpuReadings:
-    """The readings of a GPU in any notation of nvidia-smi; empty or None if it does not report
-    them.
+    """The readings of one GPU in any notation of nvidia-smi. A missing reading is empty or None.
 
-    ``label`` identifies the GPU in messages; ``name`` is its product. ``ecc`` and ``ecc_next`` are
+    ``label`` identifies the GPU in messages, and ``name`` is its product. ``ecc`` and ``ecc_next`` are
     words as printed: Enabled, Disabled.
     """
 
@@ -164,7 +164,7 @@ class GpuReadings:
     remapped_rows: float | None = None
     sram_corrected: float | None = None
     dram_corrected: float | None = None
-    """Number of errors that ECC has corrected in the GPU's lifetime."""
+    """Number of errors that ECC corrected in the GPU's lifetime."""
     fabric_state: str = ""
     fabric_status: str = ""
     fabric: str = ""
@@ -279,8 +279,8 @@ def _find_ecc_off(log: Log, gpu: GpuReadings, at: int | None) -> None:
 def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
     """Judge GPUs side by side: with one product name, ECC, memory and PCIe lanes are equal.
 
-    If the report has no product names, GPUs that differ may be of different models, so the result
-    is unproven.
+    Without product names in the report, GPUs that differ may be of different models, so the result is
+    unproven.
     """
     by_name: dict[str, list[GpuReadings]] = {}
     for gpu, _at in gpus:
@@ -297,7 +297,7 @@ def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -
 
 
 def find_mixed_models(log: Log, names: Iterable[str]) -> None:
-    """Record GPUs of several models in a machine that has only one: a mix of halves, or of machines."""
+    """Record GPUs of several models in one machine: a mix of halves of logs, or of machines."""
     models = sorted({name for name in names if has_own_links(name)})
     if len(models) > 1:
         message = f"GPUs of several models in one machine: {', '.join(models[:4])}"
@@ -305,7 +305,7 @@ def find_mixed_models(log: Log, names: Iterable[str]) -> None:
 
 
 def find_lacking_readings(log: Log, gpu: str, lacking: Sequence[str], at: int | None = None) -> None:
-    """Record a GPU without readings that the other GPUs have."""
+    """Record a GPU without readings that the other GPUs report."""
     message = f"{gpu}: no {', '.join(lacking[:6])}, which the GPUs beside it have"
     log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=at)
 
@@ -379,8 +379,9 @@ def _judge_memory_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Iter
 
 
 def _judge_width(log: Log, gpu: GpuReadings, at: int | None, alike: Iterable[GpuReadings]) -> None:
-    """Judge the lanes: fewer than equal GPUs have is a fault; fewer than the maximum may be due to
-    the slot.
+    """Judge the lanes.
+
+    Fewer than those of equal GPUs are a fault. Fewer than the maximum may be due to the slot.
     """
     if gpu.width is None:
         return

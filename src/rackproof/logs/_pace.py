@@ -1,7 +1,7 @@
-"""Compare the times of an MLPerf training with the work that its log states. No I/O.
+"""Compare an MLPerf training's times with the work that its log states, for :mod:`._mlperf`. No I/O.
 
-Every bound has a margin to all published logs of rounds 3.1 and 5.1 (3,877 logs). Logs of earlier years
-are not compared, because their submitters measured in other ways.
+Every bound keeps a margin to all published logs of rounds 3.1 and 5.1 (3,877 logs). Logs of earlier years are
+not compared, because their submitters measured in other ways.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _EVALUATED_FOR_A_TIME = frozenset(
 
 
 class Evaluation(NamedTuple):
-    """Describe an evaluation by its time, the training's progress, and its value."""
+    """An evaluation: its time, the training's progress, and its value."""
 
     time: float
     amount: float
@@ -202,7 +202,7 @@ def _uneven_pace(run: RunTimes, points: list[tuple[float, float]]) -> str:
     # Without times between evaluations, only the pace of the whole run is left.
     usual = statistics.median_low(paces) if len(paces) > 1 else points[-1][1] / run.seconds
     if not usual:
-        return ""  # Progress of the smallest numbers has a pace of 0.
+        return ""  # The pace of progress by the smallest numbers is 0.
     for (began, before), (time, amount) in pairwise([(run.start, 0.0), *points]):
         seconds = max(0.0, time - began)
         times = (amount - before) / (seconds + NOISE_S) / usual

@@ -1,9 +1,8 @@
-"""Provide the shared part of all log parsers.
+"""Provide the shared part of all log parsers: reading, limits, and cleaning of hostile text.
 
-They read in blocks, collect within limits, and clean hostile text. A log is read once, in blocks of
-about 256 KiB that end at a line end, so memory does not grow with the log. Failures that any format may
-show (out of memory, traceback, cancelled job) are searched in the whole block, because splitting every
-line would take longer than everything else.
+A log is read once, in blocks of about 256 KiB that end at a line end, so memory does not grow with the log.
+Failures that any format may show (out of memory, traceback, cancelled job) are searched in the whole block,
+because splitting every line would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _NUMBER = re.compile(
 def clean(raw: bytes | str, limit: int = MAX_EXCERPT) -> str:
     """Return log text of limited length that is safe to show.
 
-    It has no escape sequences, control or bidi characters.
+    Escape sequences, control and bidi characters are removed.
     """
     text = raw[: limit * 8].decode("utf-8", "replace") if isinstance(raw, bytes) else raw[: limit * 8]
     if len(text) <= limit and text.isascii() and text.isprintable():
@@ -125,7 +124,7 @@ def rank_of(prefix: bytes) -> int | None:
 
 
 class Curve:
-    """Hold at most ``MAX_POINTS`` points of a curve. When it is full, every other point is dropped.
+    """A curve of at most ``MAX_POINTS`` points. A full curve drops every other point.
 
     ``x`` is made non-decreasing, and points that are not finite are left out.
     """
@@ -155,7 +154,7 @@ class Curve:
             self.keep(x, y)
 
     def keep(self, x: float, y: float) -> None:
-        """Store one point of finite numbers. The caller has already left points out if needed."""
+        """Store one point of finite numbers. The caller already skipped points if needed."""
         self.skip = self._stride - 1
         xs = self.x
         xs.append(x if not xs or x >= xs[-1] else xs[-1])
@@ -190,7 +189,7 @@ class Curve:
 
 
 class Steps:
-    """Follow a number that increases by equal steps from line to line, such as steps, batches or epochs.
+    """A number that increases by equal steps from line to line, such as steps, batches or epochs.
 
     The first step may be shorter or longer than the others, because programs print their first line
     early.
@@ -267,7 +266,7 @@ class Mean:
 
 @dataclass(slots=True)
 class Mark:
-    """Describe the place of a failure's text with line, excerpt and rank."""
+    """The place of a failure's text, with line, excerpt and rank."""
 
     line: int
     excerpt: str
@@ -340,7 +339,7 @@ _WORD_GOES_ON = re.compile(rb"(?!inity)[a-z]")
 
 
 class KnownShapes:
-    """Store shapes of lines that were already searched for failures.
+    """The shapes of lines that were already searched for failures.
 
     Nearly every line of a log resembles an earlier one. A shape is a line in lower case with each digit
     replaced by 0. If a line contains a text, its shape contains the text's shape, so a harmless shape
@@ -385,7 +384,7 @@ class KnownShapes:
 
     def _search(self, new: list[bytes]) -> list[bytes]:
         """Return the literals in shapes that are not yet known, and store these shapes."""
-        # Search all of them at once, because most blocks have no new suspicious line.
+        # Search all new lines at once, because most blocks contain no suspicious one.
         text = b"\n".join(new)
         found = [(literal, name) for literal, name in self._literals if _holds(text, literal)]
         self._size += len(text) + self.BYTES_OF_SHAPE * len(new)
@@ -455,7 +454,7 @@ def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
 
 
 class Log:
-    """Hold the state of one log during reading, with size, lines, findings, tags and marks of failure."""
+    """The state of one log during reading: size, lines, findings, tags and marks of failure."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -593,7 +592,7 @@ class Log:
     def scan(self, block: bytes) -> None:
         """Search the current block for texts of failures that any format may show.
 
-        Events are skipped. They are a third of the bytes, and their parser reads them anyway.
+        Events are skipped, because they are a third of the bytes and their parser reads them anyway.
         """
         pieces = self.pieces
         ends = [
@@ -618,7 +617,7 @@ class Log:
     def _hit(self, literal: bytes, position: int, begin: int) -> None:
         """Check the line around a failure's text, from ``begin`` on, and record it if it is a failure."""
         if literal == _LOSS_SCALE:
-            # Do this before the line is cut out, because a run with automatic loss scaling has tens of
+            # Take these lines before they are cut out, because automatic loss scaling writes tens of
             # thousands.
             self._loss_scale(position)
             return
@@ -688,8 +687,8 @@ class Log:
     ) -> ParsedLog:
         """Return the record. Its verdict is the worst of ``base`` and all findings."""
         if not self.marks_are_judged:
-            # This parser does not judge its end, so do it here. No format may ignore the text of a
-            # failure.
+            # The format's parser did not judge the end, so judge it here. No format may ignore a failure's
+            # text.
             self.marks_as_findings(self.line_after_last if base is Verdict.PASS else None)
         if self.size == 0:
             self.find("empty", "the log is empty", Verdict.UNPROVEN)
@@ -723,9 +722,9 @@ class Log:
 
 
 class LogParser(ABC):
-    """Define the base of parsers. A parser receives blocks of whole lines, and then returns the record.
+    """The base of parsers. A parser receives blocks of whole lines, and then returns the record.
 
-    Each block comes after :meth:`Log.begin`, when it has already been searched for failures.
+    Each block comes after :meth:`Log.begin`, already searched for failures.
     """
 
     format: ClassVar[str]
@@ -788,7 +787,7 @@ class LogParser(ABC):
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the stream in blocks that end at a line end (except the last; very long lines are cut)."""
+    """Yield blocks of the stream that end at a line end, except the last block and very long lines."""
     while block := stream.read(BLOCK):
         yield block if block.endswith(b"\n") else block + stream.readline(LONGEST_LINE)
 
@@ -821,8 +820,7 @@ class LineFeed:
             lines.pop()  # the block ends at a line end
         for raw in lines:
             if self._in_line:
-                # This is the rest of a line that was too long for one block. Its beginning was already
-                # passed on.
+                # The beginning of this line, which is too long for one block, was already passed on.
                 self._in_line = False
                 continue
             self._number += 1

@@ -1,7 +1,9 @@
-"""NVML's reasons for low clocks of a GPU: bits, names, and which are a fault. No I/O.
+"""NVML's reasons for low clocks of a GPU: bits, names, and which are a fault.
+
+The log parsers read them here. No I/O.
 
 The bits are those of ``nvmlClocksEventReasons`` (until driver 535 ``nvmlClocksThrottleReasons``) in NVML's
-reference; ``nvidia-smi --query-gpu=clocks_event_reasons.active`` prints their sum.
+reference. ``nvidia-smi --query-gpu=clocks_event_reasons.active`` prints their sum.
 """
 
 from __future__ import annotations
@@ -47,5 +49,5 @@ def slowdowns_of(bits: int) -> tuple[ClockReason, ...]:
 
 
 def unknown_bits(bits: int) -> int:
-    """Return the bits that no known reason has: their meaning has to be looked up."""
+    """Return the bits of unknown reasons, whose meaning must be looked up."""
     return bits & ~_ALL_BITS

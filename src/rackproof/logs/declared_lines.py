@@ -1,7 +1,7 @@
-"""Read the lines of a kernel log that an operator has declared harmless. No I/O.
+"""Read the lines of a kernel log that an operator declared harmless. No I/O.
 
-They apply only to lines that no rule recognizes: a line with a known fault counts even if it is
-declared.
+``rackproof parse`` and job validate read the declarations here. They apply only to lines that no rule
+recognizes, so that a declared line with a known fault still counts.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class DeclaredLines:
         self._lines = [(line, re.compile(line.pattern)) for line in lines]
 
     def declaration(self, message: str) -> DeclaredLine | None:
-        """Return the declaration that matches a message; a valid one precedes an expired one."""
+        """Return the declaration that matches a message, if possible one that is still valid."""
         fitting = [line for line, pattern in self._lines if pattern.match(message[:500])]
         return min(fitting, key=self.is_past, default=None)
 
     def is_past(self, line: DeclaredLine) -> bool:
-        """Return whether the last day of a declaration has passed."""
+        """Return whether the last day of a declaration is over."""
         return line.until is not None and line.until < self._today
 
 
@@ -66,7 +66,7 @@ def read_declared(raw: object, today: date, where: str) -> DeclaredLines:
         where: Name of the variable or file in messages.
 
     Raises:
-        DeclaredLinesError: An entry cannot be used; the message gives the entry and the remedy.
+        DeclaredLinesError: An entry cannot be used. The message gives the entry and the remedy.
     """
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
         raise DeclaredLinesError(f"{where}: a list of {{pattern, why, until}}, not {type(raw).__name__}")
@@ -106,7 +106,7 @@ def _until(raw: object, where: str) -> date | None:
 
 
 def _why_unusable(pattern: str) -> str:
-    """Return the fault of a pattern, or "" if it has none."""
+    """Return why a pattern cannot be used, or ""."""
     try:
         compiled = re.compile(pattern)
         parsed = parsed_pattern(pattern)

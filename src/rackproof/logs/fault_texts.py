@@ -1,8 +1,7 @@
 """Find the lines of a log that report a fault of a GPU, a rank, a node or a file system. No I/O.
 
-Every parser passes each line of its log through these rules (:meth:`rackproof.logs._reading.Log.scan`),
-and the scoring of MLPerf does this too. :mod:`rackproof.logs.kernel_events` reads the kernel's own
-lines.
+Every parser passes each line of its log through these rules (:meth:`rackproof.logs._reading.Log.scan`), and
+so does the scoring of MLPerf. :mod:`rackproof.logs.kernel_events` reads the kernel's own lines.
 
 A rule is tried only on lines that contain one of its *triggers*. Triggers are short, because a block is
 searched for each of them in turn. One search by `re` with as many alternatives is slower.
@@ -19,13 +18,13 @@ from rackproof.core.records import Verdict
 from rackproof.logs.kernel_events import KernelEvent, read_kernel_line, verdict_of
 
 MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
-    # Each code has a message, the verdict without a proven good end, and the verdict of a line before
-    # such an end.
+    # For each code: a message, the verdict without a proven good end, and the verdict of a line before such
+    # an end.
     "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
     "traceback": ("a Python traceback", Verdict.FAIL, None),
     "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
     # Slurm gives a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1,
-    # 4.1, 5.0 and 5.1 that have this line and an end reached their target, and stopped within 17 s of it.
+    # 4.1, 5.0 and 5.1 with this line and an end reached their target, and stopped within 17 s of the limit.
     "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
     # If a rank died before a good end, no log proves the other ranks' later results.
     "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),
@@ -122,10 +121,7 @@ _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|
 
 @dataclass(frozen=True)
 class _Rule:
-    """Describe the lines of a fault.
-
-    It has the code, texts of which such a line contains one, and the pattern.
-    """
+    """A rule for the lines of a fault: its code, texts of which each line contains one, and the pattern."""
 
     code: str
     triggers: tuple[bytes, ...]
@@ -200,7 +196,7 @@ _RULES = (
         rb"Found [1-9]\d* faulty memory elements|had an uncontained error|memory mismatch was detected",
         rb"errors and row remapping failed",
     ),
-    # These are only losses of peers and links. Other warnings are logged when connections close ("Could
+    # Only losses of peers and links are listed. Other warnings are logged when connections close ("Could
     # not receive type", "Accept failed", in 30 of 2,978 published logs of 4.1 and 5.1), or for features
     # that a machine lacks ("Cannot enable MSCCL++").
     _rule(
@@ -261,7 +257,7 @@ _RULES = (
         b"Stale |No such device|endpoint",
         rb"\bStale (?:NFS )?file handle|\[Errno 19\]",
         rb"(?<!modprobe: )(?:Error|ERROR|failed)\b.{0,120}: No such device\s*$",
-        # It is not a fault if a program reads the peer of a connection that is already closed.
+        # A program may read the peer of a connection that is already closed. That is no fault.
         rb"^(?!.{0,200}\bget(?:peer|sock)name\b).*Transport endpoint is not connected",
         rb"after transport endpoint shutdown",
     ),
@@ -363,7 +359,7 @@ def _read_loss(line: bytes) -> str | None:
 
 
 def _read_cache(line: bytes) -> str | None:
-    # sysctl prints "drop_caches = 3" when it succeeds, so every run has this line.
+    # sysctl prints "drop_caches = 3" when it succeeds, so this line is in every log.
     worked = b"drop_caches = " in line
     return "cache_clear_failed" if not worked and _CACHE_FAILED.search(line) else None
 

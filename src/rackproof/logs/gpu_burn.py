@@ -1,5 +1,6 @@
-"""Read the output of gpu_burn: progress lines with speed, errors, temperature of every GPU, then
-``GPU 0: OK``.
+"""Parse gpu_burn's output, for :func:`rackproof.logs.parse`.
+
+Progress lines state speed, errors and temperature of every GPU, and ``GPU 0: OK`` follows.
 """
 
 from __future__ import annotations
@@ -79,10 +80,10 @@ class GpuBurnParser(LogParser):
             self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
 
     def _take(self, at: int, text: str) -> bool:
-        """Read a line of gpu_burn; return whether it is one."""
+        """Return whether a line is gpu_burn's, and read such a line."""
         if progress := _PROGRESS.match(text):
             if self.tested is not None:
-                # Another test starts in the same file: its missing end is unknown.
+                # Another test starts in the same file, so it is unknown how the first test ended.
                 self.tests += 1
                 self.tested, self.results, self.speeds = None, {}, {}
             self.done = number(progress[1]) or 0.0
@@ -126,7 +127,7 @@ class GpuBurnParser(LogParser):
             if int(done) < 0:
                 # gpu_burn continues without a GPU that died, and shows -1 for it.
                 self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
-            # A GPU that has not finished its first round has no speed yet.
+            # The speed of a GPU in its first round is not known yet.
             elif index in self.speeds or float(speed) != 0:
                 self.speeds[index] = (float(speed), at)
         if found := _ERRORS.search(text):
@@ -142,7 +143,7 @@ class GpuBurnParser(LogParser):
                 self.hottest[index] = (float(degrees[1]), at)
 
     def _take_errors(self, at: int, index: int, cell: str) -> None:
-        """Add the errors since the last progress line; a text that is not a number is also a fault."""
+        """Add the errors since the last progress line. Text that is not a number is also a fault."""
         count = number(cell.split(" ")[0])
         if count is None or count != 0:
             self.log.find("compute_errors", f"GPU {index}: errors {cell:.40}", Verdict.FAIL, line=at)
@@ -189,7 +190,7 @@ class GpuBurnParser(LogParser):
                 self.log.find("gpu_slow", message, verdict, line=self.speeds[index][1])
 
     def _judge_bounds(self) -> None:
-        """Find temperatures that no GPU may have, and impossible figures."""
+        """Find temperatures that no GPU may reach, and impossible figures."""
         for index, (degrees, at) in sorted(self.hottest.items()):
             if degrees > HOTTEST_C:
                 message = f"GPU {index}: {degrees:g} °C, which cannot be"
@@ -216,14 +217,12 @@ class GpuBurnParser(LogParser):
                     self.log.find("gpus_unlike", message, Verdict.UNPROVEN)
 
     def _every_gpu_passed(self) -> bool:
-        """Return whether the log proves that the test ended and found every GPU good; record
-        missing parts.
-        """
+        """Return whether the log proves an ended test that found every GPU good. Record missing parts."""
         log, results, listed = self.log, len(self.results), len(self.uuids)
         if self.tested is None:
             log.find("cut_off", "the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))
             return False
-        # The list at the start may be missing; if it exists, it must agree.
+        # The list at the start may be missing. A list that exists must agree.
         agree = results == self.tested == max(self.shown, self.tested) and listed in (0, self.tested)
         if not self.tested or not agree:
             log.find(

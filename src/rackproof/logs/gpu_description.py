@@ -33,15 +33,15 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """Describe a part that nvidia-smi prints below a section of a GPU's description.
+    """A part that nvidia-smi prints below a section of a GPU's description.
 
-    A section whose only text is N/A has no parts.
+    A section whose only text is N/A contains no parts.
 
     Attributes:
         section: The path of the section, or "" for the GPU itself.
         tags: The names of the part in different drivers and notations. One of them must be there.
         since_driver: The first version of the driver that prints the part.
-        models: The GPU models that have the part. Empty means every model.
+        models: The GPU models for which the part is printed. Empty means every model.
     """
 
     section: str
@@ -105,7 +105,7 @@ PARTS: tuple[Part, ...] = (
         for part in _below(
             section,
             *("sram_correctable|single_bit", "dram_correctable|single_bit", "dram_uncorrectable|double_bit"),
-            # Up to driver 535 there was one count; later drivers have two, and a threshold.
+            # Up to driver 535 there was one count. Later drivers print two counts and a threshold.
             "sram_uncorrectable_parity|sram_uncorrectable|double_bit",
             "sram_uncorrectable_secded|sram_uncorrectable|double_bit",
         )
@@ -190,7 +190,7 @@ def missing_parts(gpu: Described, driver: float | None) -> list[str]:
 
 
 def judged_readings(gpu: Described) -> list[str]:
-    """Return the judged readings that a description has."""
+    """Return the judged readings found in a description."""
     return [path for path in _BESIDE if gpu.get(path)]
 
 

@@ -1,8 +1,8 @@
-"""Read a log's ``gpu_state`` events: they show whether another program used a GPU. No I/O.
+"""Read a log's ``gpu_state`` events, which show whether another program used a GPU. No I/O.
 
-Rackproof's probes and trainings log the state of each GPU before their ranks start and after they
-have ended, so anything that uses the GPU then is another program. A missing reading never counts as idle.
-Trainings whose logs have a form of their own state it on lines that begin with :data:`STATE_LINE`.
+Rackproof's probes and trainings log the state of each GPU before their ranks start and after the ranks ended,
+so anything that uses the GPU then is another program. A missing reading never counts as idle. Trainings with
+another log format state the use on lines that begin with :data:`STATE_LINE`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class GpuState:
-    """One GPU at one moment.
+    """The state of one GPU at one moment: missing evidence, use by others, and lowered clocks.
 
     ``gpu`` is its UUID and ``moment`` a key of :data:`MOMENTS`. ``missing`` names the evidence that
     could not be read, ``shared`` the evidence that another program used the GPU, and ``slowdowns``
@@ -126,20 +126,20 @@ def note_state_line(log: Log, at: int, text: str) -> bool:
 
 
 def gpus_with_states(tags: Mapping[str, str]) -> set[str]:
-    """Return the GPUs of which a log's tags have a state."""
+    """Return the GPUs whose state is in a log's tags."""
     marks = [f"gpu_state.{moment}." for moment in MOMENTS]
     return {key[len(mark) :] for key in tags for mark in marks if key.startswith(mark)}
 
 
 def _reading(value: Mapping[str, object], key: str) -> float | None:
-    """Return a finite reading of 0 or more, or None; text does not count as a reading."""
+    """Return a finite reading of 0 or more, or None. Text does not count as a reading."""
     raw = value.get(key)
     found = None if isinstance(raw, str) else number(raw)
     return found if found is not None and math.isfinite(found) and found >= 0 else None
 
 
 def _process_evidence(processes: object) -> list[str]:
-    """Describe the processes on the GPU; an entry of any shape counts as a process."""
+    """Describe the processes on the GPU. An entry of any shape counts as a process."""
     if not isinstance(processes, list) or not processes:
         return []
     named = ", ".join(_process_text(process) for process in processes[:_MOST_NAMED])
@@ -154,7 +154,7 @@ def _process_text(process: object) -> str:
 
 
 def _slowdowns(raw: object) -> tuple[str, ...]:
-    """Return the reasons that NVML's bits stand for; no reasons if the bits are invalid."""
+    """Return the reasons that NVML's bits stand for, or none if the bits are invalid."""
     bits = None if isinstance(raw, str) else number(raw)
     if bits is None or not math.isfinite(bits) or not 0 <= bits < 2**63:
         return ()

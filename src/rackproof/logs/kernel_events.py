@@ -95,8 +95,7 @@ _DISK = r"dev(?:ice)? (?!loop|sr\d|fd\d|zram)"
 _NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
 
 _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
-    # These are the driver's messages about a GPU that does not answer or must be reset. The GPU survives
-    # others.
+    # Only messages of the driver about a GPU that does not answer or must be reset. The GPU survives others.
     (
         "gpu_driver_error",
         Verdict.FAIL,
@@ -176,11 +175,10 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"no available path - failing I/O|access beyond end of device|"
         r"I/O error while (?:reading|writing)|BTRFS(?::)? (?:error|critical)|"
         r"BTRFS .{0,80}csum failed|md/raid\S{0,20}: Disk failure|"
-        # Disk controllers whose firmware has stopped.
+        # Disk controllers whose firmware stopped.
         r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state",
     ),
-    # The server is on another machine, and may have recovered. Another check tests whether the mount
-    # works.
+    # The server is on another machine and may be back. Another check tests whether the mount works.
     ("storage_error", Verdict.DEGRADED, r"\bnfs: server \S+ not responding"),
     ("storage_error", Verdict.DEGRADED, r"\bCIFS: .{0,200}has not responded in|mounting fs with errors"),
     ("storage_error", Verdict.DEGRADED, r"\bnvme\w* .{0,80}timeout, (?:aborting|completion polled)"),
@@ -270,12 +268,12 @@ Searching the words one after another takes a twelfth of the time of one pattern
 
 @dataclass(frozen=True)
 class KernelEvent:
-    """Describe the event in a line of a kernel log.
+    """The event in one line of a kernel log.
 
     Attributes:
         kind: The affected part. ``damaged_line`` means a damaged line about an XID.
-        verdict: The severity. A partly readable line is unproven. A line that is declared harmless has
-            no verdict.
+        verdict: The severity. A partly readable line is unproven. A line that is declared harmless gets no
+            verdict.
         bus_id: The bus address as written in the line, or "".
         code: The number of an XID or SXid, or None for other kinds.
         action: The action that an XID requires, which is watch, reset, reboot, isolate or unknown. Empty
@@ -385,8 +383,7 @@ def _read_sxid(line: str) -> KernelEvent | None:
         return None
     text = sanitize(found[3] or "", 300)
     if _DETAIL.match(text):
-        # These registers belong to an event whose first line states its severity. Alone, they prove
-        # nothing.
+        # Registers belong to an event whose first line states its severity. Alone, they prove nothing.
         return KernelEvent("sxid", Verdict.UNPROVEN, found[1], int(found[2]), text=text)
     # Only "Non-fatal" at the start of the driver's message makes an SXid harmless.
     verdict = Verdict.DEGRADED if text.startswith("Non-fatal") else Verdict.FAIL
@@ -453,8 +450,7 @@ def _read_pcie_error(line: str) -> KernelEvent | None:
 def _pcie_verdict(text: str) -> Verdict:
     if _PCIE_LOST.search(text):
         return Verdict.FAIL
-    # A transaction was lost and the link continues. This is a fault, or a request that the device does
-    # not support.
+    # A transaction was lost and the link continues, because of a fault or an unsupported request.
     return Verdict.UNPROVEN if _PCIE_UNCORRECTED.search(text) else Verdict.DEGRADED
 
 
@@ -470,7 +466,7 @@ def _read_other_fault(line: str) -> KernelEvent | None:
 _READERS: tuple[Callable[[str], KernelEvent | None], ...] = (
     _read_xid,
     _read_sxid,
-    # These come after the two readers of such lines, so any other line is damaged.
+    # The next readers come after the two readers of such lines, so any other line is damaged.
     _read_unreadable_xid,
     _read_lost_gpu,
     _read_failed_init,

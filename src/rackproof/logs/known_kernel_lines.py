@@ -214,13 +214,13 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
         return message
     if _HARDWARE.match(message):
         return message if _HARDWARE_WORDS.search(message) else None
-    # The kernel's ring buffer also has messages of programs: systemd[1]: Failed to ...
+    # The kernel's ring buffer also holds messages of programs: systemd[1]: Failed to ...
     is_guessed = level_is_error is None and not _PROGRAM.match(message)
     return message if is_guessed and _WORDS.search(message) else None
 
 
 def level_is_error(line: str) -> bool | None:
-    """Return whether a line of ``dmesg -x`` or ``-r`` is an error or worse, or None if it has no level."""
+    """Return whether a line of ``dmesg -x`` or ``-r`` is an error or worse, or None without a level."""
     found = _LEVEL.match(line)
     if found is None:
         return None
@@ -233,7 +233,7 @@ def message_of(line: str) -> str:
 
 
 def shape_of(message: str) -> str:
-    """Return a message without its numbers; lines that differ only in these count as one."""
+    """Return a message without its numbers. Lines that differ only in numbers count as one."""
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", message)[:120]
 
 

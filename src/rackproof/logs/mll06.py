@@ -1,8 +1,7 @@
-"""Read MLPerf training 0.6: ``:::MLL 1575733913.169 submission_benchmark: {"value": "ssd",
-"metadata": {…}}``.
+"""Read MLPerf training 0.6: ``:::MLL 1575733913.169 submission_benchmark: {"value": "ssd", …}``.
 
-Each of the six models reports throughput in its own format, on lines that are not events; minigo
-has no ``run_stop``.
+Each of the six models reports throughput in its own format, on lines that are not events. minigo logs no
+``run_stop``.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Mll06Parser(Events):
         self.event(head[2].decode("ascii"), body.get("value"), body.get("metadata"), time, position)
 
     def _decode_body(self, payload: bytes, position: int) -> object:
-        """Return an event's JSON; record its problem.
+        """Return an event's JSON, and record a defect in it.
 
         Raises:
             ValueError: The JSON cannot be decoded.
@@ -173,8 +172,8 @@ class Mll06Parser(Events):
         """Judge the end: minigo proves it by an ``eval_result``, the others by ``run_stop``."""
         log = self.log
         if log.results:
-            # In addition to the minutes from run_start to run_stop: published tables are based on
-            # this time. It also includes start-up, and the games that minigo plays after the target.
+            # Published tables are based on this time, not on the minutes from run_start to run_stop. The wall
+            # time also includes start-up, and the games that minigo plays after the target.
             line, wall, _name = log.results[0]
             measurements.append(self.measure("wall_time", wall, "s", LOWER, line))
         if log.tags.get("submission_benchmark") != "minigo" or self.statuses:
@@ -259,5 +258,5 @@ class Mll06Parser(Events):
     def _find_missing_speed(self, benchmark: str, measurements: list[Measurement]) -> None:
         expected = EXPECTED_SPEED.get(benchmark)
         if expected and not any(measurement.name == expected for measurement in measurements):
-            # The minutes are valid without it; a rule about throughput does not find it and is unproven.
+            # The minutes are valid without a throughput, but a rule about throughput is then unproven.
             self.log.find("no_throughput", f"the log has no throughput lines of {benchmark}")

@@ -1,4 +1,4 @@
-"""Read MLLOG, the notation of MLPerf training 0.7 to 6.x and of Rackproof's own workloads.
+"""Parse MLLOG, the notation of MLPerf training 0.7 to 6.x and of Rackproof's own workloads.
 
 ``:::MLLOG {"namespace": "", "time_ms": 1759852232919, "event_type": "POINT_IN_TIME", "key": …}``
 """
@@ -33,7 +33,7 @@ class MllogParser(Events):
         return TOKEN in head
 
     def block(self, data: bytes) -> None:
-        """Decode the events; the rest of the block is not examined here."""
+        """Decode the events. The rest of the block is not examined here."""
         loads, event, take, log = orjson.loads, self.event, self.take_stat, self.log
         curves = self.tracked
         following = len(log.pieces[0])
@@ -49,7 +49,7 @@ class MllogParser(Events):
                 self.lenient(piece[_REST_OF_NAME:end], position)
                 continue
             metadata = entry.get("metadata")
-            # Each key has a colon: nearly every line has no others, which saves a call.
+            # Each key is followed by a colon. Nearly no line contains other colons, which saves a call.
             keys = len(entry) + (len(metadata) if type(metadata) is dict else 0)
             keys += len(value) if type(value) is dict else 0
             if piece.count(b":", _REST_OF_NAME, end) != keys and has_key_twice(
@@ -67,7 +67,7 @@ class MllogParser(Events):
         self.block_done()
 
     def lenient(self, payload: bytes, position: int) -> None:
-        """Read an event that is not strict JSON of the usual shape; record its problem."""
+        """Read an event that is not strict JSON of the usual shape, and record the defect."""
         start = payload.find(b"{")
         if start < 0:
             self.unreadable(payload, position)
@@ -94,7 +94,7 @@ class MllogParser(Events):
 
 
 def _milliseconds(entry: dict[str, object]) -> float | None:
-    """Return an event's time; a submitter of 0.7 logged seconds, with a key that indicates it."""
+    """Return an event's time. A submitter of 0.7 logged seconds, under the key ``time_s``."""
     if "time_ms" in entry or "time_s" not in entry:
         return number(entry.get("time_ms"))
     seconds = number(entry["time_s"])

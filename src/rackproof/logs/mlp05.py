@@ -1,4 +1,7 @@
-"""Read MLPerf training 0.5: ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {…}``."""
+"""Parse logs of MLPerf training 0.5 for :func:`rackproof.logs.parse`.
+
+An event is a line ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {…}``.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ class Mlp05Parser(Events):
         self.log.tag("submission_benchmark", head[1].decode("ascii"))
         time = number(head[2].decode("ascii"))
         if key == "run_stop" and not isinstance(value, dict):
-            # Without an outcome it only gives the time of the end; run_final then has the status.
+            # Without an outcome, this event gives only the time of the end. run_final then gives the status.
             value = {}
         if key == "run_final" and not self._is_outcome(value):
             return
@@ -96,7 +99,7 @@ def _decode_value(payload: bytes) -> object:
     """Return the value after an event's key: JSON, or a bare word, which round 0.5 also writes.
 
     Raises:
-        KeyTwiceError: An object has a key twice.
+        KeyTwiceError: An object contains a key twice.
         ValueError: A number, text or object cannot be read.
     """
     try:

@@ -1,10 +1,9 @@
-"""Read MXNet's own training log: ``Epoch[0] Batch [0-50]  Speed: 3180.43 samples/sec
-accuracy=0.842831``.
+"""Read MXNet's own training log: ``Epoch[0] Batch [0-50]  Speed: 3180.43 samples/sec accuracy=0.84``.
 
-The format has no end marker. A run is proven to have ended if the number of epochs is known (from
-the line ``start with arguments Namespace(… num_epochs=20 …)``) and reached, or if the script prints
-its total time (``fit 43.4``, ``total 7.8``) after the last epoch. Rackproof's own training states what else
-used its GPUs on lines before and after it.
+The format lacks an end marker. A run is proven to have ended if the number of epochs is known (from the line
+``start with arguments Namespace(… num_epochs=20 …)``) and reached, or if the script prints its total time
+(``fit 43.4``, ``total 7.8``) after the last epoch. Rackproof's own training states what else used its GPUs on
+lines before and after it.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ class MxnetParser(LogParser):
             self.curve(key, "").add(epoch + 1, value)
 
     def _check_metric(self, name: str, value: float, at: int, text: str) -> None:
-        """Record an accuracy outside 0 to 1, and a loss below 0; other metrics have no known limits."""
+        """Record an accuracy outside 0 to 1, and a loss below 0. The limits of other metrics are unknown."""
         fraction = "accuracy" in name or name.endswith("f1")
         if (fraction and not 0 <= value <= 1) or (value < 0 and _LOSS.search(name)):
             message = f"{name} cannot be {value:g}"
@@ -206,7 +205,7 @@ class MxnetParser(LogParser):
                 self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
 
     def _judge_batches(self, ended: list[int]) -> None:
-        """Find an epoch with fewer progress lines than another: all epochs have the same data."""
+        """Find an epoch with fewer progress lines than another, because all epochs use the same data."""
         if len(self.batches) >= MAX_VALUES:
             return
         most = max((batches.last or 0 for batches in self.batches.values()), default=0)
@@ -290,7 +289,7 @@ class MxnetParser(LogParser):
         return False
 
     def _last_epoch_is_whole(self) -> bool:
-        """Return whether the last epoch has its time and, if other epochs were validated, its validation."""
+        """Return whether the last epoch states its time and, if others were validated, its validation."""
         if self.last_epoch not in self.ended_epochs:
             return False
         return not self.validated or self.last_epoch in self.validated

@@ -1,12 +1,12 @@
 """Read the output of nccl-tests.
 
-It has tables on standard output (old and new columns), or the JSON of ``-J``. A ``#wrong`` other than 0
-means corrupted data and fails, whatever the speed is. ``N/A`` means that nothing was checked, and then
-there is no ``wrong_values`` measurement. Before 2.13, the column was ``error``, the largest deviation,
-which rounding makes slightly more than 0 (``5e-07``).
+The output is tables on standard output (old and new columns), or the JSON of ``-J``. A ``#wrong`` other than
+0 means corrupted data and fails, whatever the speed is. ``N/A`` means that nothing was checked, and then
+there is no ``wrong_values`` measurement. Before 2.13, the column was ``error``, the largest deviation, which
+rounding makes slightly more than 0 (``5e-07``).
 
-A file may contain several tables, from several collectives, and from several processes whose lines a
-launcher has labelled.
+A file may contain several tables, from several collectives, and from several processes whose lines a launcher
+labelled.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ _HEAD = re.compile(
 
 @dataclass(slots=True, eq=False)
 class BandwidthTable:
-    """Hold the facts of one table that identify its collective."""
+    """One table of nccl-tests, with the facts that identify its collective."""
 
     program: str = ""
     """Collective that was stated for exactly this table."""
@@ -124,7 +124,7 @@ class BandwidthTable:
     with_root: bool = False
     per_iteration: bool = False
     deviations: bool = False
-    """True if the table has a column ``error`` instead of the newer count of wrong values."""
+    """True if the table shows a column ``error`` instead of the newer count of wrong values."""
     row_count: int = 0
     largest: int = 0
     """Largest size of a row, in bytes."""
@@ -177,7 +177,7 @@ class BandwidthTable:
     def collective(self, in_name: tuple[str, ...]) -> str:
         """Return the collective's name.
 
-        It is the stated one, or else from the file's name, or else from columns and busbw/algbw.
+        The stated name counts, or else the file's name, or else columns and busbw/algbw.
         """
         if self.program:
             return self.program
@@ -189,7 +189,7 @@ class BandwidthTable:
 
     def _reductions(self) -> list[str]:
         """Return the reductions that the columns allow, or none if busbw/algbw identifies no collective."""
-        # This is only for a reduction. Other factors are shared by several collectives.
+        # Only a reduction can be identified. Other factors are shared by several collectives.
         if not (self.ranks > 1 and self.ratio and self.reduces):
             return []
         return sorted(_REDUCING if self.with_root else _REDUCING - {"reduce"})
@@ -224,7 +224,7 @@ class LabelledLines:
     """True if the ranks form several groups of unknown sizes."""
     table: BandwidthTable | None = None
     open: int = 0
-    """Number of tables that have started but not ended."""
+    """Number of tables that started but did not end."""
     without_average: int = 0
     """Number of ended tables without an average so far. Only the line of the average states that it was
     too low."""
@@ -243,7 +243,7 @@ class LabelledLines:
     concluded: str = ""
     """Collective of the last completed table."""
     ended: BandwidthTable | None = None
-    """Table whose average has not been read yet."""
+    """Table whose average was not read yet."""
 
     @property
     def sizes(self) -> int:
@@ -438,7 +438,7 @@ class NcclTestsParser(LogParser):
         self.log.tag("device", device[7])
 
     def _take_fact(self, at: int, text: str, stream: LabelledLines) -> bool:
-        """Read a fact from a comment. Return whether it has one."""
+        """Read a fact from a comment. Return whether the comment states one."""
         if average := _AVERAGE.match(text):
             self._take_average(at, text, stream, average)
         elif device := _DEVICE.match(text):
@@ -464,11 +464,11 @@ class NcclTestsParser(LogParser):
     def row(self, at: int, text: str, table: BandwidthTable) -> None:
         """Read one row.
 
-        It has size, count, type, [redop], [root], and then time, algbw, busbw, #wrong twice.
+        The columns are size, count, type, [redop], [root], and then time, algbw, busbw, #wrong twice.
         """
         words = text.split()
         redop, root, figures = _split_row(words[3:], with_root=table.with_root)
-        # With times per iteration, each place has four additional columns.
+        # With times per iteration, each place takes four additional columns.
         width = 8 if table.per_iteration else 4
         halves = {PLACES[0]: figures[:width], PLACES[1]: figures[width : 2 * width]}
         if width <= len(figures) < 2 * width and _NO_OUT_OF_PLACE.search(text):
@@ -518,12 +518,12 @@ class NcclTestsParser(LogParser):
                 else:
                     self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
             if len(self.rows) < 8000:
-                # It is renamed at the end, when the collective is known.
+                # The measurement is renamed at the end, when the collective is known.
                 measurement = self.measure(name, value, "GB/s", Direction.HIGHER, at, self.rank, labels)
                 self.rows.append((table, measurement))
 
     def _count_wrong(self, at: int | None, text: str, where: str, wrong: float | None) -> None:
-        """Count wrong values; None means that the program did not check."""
+        """Count wrong values. None means that the program did not check."""
         if wrong is None:
             self.unchecked += 1
             return

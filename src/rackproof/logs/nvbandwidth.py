@@ -1,8 +1,8 @@
 """Read the output of nvbandwidth, as text or as the JSON of ``-j`` (since 0.5).
 
-Each test case has matrices. Before its JSON, 0.5 to 0.7 print the devices as text. In 0.8, the JSON has
-the devices of the first process's node. A bidirectional test between GPUs has three matrices, which are
-both directions and their total. Their cells are named after the test and the part
+Each test case prints matrices. Before their JSON, 0.5 to 0.7 print the devices as text. In 0.8, the JSON
+lists the devices of the first process's node. A bidirectional test between GPUs prints three matrices, which
+are both directions and their total. Their cells are named after the test and the part
 (``device_to_device_bidirectional_memcpy_read_ce_total``), like the tool's own sums.
 """
 
@@ -77,7 +77,7 @@ class NvbandwidthParser(LogParser):
         self.row_names: list[str] = []
         """Names of the rows of the current matrix."""
         self.matrix: list[Measurement] = []
-        """Cells of the matrix whose sum has not been read yet."""
+        """Cells of the matrix whose sum was not read yet."""
         self.parts: dict[str, float] = {}
         """Sums of the current test's matrices, by part ("" for the only one)."""
         self.total = 0.0
@@ -87,7 +87,7 @@ class NvbandwidthParser(LogParser):
         """Product names of the devices in the heading, by number."""
         self.of_processes = False
         self.widest = 0
-        """Number of columns of the widest matrix that has one for each device."""
+        """Number of columns of the widest matrix with a column for each device."""
         self.absent: set[tuple[str, str]] = set()
         """Rows and columns of the current matrix whose cells are N/A."""
 
@@ -131,7 +131,7 @@ class NvbandwidthParser(LogParser):
         elif found := _FACT.match(text):
             if found[1] == "nvbandwidth Version":
                 self.has_text = True
-                # Another run starts in the same file and must have an end of its own.
+                # Another run starts in the same file and must show an end of its own.
                 self.noted = self.note_first = False
             self.log.tag(found[1].lower().replace(" ", "_"), found[2])
         elif _PROCESS.match(text):
@@ -202,7 +202,7 @@ class NvbandwidthParser(LogParser):
         self.absent.clear()
 
     def _judge_parts(self, test: str, line: int | None) -> None:
-        """Check that a bidirectional test has both directions and their total."""
+        """Check that a bidirectional test shows both directions and their total."""
         parts = self.parts
         if not any(parts):
             return
@@ -265,7 +265,7 @@ class NvbandwidthParser(LogParser):
             self.log.find("devices_contradict", message, Verdict.UNPROVEN)
 
     def _is_by_device(self) -> bool:
-        """Return whether the current matrix has a column for each device of one node."""
+        """Return whether the current matrix contains a column for each device of one node."""
         is_known = _BETWEEN_GPUS.search(self.test) or _WITH_HOST.search(self.test)
         return bool(is_known) and "->" not in "".join(self.row_names)
 
@@ -308,7 +308,7 @@ class NvbandwidthParser(LogParser):
         return any(ended) and False not in ended
 
     def _read_process(self, text: str) -> bool | None:
-        """Return whether each document of a process has a test that ended, None if there is no document."""
+        """Return whether each document of a process contains a test that ended, None without a document."""
         ended = None
         for part in _documents(text):
             if isinstance(part, str):
@@ -344,7 +344,7 @@ class NvbandwidthParser(LogParser):
         return passed > 0
 
     def _note_heading(self, top: dict[str, Any]) -> None:
-        """Keep the versions and the devices, as the text's heading has them."""
+        """Keep the versions and the devices, as in the text's heading."""
         for key in ("CUDA Runtime Version", "Driver Version", "version", "git_version"):
             if top.get(key) is not None:
                 self.log.tag(key.lower().replace(" ", "_"), top[key])
@@ -378,7 +378,7 @@ class NvbandwidthParser(LogParser):
                 "tool_error", f"{name}: {text_of(status, 40)} {text_of(test.get('error', ''))}", verdict
             )
             return False
-        # The list of devices has only those of the first process's node.
+        # The list of devices contains only those of the first process's node.
         self.of_processes |= name.startswith("multinode_")
         found = _UNIT.search(text_of(test.get("bandwidth_description")))
         self.unit = found[1] if found else "GB/s"
@@ -401,7 +401,7 @@ class NvbandwidthParser(LogParser):
             return
         self.parts = {}
         for index, one in enumerate(names):
-            # No host has a thousand GPUs. A larger number is damage, and would take time in proportion
+            # No host contains a thousand GPUs. A larger number is damage, and would take time in proportion
             # to its square.
             self._take_cells(name, matrix[index * size : index * size + min(size, 1000)])
             self.parts[one] = self.total
@@ -424,7 +424,7 @@ class NvbandwidthParser(LogParser):
                 self.cell(self.document_line, name, str(row), str(column), text_of(cell, 60))
 
     def _text_is_whole(self) -> bool:
-        """Close the text. Return whether it has a result and its closing note."""
+        """Close the text. Return whether a result and the closing note were found."""
         self.close()
         if not self.noted:
             message = "the closing note is missing"
@@ -457,7 +457,7 @@ class NvbandwidthParser(LogParser):
 def _by_process(text: str) -> Iterator[str]:
     """Yield each process's output without a launcher's labels.
 
-    If lines have no labels, yield the whole text.
+    Without labels, yield the whole text.
     """
     processes: dict[str, list[str]] = {}
     first = split_label(text.partition("\n")[0])[0]

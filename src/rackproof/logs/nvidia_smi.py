@@ -1,4 +1,4 @@
-"""Read the output of nvidia-smi's ``-q``, as XML and as text."""
+"""Parse ``nvidia-smi -q``, as XML and text, for :func:`rackproof.logs.parse` and nodes' snapshots."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
 
 
 def _power_limit(element: _Element) -> float | None:
-    """Return a GPU's power limit in watts. Drivers have moved the field three times."""
+    """Return a GPU's power limit in watts. Drivers moved the field three times."""
     for path in (
         "gpu_power_readings/current_power_limit",
         "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit",
@@ -157,7 +157,7 @@ _END = b"</nvidia_smi_log>"
 
 
 def _document(data: bytes) -> tuple[int, int]:
-    """Return the start and end of the XML in nvidia-smi's output, which may have warnings above and below."""
+    """Return the start and end of the XML in nvidia-smi's output, where warnings may surround the XML."""
     begin = next((at for mark in _BEGINS if (at := data.find(mark)) >= 0), 0)
     end = data.rfind(_END) + len(_END)
     # Any other line is part of a document that cannot be read.
@@ -174,7 +174,7 @@ def lines_beside(data: bytes) -> list[tuple[int, str]]:
 
 
 def _read_document(data: bytes) -> _Element:
-    """Return the tree of the XML in nvidia-smi's output; callers share it, and must not change it.
+    """Return the tree of the XML in nvidia-smi's output. Callers share the tree, and must not change it.
 
     Facts, snapshot and parser each read the answer of a node, one after the other, and reading it
     is half of a night's processor time.
@@ -193,7 +193,7 @@ def read_gpus(data: bytes) -> tuple[Gpu, ...]:
     """Return the GPUs in the XML of ``nvidia-smi -q -x``, in the same order.
 
     Args:
-        data: The whole document. It may be hostile, so entity declarations and excessive sizes are
+        data: The whole document, perhaps hostile, so that entity declarations and excessive sizes are
             refused.
 
     Raises:
@@ -205,8 +205,8 @@ def read_gpus(data: bytes) -> tuple[Gpu, ...]:
 def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[str, ...]], ...]:
     """Return the GPUs as :func:`read_gpus` does, with their texts and unknown values.
 
-    Each GPU has a function that returns the cleaned text at a path of tags, or "" for a missing value or
-    ``N/A``. Unknown values are those of :func:`_unknown_values`.
+    With each GPU comes a function that returns the cleaned text at a path of tags, or "" for a missing value
+    or ``N/A``. Unknown values are those of :func:`_unknown_values`.
 
     Args:
         data: The whole document.
@@ -234,7 +234,7 @@ def recovery_verdict(action: str) -> Verdict | None:
 
 
 def is_fabric_unhealthy(summary: str) -> bool:
-    """Return whether the fabric's health has a value that no working GPU reports."""
+    """Return whether the fabric's health is a value that no working GPU reports."""
     return summary not in ("", "Healthy", "Not Supported")
 
 
@@ -454,7 +454,7 @@ class NvidiaSmiXmlParser(_Whole):
                 self.log.find("slowdown_unknown", message, Verdict.UNPROVEN, line=element.line)
 
     def _instances(self, gpu: Gpu, element: _Element) -> None:
-        """Judge the errors of MIG instances, which have their own counts."""
+        """Judge the errors of MIG instances, which are counted separately."""
         for number, instance in enumerate(_instances_of(element)):
             name = f"GPU {gpu.index} {gpu.uuid}: MIG instance {number}"
             counts = list(_error_counts(instance))
@@ -485,7 +485,7 @@ class NvidiaSmiXmlParser(_Whole):
         for name, paths in (*measured, *_MORE_NUMBERS):
             text = next((text for path in paths if (text := element.get(path))), "")
             value = leading(text)
-            # The driver writes other words if it has no such value.
+            # The driver writes other words for a value that it cannot read.
             is_wrong = text and value is None and name == "gpu_temperature"
             if is_no_answer(text) or is_wrong or (value is not None and not is_possible(name, value)):
                 message = f"GPU {gpu.index} {gpu.uuid}: {name} is {text:.60}"
@@ -531,7 +531,7 @@ def _memory_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
     parts = [_size(text) for text in texts]
     total, mebibyte = gpu.memory_bytes, _UNIT["MiB"]
     is_whole = all(texts)
-    # A MIG instance may have memory that is counted as its own.
+    # The memory of a MIG instance may be counted as the instance's own.
     if is_whole and abs(sum(parts) - total) > _ROUNDED_MIB * mebibyte and not _has_instances(element):
         shown = " + ".join(f"{part // mebibyte}" for part in parts)
         yield f"memory of {shown} MiB (reserved, used, free) is not its total of {total // mebibyte} MiB"
@@ -652,7 +652,7 @@ def _fabric_of(element: _Element) -> str:
 
 
 def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
-    """Return the number at the first path that has a number."""
+    """Return the number at the first path with a number."""
     found = _first_value(element, paths)
     return found[0] if found else None
 
@@ -663,7 +663,7 @@ def _driver_number(driver: str) -> float | None:
 
 
 def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int] | None:
-    """Return the value at the first path that has one, together with its line."""
+    """Return the value at the first path with a number, together with its line."""
     for path in paths:
         value = leading(element.get(path))
         if value is not None:
@@ -763,7 +763,7 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
 _TEXT_LINE = re.compile(r"^( *)(\S.{0,200}?) *(?:(?<= ): ?(.*))?$")
 _TEXT_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
 _TEXT_TAGS: dict[str, dict[str, str]] = {
-    # The parent's tag has the names in the text, with underscores, and the tag in the XML if it differs.
+    # By the parent's tag: the names in the text, with underscores, and the XML's tag if it differs.
     "gpu": {"serial_number": "serial", "gpu_uuid": "uuid"},
     "temperature": {
         "gpu_current_temp": "gpu_temp",

@@ -1,4 +1,4 @@
-"""Read the output of nvidia-smi's ``--query-gpu=… --format=csv``, printed once or in a loop."""
+"""Parse ``nvidia-smi --query-gpu=… --format=csv``, once or in a loop, for :func:`rackproof.logs.parse`."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.row(at, {name: cell for (name, _unit), cell in zip(self.columns, cells, strict=True)}, cells)
 
     def _before_rows(self, at: int, text: str, cells: list[str]) -> None:
-        """Read names and units of the columns from the header; earlier lines are not part of the table."""
+        """Read names and units of the columns from the header. Earlier lines are not part of the table."""
         if find_remark(self.log, at, text):
             return
         line = text.encode("utf-8", "replace") + b"\n"
@@ -232,7 +232,10 @@ class NvidiaSmiCsvParser(LogParser):
         self.shows_health = self.shows_health or bool(_filled_ones(self.health_words, values))
 
     def _check_once(self, at: int, values: dict[str, str]) -> None:
-        """Record a GPU that a table lists twice in one second; a query in a loop lists it again later."""
+        """Record a GPU that a table lists twice in one second.
+
+        A query in a loop lists the GPU again later.
+        """
         moment = values.get("timestamp", "")[:_TO_THE_SECOND]
         if moment != self.moment:
             self.moment = moment
@@ -315,7 +318,7 @@ class NvidiaSmiCsvParser(LogParser):
                 self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
 
     def _find_lacking(self) -> None:
-        """Record a GPU without a reading that another GPU has in the same requested column."""
+        """Record a GPU without a reading that another GPU reports in the same requested column."""
         gpus = list(self.filled)
         for place, lacking in lacking_beside(list(self.filled.values())):
             find_lacking_readings(self.log, f"GPU {gpus[place]}", sorted(lacking))
@@ -348,7 +351,7 @@ class NvidiaSmiCsvParser(LogParser):
             counted = ", ".join(f"{count:g}" for count in sorted(self.counted)[:4])
             message = f"rows of {len(self.gpus)} GPUs, and {counted} counted"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
-        # When a query in a loop is ended, one GPU may have one row more than another.
+        # When a query in a loop is ended, one GPU may be listed once more than another.
         fewest = min(self.gpus, key=lambda gpu: self.gpus[gpu], default="")
         if self.gpus and self.gpus[fewest] + 1 < (most := max(self.gpus.values())):
             message = (
@@ -424,7 +427,7 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
 
 
 def _filled_ones(columns: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Return the columns in which a row has a value."""
+    """Return the columns in which a row states a value."""
     return [name for name in columns if name in values and not _NOTHING.fullmatch(values[name])]
 
 

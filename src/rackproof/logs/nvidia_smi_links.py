@@ -1,4 +1,4 @@
-"""Read nvidia-smi's answers about links between GPUs: ``nvlink --status`` and ``topo -m``."""
+"""Parse ``nvidia-smi nvlink --status`` and ``topo -m``, for :func:`rackproof.logs.parse`."""
 
 from __future__ import annotations
 
@@ -161,16 +161,16 @@ class NvlinkStatusParser(LogParser):
             self.log.find("nvlink_uneven", message, Verdict.FAIL)
 
     def _judge_down(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
-        """Record inactive links; ``linked`` has the models of which a GPU is linked."""
+        """Record inactive links. ``linked`` lists the models of which a GPU is linked."""
         is_unbridged = has_own_links(gpu.name) is False and gpu.name not in linked
         for link, at, text in gpu.down:
-            # A card without a bridge shows its links in this way; other words never mean a sound link.
+            # A card without a bridge shows its links in this way. Other words never mean a sound link.
             if not (is_unbridged and "<inactive>" in text):
                 message = f"link {link} of {uuid} is down"
                 self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
 
     def _judge_unlinked(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
-        """Record a GPU without an active link although its model has links."""
+        """Record a GPU without an active link although GPUs of its model are linked."""
         if gpu.name in linked:
             message = f"no NVLink of {uuid} is up, and some of another {gpu.name}: reset the GPU"
             self.log.find("nvlink_missing", message, Verdict.FAIL, line=gpu.line)
@@ -208,7 +208,7 @@ class NvlinkStatusParser(LogParser):
 
 _TOPO_HEAD = re.compile(
     rb"\t(?:\x1b\[[0-9;]*m)?GPU0(?:\tGPU\d+)*\t"
-    # A copy from a terminal has blanks: only accepted at the start, as program logs contain such tables, too.
+    # Blanks, as in a copy from a terminal, only count at the start, because program logs contain such tables.
     rb"|\A(?:[^\n]*\n){0,3}(?:  +|\t)GPU0(?:(?:  +|\t)GPU\d+)*(?:  |\t|\s*\n)"
 )
 _KINDS = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
@@ -239,7 +239,7 @@ class NvidiaSmiTopoParser(LogParser):
         """Text where the row and column of the same GPU cross."""
 
     def block(self, data: bytes) -> None:
-        """Read the lines; columns are separated by tabs or, in copies from a terminal, by blanks."""
+        """Read the lines, whose columns are separated by tabs or, in copies from a terminal, by blanks."""
         for offset, raw in enumerate(data.split(b"\n")):
             text = re.sub(r"\x1b\[[0-9;]*m", "", raw[:8192].decode("utf-8", "replace"))
             cells = [cell.strip() for cell in re.split(r"\t" if "\t" in text else r"\s{2,}", text)]
@@ -264,7 +264,7 @@ class NvidiaSmiTopoParser(LogParser):
                 self.pairs[row, int(other[1])] = (clean(cell, 20), at)
 
     def finish(self) -> ParsedLog:
-        """Return the NVLinks of each pair; report connections that no sound machine has."""
+        """Return the NVLinks of each pair. Report connections that are not those of a sound machine."""
         measurements: list[Measurement] = []
         for (first, second), (kind, at) in self.pairs.items():
             # Each pair appears in the rows of both its GPUs.
@@ -279,7 +279,7 @@ class NvidiaSmiTopoParser(LogParser):
         return self.log.parsed(self.format, Verdict.PASS if self.rows else Verdict.UNPROVEN, measurements)
 
     def _judge_matrix(self) -> None:
-        """Record an incomplete matrix, and pairs with connections that no sound machine has."""
+        """Record an incomplete matrix, and pairs with connections that are not those of a sound machine."""
         wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
         unknown = sorted({kind for kind, _at in self.pairs.values() if not _KINDS.fullmatch(kind)})
         unknown += sorted(self.own - {"X"})
@@ -301,10 +301,9 @@ def _links(kind: str) -> int:
 def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
     """Return the fault in the NVLinks of all pairs, or "" if machines are built in this way.
 
-    Through switches, each GPU reaches all others equally. Without switches, GPUs are linked in
-    pairs, rings or meshes in which each has the same links as every other; this includes bridged
-    cards and a DGX-1. Pairs without NVLink differ by their PCIe switch and socket, which is
-    irrelevant.
+    Through switches, each GPU reaches all others equally. Without switches, GPUs are linked in pairs, rings
+    or meshes with equal links for each GPU, as bridged cards and a DGX-1 are. Pairs without NVLink differ by
+    their PCIe switch and socket, which is irrelevant.
     """
     gpus = sorted({first for first, _second in links})
     for first, second in links:
@@ -322,7 +321,7 @@ def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
 
 def _switched_fault(of_gpu: Mapping[int, list[int]], most: int) -> str:
     """Return the GPUs that reach others by fewer NVLinks than the switches provide."""
-    # The GPU that lost links has no complete connection; its neighbours have only lost the connection to it.
+    # No connection of the GPU that lost links is complete. Its neighbours lost only the connection to it.
     odd = [gpu for gpu, counts in of_gpu.items() if counts[-1] < most]
     odd = odd or [gpu for gpu, counts in of_gpu.items() if counts[0] < most]
     return f"through switches each pair has NV{most}, but not those of {_named(odd)}" if odd else ""

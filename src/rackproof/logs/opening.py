@@ -1,7 +1,7 @@
 """Open logs, also compressed ones (gzip, xz, bzip2), and name files that cannot be read as a log.
 
-The first bytes of a file show its type, whatever its name. Unpacking is bounded: a few bytes may expand to
-terabytes.
+The first bytes of a file show its type, whatever its name. Unpacking is bounded, because a few bytes may
+expand to terabytes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def open_log(path: str | Path) -> Iterator[LogStream]:
     """Open a log for reading.
 
     Raises:
-        OSError: It cannot be read, or is not a plain file: a device may have no end, a FIFO no writer.
+        OSError: The path cannot be read or is no plain file (a device may never end, a FIFO may lack a
+            writer).
     """
     if special := special_file(Path(path)):
         raise OSError(errno.EINVAL, f"it is {special}, not a file", str(path))
@@ -117,7 +118,7 @@ def why_no_log(path: Path) -> str:
     """Return why a file cannot be read as a log, and the remedy, or "" if it can.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     if special := special_file(path):
         return f"{special}, not a file: copy its output into a file, or pipe it in and name the file -"

@@ -26,7 +26,7 @@ _FACTS = {"SUT name": "system", "Scenario": "scenario", "Mode": "mode", "Result 
 
 
 class MlperfHpcParser(MllogParser):
-    """The parser of HPC's events; if this format is requested by name, the end of the run is judged."""
+    """The parser of HPC's events. If this format is requested by name, the end of the run is judged."""
 
     format: ClassVar[str] = "mlperf_hpc"
     description: ClassVar[str] = "MLPerf HPC: named, and judged by `rackproof score DIR --usage hpc` alone"

@@ -1,4 +1,4 @@
-"""Find outputs of several tools in one log, of which only one would be judged. No I/O.
+"""Find outputs of several tools in one log, of which :func:`rackproof.logs.parse` judges only one. No I/O.
 
 A log is judged as the output of the tool that it shows first. The output of another tool further down may be
 the very fault that was looked for, so that such a log proves nothing until each output is a file of its own.
@@ -36,7 +36,7 @@ def other_tools(block: bytes, own: str) -> dict[str, int]:
 
     Args:
         block: Whole lines.
-        own: The format by which the log is judged; if it is not a tool's, nothing is returned.
+        own: The format by which the log is judged. If the format is not a tool's, nothing is returned.
     """
     if own not in MARKS:
         return {}

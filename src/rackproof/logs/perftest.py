@@ -1,10 +1,10 @@
 """Read the output of perftest (``ib_write_bw``, ``ib_write_lat`` and related programs).
 
-It has tables of message sizes. The columns are those in the table's own header. ``-D`` measures no peak
-(0.00), ``--cpu_util`` and ``--report-per-port`` add columns, and ``--raw_qos`` inserts one in the
-middle. Client and server may print into the same file, and the worst row of each size counts.
+The output is tables of message sizes, with columns named in each table's header. ``-D`` measures no peak
+(0.00), ``--cpu_util`` and ``--report-per-port`` add columns, and ``--raw_qos`` inserts one in the middle.
+Client and server may print into the same file, and the worst row of each size counts.
 
-The file of ``--out_json`` has one result. It has no unit, so a bandwidth in it proves nothing.
+The file of ``--out_json`` contains one result without a unit, so a bandwidth in it proves nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Describe a table's column by the suffix of its name in a measurement, or None for sizes and counts."""
+    """A column of a table. ``suffix`` names it in a measurement, and is None for sizes and counts."""
 
     suffix: str | None = None
     unit: str = ""
@@ -150,13 +150,13 @@ class PerftestParser(LogParser):
         self.rows: dict[tuple[str, ...], _Row] = {}
         self.devices: set[str] = set()
         self.open = 0
-        """Number of tables that have started but not ended."""
+        """Number of tables that started but did not end."""
         self.tables = 0
         self.titles = 0
         self.rows_open = 0
         """Number of rows since no table was open. If two processes print tables, each needs its own row."""
         self.ends = 0
-        """Number of tables that have ended since no table was open."""
+        """Number of tables that ended since no table was open."""
         self.rows_since = 0
         """Number of rows since the last header. The same rule is above the header, and ends a table only
         below a row."""
@@ -176,7 +176,7 @@ class PerftestParser(LogParser):
             self.document += data
 
     def _read_document(self, document: bytearray) -> list[Measurement]:
-        """Return the latencies of a JSON. A bandwidth in it has no unit, and proves nothing."""
+        """Return the latencies of a JSON. A bandwidth in the JSON lacks a unit, and proves nothing."""
         try:
             root = orjson.loads(bytes(document))
             results, test = root["results"], str(root["test_info"]["test"])
@@ -379,7 +379,7 @@ class PerftestParser(LogParser):
         Datagram tests end at the size of a packet.
         """
         if self.tables > 1 and self.longest < _FEWEST_ROWS:
-            return  # These are several runs with one chosen size each.
+            return  # The log contains several runs with one chosen size each.
         tests: dict[tuple[str, ...], list[int]] = {}
         for key in sorted(self.rows, key=_in_order):
             tests.setdefault(key[:4], []).append(int(key[4]))

@@ -1,4 +1,4 @@
-"""Read the plain output of a program with the patterns in a benchmark's definition."""
+"""Parse a program's plain output for job bench, with the patterns in a benchmark's definition."""
 
 from __future__ import annotations
 
@@ -103,9 +103,7 @@ class PlainLinesParser(LogParser):
             self.ended_at = at
 
     def _take(self, name: str, reading: _Reading, at: int, shown: str, text: str) -> None:
-        """Record the text that a pattern matched for a metric; if it is not a possible number,
-        report a finding.
-        """
+        """Record the text that a pattern matched for a metric. An impossible number is a finding."""
         value = number(shown)
         if value is None or not math.isfinite(value) or value < reading.rule.at_least:
             message = f"{name}: {shown!r:.60} is not a possible value"
@@ -114,7 +112,10 @@ class PlainLinesParser(LogParser):
         reading.take(at, value)
 
     def finish(self) -> ParsedLog:
-        """Return the measurements; if one is missing, or no line shows a good end, the log is unproven."""
+        """Return the measurements.
+
+        Without all of them, or a line that shows a good end, the log is unproven.
+        """
         log = self.log
         measurements = [found for name in self.readings if (found := self._measurement(name))]
         if self.ended_at is None:
@@ -124,9 +125,7 @@ class PlainLinesParser(LogParser):
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _measurement(self, name: str) -> Measurement | None:
-        """Return one metric's measurement, or None if the output has none, or several when only one
-        is valid.
-        """
+        """Return a metric's measurement, or None if the output states none, or several instead of one."""
         reading = self.readings[name]
         if reading.count == 0:
             message = f"{name}: no line fits its pattern {reading.rule.pattern!r:.120}"

@@ -1,4 +1,4 @@
-"""Follow a log while it grows, for the live display of a job. This module judges nothing."""
+"""Follow a log while it grows, for job bench's live display of a job. Nothing is judged here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a job. A value that the log does not show is ``None`` or "".
+    """The progress of a job as shown live. A value that the log does not show is ``None`` or "".
 
     Attributes:
         step: The current step of ``steps``.
@@ -96,11 +96,11 @@ class Progress:
 
 
 class Follower:
-    """A reader of a log in chunks that may split lines anywhere; its memory is limited.
+    """A reader of a log in chunks that may split lines anywhere, with limited memory.
 
     Args:
-        format: The name of a format, or ``auto``. A line's own text shows its format, so the name
-            only excludes foreign lines: ``mllog`` reads only events.
+        format: The name of a format, or ``auto``. A line's own text shows its format, so the name only
+            excludes foreign lines. ``mllog`` reads only events.
         epochs: The requested number of epochs, used if the log does not show it.
         steps: The requested number of steps, used likewise.
     """
@@ -123,7 +123,7 @@ class Follower:
         lines = (self._rest + chunk).replace(b"\r", b"\n").split(b"\n")
         self._rest = lines.pop()
         if self._skipping and lines:
-            # This is the rest of a line that was too long to store.
+            # Drop the rest of a line that was too long to store.
             lines[0] = b""
             self._skipping = False
         if len(self._rest) > MAX_LINE:
@@ -201,7 +201,7 @@ class Follower:
         return changes
 
     def _event_value(self, key: str, value: object, *, old: bool) -> dict[str, Any]:
-        """Return the changes from an event's value; ``old`` means round 0.6, which had other targets."""
+        """Return the changes from an event's value. ``old`` means round 0.6 with its other targets."""
         if key == "global_batch_size":
             self._batch_size = number(value)
             return {}
@@ -310,7 +310,7 @@ def _fraction_of_epochs(now: Progress) -> float | None:
     """Return the completed share by epochs, or None if their number or the current one is unknown."""
     if not now.epochs or not isfinite(now.epochs) or now.epoch is None or not isfinite(now.epoch):
         return None
-    # Epochs count from 1 while they run; within one, steps refine the fraction if both are known.
+    # Epochs count from 1 while they run. Steps refine the fraction within an epoch if both are known.
     done = now.epoch - 1
     if now.step is not None and now.steps and now.step <= now.steps:
         done += now.step / now.steps

@@ -1,9 +1,9 @@
 """Read the parts of a Slurm job's output that are not MLPerf events.
 
-They show the job's nodes, slow parts and failures. The job's own run script prints markers with the
+This text shows the job's nodes, slow parts and failures. The job's own run script prints markers with the
 time, the node list, the table of the NCCL preflight, and the result of clearing the caches.
-workloads/slurm_run.py adds lines `:::RACKPROOF {JSON}`. All of it is text from nodes.
-:class:`RunSubReader` reads it in the same pass as the parser, and :func:`run_sub_findings` judges it.
+workloads/slurm_run.py adds lines `:::RACKPROOF {JSON}`. Job bench reads this text from nodes with
+:class:`RunSubReader`, in the same pass as the parser, and judges it with :func:`run_sub_findings`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class RunSubOutput(Record):
 
     @property
     def phases(self) -> dict[str, float]:
-        """Return the seconds of each phase that has both started and ended."""
+        """Return the seconds of each phase that both started and ended."""
         return {
             name: float(self.times[stop] - self.times[start])
             for name, (start, stop) in _PHASES.items()
@@ -161,7 +161,7 @@ class RunSubReader:
         if text.startswith(MARK):
             self._take_launcher_report(text[len(MARK) :])
             return
-        # Use the plain search first. Most lines have no marker, and a pattern takes ten times as long.
+        # Use the plain search first. Most lines contain no marker, and a pattern takes ten times as long.
         if "_ST" in text and (marker := _MARKER.search(text)):
             self._take_marker(marker[1], int(marker[2]))
             return
@@ -172,7 +172,7 @@ class RunSubReader:
         if '"eval_accuracy"' in text and (trained := _SAMPLES.search(text) or _EPOCH.search(text)):
             self._samples = float(trained[1])
         elif not self._in_training and ":::ML" in text:
-            # If the marker is missing, the first event shows that the training has started.
+            # If the marker is missing, the first event shows that the training started.
             self._in_training = STOP not in self._times
         elif self._in_training:
             self._take_training_line(text)
@@ -256,7 +256,7 @@ class RunSubReader:
 
     def _take_error_line(self, text: str) -> bool:
         """Read an error message about mounts or MPI. Return whether the line is one."""
-        # The check of round 5.1 has other messages than those of earlier rounds.
+        # The check of round 5.1 prints other messages than those of earlier rounds.
         if text.startswith(_MOUNT_WARNING):
             kept = self._mounts_not_named if _MOUNT_NOT_NAMED in text else self._mount_errors
             _keep_distinct(kept, sanitize(text[len(_MOUNT_WARNING) :], 300))
@@ -302,12 +302,12 @@ def read_run_sub(path: Path) -> RunSubOutput:
 
 
 class RunScript(NamedTuple):
-    """Describe what a benchmark's run script does. The default is round 5.1's run.sub."""
+    """The outputs of a benchmark's run script. The default is round 5.1's run.sub."""
 
     lacks: Collection[str] = ()
     """Outputs that the script omits by design, named as in ``lacks`` of a definition."""
     processes: str = "gpu"
-    """The unit that has one process, ``gpu`` or ``node``, or "" if either is possible."""
+    """The unit with one process, ``gpu`` or ``node``, or "" if either is possible."""
     preflight_off: bool = False
     """True if the run was planned without the NCCL preflight."""
 
@@ -419,7 +419,7 @@ def node_of_rank(output: RunSubOutput, rank: int) -> str:
 def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
     """Return the training step.
 
-    It is the longest of the steps that started between run.sub's own markers.
+    The longest of the steps that started between run.sub's own markers is the training.
     """
     first, last = output.times.get(START, 0), output.times.get(STOP, 0)
     steps = job_steps(output.end)
@@ -518,17 +518,15 @@ def preflight_findings(
 
 
 def skips_preflight(output: RunSubOutput, script: RunScript) -> bool:
-    """Return whether a run has no NCCL preflight by design, or was planned and made without it."""
+    """Return whether a run lacks the NCCL preflight by design, or was planned and made without one."""
     return "nccl_preflight" in script.lacks or (script.preflight_off and not output.preflight_enabled)
 
 
 def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -> list[Finding]:
-    """Compare the places of the preflight's ranks with the plan.
-
-    The training's ranks have the same places.
+    """Compare the places of the preflight's ranks, which are also the training's, with the plan.
 
     Args:
-        hosts: The hostname of each rank, or none if the preflight has none.
+        hosts: The hostname of each rank, or none if the preflight printed none.
         nodes: The requested nodes.
         gpus: The number of GPUs of each node, or 0 if unknown.
     """
@@ -637,7 +635,7 @@ def _slowest_phase(own: Sequence[Measurement], earlier: Sequence[Sequence[Measur
 def _value(
     measurements: Sequence[Measurement], name: str, labels: Mapping[str, str] | None = None
 ) -> float | None:
-    """Return the first value that has the name and all given labels, or None."""
+    """Return the first value with the name and all given labels, or None."""
     wanted = (labels or {}).items()
     for measurement in measurements:
         if measurement.name == name and wanted <= measurement.labels.items():
@@ -648,7 +646,7 @@ def _value(
 def _values(
     repeats: Sequence[Sequence[Measurement]], name: str, labels: Mapping[str, str] | None = None
 ) -> list[float]:
-    """Return the value of each repeat that has it."""
+    """Return the value from each repeat that measured it."""
     values = (_value(measurements, name, labels) for measurements in repeats)
     return [value for value in values if value is not None]
 
@@ -658,12 +656,12 @@ def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:
 
 
 # -- Slurm's own record of a job ----------------------------------------------------------------------
-# What a log states may be of another run, or cut off. Slurm has the place, the time and the end of the
+# What a log states may be of another run, or cut off. Slurm knows the place, the time and the end of the
 # job. Its report is text from a node too, so anything in it may be missing or of another type.
 
 
 class JobTimes(NamedTuple):
-    """Start and end of a job according to Slurm, in seconds since 1970, with their possible error."""
+    """The start and end of a job according to Slurm, in seconds since 1970, with their possible error."""
 
     start_s: float
     end_s: float

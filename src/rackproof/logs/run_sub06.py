@@ -1,7 +1,7 @@
 """Read the parts of the output of an MLPerf Training 0.6 run other than its events.
 
-run.sub of that round ends with the status of its own cleanup and does not count failed steps: only
-its text shows a failure. All of it is text from nodes.
+Job bench calls this module. run.sub of that round ends with the status of its own cleanup and does not count
+failed steps, so only its text from nodes shows a failure.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ def run_sub06_findings(
     run_id: str = "",
     script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return the findings from the output about a run; a missing required line is a row of a table.
+    """Return the findings from the output about a run. A table lists the required lines.
 
     Args:
         output: The output as read here.
         launcher: The lines of the launcher, as :mod:`rackproof.logs.run_sub` read them.
         asked_nodes: The requested nodes.
-        run_id: The id of the run, after which the Slurm job of several nodes is named; empty to
-            skip the comparison.
+        run_id: The id of the run, after which the Slurm job of several nodes is named, or empty to skip the
+            comparison.
         script: The outputs of the script.
     """
     refused, hang = launcher.launcher_report.get("refused"), launcher.launcher_report.get("hang")

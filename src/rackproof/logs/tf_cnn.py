@@ -3,16 +3,16 @@
 The last column may be followed by a Unix time. TensorFlow's memory allocator writes of running out
 of memory even if it only retries, so such text together with a good total is a remark.
 
-The total must match the steps, each of which states its worker's mean speed so far: a total that is
-far from all of them was not measured by this run. With several workers (Horovod's ranks,
-``/job:worker``), the total is the total of all.
+The total must match the steps, each of which states its worker's mean speed so far. A total far from all of
+them was not measured by this run. With several workers (Horovod's ranks, ``/job:worker``), the total is the
+total of all.
 
-Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI
-writes a line in pieces, mixed with those of other ranks: they are joined by rank and stream. A rank
-states the total of all ranks with Horovod, and also if its batch is that of as many workers as
-there are ranks; the lowest total counts, and each rank must state one. An evaluation prints
-``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``. Rackproof's launcher states what else used
-the GPUs on lines before and after the training.
+Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI writes a line
+in pieces, mixed with those of other ranks, which are joined by rank and stream. A rank states the total of
+all ranks with Horovod, and also if its batch is that of as many workers as there are ranks. The lowest total
+counts, and each rank must state a total. An evaluation prints ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107
+[50000 examples]``. Rackproof's launcher states what else used the GPUs on lines before and after the
+training.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TfCnnParser(LogParser):
                 self.memory = (at, text)
 
     def _take_fact(self, text: str) -> bool:
-        """Read a fact of the header; return whether the line states one."""
+        """Read a fact of the header. Return whether the line states one."""
         if fact := _FACT.match(text):
             self.log.tag(fact[1].lower().replace(" ", "_"), fact[2])
         elif batch := _BATCH.match(text):
@@ -158,7 +158,7 @@ class TfCnnParser(LogParser):
         return text[prefix.end() :]
 
     def join_pieces(self, text: str, tag: re.Match[str]) -> str:
-        """Store the pieces of an unfinished line; return the line that ends here."""
+        """Store the pieces of an unfinished line. Return the line that ends here."""
         while following := _TAG.search(text, tag.end()):
             if len(self.pieces) < _MOST_PIECES:
                 began = self.pieces.get((tag[1], tag[2]), "")
@@ -180,7 +180,7 @@ class TfCnnParser(LogParser):
         elif total := _TOTAL.match(text):
             self._read_total(at, text, total[1])
         elif _HALF_STEP.match(text):
-            # A step alone decides nothing, but its loss might have been NaN.
+            # A step alone decides nothing, but its lost loss may have been NaN.
             self.log.find(
                 "damaged_line", "a step that cannot be read", Verdict.DEGRADED, line=at, excerpt=text
             )
@@ -196,7 +196,7 @@ class TfCnnParser(LogParser):
         if not math.isfinite(loss):
             message = f"the loss is {loss} at step {found[1]}"
             self.log.find("nan", message, Verdict.FAIL, line=at, excerpt=text)
-        # One rank's curve is enough; several would be mixed into one.
+        # One rank's curve is enough. Several would be mixed into one.
         if self.rank == self.first_rank:
             self.last_step_at = at
             self.steps.take(step, at)
@@ -290,7 +290,7 @@ class TfCnnParser(LogParser):
     def _find_other_runs(self) -> None:
         """Record further totals, and steps of a run that did not end."""
         if self.totals > 1:
-            # Ranks without labels agree as labelled ones do; runs that differ leave a choice.
+            # Ranks without labels agree as labelled ones do. Runs that differ leave a choice.
             differ = not self.highest <= self.lowest * (1 + _AGREE)
             span = f"from {self.lowest:g} to {self.highest:g}"
             message = f"{self.totals} totals in one log, {span}; the last one counts"
@@ -315,7 +315,7 @@ class TfCnnParser(LogParser):
             log.find("memory_text", message, None if proven else Verdict.UNPROVEN, line=at, excerpt=text)
         self._measure_quality(measurements)
         self._judge_heading_and_losses()
-        # A loss or an accuracy proves that work was done; a total alone may be of no step at all.
+        # A loss or an accuracy proves that work was done. A total alone may be of no step at all.
         if proven and self.loss is None and self.accuracy is None:
             log.find("no_steps", "a total without any step", Verdict.UNPROVEN)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
@@ -332,7 +332,7 @@ class TfCnnParser(LogParser):
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=self.loss[1])
 
     def _judge_total(self, measurements: list[Measurement]) -> bool:
-        """Return whether the total proves a run that ended well; add ``images_per_second``."""
+        """Return whether the total proves a run that ended well. Add ``images_per_second``."""
         log = self.log
         if self.total is None:
             message = "no total images/sec: the run did not end"
@@ -353,7 +353,7 @@ class TfCnnParser(LogParser):
     def _judge_steps(self, at: int) -> None:
         """Find steps that are missing or were not requested."""
         if (self.totals > 1 and len(self.ranks) < 2) or "damaged_line" in self.log.findings:
-            return  # several runs, whose steps restart; or a step is known to be lost
+            return  # several runs, whose steps restart, or a step known to be lost
         if problem := self.steps.problem("steps"):
             self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
         if len(self.ranks) < 2 and (self.first_step or 0) > max(1.0, self.steps.usual):
@@ -384,10 +384,10 @@ class TfCnnParser(LogParser):
             self.log.find("total_contradicts_steps", message, Verdict.UNPROVEN, line=at)
 
     def _workers(self) -> float:
-        """Return the number of workers in the total: each has its share of the global batch."""
+        """Return the number of workers in the total, each with its share of the global batch."""
         tags = self.log.tags
         batch, share = number(tags.get("global_batch_size")), number(tags.get("batch_size_per_device"))
-        # Horovod lists the devices of all ranks, each of which has one.
+        # Horovod lists the devices of all ranks, one for each rank.
         devices = 1.0 if tags.get("variables") == "horovod" else number(tags.get("devices")) or 1.0
         return max(1.0, batch / share / devices) if batch and share else 1.0
 

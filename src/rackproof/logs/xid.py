@@ -1,4 +1,7 @@
-"""Read a kernel log: XIDs of GPUs, SXids of NVSwitches, lost GPUs, errors of memory, processors and PCIe."""
+"""Parse a kernel log for :func:`rackproof.logs.parse`.
+
+Its errors are XIDs of GPUs, SXids of NVSwitches, lost GPUs, and errors of memory, processors and PCIe.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ class XidParser(LogParser):
         self.details: dict[tuple[str, int | None], int] = {}
         self.kernel_lines = 0
         self.moment: re.Match[str] | None = None
-        """Date of the last line that has one."""
+        """Date of the last line with a date."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line of the kernel log."""
@@ -104,7 +107,7 @@ class XidParser(LogParser):
         self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=text)
 
     def _is_follow_up(self, event: KernelEvent, at: int, text: str) -> bool:
-        """Return whether a line only adds registers to an SXid; the line with its severity may follow."""
+        """Return whether a line only adds registers to an SXid. The line with its severity may follow."""
         key = (event.bus_id, event.code)
         if is_detail(text):
             if ("sxid", str(event.code)) not in self.xids and len(self.details) < 1000:
@@ -114,7 +117,7 @@ class XidParser(LogParser):
         return False
 
     def count(self, kind: str, code: str, at: int) -> None:
-        """Count an XID; if there are absurdly many different ones, only the first are counted separately."""
+        """Count an XID. Of absurdly many different XIDs, only the first are counted separately."""
         key = (kind, code)
         if key in self.xids or len(self.xids) < 1000:
             self.xids[key] += 1
@@ -141,7 +144,7 @@ class XidParser(LogParser):
     def finish(self) -> ParsedLog:
         """Return the record with the number of each error.
 
-        A kernel log without errors passes; text that is not a kernel log is unproven.
+        A kernel log without errors passes. Text that is not a kernel log is unproven.
         """
         measurements = [
             self.measure(

@@ -1,4 +1,4 @@
 """Read a node's answers, and judge them.
 
-These modules have facts, snapshots, health checks and packages. None of them contacts a node.
+The modules turn answers into facts and snapshots, and check health and packages. None contacts a node.
 """

@@ -1,8 +1,8 @@
 """Check the seal on answers of ``rackproof_facts``. No I/O.
 
-Job validate calls :func:`answer_is_whole` before it stores a snapshot. The module seals its answer on
-the node, which shows that the answer is complete and unchanged. This is needed because an empty text or
-a missing entry looks like a node without faults. An answer without its seal may lack anything.
+Job validate calls :func:`answer_is_whole` before it stores a snapshot. The module seals its answer on the
+node, which shows that the answer is complete and unchanged. Without a seal, a lost text or entry would look
+like a node without faults.
 """
 
 from __future__ import annotations

@@ -64,14 +64,14 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
 
 
 def _machine_id(files: Mapping[str, Any]) -> str:
-    """Return the id of the installed system, or "" if it is invalid. An image has `uninitialized`."""
+    """Return the id of the installed system, or "" if invalid. The id in an image is `uninitialized`."""
     text = text_at(files, "machine_id").strip()
     is_valid = _MACHINE_ID.fullmatch(text) is not None and len(set(text)) > 1
     return text if is_valid else ""
 
 
 def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    # lscpu prints the names of Arm's cores. On Arm, /proc/cpuinfo has only numbers.
+    # lscpu prints the names of Arm's cores. On Arm, /proc/cpuinfo contains only numbers.
     by_lscpu = _colons(stdout_of(mapping_at(raw, "tools"), "lscpu")).get("model name")
     return sanitize(by_lscpu or _colons(text_at(files, "cpuinfo")).get("model name") or "", 200)
 
@@ -90,7 +90,7 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
 def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
     """Return findings about missing GPUs, warnings of nvidia-smi, and tools that hang or fail.
 
-    A missing ``nvidia-smi`` is not a finding if no GPUs are expected, because some nodes have none.
+    A missing ``nvidia-smi`` is not a finding if no GPUs are expected.
 
     Args:
         name: The name of the node.

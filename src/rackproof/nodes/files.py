@@ -18,15 +18,13 @@ def lacking_files(
     checksums: Mapping[str, str | None],
     modes: Mapping[str, str] | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Return the required files that are absent, or have another content, mode or owner. No I/O.
+    """Return the required files that are absent, or whose content, mode or owner differ. No I/O.
 
     Args:
         wanted: Files with ``path`` and ``content``. If modes are compared, also ``mode``, such as
             ``0644``.
-        checksums: The SHA-256 of each path, as in ``rackproof_node.files``. It is None for an unreadable
-            file.
-        modes: The mode and owner of each path, as in ``rackproof_node.modes``. Without it, they are not
-            compared.
+        checksums: The SHA-256 of each path, as in ``rackproof_node.files``, or None for an unreadable file.
+        modes: The mode and owner of each path, as in ``rackproof_node.modes``. None skips this comparison.
     """
     return [
         file
@@ -37,5 +35,5 @@ def lacking_files(
 
 
 def _sha256(content: str) -> str:
-    # This is how Ansible decodes files. Bytes that are not UTF-8 are hashed unchanged.
+    # Ansible decodes files in this way. Bytes that are not UTF-8 are hashed unchanged.
     return sha256(content.encode(errors="surrogateescape")).hexdigest()

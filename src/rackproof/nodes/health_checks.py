@@ -1,10 +1,10 @@
 """Turn a node's snapshot into findings. No I/O.
 
-Job validate calls :func:`check_node` for each node when it judges a night. A finding has the affected
+Job validate calls :func:`check_node` for each node when it judges a night. A finding states the affected
 part, the fault, the next action and the confidence. To add a check, write a function that takes a
 :class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject` and yields findings, and add it to
-``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file. ``subject.finding(...)``
-creates a finding on the right part.
+``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file. ``subject.finding(...)`` creates a
+finding on the right part.
 
 If a tool did not answer, the result is unproven, never healthy. A finding remains until a snapshot no
 longer shows it.
@@ -129,7 +129,7 @@ def check_node(
         snapshot: The node's snapshot of tonight.
         previous: The snapshot of last night, to find changes and growing counters.
         expected: The requirements of the SKU.
-        majority: The versions that most nodes of the SKU have (:func:`majority_versions`).
+        majority: The versions on most nodes of the SKU (:func:`majority_versions`).
         limits: The limits that apply to every node.
         idle: Whether no job runs. If so, used GPU memory is a leftover.
     """
@@ -174,8 +174,8 @@ def mark_fleetwide(
 ) -> tuple[tuple[HealthFinding, ...], tuple[str, ...]]:
     """Mark a fleet's findings that affect too many nodes, and return remarks about them.
 
-    A finding on more than ``share`` of ``nodes`` (and on at least ``least``) is probably a fault of the
-    tool or the fabric. It becomes unproven, and drains no node.
+    A finding on more than ``share`` of ``nodes`` (and on at least ``least``) is probably a fault of the tool
+    or the fabric. The finding becomes unproven, and drains no node.
     """
     nodes_by_code: dict[str, set[str]] = {}
     for finding in findings:
@@ -315,7 +315,7 @@ def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _changed_gpu(node: NodeSubject, gpu: GpuSnapshot, code: str, evidence: str) -> HealthFinding:
-    """Return the finding on a new GPU. It is unproven until an operator accepts the GPU."""
+    """Return the finding on a new GPU, which is unproven until an operator accepts the GPU."""
     subject = GpuSubject(node, gpu)
     if gpu.uuid in node.snapshot.identity_gpus:
         return subject.finding(code, Verdict.DEGRADED, "watch", evidence)
@@ -345,7 +345,7 @@ def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find GPUs that earlier nights did not have, or that are not in the node's accepted identity."""
+    """Find GPUs that earlier nights did not see, or that are not in the node's accepted identity."""
     changes = node.gpu_changes
     successors = {gpu.uuid for gpu in changes.replaced.values()}
     for gpu in changes.new:
@@ -368,7 +368,7 @@ def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find a node with fewer GPUs than its SKU, unless each missing GPU has a finding."""
+    """Find a node with fewer GPUs than its SKU, unless each missing GPU is a finding already."""
     count = len({gpu.uuid for gpu in node.snapshot.gpus})
     lacking = node.expected.gpus - count
     # Skip this if each missing GPU has a finding of its own.
@@ -378,7 +378,7 @@ def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find a list of GPUs that has lost some, or that has more GPUs than the driver counts."""
+    """Find a list of GPUs that is shorter or longer than the driver's count."""
     attached, listed = node.snapshot.attached_gpus, len(node.snapshot.gpus)
     if attached is not None and attached != listed:
         evidence = f"nvidia-smi counts {attached} GPUs and lists {listed}"
@@ -464,7 +464,7 @@ def _row_remapping(subject: GpuSubject) -> Iterator[HealthFinding]:
         evidence = "a row of its memory waits for a reset to be remapped"
         yield subject.finding("remap_pending", Verdict.FAIL, "reset", evidence)
     elif gpu.dram_uncorrectable:
-        # The row has been remapped, so the error is resolved.
+        # The row is remapped, so the error is resolved.
         evidence = f"{gpu.dram_uncorrectable} uncorrectable errors in DRAM"
         yield subject.finding("ecc_dram_uncorrectable", Verdict.DEGRADED, "watch", evidence)
 
@@ -541,7 +541,7 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a PCIe link with lost lanes, or else one of a lower generation."""
     gpu = subject.gpu
-    # A slot may have fewer lanes than the card by design. A worn contact also lowers the maximum.
+    # A slot may be built with fewer lanes than the card. A worn contact also lowers the maximum.
     usual = subject.before.pcie_width_max if subject.before else None
     wanted = subject.node.expected.pcie_width or max(gpu.pcie_width_max or 0, usual or 0)
     if gpu.pcie_width is not None and wanted and gpu.pcie_width < wanted:
@@ -601,7 +601,7 @@ def _pcie_replays(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _throttling(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU that is throttled for a reason that a healthy GPU does not have."""
+    """Find a GPU that is throttled for a reason that no healthy GPU reports."""
     reasons = [reason for reason in subject.gpu.throttled or () if reason not in _HARMLESS_THROTTLES]
     if not reasons:
         return
@@ -679,7 +679,7 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU outside the temperature range of all models.
 
-    This does not depend on the margin that the driver reports.
+    The margin that the driver reports is not used.
     """
     if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
         evidence = f"at {_degrees(subject.gpu.temperature_c)}"
@@ -717,7 +717,7 @@ def _compute_mode(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU that has no spare memory rows left, in one bank or at all."""
+    """Find a GPU without spare memory rows, in one bank or at all."""
     gpu = subject.gpu
     if gpu.spent_banks:
         evidence = f"{gpu.spent_banks} banks of its memory have no spare row left"
@@ -767,7 +767,7 @@ def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU without the NVLinks that others of its name have, if the SKU states no number."""
+    """Find a GPU with fewer NVLinks than others of its name, if the SKU states no number."""
     links = subject.gpu.links
     count = sum(links.values())
     if subject.node.expected.nvlinks or not (beside := _links_beside(subject)):
@@ -825,7 +825,7 @@ def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     elif in_domain and (lacking := _lacks_of_domain(gpu)):
         evidence = f"it is in no NVLink domain of several nodes: {lacking}"
         yield subject.finding("fabric_no_domain", Verdict.FAIL, "configure", evidence, "likely")
-    # Inactive links make the fabric unhealthy and have a finding of their own.
+    # Inactive links make the fabric unhealthy and are a finding of their own.
     if is_fabric_unhealthy(gpu.fabric_health) and not _links_down(gpu):
         evidence = f"fabric health is {sanitize(gpu.fabric_health, 40)}"
         yield subject.finding("fabric_unhealthy", Verdict.FAIL, "reset", evidence, "likely")
@@ -893,7 +893,7 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
         node=snapshot.node,
         code=f"xid_{event.xid}",
         part="gpu",
-        # The log has only the bus address. If no night recorded the GPU, its UUID is unknown.
+        # The log gives only the bus address. If no night recorded the GPU, its UUID is unknown.
         name=event.uuid or f"PCI {event.bus_id}",
         place=next(places, event.bus_id),
         verdict=verdict,
@@ -993,7 +993,7 @@ def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
     for device, port in sorted(node.known_ports.keys() - present):
         recent = (device, port) in last_night
         if not recent and (complete or len(present) >= len(node.known_ports)):
-            continue  # It was removed, or has another name now.
+            continue  # The port was removed, or is named differently now.
         yield HealthFinding(
             node=node.snapshot.node,
             code="port_missing",
@@ -1006,7 +1006,7 @@ def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find a node with fewer ports than its SKU, unless each missing port has a finding."""
+    """Find a node with fewer ports than its SKU, unless each missing port is a finding already."""
     present = {(port.device, port.port) for port in node.snapshot.ports}
     lacking = node.expected.ports - len(present)
     # Skip this if each missing port has a finding of its own.
@@ -1258,13 +1258,13 @@ def _clock(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _units(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find systemd units that have failed, or that are enabled and do not run."""
+    """Find systemd units that failed, or that are enabled and do not run."""
     for unit in node.snapshot.failed_units or ():
         yield node.finding("unit_failed", Verdict.DEGRADED, "configure", f"{unit} has failed")
     wanted = {name for one in node.expected.services for name in service_units(one)}
     for unit in node.snapshot.idle_units:
         if unit in wanted:
-            continue  # It has a finding of its own.
+            continue  # The service is a finding of its own.
         evidence = f"{unit} is enabled and does not run"
         yield node.finding("unit_idle", Verdict.DEGRADED, "configure", evidence)
 
@@ -1315,7 +1315,7 @@ def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[s
 
 
 def service_units(wanted: str) -> tuple[str, ...]:
-    """Return the alternative units of an expected service: ``docker|podman?`` has two."""
+    """Return the alternative units of an expected service, such as two for ``docker|podman?``."""
     names = (name.strip() for name in wanted.removesuffix("?").split("|"))
     return tuple(name if "." in name else f"{name}.service" for name in names)
 

@@ -1,4 +1,4 @@
-"""Define the parts that are checked, the values to compare them with, and findings. No I/O.
+"""The parts that health checks examine, the values to compare them with, and findings. No I/O.
 
 :mod:`rackproof.nodes.health_checks` passes a subject to each check. Job validate builds the
 :class:`Expectation` and the :class:`Limits` from the inventory.
@@ -35,10 +35,10 @@ _MOST_EVIDENCE = 1000
 
 
 class HealthFinding(Record):
-    """Describe a fault of a part of a node.
+    """A fault of a part of a node, found by a health check.
 
-    Unlike :class:`rackproof.core.records.Finding`, which is about a place in a log and may be a remark,
-    it always has a part and an action. ``night.json`` stores it with these keys.
+    A :class:`rackproof.core.records.Finding` is about a place in a log and may be a remark. A health finding
+    always names a part and an action. ``night.json`` stores these keys.
 
     ``part`` is node, gpu, port or link. ``name`` is a GPU's UUID, a network card's ``DEVICE/PORT`` or a
     PCIe address, and empty for the node itself. ``place`` is the part's location. ``confidence`` is the
@@ -59,7 +59,7 @@ class HealthFinding(Record):
 
 @dataclass(frozen=True)
 class Part:
-    """Identify a part of a node. ``kind`` is the ``part`` of :class:`HealthFinding`."""
+    """The identity of a node's part. ``kind`` is the ``part`` of :class:`HealthFinding`."""
 
     kind: PartKind = "node"
     name: str = ""
@@ -91,7 +91,7 @@ def part_finding(
 
 @dataclass(frozen=True)
 class ExpectedMount:
-    """Describe a mount that must exist at a path.
+    """A mount that must exist at a path.
 
     An empty value matches anything. The mount must be writable unless ``options`` contain ``ro``.
     ``fstype`` is the beginning of the type, so ``nfs`` matches all versions of NFS.
@@ -105,7 +105,7 @@ class ExpectedMount:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Define the properties that a node must have. A property that is 0, None or empty is not checked.
+    """The properties required of a node. A property that is 0, None or empty is not checked.
 
     Attributes:
         gpu_name: Text that each GPU's product name must contain. Empty means the SKU's name.
@@ -113,8 +113,8 @@ class Expectation:
         versions: The required versions, named as in :attr:`NodeSnapshot.versions`.
         port_gbps: The rate of a port.
         nvlinks: The number of NVLinks of a GPU that must be up.
-        pcie_width: The lanes of a GPU's slot, if the slot has fewer than the GPU.
-        card_pcie_width: The lanes of a network card's slot, if the slot has fewer than the card.
+        pcie_width: The lanes of a GPU's slot, if fewer than the GPU's.
+        card_pcie_width: The lanes of a network card's slot, if fewer than the card's.
         gpu_readings: The readings that each GPU's driver must report (:data:`GPU_READINGS`) if a number
             of GPUs is expected. A missing reading is unproven.
         fabric: Whether the GPUs must be members of an NVLink fabric.
@@ -158,7 +158,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Limits:
-    """Hold the limits that apply to every node, as in public health checks of fleets."""
+    """The limits that apply to every node, as in public health checks of fleets."""
 
     tool_seconds: float = 5
     """Seconds that a GPU's tool may take to answer."""
@@ -181,7 +181,7 @@ class Limits:
     memory_c: float = HOTTEST_MEMORY_C
     """A GPU memory's temperature in °C from which it is degraded. At 10 °C more, it fails."""
     memory_share: float = 0.95
-    """Least share of the expected memory that the node must have."""
+    """Least required share of the expected memory."""
     loaded_percent: float = 10
     """A GPU's use in percent from which its links must run at full width and generation."""
     sram_correctable: int = MOST_SRAM_CORRECTED
@@ -195,7 +195,7 @@ class Limits:
 
 
 class Subject(ABC):
-    """Define the subject of a check, which is a node or a part of it."""
+    """The subject of a check: a node or a part of a node."""
 
     @abstractmethod
     def where(self) -> tuple[NodeSnapshot, Part]:
@@ -216,7 +216,7 @@ class Subject(ABC):
 
 @dataclass(frozen=True)
 class NodeSubject(Subject):
-    """Hold a node to check, with tonight's snapshot and the data for comparison."""
+    """A node to check, with tonight's snapshot and the data for comparison."""
 
     snapshot: NodeSnapshot
     previous: NodeSnapshot | None
@@ -231,7 +231,7 @@ class NodeSubject(Subject):
 
     @property
     def wants_gpus(self) -> bool:
-        """Return whether the node has, or should have, GPUs."""
+        """Return whether GPUs are in the node, or should be."""
         answer = self.snapshot.tools.get("nvidia_smi_xml", "")
         return bool(self.expected.gpus) or bool(self.snapshot.gpus) or answer not in ("", "absent")
 
@@ -250,7 +250,7 @@ class NodeSubject(Subject):
 
 @dataclass(frozen=True)
 class GpuSubject(Subject):
-    """Hold a GPU to check. ``before`` is the same GPU in the last night."""
+    """A GPU to check. ``before`` is the same GPU in the last night."""
 
     node: NodeSubject
     gpu: GpuSnapshot
@@ -263,7 +263,7 @@ class GpuSubject(Subject):
 
 @dataclass(frozen=True)
 class PortSubject:
-    """Hold a port of a network card to check. ``before`` is the same port in an earlier night."""
+    """A port of a network card to check. ``before`` is the same port in an earlier night."""
 
     node: NodeSubject
     port: PortSnapshot
@@ -277,7 +277,7 @@ class PortSubject:
 
 @dataclass(frozen=True)
 class GpuChanges:
-    """Hold the GPUs that were added and removed.
+    """The GPUs that were added to a node and removed since earlier nights.
 
     ``replaced`` maps a removed GPU's UUID to the GPU in its place.
     """
@@ -298,7 +298,7 @@ def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected
     known = gpus_by_uuid((*previous.gone_gpus, *previous.gpus))
     gone = [known[uuid] for uuid in known if uuid not in present]
     if expected.gpus and len(present) >= expected.gpus:
-        # The node has all its GPUs, so one that is missing for more than a night was taken out.
+        # The node is complete, so a GPU that is missing for more than a night was taken out.
         gone = [gpu for gpu in gone if gpu.uuid in last_night]
     # If no earlier night could read any GPU, none counts as new.
     new = [present[uuid] for uuid in present if uuid not in known] if known else []

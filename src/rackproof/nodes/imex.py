@@ -1,7 +1,7 @@
 """Write the list of an NVLink domain's nodes for nvidia-imex.
 
-A role calls :func:`render_nodes_config` through the filter ``imex_nodes_config``. The file is the same
-on all of these nodes.
+Role imex calls :func:`render_nodes_config` through the filter ``imex_nodes_config``. The file is the same on
+all of these nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 
 class ImexError(ValueError):
-    """Report that the nodes of a domain cannot be listed. The text has a node and the remedy."""
+    """Nodes of a domain that cannot be listed. The text names a node and the remedy."""
 
 
 def resolve_address(name: str) -> str:
@@ -32,7 +32,7 @@ def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], s
         resolve: A function that returns the address of a name, or "".
 
     Raises:
-        ImexError: A node has no address for the other nodes, or two nodes have the same one.
+        ImexError: A node lacks an address for the other nodes, or two nodes share an address.
     """
     if not addresses:
         raise ImexError("the domain has no nodes: see imex_domains")

@@ -1,7 +1,7 @@
 """Read hardware faults from a node's kernel log. No I/O.
 
-:mod:`rackproof.nodes.snapshot` calls :func:`read_kernel_log`. The :class:`KernelLogReading` has the XIDs
-by GPU, and all other faults.
+:mod:`rackproof.nodes.snapshot` calls :func:`read_kernel_log`. The returned :class:`KernelLogReading` lists
+the XIDs by GPU, and all other faults.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 
 
 class XidEvent(Record):
-    """Describe an XID since the last snapshot, or one that is still open from before (``carried``).
+    """An XID since the last snapshot, or one that is still open from before (``carried``).
 
-    ``rebooted`` means that the node was booted after it was logged, and that it has not occurred
-    again since.
+    ``rebooted`` means that the node was booted after the XID was logged, and that the XID did not occur
+    again.
     """
 
     bus_id: str
@@ -41,10 +41,9 @@ class XidEvent(Record):
 
 
 class HardwareEvent(Record):
-    """Describe a report of faulty hardware that is not an XID.
+    """A report of faulty hardware that is not an XID, such as an SXid, a lost GPU, memory or PCIe.
 
-    Examples are an SXid, a lost GPU, memory and PCIe. ``code`` is the code of its finding. ``carried``
-    and ``rebooted`` are as for an XID.
+    ``code`` is the code of its finding. ``carried`` and ``rebooted`` are as for an XID.
     """
 
     code: str
@@ -59,7 +58,7 @@ class HardwareEvent(Record):
 
 @dataclass(frozen=True)
 class KernelLogReading:
-    """Hold the contents of a log. ``is_cut`` means that it had more events than were stored."""
+    """The contents of a kernel log. ``is_cut`` means that more events were logged than stored."""
 
     xids: tuple[XidEvent, ...] = ()
     hardware: tuple[HardwareEvent, ...] = ()
@@ -110,12 +109,12 @@ def read_kernel_log(
 
 
 def resolved_by_boot(event: XidEvent) -> bool:
-    """Return whether a boot has already performed the action that an XID requires."""
+    """Return whether a boot already performed the action that an XID requires."""
     return event.rebooted and event.action in ("reset", "reboot")
 
 
 class _Reader:
-    """Collect the events of a log, each part, code and requested action once."""
+    """The events of a log so far, each part, code and requested action once."""
 
     def __init__(self, booted: float, uuids: Mapping[str, str]) -> None:
         self.booted, self.uuids = booted, uuids
@@ -140,7 +139,7 @@ class _Reader:
             self._add_hardware(event, before_boot)
 
     def _keep_detail(self, event: KernelEvent, before_boot: bool) -> None:
-        """Keep a line that only describes an event. It counts if no other line reports the event."""
+        """Keep a line that only describes an event, which counts if no other line reports the event."""
         if len(self.details) < MOST_HARDWARE_EVENTS:
             self.details.setdefault((event.name, normalize_bus_id(event.bus_id)), (event, before_boot))
         else:
@@ -151,7 +150,7 @@ class _Reader:
         bus_id = normalize_bus_id(event.bus_id)
         key = (bus_id, event.code or 0, event.action)
         if known := self.xids.get(key):
-            # It occurred again after the boot, so the boot has not helped.
+            # The XID occurred again after the boot, so the boot did not help.
             update = {"times": known.times + 1, "rebooted": known.rebooted and before_boot}
             self.xids[key] = known.model_copy(update=update)
         # A broken GPU can fill a log.
@@ -193,7 +192,7 @@ class _Reader:
         """Return all events."""
         reported = {(code, bus_id) for code, bus_id, _ in self.hardware}
         for key, (event, before_boot) in self.details.items():
-            # These are registers without the line that states their severity.
+            # The line that states the severity of these registers is missing.
             if key not in reported:
                 self._add_hardware(event, before_boot)
         declared = tuple(self.declared.values())
@@ -204,6 +203,6 @@ class _Reader:
 
 def _is_before_boot(line: str, booted: float) -> bool:
     """Return whether a line was logged before the boot. A line without a time was not."""
-    # The time is in seconds since 1970. dmesg counts from the boot, and has no lines of an earlier boot.
+    # The time is in seconds since 1970. dmesg counts from the boot, and prints no lines of an earlier boot.
     stamp = _MOMENT.match(line)
     return stamp is not None and float(stamp[1]) < booted

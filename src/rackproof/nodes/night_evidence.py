@@ -1,9 +1,8 @@
 """List the evidence for judging a node's night in tables. No I/O.
 
-There is a table for the node, its GPUs, its ports and its tools. ``health_checks.check_node`` evaluates
-them before any check. A row has the name of a field of the snapshot, or of a tool of the gatherer, and a
-test compares these names. If a machine may lack some evidence, the row states when it is needed, or why
-its absence is harmless.
+``health_checks.check_node`` evaluates the tables for the node, its GPUs, its ports and its tools before any
+check. A row names a field of the snapshot, or a tool of the gatherer, and a test compares these names. If a
+machine may lack some evidence, the row states when it is needed, or why its absence is harmless.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ GPU_READINGS: Mapping[str, tuple[str, ...]] = {
     "fabric": ("fabric_state", "fabric_status"),
     "nvlink_domain": ("fabric_clique", "fabric_cluster"),
 }
-"""Each reading that a driver can report of a GPU has these fields. A SKU lists the readings of its GPUs."""
+"""Fields of each reading that a driver can report of a GPU. A SKU lists the readings of its GPUs."""
 
 
 def _state(value: Any) -> EvidenceState:
@@ -72,7 +71,7 @@ def _numbers_state(values: Iterable[Any]) -> EvidenceState:
 
 
 def tool_state(snapshot: NodeSnapshot, tool: str) -> EvidenceState:
-    """Return the state of a tool's answer. A truncated answer has a finding of its own (``truncated``)."""
+    """Return the state of a tool's answer. A truncated answer is a finding of its own (``truncated``)."""
     status = snapshot.tools.get(tool, "")
     return EvidenceState.NOT_ASKED if status == "not_asked" else state_of_tool(status)
 
@@ -91,17 +90,17 @@ def _answered(tool: str) -> Callable[[NodeSubject], EvidenceState]:
 
 
 def _has_gpus(node: NodeSubject) -> bool:
-    """Return whether the node must have GPUs."""
+    """Return whether GPUs are needed in the node."""
     return node.wants_gpus
 
 
 def _is_judged(node: NodeSubject) -> bool:
-    """Return whether the node's SKU has GPUs. Its system must then be known as well."""
+    """Return whether the node's SKU expects GPUs. The node's system must then be known as well."""
     return bool(node.expected.gpus)
 
 
 def _is_host(node: NodeSubject) -> bool:
-    """Return whether clock and services are the node's own. Those of a container may belong to its host."""
+    """Return whether clock and services are the node's own, and not perhaps those of a container's host."""
     return _is_judged(node) and not node.snapshot.container
 
 
@@ -130,7 +129,7 @@ def _smi_answers(node: NodeSubject) -> bool:
 def _has_links(node: NodeSubject) -> bool:
     """Return whether nvidia-smi must report NVLinks."""
     known = any(gpu.links for gpu in node.previous.gpus) if node.previous else False
-    # If the SKU has no number of links, they need not be queried. A failed query is different.
+    # If the SKU states no number of links, they need not be queried. A failed query is different.
     unasked = tool_state(node.snapshot, "nvlink_status") in (EvidenceState.NOT_ASKED, EvidenceState.ABSENT)
     return bool(node.expected.nvlinks) or known or (_is_judged(node) and not unasked)
 
@@ -157,18 +156,18 @@ def _needs_controller(node: NodeSubject) -> bool:
 
 
 def _needs_slurm_name(node: NodeSubject) -> bool:
-    """Return whether slurmd has to answer: Slurm expects the node, its controller and slurmd are there."""
+    """Return whether slurmd must answer: Slurm expects the node, its controller and slurmd are there."""
     running = (node.snapshot.services or {}).get("slurmd.service") == "active"
     return _needs_controller(node) and node.snapshot.reaches_slurm is True and running
 
 
 def _needs_hostname(node: NodeSubject) -> bool:
-    """Return whether the inventory has a hostname to compare with."""
+    """Return whether the inventory gives a hostname to compare with."""
     return bool(node.expected.hostname) and not is_address(node.expected.hostname)
 
 
 def is_address(name: str) -> bool:
-    """Return whether a name is an address, which no machine has as its own name."""
+    """Return whether a name is an address, which is never a machine's own name."""
     try:
         ip_address(name)
     except ValueError:
@@ -378,7 +377,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     ),
     _by_tool("clock_synchronized", "clock"),
 )
-"""Each field of :class:`NodeSnapshot` has a row."""
+"""A row for each field of :class:`NodeSnapshot`."""
 
 _NOT_EVERYWHERE = "not every node has it, and a version that the SKU lists is missed where it is compared"
 _NO_VERSION: Mapping[EvidenceState, Verdict] = {
@@ -473,7 +472,7 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         )
     ),
 )
-"""Each tool that the gatherer calls (``rackproof_facts``, subset ``health``) has a row."""
+"""A row for each tool that the gatherer calls (``rackproof_facts``, subset ``health``)."""
 
 
 # Evidence of a GPU.
@@ -482,7 +481,7 @@ _READING_OF = {field: reading for reading, fields in GPU_READINGS.items() for fi
 
 
 def can_report(gpu: GpuSnapshot, reading: str) -> bool:
-    """Return whether a GPU's model may have a reading. It is false if the model is known to lack it."""
+    """Return whether a GPU's model may report a reading, which is false for models known to lack it."""
     return reading != "row_remapping" or not is_one_of(gpu.name, MODELS_WITHOUT_REPAIRS)
 
 
@@ -525,7 +524,7 @@ def _is_asked_of_sku(subject: GpuSubject, name: str) -> bool:
 
 
 def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float = 0) -> bool:
-    """Return whether a GPU is of a model, and has a driver, that must report a field."""
+    """Return whether a GPU's model and driver must report a field."""
     driver = leading_number(subject.node.snapshot.versions.get("driver", ""))
     # A driver of unknown version must report everything that the newest reports.
     is_older = driver is not None and driver < since_driver
@@ -536,7 +535,7 @@ def _is_of_model(subject: GpuSubject, models: Iterable[str], since_driver: float
 def _is_wanted(subject: GpuSubject, name: str, models: Iterable[str], since_driver: float = 0) -> bool:
     """Return whether a GPU must report a field.
 
-    This depends on its SKU, its model, and its driver's other readings.
+    The SKU, the model, and the driver's other readings decide.
     """
     by_model = _is_of_model(subject, models, since_driver)
     return _is_asked_of_sku(subject, name) or by_model or _is_reported(subject, name)
@@ -594,13 +593,13 @@ def _reads_links(subject: GpuSubject) -> bool:
 
 
 def _lacks_speeds(subject: GpuSubject) -> bool:
-    """Return whether an active link has no speed."""
+    """Return whether the speed of an active link is missing."""
     links, speeds = subject.gpu.links, subject.gpu.link_gb_s
     return any(up and link not in speeds for link, up in links.items())
 
 
 def _counts_link_errors(subject: GpuSubject) -> bool:
-    """Return whether a GPU with active links must have counters of errors."""
+    """Return whether a GPU with active links must report counters of errors."""
     answered = tool_state(subject.node.snapshot, "nvlink_errors") is EvidenceState.THERE
     return answered and any(subject.gpu.links.values())
 
@@ -668,7 +667,7 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("errors", harmless=_EMPTY_IS_WELL),
     _gpu_row("unknown_values", harmless=_EMPTY_IS_WELL),
 )
-"""Each field of :class:`GpuSnapshot` has a row."""
+"""A row for each field of :class:`GpuSnapshot`."""
 
 
 # Evidence of a port.
@@ -711,4 +710,4 @@ PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("layer", "link_layer", harmless="no check reads it"),
     _port_row("counters", "counters", state=_counters_state),
 )
-"""Each field of :class:`PortSnapshot` has a row."""
+"""A row for each field of :class:`PortSnapshot`."""

@@ -1,10 +1,10 @@
 """Choose how a GPU and a network card share memory.
 
-Role peer_memory calls this module through the filter ``peer_memory_choice``. One table has the methods
-and their conditions, which are NVIDIA's. They are in "Common Prerequisites" of the GPU Operator's
-chapter on GPUDirect RDMA (DMA-BUF: open kernel module, branch 535, kernel 5.12, any network driver;
-nvidia-peermem: branch 470, MLNX_OFED or DOCA-OFED), and in the README of nv_peer_memory, whose module
-became part of the driver in branch 470.
+Role peer_memory calls this module through the filter ``peer_memory_choice``. A table lists the methods with
+NVIDIA's conditions, from "Common Prerequisites" of the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF
+needs the open kernel module, branch 535, kernel 5.12 and any network driver, and nvidia-peermem needs branch
+470, MLNX_OFED or DOCA-OFED), and from the README of nv_peer_memory, whose module became part of the driver in
+branch 470.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OFED_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class TransferMethod:
-    """Describe a method with its requirements. None and an empty set mean no requirement."""
+    """A method with its requirements. None and an empty set mean no requirement."""
 
     method: str
     driver_from: int | None = None
@@ -44,7 +44,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class PeerMemoryNode:
-    """Hold the facts of a node that determine the method. An empty driver means that none was found."""
+    """The facts of a node that determine the method. An empty driver means that none was found."""
 
     kernel: str
     driver: str
@@ -54,7 +54,7 @@ class PeerMemoryNode:
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """Hold the chosen method. ``unmet`` has the unmet needs of each method."""
+    """The method chosen for a node. ``unmet`` lists the unmet needs of each method."""
 
     method: str
     reason: str
@@ -86,7 +86,7 @@ def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
     """
     packages: Mapping[str, Mapping[str, Any]] = facts["packages"]
     drivers = [name for name in sorted(packages) if DRIVER_PACKAGE.fullmatch(name)]
-    # The running driver has precedence. It differs from the installed one until the node is rebooted.
+    # The running driver comes first, and differs from the installed one until the node is rebooted.
     versions = [facts["modules"].get("nvidia", "")]
     answers = _output_of(facts, "nvidia_smi_query").splitlines()
     versions += [line.split(",")[2].strip() for line in answers if line.count(",") >= 3]
@@ -117,7 +117,7 @@ def _installed_ofed(packages: Iterable[str], reported: str) -> Ofed:
 
 
 def expect_driver(node: PeerMemoryNode, driver: str) -> PeerMemoryNode:
-    """Return a node as it will be with a driver. A node that already has a driver is unchanged."""
+    """Return a node as it will be with a driver. A node with a driver is unchanged."""
     if version_numbers(node.driver) or not driver:
         return node
     return replace(node, driver=driver, open_module=version_numbers(driver)[:1] >= (OPEN_FROM,))
@@ -152,13 +152,12 @@ def choose_method(node: PeerMemoryNode, method: str = "auto", dmabuf_kernel: str
 
     Args:
         node: The facts of the node.
-        method: A method to use without a check of its needs. "auto" chooses the first method whose needs
-            are met; "none" chooses none.
-        dmabuf_kernel: The first kernel for DMA-BUF, if the platform needs a newer one than the table
-            has.
+        method: A method to use without a check of its needs. "auto" chooses the first method whose needs are
+            met, and "none" chooses none.
+        dmabuf_kernel: The first kernel for DMA-BUF, if the platform needs a newer one than the table states.
 
     Returns:
-        The choice. Its method is "" if there is no driver, or if no method is possible.
+        The choice, with method "" if there is no driver, or if no method is possible.
     """
     _refuse_unknown(node, method, dmabuf_kernel)
     if method == "none":

@@ -1,7 +1,7 @@
 """Check a node before it is changed. No I/O.
 
-Playbooks call :func:`preflight_remarks` through the filter of the same name. It compares the fact
-``rackproof_node`` with expectations, and returns the remarks.
+Playbooks call :func:`preflight_remarks` through the filter of the same name, to compare the fact
+``rackproof_node`` with expectations and get remarks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DRIVER_PACKAGE = re.compile(
 
 @dataclass(frozen=True)
 class Expected:
-    """Hold the expectations of a node. An expectation that is 0 or empty is not checked."""
+    """The expectations of a node before it is changed. An expectation that is 0 or empty is not checked."""
 
     os: tuple[str, ...] = ()
     gpus: int = 0
@@ -41,7 +41,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Remark:
-    """Describe a difference from the expectations. A ``fatal`` one stops the playbook for the node."""
+    """A difference from the expectations. A ``fatal`` one stops the playbook for the node."""
 
     code: str
     what: str
@@ -118,7 +118,7 @@ def _hardware(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
 
 def _gpus(node: Mapping[str, Any], expected: int) -> Iterator[Remark]:
     """Yield a remark about another number of GPUs than expected."""
-    # Read the bus, because a node before provisioning has no driver.
+    # Read the bus, because a node before provisioning lacks a driver.
     gpus = [device for device in node["pci"] if _is_gpu(device)]
     if expected and len(gpus) != expected:
         slots = ", ".join(sanitize(gpu["slot"]) for gpu in gpus)
@@ -244,7 +244,7 @@ def installed_driver(node: Mapping[str, Any]) -> str:
 
 
 def _names(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
-    """Yield a remark for each name that has no address."""
+    """Yield a remark for each name without an address."""
     for name in expected.names:
         if not node["names"].get(name):
             yield Remark(

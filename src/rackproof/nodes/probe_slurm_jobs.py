@@ -1,11 +1,11 @@
 """Write the scripts of a night's measuring jobs, and run them on Slurm's host within limits.
 
-Job validate runs its probes with a :class:`JobRunner`, and job reimage the partner's half of a pair. The
-jobs never use more than the allowed share of a partition. A job starts only if its maximum duration fits
-into the rest of the night's GPU-minutes. It contains its programs, so it needs no shared storage. Slurm
-allocates its nodes at once or refuses, and ends it in time. All jobs have the same name, so that an
-interrupted night leaves none behind. This module does not use ssh. Its caller provides a function that
-runs commands on Slurm's host.
+Job validate runs its probes with a :class:`JobRunner`, and job reimage the partner's half of a pair. The jobs
+never use more than the allowed share of a partition. A job starts only if its maximum duration fits into the
+rest of the night's GPU-minutes. The job's script contains its programs, so no shared storage is needed. Slurm
+allocates its nodes at once or refuses, and ends it in time. All jobs get the same name, so that an
+interrupted night leaves none behind. This module does not use ssh. Its caller provides a function that runs
+commands on Slurm's host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""All jobs of a night have this name, by which the jobs of an interrupted night are found and ended."""
+"""Name of all jobs of a night, by which the jobs of an interrupted night are found and ended."""
 MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30
@@ -46,26 +46,26 @@ _BUSY = re.compile(
 """srun prints such a line if it refuses nodes that are in use. Any other refusal is a mistake, and proves
 nothing."""
 OUT_OF_TIME = (None, 124, 137)
-"""A program that did not end, or that was ended, has one of these exit statuses."""
+"""Exit statuses of a program that did not end, or that was ended."""
 
 Shell = Callable[[str], tuple[int, str, str]]
 """A function that runs a command line on Slurm's host and returns exit status, output and error output."""
 
 
 class ProbeError(RackproofError):
-    """Report a request that Slurm's host did not fulfil. The message has the request and the remedy."""
+    """A request that Slurm's host did not fulfil. The message gives the request and the remedy."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Describe a program under workloads/, its benchmark, and its arguments for each device.
+    """A program under workloads/ that measures nodes at night, its benchmark, and its arguments by device.
 
     Attributes:
         files: Other files of workloads/ that the program needs.
-        optional: Whether it runs only if it is selected, in the nights that ``optional_tests`` of
+        optional: Whether the probe runs only if it is selected, in the nights that ``optional_tests`` of
             ``jobs.validate.fleet`` plans for a node.
         adds_s: The number of additional seconds that a job with it may take.
-        takes_device: Whether it has the option ``--device``.
+        takes_device: Whether the program accepts the option ``--device``.
     """
 
     name: str
@@ -110,7 +110,7 @@ PROBES = (
         optional=True,
         adds_s=180,
     ),
-    # It runs as long as its benchmark. A shorter run would prove less under the same name.
+    # The probe runs as long as its benchmark. A shorter run would prove less under the same name.
     Probe(
         "soak", "probe_soak.py", "soak",
         ("--seconds", "600"),
@@ -149,7 +149,7 @@ SHARED_FILES = ("bytecode_cache.py", "common.py", "gpu_state.py", "samples.py")
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """Hold the plan of a night's measurements.
+    """The plan of a night's measurements.
 
     Attributes:
         minutes: The GPU-minutes that may be used. A node without a GPU counts as one GPU.
@@ -188,7 +188,7 @@ class ProbePlan:
 
 @dataclass(frozen=True)
 class Job:
-    """Hold a set of nodes and the script that runs on them. ``gpus`` is the number per node."""
+    """A Slurm job: a set of nodes and the script that runs on them. ``gpus`` is the number per node."""
 
     nodes: tuple[str, ...]
     script: str
@@ -203,7 +203,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Section:
-    """Hold the output of one program of a job. ``status`` is None if it did not end."""
+    """The output of one program of a job. ``status`` is None if the program did not end."""
 
     name: str
     status: int | None
@@ -212,11 +212,7 @@ class Section:
 
 @dataclass(frozen=True)
 class JobResult:
-    """Describe how a job ended.
-
-    It is ok, failed, hung, busy (Slurm had no nodes for it), lost (it never started) or left (there was
-    no time).
-    """
+    """The end of a job: ok, failed, hung, busy (no nodes free), lost (never started) or left (no time)."""
 
     how: str
     text: str = ""
@@ -317,7 +313,7 @@ def split_sections(text: str) -> tuple[Section, ...]:
     for line in text.splitlines():
         word, rest = _mark(line)
         if word == "begin":
-            # The previous section has no end, so the job was ended during it.
+            # The previous section lacks its end, so the job was ended during that section.
             if name:
                 sections.append(Section(name, None, "\n".join(lines)))
             name, lines = rest, []
@@ -342,9 +338,9 @@ def _mark(line: str) -> tuple[str, str]:
 
 @dataclass
 class JobRunner:
-    """Run jobs through Slurm's host within the budget and the share, and count the use of both.
+    """A runner of jobs on Slurm's host, within the budget and the share, whose use it counts.
 
-    ``members`` is the number of nodes in each partition, and ``partitions`` has the partitions of each
+    ``members`` is the number of nodes in each partition, and ``partitions`` lists the partitions of each
     node.
     """
 
@@ -505,7 +501,7 @@ class JobRunner:
         return self._scripts[text]
 
     def _ended(self, mine: Iterable[str]) -> dict[str, JobResult]:
-        """Return the results of the jobs that have ended, by number."""
+        """Return the results of the jobs that ended, by number."""
         place = shlex.quote(self._spool)
         # Send one request for all jobs, because each request needs a connection to Slurm's host.
         listed = self._ask(
@@ -529,7 +525,7 @@ class JobRunner:
             if not begun and took > _BEGIN_S:
                 del self._running[number]
                 return JobResult("lost", "its srun never began on Slurm's host")
-            # Slurm normally ends a job in time. This is the fallback.
+            # Slurm normally ends a job in time. Cancel only a job that Slurm did not end.
             if took <= job.limit_s + _START_S + _GRACE_S:
                 return None
             self._cancel(job)

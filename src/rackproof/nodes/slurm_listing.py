@@ -39,12 +39,12 @@ _DEFAULT = "default"
 
 
 class SlurmListingError(RackproofError):
-    """Report a text that is not a list of Slurm's nodes. The message has the place and the problem."""
+    """A text that is not a list of Slurm's nodes. The message gives the place and the problem."""
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """Describe a node as Slurm does. Unknown fields are empty.
+    """A node as Slurm describes it. Unknown fields are empty.
 
     Attributes:
         name: NodeName.
@@ -72,7 +72,7 @@ class SlurmNode:
 
 @dataclass(frozen=True)
 class SlurmListing:
-    """Hold all nodes of a text, the host of slurmctld ("" if unknown), and the lines that were not read."""
+    """All nodes of a text, the host of slurmctld ("" if unknown), and the lines that were not read."""
 
     nodes: tuple[SlurmNode, ...]
     controller: str = ""
@@ -84,10 +84,10 @@ def read_slurm_listing(text: str, place: str) -> SlurmListing:
 
     Args:
         text: One or several files or outputs.
-        place: Its name in messages.
+        place: The name of the text in messages.
 
     Raises:
-        SlurmListingError: The text has no node, too many nodes, or an invalid host list.
+        SlurmListingError: The text contains no node, too many nodes, or an invalid host list.
     """
     reader = _Reader(place)
     for statement in _statements(text):
@@ -119,7 +119,7 @@ def _statements(text: str) -> Iterator[str]:
 
 
 class _Reader:
-    """Collect nodes, partitions and switches from statements in any order."""
+    """The nodes, partitions and switches read so far, from statements in any order."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -304,8 +304,8 @@ def _split(text: str) -> list[str]:
 def read_gres(text: str) -> dict[str, int]:
     """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``. No I/O.
 
-    ``gpu:8`` has the type "". CfgTRES has the number of all GPUs in addition to those of each type. In that
-    case, only the types are returned.
+    The type in ``gpu:8`` is "". If CfgTRES counts all GPUs in addition to each type, only the types are
+    returned.
     """
     found: dict[str, int] = {}
     for kind, count in _GPUS.findall(_plain_gres(text)):

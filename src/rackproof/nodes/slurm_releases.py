@@ -15,7 +15,7 @@ _RELEASE = re.compile(r"(?:\d+:)?(\d\d)\.(\d\d)(?!\d)")
 
 
 def parse_release(version: str) -> tuple[int, int] | None:
-    """Return year and month of a version: ``22.05.8-4+deb12u2``, ``22.05*``, or None if it has none."""
+    """Return year and month of a version: ``22.05.8-4+deb12u2``, ``22.05*``, or None without these."""
     match = _RELEASE.match(version)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -34,7 +34,7 @@ def _ordinal(release: tuple[int, int]) -> int:
 def incompatibility(node: str, controller: str) -> str:
     """Return why slurmd, or the commands of a login host, cannot work with a slurmctld, or "".
 
-    It is also "" if a version has no recognizable release.
+    The answer is also "" if a version names no recognizable release.
 
     Args:
         node: The version of the node's Slurm, or a pattern that begins with the release.

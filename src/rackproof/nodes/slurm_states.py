@@ -96,16 +96,16 @@ def check_slurm_state(
 ) -> Iterator[HealthFinding]:
     """Find Slurm's objections to a node.
 
-    Each is only a hint, because slurmd, the network or the controller may be at fault. Slurm gives the
-    node no job anyway, so no night has to drain it.
+    Each objection is only a hint, because slurmd, the network or the controller may be at fault. Slurm gives
+    the node no job anyway, so no night has to drain it.
 
     Args:
         node: The name in the inventory.
         state: The state that Slurm reports.
-        known: Whether Slurm has a node with this name.
+        known: Whether Slurm knows a node with this name.
         reason: The reason that Slurm stores.
         set_by: The user that set the reason, and the time.
-        member: Whether it must be a node of the cluster.
+        member: Whether the node must be in the cluster.
     """
     if not known:
         if member:

@@ -3,28 +3,24 @@
 Job validate calls :func:`build_snapshot` with a node's answer, and stores the result. Nights compare the
 snapshot with the next one. The gathered data is a mapping with three parts, each of which may be absent:
 
-``facts``   the result of ``rackproof_facts``, subset ``record``;
-``node``    ``container``, ``root``, ``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``);
-``health``  facts that the other two parts do not have:
+``facts``   the result of ``rackproof_facts``, subset ``record``; ``node``    ``container``, ``root``,
+``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``); ``health``  facts that are not in the other
+two parts:
 
-    ``epoch``     the time of gathering, in seconds since 1970;
-    ``since``     the time at which the log begins;
-    ``booted``    the time of the boot (of its first process, because a container's kernel is older);
+    ``epoch``     the time of gathering, in seconds since 1970; ``since``     the time at which the log
+    begins; ``booted``    the time of the boot (of its first process, because a container's kernel is older);
     ``loaded``    whether a load ran on the GPUs meanwhile (without one, PCIe links and clocks are idle);
-    ``tools``     an answer by name, as in ``facts.tools``:
-                  ``kernel_log`` (``journalctl -o short-unix _TRANSPORT=kernel --since=@LAST_SNAPSHOT``
-                  with earlier boots, or else ``dmesg``; ``errors`` are its lines of level error or worse,
-                  absent if it has no levels),
-                  ``nvlink_status`` (``nvidia-smi nvlink -s``), ``nvlink_errors`` (``nvidia-smi nvlink -e``),
-                  ``failed_units`` (``systemctl list-units --failed --plain --no-legend``), ``units``
-                  (``systemctl show``, an empty line between two units), ``clock`` (``timedatectl show``),
-                  ``slurm_controller`` (``scontrol ping``), ``slurmd_status`` (``scontrol show slurmd``);
-    ``hca``       for each port of each device, ``state``, ``phys_state``, ``rate``, ``link_layer`` (texts of
-                  /sys/class/infiniband/DEVICE/ports/PORT) and ``counters`` (numbers by name);
-    ``pci``       for each address of a network card, ``current_link_speed``, ``max_link_speed``,
-                  ``current_link_width`` and ``max_link_width`` of /sys/bus/pci/devices/ADDRESS;
-    ``disk``      for each path, ``total_bytes``, ``free_bytes``, ``total_inodes``, ``free_inodes`` and
-                  ``read_only``.
+    ``tools``     an answer by name, as in ``facts.tools``: ``kernel_log`` (``journalctl -o short-unix
+    _TRANSPORT=kernel --since=@LAST_SNAPSHOT`` with earlier boots, or else ``dmesg``; ``errors`` are its lines
+    of level error or worse, absent if the log states no levels), ``nvlink_status`` (``nvidia-smi nvlink
+    -s``), ``nvlink_errors`` (``nvidia-smi nvlink -e``), ``failed_units`` (``systemctl list-units --failed
+    --plain --no-legend``), ``units`` (``systemctl show``, an empty line between two units), ``clock``
+    (``timedatectl show``), ``slurm_controller`` (``scontrol ping``), ``slurmd_status`` (``scontrol show
+    slurmd``); ``hca``       for each port of each device, ``state``, ``phys_state``, ``rate``, ``link_layer``
+    (texts of /sys/class/infiniband/DEVICE/ports/PORT) and ``counters`` (numbers by name); ``pci``       for
+    each address of a network card, ``current_link_speed``, ``max_link_speed``, ``current_link_width`` and
+    ``max_link_width`` of /sys/bus/pci/devices/ADDRESS; ``disk``      for each path, ``total_bytes``,
+    ``free_bytes``, ``total_inodes``, ``free_inodes`` and ``read_only``.
 
 Subset ``health`` gathers all of this in one call. The mounts are in ``mountinfo`` of ``facts.files``.
 
@@ -83,7 +79,7 @@ _MOMENT = re.compile(r"\[\s*\d{1,12}\.\d{1,9}\]|\d{9,12}(?:\.\d{1,9})? ")
 MOST_CARDS = 64
 MOST_GONE = 64
 MOST_LINKS = 64
-"""At most this many NVLinks of a GPU are read. Real GPUs have less than a third of this number."""
+"""Largest number of a GPU's NVLinks to read. Real GPUs show less than a third of this number."""
 MOST_UNLISTED = 8
 """At most this many unlisted GPUs, unknown values and remarks are stored."""
 MOST_LINES = 100_000
@@ -91,9 +87,9 @@ MOST_LINES = 100_000
 
 
 class GpuSnapshot(Record):
-    """Describe a GPU.
+    """One GPU in a snapshot.
 
-    If ``nvidia-smi`` has no value, a number is None and a text is empty. Temperatures are in °C, power
+    Where ``nvidia-smi`` gives no value, a number is None and a text is empty. Temperatures are in °C, power
     in W, clocks in MHz, memory in bytes.
 
     Attributes:
@@ -158,7 +154,7 @@ class GpuSnapshot(Record):
     """Speed of each active NVLink, in GB/s per direction."""
     link_errors: int | None = None
     errors: tuple[str, ...] = ()
-    """Error texts of the driver in place of a value. They are neither a value nor "N/A"."""
+    """Error texts of the driver in place of a value. Such a text is neither a value nor "N/A"."""
     unknown_values: tuple[str, ...] = ()
     """Textual values that no check recognizes, as ``path: words``."""
 
@@ -170,7 +166,7 @@ class GpuSnapshot(Record):
 
 
 class PortSnapshot(Record):
-    """Describe a port of a network card. ``rate_gbps`` is its signalling rate, or None if unknown.
+    """One port of a network card in a snapshot. ``rate_gbps`` is its signalling rate, or None if unknown.
 
     ``usual_gbps`` is the highest rate ever observed on the port.
     """
@@ -186,11 +182,11 @@ class PortSnapshot(Record):
 
 
 class NodeSnapshot(Record):
-    """Describe the state of a node in one night.
+    """The state of a node in one night.
 
-    ``tools`` has the status of each tool's answer, and ``seconds`` the time that it took. ``reboots``
-    counts the reboots because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in
-    an earlier night, and stay missing until they are back.
+    ``tools`` gives the status of each tool's answer, and ``seconds`` the time that it took. ``reboots``
+    counts the reboots because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in an
+    earlier night, and stay missing until they are back.
     """
 
     node: str
@@ -273,9 +269,8 @@ def build_snapshot(
         name: The node's name in the inventory.
         gathered: The gathered data, in the form that the module's docstring describes.
         sku: The model that the inventory expects.
-        previous: The last snapshot. Its XIDs without action stay open, and its counts of reboots
-            continue.
-        about: The node's record, if it has already been read. Reading it is most of a snapshot's cost.
+        previous: The last snapshot. XIDs without action stay open, and counts of reboots continue.
+        about: The node's record, if already read. Reading it is most of a snapshot's cost.
         whole: Whether the answer is complete. An incomplete answer proves nothing.
         accept_identity: Whether tonight's machine and GPUs become the node's identity.
         declared: The kernel log lines that an operator declared harmless.
@@ -378,7 +373,7 @@ def _boot_time(health: Mapping[str, Any], epoch: float | None) -> float | None:
 
 
 def _boot_id(facts: Mapping[str, Any], node: Mapping[str, Any]) -> str:
-    """Return the id of the boot, from the first part that has it."""
+    """Return the id of the boot, from the first part that states it."""
     return sanitize(facts.get("boot_id") or node.get("boot_id") or "", 60)
 
 
@@ -407,7 +402,7 @@ def _truncated_tools(tools: Mapping[str, Any], overflowed: set[str]) -> tuple[st
 
 
 def _known_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> tuple[GpuSnapshot, ...]:
-    """Return all GPUs that can be identified by their bus, even if they have been missing for some nights."""
+    """Return all GPUs that can be identified by their bus, even if they were missing for some nights."""
     present = {normalize_bus_id(gpu.bus_id) for gpu in gpus}
     before = (*previous.gone_gpus, *previous.gpus) if previous else ()
     return (*gpus, *(gpu for gpu in before if normalize_bus_id(gpu.bus_id) not in present))
@@ -429,7 +424,7 @@ def _gone_gpus(gpus: tuple[GpuSnapshot, ...], previous: NodeSnapshot | None) -> 
 
 
 def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) -> tuple[PortSnapshot, ...]:
-    """Return missing ports of earlier nights that no port of another name has replaced."""
+    """Return missing ports of earlier nights that no port of another name replaced."""
     if previous is None:
         return ()
     present = {(port.device, port.port) for port in ports}
@@ -533,10 +528,7 @@ def _attached_gpus(xml: str) -> int | None:
 
 
 def _lost_journals(tools: Mapping[str, Any]) -> bool:
-    """Return whether journalctl skipped a journal file.
-
-    It reports that only on stderr, with exit status 0.
-    """
+    """Return whether journalctl skipped a journal file, as it reports only on stderr, with exit status 0."""
     stderr = mapping_at(tools, "kernel_log").get("stderr")
     return isinstance(stderr, str) and _JOURNAL_LOST.search(stderr) is not None
 
@@ -556,7 +548,7 @@ def _read_gpu(
         name=gpu.name,
         vbios=gpu.vbios,
         gsp=text("gsp_firmware_version"),
-        # Drivers have different names for these values. A value that is absent adds nothing.
+        # Drivers name these values differently. A value that is absent adds nothing.
         sram_uncorrectable=_whole_sum(
             text,
             "ecc_errors/volatile/sram_uncorrectable",
@@ -717,10 +709,7 @@ def _nvlink_speeds(text: str) -> dict[str, dict[str, float]]:
 
 
 def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
-    """Return the errors that each NVLink has counted, by the GPU's UUID.
-
-    They are from ``nvidia-smi nvlink -e``.
-    """
+    """Return the errors counted by each NVLink (``nvidia-smi nvlink -e``), by the GPU's UUID."""
     errors_by_gpu: dict[str, dict[str, int]] = {}
     unread: set[tuple[str, str]] = set()
     uuid = ""
@@ -742,7 +731,7 @@ def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
 
 
 def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | None:
-    """Return the sum of the links' counters, or None if an active link has none or no link has any."""
+    """Return the sum of the links' counters, or None if an active link, or every link, lacks counters."""
     counts_all = errors and all(link in errors for link, speed in speeds.items() if speed > 0)
     return sum(errors.values()) if counts_all else None
 
@@ -750,7 +739,7 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
 def _open_xids(
     new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
-    """Return last night's XIDs that still need their action. They are repeated each night."""
+    """Return last night's XIDs that still need their action, to repeat them each night."""
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.bus_id, event.xid) for event in new}
@@ -758,7 +747,7 @@ def _open_xids(
     recovered = {gpu.uuid for gpu in gpus if gpu.recovery_action == "None"}
     carried = []
     for event in previous.xids:
-        # If the log has the XID again, its event comes from there. Two events would give two findings.
+        # If the log shows the XID again, its event comes from there. Two events would give two findings.
         is_repeated = (event.bus_id, event.xid) in repeated
         if not is_repeated and _awaits_action(event, recovered):
             carried.append(event.model_copy(update={"carried": True}))
@@ -808,7 +797,7 @@ def _count_reboots(boot_id: str, new: tuple[XidEvent, ...], previous: NodeSnapsh
 def reboot_counter_key(event: XidEvent) -> str:
     """Return the key for counting reboots.
 
-    It has the GPU (independent of its slot) and the XID.
+    The key consists of the GPU (independent of its slot) and the XID.
     """
     return f"{event.uuid or event.bus_id}/{event.xid}"
 
@@ -819,7 +808,7 @@ def _versions(
     """Return the versions that nights compare, by component."""
     versions = {name: known[name] for name in _VERSIONS if known.get(name)}
     versions |= {name: value for name, value in known.items() if name.startswith(("bios", "infiniband."))}
-    # If a node's GPUs have several versions, the text combines them, and differs from other nodes.
+    # If the versions on a node's GPUs differ, the text combines them, and differs from other nodes.
     for name, values in (("vbios", {gpu.vbios for gpu in gpus}), ("gsp", {gpu.gsp for gpu in gpus})):
         if any(values):
             versions[name] = " ".join(sorted(filter(None, values)))
@@ -851,7 +840,7 @@ def _tool_seconds(tools: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict[str, str]:
-    """Return status "failed" for each path without a file system. It is not a healthy disk."""
+    """Return status "failed" for each path without a file system, which is no healthy disk."""
     return {f"statfs {sanitize(path, 50)}": "failed" for path in paths if sanitize(path, 300) not in disk}
 
 
@@ -885,7 +874,7 @@ def _read_port(device: str, port: str, values: Mapping[str, Any]) -> PortSnapsho
     return PortSnapshot(
         device=sanitize(device, 60),
         port=sanitize(port, 10),
-        # /sys has "4: ACTIVE" and "5: LinkUp".
+        # /sys states "4: ACTIVE" and "5: LinkUp".
         state=sanitize(str(values.get("state") or "").rpartition(":")[2], 40).lower() if is_text else "",
         physical=sanitize(str(values.get("phys_state") or "").rpartition(":")[2], 40).lower(),
         rate_gbps=leading_number(str(values.get("rate") or "")),
@@ -899,7 +888,7 @@ def _read_port(device: str, port: str, values: Mapping[str, Any]) -> PortSnapsho
 
 
 def _ports_of_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ports that the facts have, for answers without the part ``health``."""
+    """Return the ports from the facts, for answers without the part ``health``."""
     devices = mapping_at(facts, "infiniband")
     return {name: mapping_at(mapping_at(devices, name), "ports") for name in devices}
 
@@ -947,10 +936,10 @@ _START_S = 10.0
 
 
 def _is_wrapped(log: str, health: Mapping[str, Any], uptime: str) -> bool:
-    """Return whether the kernel's ring buffer has lost messages since the last snapshot or the boot."""
+    """Return whether the kernel's ring buffer lost messages since the last snapshot or the boot."""
     first = _first_moment(log)
     if first is None or not (stamp := _DMESG.match(first)):
-        return False  # It is a journal's line, or there is no log.
+        return False  # The line is a journal's, or there is no log.
     since, epoch = as_float(health.get("since")), as_float(health.get("epoch"))
     uptime_s = leading_number(uptime)
     begin_s = since - (epoch - uptime_s) if since and epoch is not None and uptime_s is not None else 0.0
@@ -961,7 +950,7 @@ _JOURNAL_REMARK = re.compile(r"-- .* --\s*$")
 
 
 def _lacks_moments(log: str) -> bool:
-    """Return whether no message has a time. It is then unknown which messages are missing."""
+    """Return whether no message states a time, so that it is unknown which messages are missing."""
     # "-- No entries --" and similar lines are remarks of journalctl. In a quiet night, nothing is
     # missing.
     messages = (line for line in log.splitlines() if line.strip() and not _JOURNAL_REMARK.match(line))
@@ -1027,12 +1016,12 @@ _TABLE_LEAVES_OUT = frozenset(
         ),
     )
 )
-"""The kernel mounts these file systems. A node with containers has thousands of such mounts."""
+"""File systems that the kernel mounts, thousands of times on a node with containers."""
 MOST_MOUNTS = 2000
 
 
 def _read_mount_table(mountinfo: str) -> dict[str, dict[str, str]]:
-    """Return the mounts by path. If a path has several mounts, the last one is visible."""
+    """Return the mounts by path. Of several mounts on a path, the last one is visible."""
     table: dict[str, dict[str, str]] = {}
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
@@ -1074,7 +1063,7 @@ _CONTROLLER = re.compile(r"^Slurmctld\(.{1,300} (?:is|are) (\S{1,40})", re.MULTI
 def _reaches_slurm(tools: Mapping[str, Any]) -> bool | None:
     """Return whether a Slurm controller answers the node (``scontrol ping``), or None if unknown."""
     states = _CONTROLLER.findall(text_at(mapping_at(tools, "slurm_controller"), "stdout"))
-    # If scontrol prints no line it has no configuration, but slurmd may get one in another way.
+    # If scontrol prints no line, it lacks a configuration, but slurmd may get one in another way.
     return any("UP" in state.split("/") for state in states) if states else None
 
 
@@ -1088,13 +1077,13 @@ def _slurm_name(tools: Mapping[str, Any]) -> str | None:
 
 
 def _service_state(unit: Mapping[str, str]) -> str:
-    """Return the state of a unit, as :attr:`NodeSnapshot.services` has it."""
+    """Return the state of a unit, as in :attr:`NodeSnapshot.services`."""
     loaded, active = unit.get("LoadState", ""), unit.get("ActiveState", "")
     if active == "active":
         return active
     if loaded != "loaded":
         return sanitize(loaded or "unknown", 20)
-    # This unit was started, but its condition is false. It has nothing to do on this node.
+    # The unit was started, but its condition is false, so it has nothing to do on this node.
     if unit.get("ConditionResult") == "no" and unit.get("ConditionTimestampMonotonic", "0") not in ("", "0"):
         return "condition"
     restarts = active == "activating" and unit.get("SubState") == "auto-restart"
@@ -1102,7 +1091,7 @@ def _service_state(unit: Mapping[str, str]) -> str:
 
 
 def _failed_units(tools: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the units that have failed, or None if unknown."""
+    """Return the units that failed, or None if unknown."""
     if mapping_at(tools, "failed_units").get("status") != "ok":
         return None
     # systemctl marks a failed unit with a bullet.

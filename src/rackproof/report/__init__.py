@@ -1,4 +1,4 @@
-"""Write reports as HTML pages, Markdown, JUnit XML, JSON, and tables for a terminal.
+"""Write the reports of jobs and commands as HTML pages, Markdown, JUnit XML, JSON, and terminal tables.
 
 Matplotlib and Jinja2 are imported only when a page is written.
 """
@@ -70,7 +70,7 @@ def render(
 
         if len(runs) == 1:
             return dump_run(runs[0])
-        # Each record has the form of its own run.json, so that NaN and times are written in only one way.
+        # Each record is written as in its own run.json, so that NaN and times are written in only one way.
         return b"[\n" + b",\n".join(dump_run(run).rstrip() for run in runs) + b"\n]\n"
     raise ValueError(f"no report format {form!r}; there are {', '.join(FORMATS)}")
 
@@ -126,7 +126,7 @@ def write_plan_reports(
         folder: The folder, which is created if it does not exist.
         title: The heading.
         link: A function that returns the relative link from this page to a run's own.
-        missing: Texts about requested runs that the plan lacks. They make the whole unproven.
+        missing: Texts about requested runs that the plan lacks, which make the whole unproven.
         left_out: Texts about benchmarks that the nodes cannot run, which is not a fault.
 
     Returns:

@@ -30,7 +30,7 @@ from rackproof.core.text import number, quantity, sanitize, unit_text
 from rackproof.report.view import label_text, value_of, words
 
 MAX_CHARTS = 12
-# The style sheet has this many colours (--c0 to --c7), and DASHES this many patterns.
+# The style sheet defines this many colours (--c0 to --c7), and DASHES this many patterns.
 MAX_LINES = 8
 # A figure is 5.2 inches (374 points) wide, so more vertices would only make the page larger.
 MAX_POINTS = 400
@@ -46,12 +46,12 @@ _VARIABLES = {
     _MUTED: "var(--muted)",
     **{colour: f"var(--c{index})" for index, colour in enumerate(_LINES)},
 }
-# Lines differ in more than their colour. Each has its own dashes, and points have their own marker.
+# Lines differ in more than their colour: in dashes, and in the markers of points.
 DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "12 4", "4 2", "9 3 2 3 2 3", "1 3")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # The keys are matplotlib's own. With a hash salt and without a date, the bytes are reproducible.
 _SETTINGS: dict[Any, Any] = {
-    # Text remains text. It can be searched and selected, and uses the page's font.
+    # Text remains text, which can be searched and selected, and uses the page's font.
     "svg.fonttype": "none",
     "svg.hashsalt": "rackproof",
     # A "$" in a label or a file name would start a formula.
@@ -68,10 +68,7 @@ _XLINK = "http://www.w3.org/1999/xlink"
 
 @dataclass(frozen=True)
 class Line:
-    """Describe one curve.
-
-    ``x`` and ``y`` have the same length. A ``y`` that is not finite is a gap.
-    """
+    """One curve of a chart. ``x`` and ``y`` are of the same length. A ``y`` that is not finite is a gap."""
 
     label: str
     x: tuple[float, ...]
@@ -80,7 +77,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Hold the data of a chart. ``level`` is a horizontal line for a target or reference."""
+    """The data of a chart. ``level`` is a horizontal line for a target or reference."""
 
     title: str
     x_label: str
@@ -103,7 +100,7 @@ RatioLine = tuple[str, tuple[RatioPoint, ...]]
 
 @dataclass(frozen=True)
 class Ratios:
-    """Describe a chart of ratios to 1, one row per label."""
+    """The data of a chart of ratios to 1, one row per label."""
 
     title: str
     x_label: str
@@ -114,7 +111,7 @@ class Ratios:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Hold a chart in the form for a page."""
+    """A drawn chart, as pages include it."""
 
     title: str
     svg: Markup
@@ -219,7 +216,7 @@ def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for one in run.series:
         if one.name == "gpu_throttle":
-            continue  # These values are sets of bits. Findings describe them as text.
+            continue  # The values are sets of bits, which findings describe as text.
         # A record does not guarantee equal lengths. A value without a partner is not a point.
         count = min(len(one.x), len(one.y))
         pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
@@ -279,7 +276,7 @@ def _size_charts(run: Run) -> list[Chart]:
 def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, float]]]:
     """Return values by size and label, for each name and unit.
 
-    If one size has several values, use the first.
+    Of several values for one size, use the first.
     """
     groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for measured in run.measurements:
@@ -310,7 +307,7 @@ def _line_of_points(label: str, points: Mapping[float, float]) -> Line:
 def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     """Return the curves of a sweep.
 
-    They show throughput and accuracy over batch size, with one line for each combination of the other
+    The curves show throughput and accuracy over batch size, with one line for each combination of the other
     parameters, such as the number of GPUs. Repeats of one point are averaged. A run without the metric adds
     no point.
     """
@@ -362,7 +359,7 @@ def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line
         if measured is None or batch is None or not _number(measured.value):
             continue
         unit = unit or measured.unit
-        # One axis has one unit, so a run with another unit is left out.
+        # An axis is in one unit, so a run with another unit is left out.
         if measured.unit == unit:
             by_batch = repeats.setdefault(_line_label(run, varying), {})
             by_batch.setdefault(batch, []).append(measured.value)
@@ -387,7 +384,7 @@ def _batch(run: Run) -> float | None:
 
 
 def _varying(runs: Sequence[Run]) -> frozenset[str]:
-    """Return the parameters that differ between runs. They distinguish the lines."""
+    """Return the parameters that differ between runs, and so distinguish the lines."""
     names = {name for run in runs for name in run.parameters} - {"batch_size"}
     # Compare by repr: True, 1 and 1.0 are equal in Python but different settings of a workload.
     return frozenset(name for name in names if len({repr(run.parameters.get(name)) for run in runs}) > 1)
@@ -413,7 +410,7 @@ def describe(chart: Chart) -> str:
 
 
 def _describe_line(line: Line) -> str:
-    """Return the start, end and extremes of a curve, or "" if it has no points."""
+    """Return the start, end and extremes of a curve, or "" without points."""
     good = [y for y in line.y if _number(y)]
     if not good:
         return ""
@@ -426,12 +423,11 @@ def draw(chart: Chart, ident: str) -> Drawn:
     """Draw a chart as inline SVG.
 
     Args:
-        chart: The chart. Its texts are sanitized, and are escaped here.
+        chart: The chart, with sanitized texts, which are escaped here.
         ident: The prefix of every id in the SVG. It must be unique in the page.
     """
     with _drawing():
-        # Matplotlib is slow to import. Do it only for a page with charts, and after its output is
-        # silenced.
+        # Matplotlib is slow to import. Import it only for a page with charts, and after silencing its output.
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         figure, axes = _empty_figure(2.75, (0.125, 0.175, 0.85, 0.715), grid="y")
@@ -467,7 +463,7 @@ def _drawing() -> Iterator[None]:
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
 
-    # If the font for measuring lacks a glyph, only the layout is approximate. The browser has the glyph.
+    # If the font for measuring lacks a glyph, only the layout is approximate. The browser finds the glyph.
     with rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
@@ -619,10 +615,10 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
     Otherwise its ``<style>`` (a rule for ``*``) would affect the page, and its ids would repeat
     from chart to chart.
     """
-    # Otherwise each tag would have a prefix (ns0:svg), and no HTML parser would recognize the drawing.
+    # Otherwise each tag would get a prefix (ns0:svg), and no HTML parser would recognize the drawing.
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
-    # matplotlib has just written this.
+    # matplotlib just wrote this text.
     root = ElementTree.fromstring(raw)  # noqa: S314  # nosec B314
     for parent in list(root.iter()):
         for child in list(parent):
@@ -636,7 +632,7 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
     # The SVG is one picture with a text. Without a role, screen readers would read every tick.
     root.set("role", "img")
     root.set("aria-labelledby", f"{ident}-title {ident}-desc")
-    # Screen readers read these instead of the drawing. They must come first.
+    # Screen readers read title and description instead of the drawing. Both must come first.
     for place, (tag, text) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
         element.text = text
@@ -662,5 +658,5 @@ def _style(style: str, ident: str) -> str:
     """Return a style with the page's colours, ids and font."""
     style = re.sub(r"#01fe[01][0-9a-f]", lambda match: _VARIABLES.get(match[0], match[0]), style)
     style = style.replace("url(#", f"url(#{ident}-")
-    # Matplotlib names the font that it used for measuring. The reader may not have it.
+    # Matplotlib names the font that it used for measuring, which the reader's machine may lack.
     return re.sub(r"'DejaVu Sans'[^;]*", "system-ui, sans-serif", style)

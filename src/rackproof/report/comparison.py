@@ -1,7 +1,7 @@
 """Write a comparison of systems as HTML page, Markdown and terminal text.
 
-``rackproof compare`` calls this module, and so does task ``report`` of bench.yml if a plan has several
-systems. Only the page has charts. The terminal leaves out the list of single runs, and the columns of
+``rackproof compare`` calls this module, and so does task ``report`` of bench.yml if a plan ran on several
+systems. Only the page shows charts. The terminal leaves out the list of single runs, and the columns of
 :data:`_PAGE_COLUMNS`.
 """
 
@@ -31,7 +31,7 @@ _HEADINGS: tuple[tuple[Kind, str], ...] = (
 )
 _MOST_IN_TITLE = 3
 _MOST_WITH_COLUMNS = 2
-"""With at most this many systems, the ratio has columns of its own."""
+"""Largest number of systems with which the ratio gets columns of its own."""
 _FAIRER = (
     "Throughput is the fairer measure: how many epochs a run needs depends on its seed, so the epochs to "
     "target stand beside the minutes."
@@ -116,10 +116,7 @@ def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
 
 
 def means_table(comparison: SystemComparison, kind: Kind) -> Table:
-    """Return a table with a column for each system.
-
-    Each system except the first also has ratio, interval and conclusion.
-    """
+    """Return a table with a column per system, and ratio, interval and conclusion of all but the first."""
     epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
     base = sanitize(comparison.systems[0], 40)
     rows = []
@@ -143,7 +140,7 @@ def means_table(comparison: SystemComparison, kind: Kind) -> Table:
 
 
 def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
-    """Return a row's cells. Each value but the first has its ratio, interval and conclusion below it.
+    """Return a row's cells, with ratio, interval and conclusion below each value but the first.
 
     With separate columns, the table of six systems would be three times as wide as a window.
     """
@@ -289,7 +286,7 @@ def differences(runs: Comparison | None) -> Table:
 def sections(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> tuple[tuple[str, str, tuple[Table, ...]], ...]:
-    """Return all tables that have rows, as (id, heading, tables).
+    """Return all tables with rows, as (id, heading, tables).
 
     Args:
         comparison: The comparison of the systems.
@@ -310,10 +307,7 @@ def sections(
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
-    """Return one chart per table.
-
-    It shows each benchmark's ratio to the first system, with its interval.
-    """
+    """Return one chart per table, with each benchmark's ratio to the first system and its interval."""
     base = sanitize(comparison.systems[0], 40)
     made = []
     for kind, heading in _HEADINGS:
@@ -337,7 +331,7 @@ def _has_ratio(row: ComparedMetric) -> bool:
 
 
 def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tuple[charts.RatioLine, ...]:
-    """Return a line for each system except the first. It has the ratios to the first, with their bounds."""
+    """Return a line for each system except the first, with its ratios to the first and their bounds."""
     lines = []
     for place, name in enumerate(systems):
         ratios = [row.ratios[place] for row in rows]
@@ -421,24 +415,23 @@ def comparison_terminal(
     if several:
         lines = [f"{len(several.runs)} runs", lead(comparison)]
     for ident, heading, tables in sections(comparison, several=several):
-        # Only a page has room for some columns, such as single runs and their publications. --json has
-        # them too.
+        # Some columns, such as single runs and their publications, are only on a page and in --json.
         if ident == "s-counted":
             continue
         left_out = () if ident == "s-runs" else _PAGE_COLUMNS
         for one in tables:
             lines += ["", heading, *_table_lines(one, max(width, 60), left_out)]
-    # Single runs have neither means nor intervals.
+    # Single runs give neither means nor intervals.
     method = [] if several else ["", comparison.method]
     return "\n".join([*lines, *method]) + "\n"
 
 
 _PAGE_COLUMNS = ("Published in", "Run")
-"""Only a page has room for these columns."""
+"""Columns for which only a page is wide enough."""
 
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
-    """Format a table for a terminal, without the columns that only a page has room for."""
+    """Format a table for a terminal, without the columns for which only a page is wide enough."""
     kept = [place for place, name in enumerate(shown.columns) if name not in left_out]
     rows = [[_plain(row[place]) for place in kept] for row in shown.rows]
     names = [shown.columns[place] for place in kept]
@@ -497,7 +490,7 @@ def _side_line(name: str, side: Side) -> str:
 
 
 def _measurement_section(comparison: Comparison) -> _Section:
-    """Return the measurements that both runs have."""
+    """Return the measurements found in both runs."""
     columns = ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better")
     rows: list[tuple[str, ...]] = [
         (
@@ -529,7 +522,7 @@ def _refused_section(comparison: Comparison) -> _Section:
 
 
 def _unmatched_section(comparison: Comparison) -> _Section:
-    """Return the measurements that only one of the runs has."""
+    """Return the measurements found in only one of the runs."""
     rows: list[tuple[str, ...]] = [
         (sanitize(one.name, 200), view.label_text(one.labels), quantity(one.value, one.unit), one.only_in)
         for one in comparison.unmatched

@@ -23,7 +23,7 @@ from rackproof.report.next_step import step_after_plan, step_after_run
 
 @cache
 def environment() -> Environment:
-    """Return the Jinja environment of the templates. It escapes all values."""
+    """Return the Jinja environment of the templates, which escapes all values."""
     made = Environment(
         loader=PackageLoader("rackproof.report", "templates"),
         autoescape=True,
@@ -38,7 +38,7 @@ def environment() -> Environment:
 @cache
 def style() -> Markup:
     """Return the style sheet of all pages."""
-    # This is our own file without "</style>": it must not be escaped, because CSS has no entities.
+    # The style sheet is our own file without "</style>". CSS knows no entities, so do not escape it.
     return Markup(resources.files("rackproof.report").joinpath("style.css").read_text("utf-8"))  # noqa: S704  # nosec B704
 
 
@@ -101,7 +101,7 @@ def plan_page(
         .get_template("plan.html.j2")
         .render(
             kind="Plan report",
-            # Sort as text, because records may have times with and without a time zone.
+            # Sort as text, because records may state times with and without a time zone.
             when=max((moment(end) for end in ends), default=""),
             style=style(),
             title=sanitize(title, 200),

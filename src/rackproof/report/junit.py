@@ -1,10 +1,9 @@
 """Write JUnit XML, so that a CI system shows verdicts.
 
 ``rackproof report --format junit`` writes one suite per run with :func:`junit`, and a night its own
-(:mod:`rackproof.jobs.validate.pages`). There is one case per judgement. ``fail`` is a failure, and
-``unproven`` an error. If such a case does not gate, it is skipped instead. A degraded case passes with a
-note. Each run ends with a case for its own verdict, because a log that was cut off has no judgement that
-could fail.
+(:mod:`rackproof.jobs.validate.pages`). Each judgement is a case. ``fail`` is a failure, and ``unproven`` an
+error. A case that does not gate is skipped instead. A degraded case passes with a note. Each run ends with a
+case for its own verdict, because no judgement of a log that was cut off could fail.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _TOTALS = ("tests", "failures", "errors", "skipped")
 
 @dataclass(frozen=True)
 class Case:
-    """Describe one judged case.
+    """One judged case of a suite.
 
     Attributes:
         name: The name of the case.
         verdict: The verdict.
         reason: The reason for the verdict, as one line.
         details: The text of a failure or error.
-        gating: Whether the verdict counts. If it does not, the case cannot fail.
+        gating: Whether the verdict counts. Otherwise, the case cannot fail.
         output: The text beside a case that passes or is degraded.
     """
 
@@ -54,7 +53,7 @@ def junit_suite(
     Args:
         name: The name of the suite. All texts must be sanitized.
         cases: The cases.
-        ident: The id of the suite. Empty if it has none.
+        ident: The id of the suite, or empty for none.
         properties: The facts about the suite, or None to write none.
         seconds: The time of the suite.
     """
@@ -67,7 +66,7 @@ def junit_suite(
             ElementTree.SubElement(parent, "property", name=key, value=value)
     totals = {"tests": len(cases), "failures": 0, "errors": 0, "skipped": 0}
     for case in cases:
-        # A judgement itself takes no time. The suite has the time of the run.
+        # A judgement itself takes no time. The suite states the time of the run.
         element = ElementTree.SubElement(suite, "testcase", classname=name, name=case.name, time="0")
         total = _add_outcome(element, case)
         if total:
@@ -143,7 +142,7 @@ def _run_suite(run: Run) -> ElementTree.Element:
 
 def _case(name: str, verdict: Verdict, reason: str, details: str, *, gating: bool = True) -> Case:
     """Return a case, with its reason as output if it is degraded."""
-    # JUnit has nothing between pass and failure, so a degraded case passes with the reason beside it.
+    # JUnit knows nothing between pass and failure, so a degraded case passes with the reason beside it.
     output = f"degraded: {reason}" if verdict is Verdict.DEGRADED else ""
     return Case(name, verdict, reason, details, gating, output)
 
@@ -160,12 +159,12 @@ def junit(runs: Sequence[Run], title: str = "rackproof", missing: Sequence[str] 
     """Return JUnit XML (UTF-8) of runs.
 
     Args:
-        runs: The runs. Without any, the file has an error.
+        runs: The runs. Without any, the file contains an error.
         title: The name of the document.
         missing: The titles of runs that are missing. Each is an error.
     """
     suites = [_run_suite(run) for run in runs]
-    # A file without cases has no failure that a CI system could show, so add an error if nothing ran.
+    # A file without cases shows no failure in a CI system, so add an error if nothing ran.
     if missing or not runs:
         suites.append(_missing_suite(missing or ["every run: nothing ran, so nothing is proven"]))
     return junit_document(sanitize(title, 200), suites)

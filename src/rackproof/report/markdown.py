@@ -31,8 +31,8 @@ def escape(text: str) -> str:
 
 def code(text: str) -> str:
     """Return a code span that no backtick or pipe in the text can end."""
-    # A code span has no escapes, so backticks must be replaced. GitHub's tables resolve "\|" before
-    # that.
+    # In a code span nothing can be escaped, so backticks must be replaced. GitHub's tables resolve "\|"
+    # before that.
     shown = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
     return f"`{shown}`" if shown else ""
 
@@ -54,7 +54,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def table_text(table: Table) -> str:
-    """Return a table as Markdown with its caption above. Return "" if it has no rows."""
+    """Return a table as Markdown with its caption above, or "" without rows."""
     if not table.rows:
         return ""
     lines = [f"{escape(table.caption)}", ""]
@@ -112,10 +112,7 @@ def plan_markdown(
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
 ) -> str:
-    """Return the report on several runs.
-
-    It has the overall verdict, all runs, the sweep table, and the tables of a study.
-    """
+    """Return the report on several runs: overall verdict, all runs, sweep table, and a study's tables."""
     verdict = view.overall(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",

@@ -56,12 +56,12 @@ def step_after_plan(runs: Sequence[Run], verdict: Verdict) -> tuple[str, str]:
 
 def _can_be_repeated(run: Run) -> bool:
     """Return whether ``rackproof bench`` made the run, so that the same command can make it again."""
-    # Nights and records of re-imaging have no launcher.
+    # Nights and records of re-imaging name no launcher.
     return run.provenance == "ran" and bool(run.launcher) and bool(run.asked_nodes)
 
 
 def _lacks_a_reference_alone(run: Run) -> bool:
-    """Return whether a run has no fault except that some of its speeds have no reference."""
+    """Return whether the only fault of a run is that references of some of its speeds are missing."""
     found = any(finding.verdict not in (None, Verdict.PASS) for finding in run.findings)
     open_ones = [one for one in run.judgements if one.verdict is not Verdict.PASS]
     waiting = [one for one in open_ones if one.reason.startswith(NO_REFERENCE) and one.value is not None]

@@ -18,10 +18,7 @@ _BETTER = {Direction.HIGHER: "higher", Direction.LOWER: "lower", None: ""}
 
 
 def tables_of_runs(compared: SeveralRuns) -> tuple[tuple[str, str, Table], ...]:
-    """Return the tables as (id, heading, table).
-
-    The first identifies the runs, and the second has every measurement.
-    """
+    """Return the tables of the runs and of their measurements as (id, heading, table)."""
     return (
         ("s-runs", "Runs", runs_table(compared)),
         ("s-measurements", "Measurements", measurements_table(compared)),
@@ -29,7 +26,7 @@ def tables_of_runs(compared: SeveralRuns) -> tuple[tuple[str, str, Table], ...]:
 
 
 def runs_table(compared: SeveralRuns) -> Table:
-    """Return the runs with the numbers that columns of the other table have."""
+    """Return the runs with the numbers that are columns of the other table."""
     rows = [
         (
             Cell(str(place), "number"),
@@ -53,7 +50,7 @@ def measurements_table(compared: SeveralRuns) -> Table:
 
 
 def _row(one: MeasurementOfRuns) -> Iterator[Cell]:
-    """Yield the cells of a measurement, with the difference from the first run that has it as a note."""
+    """Yield the cells of a measurement, with the difference from the first run that measured it as a note."""
     yield Cell(view.words(one.name), note=view.label_text(one.labels))
     yield Cell(_BETTER[one.direction])
     base = next((each.value for each in one.values if each.value is not None), None)

@@ -17,7 +17,7 @@ from rackproof.report.view import Cell, Table, table
 
 _FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 _LIBRARIES = ("cuda", "cudnn", "nccl", "mpi")
-# The rows that the environment table always has. Each is a title, and the software in the row.
+# The rows that are always in the environment table. Each is a title, and the software in the row.
 _STACK = (
     ("Firmware", ()),
     ("OS", ("os",)),
@@ -41,10 +41,7 @@ def is_study(runs: Sequence[Run]) -> bool:
 
 
 def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
-    """Return the tables of results, one per benchmark.
-
-    They have rate, efficiency, accuracy, logs and notes.
-    """
+    """Return the tables of results, one per benchmark, with rate, efficiency, accuracy, logs and notes."""
     every = studies(runs)
     tables = []
     for benchmark in dict.fromkeys(study.benchmark for study in every):
@@ -193,7 +190,7 @@ def _launched_with(runs: Sequence[Run]) -> list[str]:
 def _versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
     """Return the versions of each software, in the order in which they were found.
 
-    The workload's own libraries are marked, because a container has other versions than its node.
+    The workload's own libraries are marked, because versions in a container differ from its node's.
     """
     versions: dict[str, dict[str, None]] = {}
     for run in runs:
@@ -245,7 +242,7 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
 def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, ...]:
     """Return the row of one run in the table of experiments."""
     servers = str(len(run.nodes) or len(run.asked_nodes) or NOTHING)
-    # The measured network has precedence over the requested one.
+    # The measured network comes before the requested one.
     network = run.network or str(run.parameters.get("network", ""))
     return (
         view.verdict_cell(run.verdict),
@@ -380,7 +377,7 @@ def _efficiency_lines(own: Sequence[Study]) -> tuple[Line, ...]:
     """Return a line for each study of a benchmark, labelled with the parameters that differ."""
     varying = _varying(own)
     several_places = len({study.where for study in own}) > 1
-    # A chart has colours for only so many lines.
+    # The colours of a chart suffice for only so many lines.
     return tuple(_efficiency_line(study, varying, several_places) for study in own[:MAX_LINES])
 
 

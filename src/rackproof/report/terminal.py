@@ -15,7 +15,7 @@ from rackproof.report import view
 _COLOURS = {Verdict.PASS: "32", Verdict.DEGRADED: "33", Verdict.FAIL: "31", Verdict.UNPROVEN: "35"}
 _GAP = "  "
 _SHOWN_REASONS = 3
-"""The table shows this many reasons of a run. No other output of a playbook has them."""
+"""Number of a run's reasons in the table. No other output of a playbook shows them."""
 _KEEP = "\N{NO-BREAK SPACE}"
 _NARROWEST_REASON = 40
 """In a column with fewer cells, long reasons get lines of their own, because it would have single words."""
@@ -140,8 +140,7 @@ def terminal_table(
     else:
         lines = text_table(columns, rows, total, flexible)
     if color:
-        # Colour the lines after the layout, because escape codes have no width but would be counted as
-        # cells.
+        # Colour the lines after the layout, because escape codes take no width but would be counted as cells.
         lines = [_coloured(line) for line in lines]
     if with_total:
         lines += ["", f"{view.run_total(runs)} → {view.overall(runs).value}"]

@@ -45,7 +45,7 @@ from rackproof.core.text import (
 )
 
 MAX_ROWS = 400
-"""Largest number of rows in a table. The table states how many more rows run.json has."""
+"""Largest number of rows in a table. The table states how many more rows are in run.json."""
 
 _MAX_REASONS = 12
 
@@ -59,7 +59,7 @@ WORDS = {
 
 # A run with one of these measurements trains nothing. The time to train in its log is the probe's duration.
 _PROBED = ("gemm_best", "memory_copy", "host_to_device", "peer_copy", "all_reduce_busbw", "wrong_values")
-# Metrics that are shown first, in this order, if a run has them.
+# Metrics that are shown first, in this order, if a run measured them.
 _PRINCIPAL = (
     *_PROBED,
     "time_to_train",
@@ -79,10 +79,7 @@ _PRINCIPAL = (
 
 @dataclass(frozen=True)
 class Cell:
-    """Describe one cell.
-
-    It has text, style, link target and, for a bullet chart, the position of the value.
-    """
+    """One cell of a table: text, style, link target and, for a bullet chart, the position of the value."""
 
     text: str = ""
     kind: str = "text"  # text | number | code | verdict
@@ -94,7 +91,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Gauge:
-    """Hold the position of a value relative to its bounds, all in per cent (0 to 100) of the drawn width."""
+    """The position of a value relative to its bounds, all in per cent (0 to 100) of the drawn width."""
 
     value: float
     reference: float
@@ -104,7 +101,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Table:
-    """Hold a table with a caption. ``omitted`` is the number of rows beyond :data:`MAX_ROWS`."""
+    """A table of a report, with a caption. ``omitted`` is the number of rows beyond :data:`MAX_ROWS`."""
 
     caption: str
     columns: tuple[str, ...]
@@ -142,7 +139,7 @@ def _number(text: str) -> Cell:
 
 
 def verdict_cell(verdict: Verdict, note: str = "") -> Cell:
-    """Return the cell of a verdict. It has only the word, and the HTML or Markdown adds the symbol."""
+    """Return the cell of a verdict, with only the word. The HTML or Markdown adds the symbol."""
     return Cell(verdict.value, "verdict", verdict, note=note)
 
 
@@ -152,7 +149,7 @@ def words(name: str) -> str:
 
 
 def label_text(labels: dict[str, str], limit: int = 160) -> str:
-    """Format labels on one line. A size in bytes has its unit."""
+    """Format labels on one line, with the unit of a size in bytes."""
     parts = []
     for key, value in labels.items():
         shown = sanitize(value, 80)
@@ -217,7 +214,7 @@ def gauge(judgement: Judgement) -> Gauge | None:
 def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
     """Return both bounds as fractions of the reference.
 
-    An open side has no bound. It is drawn so far away that the value is not at the edge.
+    An open side is drawn so far away that the value is not at the edge.
     """
     room = max(3 * abs(off), 0.03)
     low = reference.low if reference.low is not None else (reference.high or 0.0) - room
@@ -241,7 +238,7 @@ def _short_spread(spread: Spread | None) -> str:
 
 
 def _sort_key(one: Judgement) -> tuple[int, int]:
-    """Return the sort key of judgements. Those that count come first, and then the worst."""
+    """Return the sort key of judgements: first those that count, and then the worst."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
     return (0 if one.gating else 1, order[one.verdict])
 
@@ -295,7 +292,7 @@ def measurement_table(run: Run) -> Table:
 
 
 def finding_table(run: Run) -> Table:
-    """Return the table of findings from logs and nodes. Those that exclude a pass come first."""
+    """Return the table of findings from logs and nodes, first those that exclude a pass."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3, None: 4}
 
     def weight(one: Finding) -> str:
@@ -370,7 +367,10 @@ def gpu_table(run: Run) -> Table:
 
 
 def software_table(run: Run) -> Table:
-    """Return the table of software and firmware versions. If nodes differ, each version has its nodes."""
+    """Return the table of software and firmware versions.
+
+    If nodes differ, the table names each version's nodes.
+    """
     rows = [
         (_text("workload"), _text(name), _code(version, 200), _text("as the workload reports"))
         for name, version in sorted(run.software.items())
@@ -385,7 +385,7 @@ def software_table(run: Run) -> Table:
 
 
 def _nodes_by_version(nodes: Iterable[Node]) -> dict[tuple[str, str], dict[str, list[str]]]:
-    """Return the nodes that have each version of a software, by its kind and name."""
+    """Return the nodes with each version of a software, by its kind and name."""
     hosts: dict[tuple[str, str], dict[str, list[str]]] = {}
     for node in nodes:
         for kind, facts in (("node", node.software), ("firmware", node.firmware)):
@@ -395,7 +395,7 @@ def _nodes_by_version(nodes: Iterable[Node]) -> dict[tuple[str, str], dict[str, 
 
 
 def _where_text(nodes: Sequence[str], total: int) -> str:
-    """Return the nodes of a version, or "every node" if all nodes have it."""
+    """Return the nodes of a version, or "every node"."""
     if len(nodes) != total:
         return f"{len(nodes)} of {total}: " + sanitize(", ".join(nodes), 200)
     return "every node" if len(nodes) > 1 else sanitize(nodes[0], 80)
@@ -404,7 +404,7 @@ def _where_text(nodes: Sequence[str], total: int) -> str:
 def log_href(path: str) -> str:
     """Return a link to a raw log beside the report, or "" if the path points elsewhere."""
     parts = PurePosixPath(path).parts
-    # The path is from a record, which may be from anywhere. It must not lead out of the folder.
+    # The path is from a record, which may be from anywhere. No link may lead out of the folder.
     if not parts or path.startswith(("/", "\\")) or ".." in parts or sanitize(path, 1000) != path:
         return ""
     return "./" + quote(path)
@@ -510,7 +510,7 @@ def container_text(run: Run) -> str:
 
 
 def reasons(run: Run) -> tuple[str, ...]:
-    """Return the reasons for the verdict as text, the most important first. It is never empty."""
+    """Return the reasons for the verdict as text, at least one, the most important first."""
     stated = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
     if stated:
         return stated
@@ -568,7 +568,7 @@ def _speeds(count: int) -> str:
 
 @dataclass(frozen=True)
 class Headline:
-    """Hold a number at the top of a report."""
+    """A number at the top of a report."""
 
     name: str
     figure: str
@@ -693,7 +693,7 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
 
 
 def value_of(run: Run, *names: str) -> Measurement | None:
-    """Return a run's first measurement with one of the names. Unlabelled ones have precedence."""
+    """Return a run's first measurement with one of the names, if possible one without labels."""
     for name in names:
         found = [one for one in run.measurements if one.name == name]
         if found:
@@ -714,7 +714,7 @@ def _model(run: Run) -> str:
 
 
 def is_training_sweep(runs: Sequence[Run]) -> bool:
-    """Return whether runs have several points with a batch size, so that the sweep table has rows."""
+    """Return whether runs cover several points with a batch size, so that there is a sweep table."""
     points = {
         (run.benchmark, *sorted(f"{key}={value}" for key, value in run.parameters.items()))
         for run in runs
@@ -774,7 +774,7 @@ def _cpu_rates(points: Sequence[Run]) -> dict[object, list[float]]:
 def _cpu_key(run: Run) -> object:
     """Return the key that a run shares with its CPU counterpart.
 
-    It has the nodes, the benchmark, and all parameters except ``gpus``, ``kvstore`` and ``seed``.
+    The key is the nodes, the benchmark, and all parameters except ``gpus``, ``kvstore`` and ``seed``.
     """
     apart = ("gpus", "kvstore", "seed")
     shared = frozenset((key, str(value)) for key, value in run.parameters.items() if key not in apart)
@@ -825,8 +825,7 @@ def _value_cell(run: Run, *names: str) -> Cell:
 
 
 _BEFORE_TIMES_CPU = 4
-# This is the order of the columns. For each, use the first name that a run has, because workloads
-# differ.
+# The columns in order. For each, use the first name that a run measured, because workloads differ.
 _SWEEP_MEASUREMENTS = (
     ("eval_accuracy", "best_accuracy"),
     ("epochs",),
@@ -849,7 +848,7 @@ def run_total(runs: Sequence[Run]) -> str:
 
 
 def summary_line(runs: Sequence[Run]) -> str:
-    """Return the number of runs by verdict, and the descriptions that the runs have (test rack)."""
+    """Return the number of runs by verdict, and the runs' descriptions, if any (test rack)."""
     texts = list(dict.fromkeys(sanitize(run.description, 200) for run in runs if run.description))
     more = ["…"] if len(texts) > _MAX_REASONS else []
     return " · ".join([run_total(runs), *texts[:_MAX_REASONS], *more])
@@ -868,7 +867,7 @@ def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str,
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
-    # These come first, because no table of the report contains the missing runs.
+    # Missing runs come first, because no table of the report contains them.
     lines[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
     if len(lines) > _MAX_REASONS:
         lines[_MAX_REASONS:] = [f"… and {len(lines) - _MAX_REASONS} more"]

@@ -1,8 +1,8 @@
 """Log which runs operators accepted or withdrew as references.
 
-``rackproof accept`` and ``withdraw`` add a line to ``results/acceptances.jsonl`` with the user, the time
-and the reason. The history reads the log to find acceptances that its database has lost. The acceptances
-have a file of their own, because a database that is rebuilt from the records has no acceptances.
+``rackproof accept`` and ``withdraw`` add a line to ``results/acceptances.jsonl`` with the user, the time and
+the reason. The history reads the log to find acceptances that its database lost. The acceptances need a file
+of their own, because records do not contain them, so that a rebuilt database lacks them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOG_NAME = "acceptances.jsonl"
 
 
 class Acceptance(Record):
-    """Describe one act, which makes a run's numbers references or withdraws them."""
+    """One act that makes a run's numbers references, or withdraws them."""
 
     moment: datetime
     act: Literal["accept", "withdraw"]

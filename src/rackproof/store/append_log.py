@@ -33,7 +33,7 @@ def acting_user() -> str:
 def append_text(path: Path, text: str) -> None:
     """Add lines to a log.
 
-    One write with O_APPEND adds all of them, so that the lines of two operators never mix.
+    One write with O_APPEND adds all lines, so that those of two operators never mix.
 
     Args:
         path: The path of the log, which is created if it is missing.
@@ -43,7 +43,7 @@ def append_text(path: Path, text: str) -> None:
         OSError: The lines cannot be written completely.
     """
     with path.open("a+b", buffering=0) as log:
-        # A full disk may have left an incomplete line. End it, so that it does not spoil this one.
+        # A full disk may have left an incomplete line. End that line, so that it does not spoil this one.
         data = (b"" if _ends_a_line(log) else b"\n") + text.encode()
         # A full disk may accept a part of the data without an error.
         if log.write(data) != len(data):
@@ -52,7 +52,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def _ends_a_line(log: RawIOBase) -> bool:
-    # A pipe or a device has no end to examine, and nothing was added to it before.
+    # The end of a pipe or a device cannot be examined, and nothing was added to it before.
     if not log.seekable() or log.seek(0, os.SEEK_END) == 0:
         return True
     log.seek(-1, os.SEEK_END)
@@ -63,7 +63,7 @@ def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act],
     """Return the acts of a log, oldest first, and the number of damaged lines.
 
     Args:
-        path: The path of the log. A missing log has no acts.
+        path: The path of the log. A missing log contains no acts.
         kind: The record type of a line.
         lost: What is unknown without the log, for the message.
 
@@ -71,7 +71,7 @@ def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act],
         ResultsError: The log exists but cannot be read.
     """
     try:
-        # A device in place of the log may have no end.
+        # A device in place of the log may never end.
         if path.exists() and not path.is_file():
             raise ResultsError(f"{path} is not a file, so {lost} is not known: move it away")
         lines = path.read_bytes().splitlines()

@@ -1,9 +1,9 @@
 """Log all drains and resumes in ``results/audit.jsonl``, and store the results of provisioning.
 
-The callback of every playbook calls this module, so that each drain has an entry, whichever job made it.
-The input is the results of tasks on Slurm nodes. ``rackproof audit`` and ``status`` read the log.
+The callback of every playbook calls this module, so that each drain gets an entry, whichever job made it. The
+input is the results of tasks on Slurm nodes. ``rackproof audit`` and ``status`` read the log.
 
-Each entry has the author and the reason. Entries are only added, never changed.
+Each entry names the author and the reason. Entries are only added, never changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REASON = 400
 
 
 class AuditEntry(Record):
-    """Describe one act on one node."""
+    """One act on one node: a drain or a resume."""
 
     moment: datetime
     act: Literal["drain", "resume"]
@@ -40,9 +40,9 @@ class AuditEntry(Record):
 
 
 class NodeProvision(Record):
-    """Describe the result of provisioning a node.
+    """The result of provisioning a node.
 
-    ``changed`` has the tasks that changed something, and ``attention`` the open problems.
+    ``changed`` lists the tasks that changed something, and ``attention`` the open problems.
     """
 
     changed: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class NodeProvision(Record):
 
 
 class ProvisionRecord(Record):
-    """Describe one execution of provision.yml that changed or could have changed nodes."""
+    """One execution of provision.yml that changed or could have changed nodes."""
 
     provision_id: str
     began: datetime
@@ -64,7 +64,7 @@ class ProvisionRecord(Record):
 
 
 def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
-    """Return an act for each node that a task on Slurm nodes has drained or resumed. No I/O.
+    """Return an act for each node that a task on Slurm nodes drained or resumed. No I/O.
 
     An act is a tuple of the node's name, the kind of act, and the reason.
 

@@ -4,7 +4,7 @@ The jobs bench, validate and reimage claim their hosts before they start, becaus
 same nodes would slow each other down and spoil both results. The input is the hosts and the process id
 of the playbook.
 
-A claim lasts until that process ends. It has no release, so a killed playbook leaves no claim behind.
+A claim lasts until that process ends, so a killed playbook leaves no claim behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLAIMS = ".claims.json"
 
 
 class HostClaimedError(RackproofError):
-    """Report that another playbook is using a host. The message gives the playbook and the remedy."""
+    """A host that another playbook is using. The message gives the playbook and the remedy."""
 
 
 def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str = "benchmarked") -> None:
@@ -35,7 +35,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
         doing: The action on the hosts, for the message.
 
     Raises:
-        HostClaimedError: Another living process has claimed one of them.
+        HostClaimedError: Another living process claimed one of the hosts.
         ResultsError: The results folder cannot be written.
     """
     try:
@@ -58,7 +58,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                     "start_ticks": start_ticks(owner_pid),
                     "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
                 }
-            # Readers take no lock. They find either the old or the new claims, never a mixture.
+            # Readers take no lock, and find either the old or the new claims, never a mixture.
             temporary = path.with_suffix(".tmp")
             temporary.write_text(json.dumps(claims, indent=1))
             temporary.replace(path)
@@ -70,7 +70,7 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
 
 
 def claimed_hosts(results: Path) -> frozenset[str]:
-    """Return the hosts that running processes have claimed in a folder."""
+    """Return the hosts that running processes claimed in a folder."""
     return frozenset(host for host, claim in _read(results / CLAIMS).items() if _alive(claim))
 
 
@@ -83,7 +83,7 @@ def start_ticks(pid: int) -> int | None:
     # The command, in brackets, may itself contain blanks and brackets. The fields follow the last
     # bracket.
     fields = stat.rpartition(")")[2].split()
-    # A zombie has ended. It only waits until its parent reads its status.
+    # A zombie already ended, and only waits until its parent reads its status.
     return None if fields[0] in "ZX" else int(fields[19])
 
 
@@ -92,7 +92,7 @@ def _alive(claim: dict[str, object]) -> bool:
     if not isinstance(pid, int):
         return False
     started = start_ticks(pid)
-    # Process ids are reused. It is the same process only if its start time is the same.
+    # Process ids are reused. Only the same start time shows the same process.
     return started is not None and started == claim.get("start_ticks")
 
 

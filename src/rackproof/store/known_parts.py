@@ -27,9 +27,9 @@ def identity_parts(previous: StoredSnapshot | None) -> set[str]:
 
 
 def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
-    """Return the parts of other nodes that a node reports, with the node that had each part last.
+    """Return the parts of other nodes that a node reports, with the last node of each part.
 
-    A node that no night has yet has no known parts, so the result is empty.
+    The result is empty for a node that was in no night yet, because its parts are not known.
 
     Args:
         past: Earlier nights, newest first.

@@ -1,7 +1,7 @@
 """Store the nights of a fleet, and read them again.
 
-Job validate writes a folder for each night, beside the night's ``run.json``. Later nights, job reimage
-and several commands read it. The folder has:
+Job validate writes a folder for each night, beside the night's ``run.json``. Later nights, job reimage and
+several commands read the folder. It contains:
 
 * ``snapshots/NODE.json``, written when the node answers;
 * ``conditions.json``, the firmware and rack of each node;
@@ -38,10 +38,12 @@ EARLIER_SNAPSHOTS_FOLDER = "looks"
 """Nights of earlier versions have their snapshots in this folder. The files there have the key ``look``
 instead of ``snapshot``. Rackproof reads them, and does not rename anything."""
 BENCHMARK = "health"
-"""A night has this benchmark in the history and in its id."""
+"""Benchmark of a night in the history and in its id."""
 DRAIN_PREFIX = "rackproof-night:"
-"""Nights drain with reasons of this prefix. Provisioning has other prefixes, and nights do not change its
-drains."""
+"""Nights drain with reasons of this prefix.
+
+Provisioning uses other prefixes, and nights do not change its drains.
+"""
 NIGHTS_BACK = 60
 """A node is searched in this many nights. A node that is in none of them counts as new."""
 _LARGEST = 512 << 20
@@ -53,7 +55,7 @@ _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class NightContext(Record):
-    """Hold the places of a night in progress, for its tasks. In a dry run, its folder is temporary."""
+    """The places of a night in progress, for its tasks. In a dry run, its folder is temporary."""
 
     night_id: str
     folder: str
@@ -62,7 +64,7 @@ class NightContext(Record):
 
 
 class StoredSnapshot(Record):
-    """Hold a node's snapshot, and the inventory's expectations of it at that time."""
+    """A node's snapshot, and the inventory's expectations of the node at that time."""
 
     snapshot: NodeSnapshot = Field(validation_alias=AliasChoices("snapshot", "look"))
     about: Node
@@ -83,10 +85,7 @@ class StoredSnapshot(Record):
 
 
 class NightReason(Record):
-    """Describe a measurement that does not pass.
-
-    ``deviation`` is its relative deviation from the reference.
-    """
+    """A measurement that does not pass. ``deviation`` is its relative deviation from the reference."""
 
     check: str
     verdict: Verdict
@@ -103,7 +102,7 @@ class NightReason(Record):
 
 
 class SlurmState(Record):
-    """Describe the state of a node in Slurm. ``drained_by`` is none, ours (by nights) or other."""
+    """The state of a node in Slurm. ``drained_by`` is none, ours (by nights) or other."""
 
     known: bool = False
     state: str = ""
@@ -114,11 +113,11 @@ class SlurmState(Record):
 
 
 class Hold(Record):
-    """Describe a drain by nights.
+    """A drain by nights.
 
     Attributes:
         since: The night that drained the node.
-        failed: The last night in which it failed, or empty if that is ``since``.
+        failed: The last night in which the node failed, or empty if that is ``since``.
         codes: The codes of the failures.
         passes: The number of nights since the last failure that count as a pass.
         passed: The time of the last pass that was counted.
@@ -132,20 +131,20 @@ class Hold(Record):
 
 
 class NodeNight(Record):
-    """Describe a node in one night.
+    """One node in one night: its findings, reasons, state in Slurm, and what the night plans and did.
 
     Attributes:
         findings: The findings of the health checks.
         reasons: The measurements that do not pass.
         measured: Whether there are numbers of the last 24 hours.
-        read_again: The evidence about a drained node since the night before. It has metrics, programs
-            that found no fault, comparisons (``fleet:METRIC``, ``drift:METRIC``), and readings of its
-            health (``health:NAME``).
+        read_again: The evidence about a drained node since the night before. The evidence is metrics,
+            programs that found no fault, comparisons (``fleet:METRIC``, ``drift:METRIC``), and readings of
+            its health (``health:NAME``).
         unreached: The reason why the node did not answer, or empty.
         slurm: The state in Slurm, or None if Slurm did not answer.
         hold: The drain by nights, if there is one.
         plan: The planned action. ``return`` means to resume the node.
-        why: The reason for the plan, or for having none.
+        why: The reason for the plan, or why nothing is planned.
         did: The action that was done.
     """
 
@@ -157,7 +156,7 @@ class NodeNight(Record):
     findings: tuple[HealthFinding, ...] = ()
     reasons: tuple[NightReason, ...] = ()
     measured: bool = False
-    # Nights of earlier versions have the name `anew`.
+    # Nights of earlier versions use the name `anew`.
     read_again: tuple[str, ...] = Field(default=(), validation_alias=AliasChoices("read_again", "anew"))
     unreached: str = ""
     slurm: SlurmState | None = None
@@ -192,7 +191,7 @@ class NodeNight(Record):
 
 
 class NightRecord(Record):
-    """Hold a night of a fleet, as stored in ``night.json``."""
+    """A night of a fleet, as stored in ``night.json``."""
 
     schema_version: Literal[1] = 1
     night_id: str
@@ -213,7 +212,7 @@ def _condemns(one: HealthFinding) -> bool:
 
 
 def part_prefix(one: HealthFinding) -> str:
-    """Return the name and place of a finding's part, as the beginning of a text. A node has none."""
+    """Return the name and place of a finding's part, as the beginning of a text, or "" for a node."""
     if one.part == "node":
         return ""
     place = f" ({one.place})" if one.place else ""
@@ -314,7 +313,7 @@ def read_night(folder: Path) -> NightRecord:
         raise ResultsError(
             f"{path} is damaged: {place}: {first['msg']}; the night before it counts"
         ) from None
-    # The folder of a dry run has a temporary name, so compare only the names of stored nights.
+    # The name of a dry run's folder is temporary, so compare only the names of stored nights.
     if is_night(folder.name) and night.night_id != folder.name:
         raise ResultsError(f"{path} is damaged: it is that of {night.night_id}; the night before it counts")
     return night
@@ -341,7 +340,7 @@ def read_conditions(
 ) -> list[dict[str, tuple[str, str]]]:
     """Return firmware and rack by hardware key, one mapping per night, tonight first.
 
-    A night without a record has an empty mapping.
+    The mapping of a night without a record is empty.
 
     Args:
         folders: The folders of earlier nights, newest first.
@@ -372,7 +371,7 @@ def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def is_night(name: str) -> bool:
-    """Return whether a name is the name of a night's folder. Folders of runs have similar names."""
+    """Return whether a name is that of a night's folder. Folders of runs are named similarly."""
     return _NIGHT_NAME.fullmatch(name) is not None
 
 
@@ -401,7 +400,7 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
 
 
 def _is_over(folder: Path) -> bool:
-    """Return whether a night is finished. A night whose ``night.json`` is lost still has its ``run.json``."""
+    """Return whether a night is finished. If its ``night.json`` is lost, its ``run.json`` is still there."""
     return (folder / NIGHT_FILE).exists() or (folder / RECORD_NAME).exists()
 
 
@@ -433,7 +432,7 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
 
 
 def _counted_again(one: NodeNight) -> NodeNight:
-    """Return a state without its passes, because the node may have failed in a lost night since then."""
+    """Return a state without its passes, because the node may have failed in a lost night."""
     if one.hold is None:
         return one
     return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0, "passed": None})})
@@ -442,7 +441,7 @@ def _counted_again(one: NodeNight) -> NodeNight:
 def nights_of_node(
     folders: Iterable[Path], node: str, damaged: list[str] | None = None
 ) -> Iterator[tuple[NightRecord, NodeNight]]:
-    """Yield the nights that have a node. Skip damaged nights, and add a remark on each to ``damaged``."""
+    """Yield the nights that include a node. Skip damaged nights, and add a remark on each to ``damaged``."""
     for folder in folders:
         try:
             night = read_night(folder)
@@ -458,7 +457,7 @@ def nights_of_node(
 def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tuple[str, ...]:
     """Return the serial number and UUIDs that are new in a node.
 
-    If no night has the node, all of them are new.
+    If no night includes the node, all of them are new.
     """
     seen = kept.snapshot
     if previous is None:
@@ -477,7 +476,7 @@ def find_last_places(folders: Sequence[Path], parts: Mapping[str, str]) -> dict[
 
     Args:
         folders: The folders of nights, newest first.
-        parts: The serial numbers and UUIDs, each with the node that has them now.
+        parts: The serial numbers and UUIDs, each with its present node.
     """
     places: dict[str, tuple[str, str]] = {}
     for folder, path in islice(_snapshot_files(folders), MOST_SEARCHED):
@@ -499,7 +498,7 @@ def _snapshot_files(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
 
 
 def _parts_in(folder: Path, path: Path, wanted: Collection[str]) -> list[str]:
-    """Return the wanted parts that a node had in a night. A damaged snapshot has none."""
+    """Return the wanted parts that a node reported in a night, or none from a damaged snapshot."""
     try:
         # Search the texts first. To parse the whole snapshot takes a hundred times as long.
         words = {word.decode("utf-8", "replace") for word in _QUOTED.findall(read_file(path, _LARGEST))}

@@ -3,10 +3,10 @@
 Job bench calls :meth:`ObjectStore.upload_folder` with the folders of recorded runs. The bucket and its
 keys come from the inventory.
 
-A file counts as present if the store has an object with its name, size and SHA-256. Such a file is not
-sent again. The SHA-256 of a body is signed (``x-amz-content-sha256``), so the store refuses a body that
-was changed on the way. After an upload, the stored object is compared by its MD5. If the store encrypts
-objects, the MD5 differs, and the object is read back.
+A file counts as present if an object with its name, size and SHA-256 is in the store. Such a file is not sent
+again. The SHA-256 of a body is signed (``x-amz-content-sha256``), so the store refuses a body that was
+changed on the way. After an upload, the stored object is compared by its MD5. If the store encrypts objects,
+the MD5 differs, and the object is read back.
 
 Only the extra ``ansible`` installs requests, so it is imported in the functions that use it.
 """
@@ -42,18 +42,18 @@ _CHUNK = 1 << 20
 
 
 class ObjectStoreError(RackproofError):
-    """Report why files cannot be uploaded. The text has the cause and the remedy."""
+    """Files that cannot be uploaded. The text gives the cause and the remedy."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Describe the destination of results.
+    """The destination of results.
 
     Attributes:
         url: The URL of the store, such as ``https://s3.example``. Its path, if any, comes before the
             name of the bucket.
         name: The name of the bucket.
-        prefix: The prefix of names in it, without slashes at the ends.
+        prefix: The prefix of names in the bucket, without slashes at the ends.
         region: The region for which requests are signed.
         access_key: The id of the key.
         secret_key: The secret of the key.
@@ -117,7 +117,7 @@ def sign(
         bucket: The bucket, with its key.
         method: The HTTP method, such as ``PUT``.
         path: The encoded path.
-        headers: The other headers, with names in lower case. They are signed too.
+        headers: The other headers, with names in lower case, which are signed too.
         digest: The SHA-256 of the body.
         now: The current time in UTC.
     """
@@ -140,7 +140,7 @@ def sign(
 
 @dataclass(frozen=True)
 class LocalFile:
-    """Describe a file of a folder, with its digests for requests."""
+    """A file of a folder, with its digests for requests."""
 
     path: Path
     size: int
@@ -169,7 +169,7 @@ class LocalFile:
 
 
 class ObjectStore:
-    """Provide a bucket with a connection.
+    """A bucket of an object store, with a connection.
 
     Args:
         bucket: The bucket to use.
@@ -187,10 +187,10 @@ class ObjectStore:
     def upload_folder(self, folder: Path) -> tuple[int, int]:
         """Upload a folder under its name. Return the number of files, and of the new ones among them.
 
-        The record is uploaded last. If the store has it, it has the whole run.
+        The record is uploaded last, so its presence in the store proves that the whole run is there.
 
         Raises:
-            ObjectStoreError: The store is unreachable, refuses, or does not have the sent objects.
+            ObjectStoreError: The store is unreachable, refuses, or lacks the sent objects.
         """
         paths = sorted(_files(folder), key=lambda path: (path.name == RECORD_NAME, path))
         new = 0
@@ -203,15 +203,15 @@ class ObjectStore:
         return len(paths), new
 
     def _holds(self, name: str, file: LocalFile) -> bool:
-        """Return whether the store has this file under the name."""
+        """Return whether this file is in the store under the name."""
         answer = self._ask("HEAD", name)
         return answer is not None and _is_same(answer, file)
 
     def _put(self, name: str, file: LocalFile) -> None:
-        """Upload a file, and check that the store has it.
+        """Upload a file, and check that it is in the store.
 
         Raises:
-            ObjectStoreError: The store does not have the object, or has other bytes.
+            ObjectStoreError: The store lacks the object, or stored other bytes.
         """
         self._ask("PUT", name, file)
         answer = self._ask("HEAD", name)

@@ -24,10 +24,10 @@ DIRECT = "direct"
 
 
 class PairResult(Record):
-    """Hold the result of nodes that ran an all-reduce together.
+    """The result of nodes that ran an all-reduce together.
 
     Attributes:
-        passed: Whether they finished with right sums and no failure of their speed.
+        passed: Whether the nodes finished with right sums and no failure of their speed.
         value: The bus bandwidth at the largest size, in GB/s.
         text: The measured value, or the reason for a failure.
         speed: The verdict of a floor or of other pairs, or None if there was no comparison.
@@ -41,7 +41,7 @@ class PairResult(Record):
 
 
 class ProbeNight(Record):
-    """Describe a night's own measurements, as in ``probes.json``.
+    """A night's own measurements, as in ``probes.json``.
 
     Attributes:
         asked: The budget in GPU-minutes.

@@ -1,4 +1,4 @@
-"""Check that the folder of a run still has its record and its raw logs, unchanged.
+"""Check that the folder of a run still contains its record and its raw logs, unchanged.
 
 Job bench, certificates, ``rackproof history`` and ``references`` call this module before they rely on a
 run. The input is the run from the history or from its folder.

@@ -1,8 +1,8 @@
-"""Read and write the results folder, which has a folder with a ``run.json`` for each run.
+"""Read and write the results folder, which contains a folder with a ``run.json`` for each run.
 
-Every job writes its record through this module, and reports, history and commands read it here.
-``results/RUN_ID/run.json`` is the only authoritative record of a run. History and reports can be made
-again from it.
+Every job writes its record through this module. Reports, history and commands read records here.
+``results/RUN_ID/run.json`` is the only authoritative record of a run. History and reports can be made again
+from it.
 
 A record is therefore written completely or not at all. The error about a damaged record names the file
 and the field.
@@ -38,7 +38,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ResultsError(RackproofError):
-    """Report why a results folder or a record cannot be used. The message has the remedy."""
+    """A results folder or a record that cannot be used. The message gives the remedy."""
 
 
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
@@ -48,8 +48,8 @@ def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
     by chance. A caller that makes hundreds of them at once must compare them.
 
     Args:
-        benchmark: The name of the benchmark. Letters become lower case, and each sequence of characters
-            that a path cannot have becomes one ``-``.
+        benchmark: The name of the benchmark. Letters become lower case, and each sequence of characters that
+            a path cannot contain becomes one ``-``.
         now: The time to use, with a time zone. The default is the current time.
     """
     moment = (now or datetime.now(UTC)).astimezone(UTC)
@@ -58,7 +58,7 @@ def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
 
 
 def stamp_of(run_id: str) -> datetime | None:
-    """Return the time that :func:`new_run_id` wrote into an id, or ``None`` if it has none."""
+    """Return the time that :func:`new_run_id` wrote into an id, or ``None`` for any other id."""
     try:
         return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
@@ -68,7 +68,7 @@ def stamp_of(run_id: str) -> datetime | None:
 def dump_run(run: Run) -> bytes:
     """Return the text of ``run.json`` with its digest at the beginning.
 
-    The text is UTF-8, indented, and ends with a line feed. If a command line or an environment has bytes
+    The text is UTF-8, indented, and ends with a line feed. If a command line or an environment contains bytes
     that are not UTF-8, U+FFFD replaces them, because JSON cannot represent them.
     """
     try:
@@ -86,8 +86,8 @@ def load_run(data: bytes, name: str) -> Run:
         name: The name of the record in an error, usually its path.
 
     Raises:
-        ResultsError: The data is damaged, made by a newer Rackproof, or not a record. The message has
-            the field.
+        ResultsError: The data is damaged, made by a newer Rackproof, or not a record. The message names the
+            field.
     """
     try:
         # Check the version before the schema. Otherwise, a newer record would be called damaged.
@@ -132,7 +132,7 @@ def load_run(data: bytes, name: str) -> Run:
 
 
 def _unproven(run: Run) -> Run:
-    """Return a run as unproven, because its record has no digest that shows whether it was changed."""
+    """Return a run as unproven, because its record lacks the digest that shows whether it was changed."""
     reason = "its record has no digest: an earlier version wrote it, or it was changed. Run it again"
     missing = Finding(code="no_digest", verdict=Verdict.UNPROVEN, message=reason)
     verdict = worst([run.verdict, Verdict.UNPROVEN])
@@ -142,7 +142,7 @@ def _unproven(run: Run) -> Run:
 def _too_good(run: Run) -> str:
     """Return the first part of a record that is worse than its verdict, or "".
 
-    This finds a changed verdict even in records of earlier versions, which have no digest.
+    The check finds a changed verdict even in records of earlier versions, which lack a digest.
     """
     parts = [(f"the judgement of {one.metric}", one.verdict) for one in run.judgements if one.gating]
     parts += [(f"the finding {one.code}", one.verdict) for one in run.findings if one.verdict]
@@ -159,7 +159,7 @@ def write_run(run: Run, folder: Path) -> Path:
     step, so that a reader gets the old or the new one, even after a crash.
 
     Raises:
-        ResultsError: The folder is not writable (the message has folder and owner), the disk is full, or
+        ResultsError: The folder is not writable (the message names folder and owner), the disk is full, or
             another file-system error occurred.
     """
     path = folder / RECORD_NAME
@@ -171,8 +171,7 @@ def read_run(path: Path) -> Run:
     """Return the run stored in a run folder or in a ``run.json``.
 
     Raises:
-        ResultsError: The record is missing, unreadable, damaged or too new. The message has file and
-            field.
+        ResultsError: The record is missing, unreadable, damaged or too new. The message names file and field.
     """
     file = path / RECORD_NAME if path.is_dir() else path
     try:
@@ -185,9 +184,9 @@ def read_run(path: Path) -> Run:
 
 
 def run_folders(results: Path) -> Iterator[Path]:
-    """Yield the run folders of a results folder by name. For ids of Rackproof, this is the order of time.
+    """Yield the run folders of a results folder by name. Rackproof's ids sort by time.
 
-    Links (such as ``latest``) and hidden folders are not runs. A results folder that does not exist has
+    Links (such as ``latest``) and hidden folders are not runs. A results folder that does not exist contains
     no runs.
 
     Raises:
@@ -251,8 +250,8 @@ def write_file(path: Path, data: bytes) -> None:
     folders are created. After a failure, no temporary file remains.
 
     Raises:
-        ResultsError: The path is a device or folder or not writable (the message has folder and owner),
-            the disk is full, or another file-system error occurred.
+        ResultsError: The path is a device or folder or not writable (the message names folder and owner), the
+            disk is full, or another file-system error occurred.
     """
     folder = path.parent
     # Write the draft beside the target, because a rename is atomic only within one file system.

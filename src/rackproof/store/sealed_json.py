@@ -1,8 +1,8 @@
 """Write and read JSON files with a seal, which shows whether a file was changed. No I/O.
 
 Plans, runs, nights and certificates are stored in this way. The first key of the file is a digest of
-everything after it. Without it, a lost entry would pass unnoticed, such as an XID of a snapshot or a rule
-of a plan. A file without a digest is from an earlier version, or someone removed the digest.
+everything after it. Without a digest, a lost entry would pass unnoticed, such as an XID of a snapshot or a
+rule of a plan. A file without a digest is from an earlier version, or someone removed the digest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _HEAD = re.compile(rb'\s*\{\s*"sha256":\s*"([0-9a-f]{64})",')
 
 
 class SealError(ValueError):
-    """Report that a file was changed after it was written, or has no digest."""
+    """A file that was changed after it was written, or that lacks a digest."""
 
 
 def seal_json(text: str) -> bytes:
@@ -32,7 +32,7 @@ def open_sealed(data: bytes) -> bytes:
     """Return the JSON object in a file, without its digest.
 
     Raises:
-        SealError: The file was changed after it was sealed, or has no digest.
+        SealError: The file was changed after it was sealed, or lacks a digest.
     """
     head = _HEAD.match(data)
     if head is None:

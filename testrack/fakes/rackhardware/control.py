@@ -15,7 +15,7 @@ from .faults import FAULTS, clear_fault, set_fault
 from .skus import SKUS
 from .state import at, changing, load, make, save, state_path
 
-# The distribution's own tools access a device. (ibstat and ibstatus read /sys, which has an overlay.)
+# The distribution's own tools access a device. (ibstat and ibstatus read /sys through an overlay.)
 REAL_TOOLS = ("ibv_devinfo", "ibv_devices")
 
 

@@ -1,6 +1,6 @@
 """Fake dcgmi of DCGM 4.
 
-main.py starts it. It reads the node's hardware from the state file, as all fakes here do.
+main.py starts it. dcgmi reads the node's hardware from the state file, as all fakes here do.
 """
 
 from __future__ import annotations

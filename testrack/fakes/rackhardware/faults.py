@@ -1,10 +1,10 @@
-"""Define the faults that can be switched on, and their lines in the kernel's log."""
+"""Define the faults that `rack.py fault` can switch on, and their lines in the kernel's log."""
 
 from __future__ import annotations
 
 from .state import HardwareError, State, log_to_kernel
 
-# Each name has its effect, and whether it affects "gpu", "hca" or the "node".
+# By name: whether the fault affects "gpu", "hca" or the "node", and its effect.
 FAULTS = {
     "missing-gpu": ("gpu", "a GPU is not on the PCI bus: no tool lists it, its device node is gone"),
     "ecc-uncorrectable": ("gpu", "a GPU counts an uncorrectable ECC error in SRAM; XID 95"),

@@ -12,7 +12,7 @@ NODES = "/etc/nvidia-imex/nodes_config.cfg"
 
 
 def version() -> str:
-    """Return the version of the installed daemon, as its package has it."""
+    """Return the version of the installed daemon from its package."""
     return (kernel.installed("nvidia-imex") or {}).get("version", "")
 
 

@@ -1,7 +1,7 @@
 """Fake the tools of InfiniBand.
 
-They are ibstat, ibstatus, ibv_devinfo, ibv_devices, ibdev2netdev and ofed_info. main.py starts them by their
-names, and kernel_files.py writes the same cards to /sys.
+The tools are ibstat, ibstatus, ibv_devinfo, ibv_devices, ibdev2netdev and ofed_info. main.py starts them by
+their names, and kernel_files.py writes the same cards to /sys.
 """
 
 from __future__ import annotations

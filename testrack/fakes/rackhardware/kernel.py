@@ -35,7 +35,7 @@ from .state import (
 LOADED = "/run/rack/modules.json"
 INSTALLED = "/usr/lib/rack/modules"
 CONFIGURED = ("/etc/modules-load.d", "/run/modules-load.d", "/usr/lib/modules-load.d")
-# These are modules of a stock kernel. They exist without a package, and nothing answers for them.
+# Modules of a stock kernel, which exist without a package, and for which nothing answers.
 STOCK = {
     name: {"version": "", "depends": depends.split(), "size": size}
     for name, depends, size in (
@@ -60,7 +60,7 @@ STOCK = {
     )
 }
 SIZES = {"nvidia": 14299136, "nvidia_uvm": 1830912, "nvidia_modeset": 1900544, "nvidia_drm": 135168}
-# The driver of 2025 has these numbers. Only 195 is fixed.
+# The numbers of the driver of 2025. Only 195 is fixed.
 MAJORS = {"nvidia": 195, "nvidia-uvm": 508, "nvidia-caps": 509, "uverbs": 231, "umad": 231, "rdma_cm": 10}
 IMEX_MAJOR = 234
 IMEX_CHANNEL = "/run/rack/imex-channel0"
@@ -213,7 +213,7 @@ def _loaded(new: list[str], modules: dict) -> None:
 
 
 def keep_imex_option() -> None:
-    """Store the driver's options. It reads them only when it is loaded."""
+    """Store the driver's options, which the driver reads only when it is loaded."""
     texts = []
     for path in sorted(glob.glob(at("/etc/modprobe.d/*.conf"))):
         with open(path, encoding="utf-8") as stream:
@@ -229,7 +229,7 @@ def keep_imex_option() -> None:
 def settle() -> None:
     """Update everything that the kernel shows to the state.
 
-    This has device nodes, and files in /sys and /proc.
+    The kernel shows device nodes, and files in /sys and /proc.
     """
     if not os.path.exists(state_path()):
         return
@@ -607,7 +607,7 @@ def journalctl(argv: list[str]) -> int:
     if words == argv:
         sys.stdout.flush()
         os.execv(real, [real, *words])
-    # The journal records the process that wrote a message. The real kernel's messages have no process.
+    # The journal records the process that wrote a message. The real kernel's messages name no process.
     with subprocess.Popen([real, *words], stdout=subprocess.PIPE, text=True, errors="replace") as child:
         for line in child.stdout or ():
             sys.stdout.write(re.sub(r" kernel\[\d+\]: ", " kernel: ", line, count=1))

@@ -81,7 +81,7 @@ def write(state: State) -> None:
         if before.get(path) != text:
             folder = os.path.dirname(at(path))
             if os.path.islink(folder):
-                # A virtual machine has a link to a device here, whose files cannot be written.
+                # In a virtual machine, a link to a device is here, whose files cannot be written.
                 os.unlink(folder)
             os.makedirs(folder, exist_ok=True)
             with suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
 """Fake the command line of nvidia-smi.
 
-main.py starts it. It checks the driver and the options, and calls smi_report.py for `-q`, smi_query.py for
-`--query-…`, and smi_commands.py for commands such as `nvlink`.
+main.py starts this fake, which checks the driver and the options, and calls smi_report.py for `-q`,
+smi_query.py for `--query-…`, and smi_commands.py for commands such as `nvlink`.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def _loop(options: dict, state: State, version: str) -> int:
         time.sleep(pause)
 
 
-# Each option has its name in the answer, and the words for off and on.
+# For each option: its name in the answer, and the words for off and on.
 _SWITCHES = {
     "persistence_mode": ("persistence mode", "Persistence mode"),
     "ecc_config": ("ECC support", "ECC support"),
@@ -267,7 +267,7 @@ _SWITCHES = {
     "multi_instance_gpu": ("MIG Mode", "MIG Mode"),
 }
 _ON = {"1": "Enabled", "ENABLED": "Enabled", "0": "Disabled", "DISABLED": "Disabled"}
-# Initial settings of a GPU, unless the state has others.
+# Initial settings of a GPU, unless the state contains others.
 _INITIAL = {"persistence_mode": "Disabled", "ecc_config": "Enabled", "accounting_mode": "Disabled"}
 
 

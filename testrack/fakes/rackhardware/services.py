@@ -17,7 +17,7 @@ from .state import HOLDS, at, complain, load, running
 
 
 def unit_runs(unit: str) -> bool:
-    """Return whether a systemd service runs. It then has a control group (of cgroups v1 or v2)."""
+    """Return whether a systemd service runs, by its control group (of cgroups v1 or v2)."""
     places = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/*/system.slice")
     return any(glob.glob(at(f"{place}/{unit}.service")) for place in places)
 

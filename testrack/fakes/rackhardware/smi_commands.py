@@ -1,4 +1,4 @@
-"""Fake the commands of nvidia-smi, nvlink, topo, mig, pmon and dmon."""
+"""Fake the commands nvlink, topo, mig, pmon and dmon of nvidia-smi, for nvidia_smi.py."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _topo(argv: list[str], state: State, version: str) -> int:
         )
         return 0
     gpus = smi_report.views(state, version)
-    # Network cards are in the matrix once their driver has them.
+    # Network cards are in the matrix once their driver is loaded.
     from .infiniband import devices
 
     cards = devices(state)

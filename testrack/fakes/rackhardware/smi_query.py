@@ -1,4 +1,4 @@
-"""Fake ``nvidia-smi --query-gpu=…`` and similar options, which print comma-separated values."""
+"""Fake ``nvidia-smi --query-gpu=…`` and similar options for nvidia_smi.py, as comma-separated values."""
 
 from __future__ import annotations
 

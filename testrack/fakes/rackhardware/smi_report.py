@@ -746,7 +746,7 @@ def _text(row: tuple, depth: int, lines: list[str]) -> None:
         return
     indent = "    " * depth
     if isinstance(value, list):
-        if label == "Memory":  # A list of clocks has its value in its heading.
+        if label == "Memory":  # The value of a list of clocks is in its heading.
             lines.append(f"{indent + label:<55}: {value[0][2]}")
         else:
             lines.append(indent + label)

@@ -1,6 +1,6 @@
 """Read and write a node's hardware.
 
-This has the state file, the places of files on the node, and the active faults.
+All fakes use the state file, the places of files on the node, and the active faults from here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def running(daemon: str) -> int:
         with open(at(f"{HOLDS}/{daemon}"), encoding="ascii") as stream:
             pid = int(stream.read())
         os.kill(pid, 0)
-        if not root():  # Another process may have got the number since.
+        if not root():  # Another process may use the number now.
             with open(f"/proc/{pid}/cmdline", "rb") as stream:
                 return pid if os.path.basename(stream.read().split(b"\0")[0]).decode() == daemon else 0
     except (OSError, ValueError):
@@ -49,11 +49,11 @@ def running(daemon: str) -> int:
 
 
 class HardwareError(Exception):
-    """Report a mistake of the test rack's operator. The text has the remedy."""
+    """A mistake of the test rack's operator. The text gives the remedy."""
 
 
 class State(dict):
-    """Hold the state file as a dictionary, with the hardware as the tools see it.
+    """The state file as a dictionary, with the hardware as the tools see it.
 
     Unknown keys are kept, because other programs store theirs in the same file.
     """
@@ -127,7 +127,7 @@ def load() -> State:
 
 def save(state: State) -> None:
     """Write the state file, whole or not at all."""
-    import tempfile  # These imports take time, and only changes need them.
+    import tempfile  # Only changes need these slow imports.
 
     path = state_path()
     folder = os.path.dirname(path) or "."
@@ -143,7 +143,7 @@ def save(state: State) -> None:
 
 @contextmanager
 def changing():
-    """Yield the state to change, and write it at the end. One process at a time can do this."""
+    """Yield the state to change, and write it at the end, for one process at a time."""
     os.makedirs(os.path.dirname(state_path()) or ".", exist_ok=True)
     with open(state_path() + ".lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -155,7 +155,7 @@ def changing():
 def make(sku: str, seed: str, node_name: str = "") -> State:
     """Return the hardware of a new node.
 
-    It is the same for the same seed, and different for every other seed.
+    The hardware is the same for the same seed, and different for every other seed.
     """
     import random
 

@@ -1,4 +1,4 @@
-"""Start the training of flux1's fake image."""
+"""Start the training of flux1's fake image, on the call of its run_and_time.sh."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Start the training of llama2_70b_lora's fake image."""
+"""Start the training of llama2_70b_lora's fake image, on the call of its run_and_time.sh."""
 
 import sys
 

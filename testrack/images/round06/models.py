@@ -1,6 +1,6 @@
 """Define what logs show of the six models of MLPerf Training 0.6: names, keys of the rules, lines of speed.
 
-training.py reads them. Nothing here is measured. Batches and rates satisfy the rules, and have no meaning for
+training.py reads them. Nothing here is measured. Batches and rates satisfy the rules, and mean nothing for
 the small training.
 """
 

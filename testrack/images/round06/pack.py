@@ -3,9 +3,8 @@
 
     pack.py --base IMAGE --out FOLDER [--gpus 4]
 
-The archive is FOLDER/COMMIT.tar.gz. The program prints the commit, which is made of the content, so the same
-content has the same commit, as with the real sources. Pass both to bench.yml as bench_mlperf06_ref and
-bench_mlperf06_sources.
+The archive is FOLDER/COMMIT.tar.gz. The program prints the commit, which is computed from the content, as
+with the real sources. Pass both to bench.yml as bench_mlperf06_ref and bench_mlperf06_sources.
 """
 
 from __future__ import annotations

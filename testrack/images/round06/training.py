@@ -3,7 +3,7 @@
     python3 training.py MODEL submission|cleared|train
 
 run.sub starts it. A linear model learns a teacher's weights by gradient descent, in plain Python. The quality
-is a straight line through the real loss. No GPU works, so times and rates have no meaning.
+is a straight line through the real loss. No GPU works, so times and rates mean nothing.
 
 Of several nodes, each draws its share of every batch. The first gathers the gradients over TCP, and logs.
 """
@@ -31,7 +31,7 @@ FAULTS = ("nan", "hang", "oom-exit-0", "no-run-stop", "slow-node", "too-slow-to-
 
 
 class Log:
-    """Print events of round 0.6, on the first node only."""
+    """The log of round 0.6's events, on the first node only."""
 
     def __init__(self, model: Model, speaks: bool = True) -> None:
         self.model, self.speaks = model, speaks
@@ -50,7 +50,7 @@ class Log:
 
 
 class Peers:
-    """Add up lists of numbers over the nodes. All nodes connect to node 0."""
+    """The sums of lists of numbers over the nodes, which all connect to node 0."""
 
     def __init__(self, words: str) -> None:
         given = dict(re.findall(r"--(\w+)=(\S+)", words))
@@ -113,7 +113,7 @@ class Training:
             raise SystemExit(f"STANDIN_FAULT={text}: there is no such fault; there are {', '.join(FAULTS)}")
         self.fault = text
         seed = int(os.environ.get("SEED") or 1)
-        # All nodes use the first node's seed. Each node has its own share of a batch.
+        # All nodes use the first node's seed. Each node draws its own share of a batch.
         self.chance = random.Random(seed * 1000 + self.peers.rank)
         teacher = random.Random(seed)
         self.teacher = [teacher.uniform(-1, 1) for _ in range(WEIGHTS)]

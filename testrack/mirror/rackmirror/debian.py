@@ -10,30 +10,27 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-# Only Debian's own archive has these names for its parts. Other sources of the host (of a cloud or a
+# Only Debian's own archive names its parts so. Other sources of the host (of a cloud or a
 # language) are ignored.
 CODENAMES = ("bookworm", "trixie")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 class DebianError(Exception):
-    """Report that the distribution's packages are not available.
-
-    The message has the reason and the remedy.
-    """
+    """Packages of the distribution that are not available. The message gives the reason and the remedy."""
 
 
 def package_names(text: str, codename: str) -> list[str]:
     """Return the names in debian-packages.txt for a release, in order.
 
-    A line is a name, or `name [codename]` if only that release has it.
+    A line is a name, or `name [codename]` if the package is only in that release.
     """
     lines = [line.split("#", 1)[0].split() for line in text.splitlines()]
     return [words[0] for words in lines if words and words[1:] in ([], [f"[{codename}]"])]
 
 
 def read_rootfs(archive: Path) -> tuple[str, str]:
-    """Return the codename of a node's root file system and the packages that dpkg has installed in it."""
+    """Return the codename of a node's root file system and the packages that dpkg installed in it."""
     if not archive.is_file():
         raise DebianError(f"{archive} is missing: `make rack` makes the nodes' root file system first")
     found: dict[str, str] = {}
@@ -56,7 +53,7 @@ def read_rootfs(archive: Path) -> tuple[str, str]:
 def fingerprint(names: list[str], status: str) -> str:
     """Return a digest of the closure's inputs.
 
-    They are the names, and the packages that nodes already have.
+    The inputs are the names, and the packages that are on nodes already.
     """
     return hashlib.sha256("\n".join([*sorted(names), status]).encode()).hexdigest()
 
@@ -126,10 +123,10 @@ def _private_apt(codename: str, status: str, work: Path) -> list[str]:
         "Dir::Etc::sourcelist": sources,
         "Dir::Etc::sourceparts": "-",
         "Dir::Etc::preferencesparts": "-",
-        # Machines where everything runs as root may have no _apt that could read a checkout.
+        # Machines where everything runs as root may lack a user _apt that could read a checkout.
         "APT::Sandbox::User": "root",
         "APT::Keep-Downloaded-Packages": "true",
-        # Images for containers empty the cache after every install. This one must not.
+        # Images for containers empty the cache after every install. Here the cache must stay.
         "DPkg::Post-Invoke": "",
         "Acquire::Retries": "3",
         "Debug::NoLocking": "true",

@@ -1,4 +1,4 @@
-"""Write the files of container images that the mirror serves in addition to packages."""
+"""Write the container images that the mirror (build.py) serves in addition to packages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ APPLETS = ("cat", "ls", "sh")
 
 
 class ImageError(Exception):
-    """Report that an image cannot be made. The message names the missing part."""
+    """An image that cannot be made. The message names the missing part."""
 
 
 def shell(pool: Path, folder: Path) -> Path:
-    """Write gpu-check.tar, an image that has only a shell, and its checksum. Return the file.
+    """Write gpu-check.tar, an image with only a shell, and its checksum. Return the file.
 
     Args:
         pool: Folder with the distribution's busybox-static, which needs no library.

@@ -1,4 +1,4 @@
-"""Build fake packages.
+"""Build the mirror's fake packages for build.py.
 
 Read packages.toml, and build each entry with dpkg-deb, with the same bytes every time.
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# All files of all packages have this time, so that the same specs give the same bytes.
+# All files of all packages get this time, so that the same specs give the same bytes.
 EPOCH = 1_735_689_600
 MODULES = "usr/lib/rack/modules"
 RELATIONS = ("pre-depends", "depends", "recommends", "provides", "conflicts", "breaks", "replaces")
@@ -26,7 +26,7 @@ VERSION = re.compile(r"(?:\d+:)?\d[A-Za-z0-9.+~-]*")
 
 
 class SpecError(Exception):
-    """Report an entry of packages.toml that cannot be built. The message has the package."""
+    """An entry of packages.toml that cannot be built. The message names the package."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _package(entry: dict, version: str, architecture: str, folder: Path) -> Pack
 def build(package: Package, sources: Path, work: Path, out: Path, headers: Mapping[str, Path]) -> Path:
     """Build the package into the folder out, from payload/ and scripts/ in sources. Return the file.
 
-    ``headers`` has the folder of headers by codename of a release. A program is compiled for each release.
+    ``headers`` gives the folder of headers by codename of a release. A program is compiled for each release.
     """
     tree = work / f"{package.name}_{package.version}"
     shutil.rmtree(tree, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Write signed apt repositories with the suite `stable` and the component `main`."""
+"""Write signed apt repositories for build.py, with the suite `stable` and the component `main`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ KEY_OWNER = "Rack mirror (fake of the vendors' keys) <mirror@rack.invalid>"
 
 
 class RepositoryError(Exception):
-    """Report that a repository cannot be made. The message has the tool's output."""
+    """A repository that cannot be made. The message gives the tool's output."""
 
 
 class SigningKey:
-    """Hold the test rack's own key. It is generated once, and never leaves its folder."""
+    """The test rack's own key, which is generated once, and never leaves its folder."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

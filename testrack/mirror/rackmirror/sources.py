@@ -1,4 +1,4 @@
-"""Make the mirror's git repositories, which a web server serves as plain files."""
+"""Make the mirror's git repositories for build.py, which a web server serves as plain files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WHEN = "2019-03-15T12:00:00+0000"
 
 
 class SourceError(Exception):
-    """Report that a repository cannot be made. The message has git's output."""
+    """A repository that cannot be made. The message gives git's output."""
 
 
 def publish(source: Path, tag: str, bare: Path) -> str:

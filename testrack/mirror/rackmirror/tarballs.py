@@ -1,4 +1,4 @@
-"""Make tarballs like the vendor's of MLNX_OFED, with a fake installer and fake packages."""
+"""Make tarballs like the vendor's of MLNX_OFED for build.py, with a fake installer and fake packages."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Answer:
 
 
 class Node:
-    """Hold a fake node. Its files are below a folder, and its tools are called in this process."""
+    """A fake node. Its files are below a folder, and its tools are called in this process."""
 
     def __init__(self, root: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""Answer a catalogue from evidence, both to make and to verify a certificate. No I/O.
+"""Answer a catalogue from evidence, for :mod:`.making` and :mod:`.verification`. No I/O.
 
 Less evidence never makes a better answer. Evidence that is missing, changed, too old, or from other
 hardware is ``unproven``. A failed run counts until the same point was run again.
@@ -26,7 +26,7 @@ _MOST_REASONS = 40
 
 @dataclass(frozen=True)
 class _Part:
-    """Hold a part of an answer, with its verdict, the reason why it is not a pass, and the evidence."""
+    """A part of an answer: its verdict, the reason why it is not a pass, and the evidence."""
 
     verdict: Verdict
     reason: str = ""
@@ -35,7 +35,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Question:
-    """One requirement of some nodes at a given time."""
+    """A question to answer: whether some nodes meet one requirement at a given time."""
 
     requirement: Requirement
     asked: Sequence[str]
@@ -132,7 +132,7 @@ def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
     names = {node.name for node in piece.nodes}
     if name not in names:
         return False
-    # Only the nodes' names are known of a missing record, so it may have been in any scope.
+    # Only the nodes' names are known of a missing record, so its run may have been of any scope.
     if piece.gone or question.requirement.scope == "node":
         return True
     return len(names) > 1 if question.requirement.scope == "pair" else names >= set(question.asked)

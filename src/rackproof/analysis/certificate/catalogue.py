@@ -27,8 +27,8 @@ def load_catalogue(name: str) -> Catalogue:
     """Return the catalogue of a shipped name or of a file.
 
     Raises:
-        CertificateError: There is no such catalogue, it is damaged, or it has a code that no night
-            gives. The message has the file and the key.
+        CertificateError: There is no such catalogue, the file is damaged, or a code in it is none that a
+            night gives. The message names the file and the key.
     """
     if name in catalogue_names():
         found = files("rackproof.analysis.certificate").joinpath("catalogues", f"{name}.yml")
@@ -54,7 +54,7 @@ def _parse(data: bytes, name: str) -> Catalogue:
         raise CertificateError(f"{name}: {sanitize(shown, 600)}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise CertificateError(f"{name} is not YAML: {sanitize(error, 300)}") from None
-    # A misspelt code would always pass, because no night has a finding with it.
+    # A misspelt code would always pass, because no night gives a finding with that code.
     for row in catalogue.requirements:
         if wrong := next((code for code in row.codes if not is_night_code(code)), ""):
             near = " or ".join(near_codes(wrong)) or "one of docs/using/codes.md"

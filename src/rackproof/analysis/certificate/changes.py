@@ -1,4 +1,4 @@
-"""Compare the parts, firmware, driver, speeds and answers of two certificates. No I/O."""
+"""Compare parts, firmware, driver, speeds and answers of two certificates for the command. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Key = tuple[str, str, str]
 
 
 class CertificateChange(Record):
-    """One difference: ``kind`` is part, version, speed or answer."""
+    """One difference between two certificates. ``kind`` is part, version, speed or answer."""
 
     kind: str
     where: str

@@ -1,7 +1,7 @@
-"""Gather the evidence for a certificate from a results folder and its history.
+"""Gather the evidence for :mod:`.making` from a results folder and its history.
 
-If the history has a run but the results folder lacks its record, this is evidence that proves nothing.
-Otherwise, a failed run could be deleted to get a pass.
+A run of the history whose record is missing in the results folder is evidence that proves nothing. Otherwise,
+an operator could delete a failed run to get a pass.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Gathered:
         return list(newest.values())
 
     def _runs(self) -> Iterator[Run]:
-        """Yield the runs on requested nodes. The history has the rows of damaged records."""
+        """Yield the runs on requested nodes. Damaged records are left to the rows of the history."""
         for run in iter_runs(self._results, on_error=lambda _: None):
             is_mine = bool(self._asked & {node.name for node in _nodes_of(run)})
             if is_mine and run.provenance == "ran" and run.benchmark != night_store.BENCHMARK:
@@ -164,7 +164,7 @@ class Gathered:
         return is_mine and row.provenance == "ran" and row.benchmark in self._benchmarks
 
     def _is_lost(self, run_id: str) -> bool:
-        """Return whether a run's folder has no readable record."""
+        """Return whether a run's folder contains no readable record."""
         if run_id in self._readable:
             return False
         try:
@@ -192,7 +192,7 @@ class Gathered:
         )
 
     def _damaged(self, name: str, why: str) -> EvidencePiece:
-        """Return a night with an unreadable record. It may have included every node."""
+        """Return the evidence of a night with an unreadable record, which may have included every node."""
         return EvidencePiece(
             id=name,
             kind="night",
@@ -214,7 +214,7 @@ def _moment_of(run: Run) -> datetime:
 
 
 def _nodes_of(run: Run) -> tuple[Node, ...]:
-    """Return the nodes of a run. A node that did not answer has only a name."""
+    """Return the nodes of a run. Of a node that did not answer, only the name is known."""
     known = {node.name for node in run.nodes}
     return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in known))
 

@@ -1,4 +1,4 @@
-"""Make a certificate from a results folder."""
+"""Make a certificate from a results folder, for the command in :mod:`rackproof.cli.evidence`."""
 
 from __future__ import annotations
 

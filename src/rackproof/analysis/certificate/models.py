@@ -1,4 +1,4 @@
-"""Define the content of a certificate. No I/O."""
+"""The records of a certificate, which the modules beside this one share. No I/O."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Scope = Literal["node", "pair", "rack"]
 
 
 class CertificateError(RackproofError):
-    """Report a catalogue or certificate that cannot be read or made. The message has the reason."""
+    """A catalogue or certificate that cannot be read or made. The message gives the reason."""
 
 
 class Requirement(Record):
-    """Describe one row of a catalogue, which has the requirement and the evidence that answers it.
+    """One row of a catalogue: the requirement, and the evidence that answers it.
 
-    Every benchmark must have run, and each ``metric`` must be judged in one of these runs. With
-    ``night``, the last night of each node counts. With ``codes``, only the night's findings with these
-    codes count, if the tools in ``reads`` answered.
+    A run of every benchmark is needed, and each ``metric`` must be judged in one of these runs. With
+    ``night``, the last night of each node counts. With ``codes``, only the night's findings with these codes
+    count, if the tools in ``reads`` answered.
 
     Attributes:
         area: The heading under which a page shows the row.
@@ -86,7 +86,7 @@ class Requirement(Record):
 
 
 class Catalogue(Record):
-    """Hold requirements, their source, and the parts of the source that no evidence answers."""
+    """A file of requirements, their source, and the parts of the source that no evidence answers."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,60}$")]
     title: Name
@@ -111,7 +111,7 @@ class RawFile(Record):
 
 
 class PieceFinding(Record):
-    """A finding of a run or of one node's night; ``code`` of a measurement is ``check:metric``."""
+    """A finding of a run or of one node's night. ``code`` of a measurement is ``check:metric``."""
 
     node: str = ""
     code: str
@@ -120,7 +120,7 @@ class PieceFinding(Record):
 
 
 class EvidencePiece(Record):
-    """Describe one run or night as evidence for a requirement.
+    """One run or night as evidence for requirements.
 
     Attributes:
         verdicts: The verdicts of a night, by node.
@@ -157,7 +157,7 @@ class EvidencePiece(Record):
 
 
 class Answer(Record):
-    """Describe the answer to one requirement. ``by`` has the ids of the pieces of evidence."""
+    """The answer to one requirement. ``by`` lists the ids of the pieces of evidence."""
 
     id: str
     verdict: Verdict
@@ -167,10 +167,10 @@ class Answer(Record):
 
 
 class Certificate(Record):
-    """Hold a certificate.
+    """A certificate, as stored in its page: the catalogue, the evidence and the answers.
 
-    ``nodes`` is the hardware as last seen. ``page_sha256`` is the digest of its page without this text
-    and its signature.
+    ``nodes`` is the hardware as last seen. ``page_sha256`` is the digest of the page without this JSON and
+    its signature.
     """
 
     schema_version: Literal[1] = 1

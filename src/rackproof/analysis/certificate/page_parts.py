@@ -30,7 +30,7 @@ class PageParts(NamedTuple):
 
 
 def dump_certificate(certificate: Certificate) -> bytes:
-    """Return the JSON. It is sealed, ASCII, and has no character that HTML would have to escape."""
+    """Return sealed ASCII JSON without any character that HTML would have to escape."""
     plain = json.dumps(json.loads(certificate.model_dump_json()), indent=1, ensure_ascii=True)
     for letter in "<>&":
         plain = plain.replace(letter, f"\\u{ord(letter):04x}")

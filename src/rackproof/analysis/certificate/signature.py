@@ -1,4 +1,4 @@
-"""Sign and verify bytes with ``ssh-keygen -Y`` and an existing SSH key of the operator."""
+"""Sign and verify a certificate's bytes with ``ssh-keygen -Y`` and an SSH key of the operator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sign_bytes(data: bytes, key: Path) -> str:
 def signer_of(data: bytes, signature: str, signers: Path) -> str:
     """Return the name of the signer of some bytes.
 
-    If the key has several names, return the first that may sign certificates today.
+    If the file gives the key several names, return the first that may sign certificates today.
 
     Args:
         data: The signed bytes.
@@ -44,7 +44,7 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
         signers: A file of allowed signers (``man ssh-keygen``).
 
     Raises:
-        CertificateError: The file is absent or does not have the key, the signature or the bytes were
+        CertificateError: The file is absent or does not list the key, the signature or the bytes were
             changed, or ssh-keygen is absent or takes more than 120 s.
     """
     if not _is_as_written(signature):
@@ -58,7 +58,7 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
         names = found.stdout.decode("utf-8", "replace").splitlines()
         if found.returncode or not names:
             raise CertificateError(f"it is signed by a key that {signers} does not name")
-        # A key may have several names. ssh-keygen checks the namespace and the dates of each.
+        # The file may give a key several names. ssh-keygen checks the namespace and the dates of each.
         for name in names:
             asked = ["verify", "-f", str(signers), "-I", name, "-n", NAMESPACE, "-s", str(file)]
             if _ssh_keygen(asked, data).returncode == 0:
@@ -69,7 +69,7 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
 
 
 def _is_as_written(signature: str) -> bool:
-    """Return whether a signature has the form that ssh-keygen writes. ssh-keygen also reads other forms."""
+    """Return whether a signature is exactly as ssh-keygen writes it. ssh-keygen also reads other forms."""
     try:
         raw = base64.b64decode(signature.removeprefix(_BEGIN).removesuffix(_END))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Verify a certificate offline.
+"""Verify a certificate offline, for the command in :mod:`rackproof.cli.evidence`.
 
 A fact that follows from other facts in the certificate is computed, not trusted.
 """
@@ -22,7 +22,7 @@ _CLOCK_SKEW = timedelta(minutes=5)
 
 
 class Verification(Record):
-    """Hold the result of a verification.
+    """The result of verifying a certificate.
 
     ``verdict`` is the certificate's present verdict, and ``signer`` is the name of the signer.
     ``objections`` has the reasons why it proves nothing. ``expired`` has the requirements whose evidence

@@ -1,4 +1,7 @@
-"""Map the different names of a system, benchmark or metric in logs and publications to one name."""
+"""Map the different names of a system, benchmark or metric in logs and publications to one name.
+
+Comparisons, scaling studies and job bench find counterparts by it.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ THROUGHPUT = (
     "batches_per_second",
     "epochs_per_minute",
 )
-"""Metrics that count as a training's throughput. If a log has several, the first in this list is used."""
+"""Metrics that count as a training's throughput. The first in this list that a log states is used."""
 
-# Folders and logs of round 0.6 have different names for the same benchmarks.
+# Folders and logs of round 0.6 name the same benchmarks differently.
 _SAME_BENCHMARK = {
     "single_stage_detector": "ssd",
     "object_detection": "maskrcnn",

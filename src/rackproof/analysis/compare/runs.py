@@ -1,7 +1,7 @@
-"""Compare two runs side by side.
+"""Compare two runs side by side, for ``rackproof compare``.
 
-The comparison has every measurement that both runs have, and the differences between their environments.
-It gives no verdict. Different units are reported, never converted.
+The comparison lists every measurement of both runs, and the differences between their environments. It gives
+no verdict. Different units are reported, never converted.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Side(Record):
 
 
 class ComparedMeasurement(Record):
-    """Describe a measurement that both runs have.
+    """A measurement found in both runs.
 
-    ``ratio`` is second / first, and ``difference`` is (second - first) / first as a fraction. Both are
-    ``None`` if they are undefined (zero, NaN, infinity). ``better`` depends on the direction.
+    ``ratio`` is second / first, and ``difference`` is (second - first) / first as a fraction. Undefined
+    ratios and differences (zero, NaN, infinity) are ``None``. ``better`` depends on the direction.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ComparedMeasurement(Record):
 
 
 class Refused(Record):
-    """Describe a measurement that both runs have in different units, so that it is not compared."""
+    """A measurement with a different unit in each run, so that its values are not compared."""
 
     name: str
     labels: dict[str, str]
@@ -58,7 +58,7 @@ class Refused(Record):
 
 
 class Unmatched(Record):
-    """A measurement that only one run has."""
+    """A measurement found in only one of the two runs."""
 
     name: str
     labels: dict[str, str]
@@ -68,7 +68,7 @@ class Unmatched(Record):
 
 
 class Difference(Record):
-    """Describe a difference in the environment. A value is empty if one run does not state it."""
+    """A difference between the environments of two runs. A value that a run does not state is empty."""
 
     what: str
     first: str
@@ -230,7 +230,7 @@ def compare(first: Run, second: Run) -> Comparison:
     both sides.
     """
     left, right = list(first.measurements), list(second.measurements)
-    # Find exact matches first. They remove their measurements, so that the rest can be unique without
+    # Find exact matches first. Their measurements are then gone, so that the rest can be unique without
     # UUIDs.
     pairs = _pair(left, right, exact_key) + _pair(left, right, anonymous_key)
     order = {id(measurement): place for place, measurement in enumerate(first.measurements)}

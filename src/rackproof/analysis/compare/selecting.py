@@ -1,8 +1,8 @@
-"""Find what a name on the command line means.
+"""Find what a name on the command line of ``rackproof compare`` means.
 
-It may be a run, a system's runs, logs from elsewhere, or a publication. The names of a system come from
-the records of its runs. They are the nodes' SKU or name, the configuration, the plan, and for imported
-logs a part of their original path.
+A name may mean a run, a system's runs, logs from elsewhere, or a publication. A system is named by the
+records of its runs: by the nodes' SKU or name, the configuration, the plan, or for imported logs a part of
+their original path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 class NotFoundError(RackproofError):
-    """Report a name without a match. The message lists the known names."""
+    """A name without a match. The message lists the known names."""
 
 
 def names_of(run: Run) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def published(name: str) -> System:
         name: Its name, also with its round (``0.6/HyperPlane``), or the name of a study (``p100-host``).
 
     Raises:
-        NotFoundError: No publication has that name. The message lists the names of round 0.6 and of the
+        NotFoundError: No publication is called so. The message lists the names of round 0.6 and of the
             studies.
     """
     points = tuple(_results_named(name, study_points()))
@@ -88,9 +88,9 @@ def select(
 ) -> System:
     """Return the system that a name means.
 
-    These are tried in order: ``published:NAME``; a run folder or ``run.json``; a log, a folder of logs
-    or run folders, or a quoted pattern of these; the exact id of a run; a system of the results folder
-    (see :func:`names_of`); and the run that ``find_run`` finds.
+    The name is tried in this order: as ``published:NAME``, a run folder or ``run.json``, logs or run folders
+        (a file, a folder, or a quoted pattern), the exact id of a run, a system of the results folder (see
+        :func:`names_of`), and as an argument of ``find_run``.
 
     Args:
         name: The name, as given on the command line.
@@ -101,7 +101,7 @@ def select(
         benchmark: The benchmark whose runs to use, or "" for all.
 
     Raises:
-        NotFoundError: A pattern matches nothing, a folder has no log, or no publication has that name.
+        NotFoundError: A pattern matches nothing, a folder contains no log, or no publication is called so.
         ResultsError: A record cannot be read.
         OSError: A log cannot be read.
     """
@@ -135,7 +135,7 @@ def _is_place_of_logs(name: str) -> bool:
 
 
 def _may_be_system(name: str, results: Path) -> bool:
-    # A run with exactly this id has precedence over a system of that name. A path is neither.
+    # A run with exactly this id comes before a system of that name. A path is neither.
     if not name or "/" in name or Path(name).exists():
         return False
     return not (results / name / RECORD_NAME).is_file()
@@ -163,7 +163,7 @@ def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark:
         runs = tuple(_runs_at(places, remarks, skipped))
     except NoLogsError as error:
         raise NotFoundError(str(error)) from None
-    # These come after the remarks about records, whatever the order of the places is.
+    # Remarks about skipped files come after those about records, whatever the order of the places is.
     remarks += [f"passed over: {line}" for line in skipped]
     if not runs:
         raise NotFoundError(f"{', '.join(map(str, places[:3]))}: no file there is a log of a known format")

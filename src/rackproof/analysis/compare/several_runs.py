@@ -1,4 +1,4 @@
-"""Compare more than two runs by measurement. No I/O.
+"""Compare more than two runs by measurement, for ``rackproof compare``. No I/O.
 
 A comparison gives no verdict.
 """
@@ -13,7 +13,7 @@ from rackproof.core.records import Direction, Measurement, Record, Run, Spread
 
 
 class RunValue(Record):
-    """The value of a measurement in one run; None if the run does not have it."""
+    """The value of a measurement in one run, or None if the run did not measure it."""
 
     value: float | None = None
     spread: Spread | None = None
@@ -22,7 +22,7 @@ class RunValue(Record):
 class MeasurementOfRuns(Record):
     """A measurement of at least one of several runs.
 
-    ``labels`` are those that its runs have in common. ``values`` has an entry for each run, in their order.
+    ``labels`` are those common to its runs. ``values`` contains an entry for each run, in their order.
     """
 
     name: str
@@ -46,9 +46,9 @@ _Key = tuple[object, ...]
 def compare_several(runs: Sequence[Run]) -> SeveralRuns:
     """Compare runs.
 
-    Measurements are matched by name, unit and labels without GPU UUIDs, so that GPU 0 of one node is
-    compared with GPU 0 of another. If a run has several that differ only in the UUID, they are matched
-    with it.
+    Measurements are matched by name, unit and labels without GPU UUIDs, so that GPU 0 of one node is compared
+    with GPU 0 of another. If some measurements of a run differ only in the UUID, they are matched with the
+    UUID.
     """
     found: list[dict[_Key, Measurement]] = []
     for run in runs:

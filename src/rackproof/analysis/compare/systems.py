@@ -1,11 +1,11 @@
 """Compare systems side by side, by throughput, minutes and epochs of each benchmark over repeats.
 
-Several runs of one benchmark at one point are repeats, and a cell is their mean. A run that shows a
-failure, or does not prove that it ended well, is never part of a mean. It is listed with the reason and
-the line.
+Several runs of one benchmark at one point are repeats, and a cell is their mean. A run that shows a failure,
+or does not prove that it ended well, is never part of a mean. The comparison lists that run with the reason
+and the line.
 
-A published result is a system too. It has one number per benchmark, and its repeats are unknown. If a
-system has a published counterpart, :mod:`rackproof.core.judging` judges each of its cells against it.
+A published result is a system too, with one number per benchmark and an unknown number of repeats.
+:mod:`rackproof.core.judging` judges each cell of a system against the system's published counterpart, if any.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ Conclusion = Literal[
 
 MINUTES, EPOCHS = "time_to_train", "epochs"
 
-# A number of batches per second has no meaning without their size. (maskrcnn's "iterations" are images.)
+# A number of batches per second means nothing without their size. (maskrcnn's "iterations" are images.)
 _PER_BATCH = ("batches", "steps")
 _TOLERANCE, _CEILING = 0.07, 0.3
 
 
 class System(Record):
-    """Describe a system to compare, with its name and its runs or published results."""
+    """A system to compare: its name, and its runs or published results."""
 
     name: str
     runs: tuple[Run, ...] = ()
@@ -64,14 +64,14 @@ class System(Record):
 
 
 class ComparisonCell(Record):
-    """Describe one metric of one benchmark on one system.
+    """One cell of a comparison: a metric of a benchmark on one system.
 
     Attributes:
         value: The mean of ``values`` (one per run), or ``None`` if no run counts.
         low, high: The interval of the mean at the comparison's confidence, ``None`` for fewer than two
         repeats.
-        expected: The relative difference from a published mean that chance alone may cause. For minutes,
-            it is the time between evaluations, divided by the square root of the number of runs.
+        expected: The relative difference from a published mean that chance alone may cause. For minutes, this
+            is the time between evaluations, divided by the square root of the number of runs.
         published: Whether the cell is a mean over an unknown number of runs.
     """
 
@@ -87,7 +87,7 @@ class ComparisonCell(Record):
 
 
 class Ratio(Record):
-    """Describe the ratio of a system's mean to the first system's, with its interval and conclusion.
+    """The ratio of a system's mean to the first system's, with its interval and conclusion.
 
     The conclusion is ``better``, ``worse`` or ``differs`` only if the interval excludes 1.
     """
@@ -100,7 +100,7 @@ class Ratio(Record):
 
 
 class ComparedMetric(Record):
-    """One row: ``cells`` has the order of the systems, and ``ratios`` omits the first system."""
+    """One row of a comparison. ``cells`` is in the order of the systems, and ``ratios`` omits the first."""
 
     benchmark: str
     point: str = ""
@@ -127,8 +127,8 @@ class Counted(Record):
     minutes: float | None = None
     epochs: float | None = None
     wall_minutes: float | None = None
-    """Minutes from the RESULT line of the run script. They include start-up and, for minigo, the games
-    after training."""
+    """Minutes from the RESULT line of the run script, which include start-up and, for minigo, the games after
+    training."""
     source: Source = Source()
 
 
@@ -154,7 +154,7 @@ class SystemComparison(Record):
     counted: tuple[Counted, ...]
     left_out: tuple[LeftOut, ...]
     unmatched: tuple[str, ...]
-    """Texts about benchmarks that not every system has."""
+    """Texts about benchmarks that not every system ran."""
 
     @property
     def judgements(self) -> tuple[Judgement, ...]:
@@ -277,10 +277,7 @@ _Row = tuple[str, list[_Group]]
 
 
 def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row], list[str]]:
-    """Return rows of groups, with one group per system, and what has no counterpart.
-
-    These are the benchmarks that a system lacks, and the first system's points that no other system has.
-    """
+    """Return rows of groups, with one group per system, and what has no counterpart."""
     rows: list[_Row] = []
     lonely: list[str] = []
     # Use the order of first appearance, so that the rows follow the order of the first system.
@@ -324,7 +321,7 @@ def _of_study(group: _Group) -> bool:
 def _counterparts(group: _Group, groups: Sequence[_Group]) -> list[_Group]:
     """Return the groups to compare a group with, which may be none, one, or several that fit equally well.
 
-    A row of a study fits every point that has its parameters. The most specific row is used.
+    A row of a study fits every point that includes its parameters. The most specific row is used.
     """
     for other in groups:
         if other.point == group.point:
@@ -349,7 +346,7 @@ def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Directi
             measured.append(measurement)
     if not measured:
         return (), "", None
-    # Values with another unit are left out. A mean over two units has no meaning.
+    # Values with another unit are left out, because a mean over two units means nothing.
     unit = measured[0].unit
     same_unit = tuple(measurement.value for measurement in measured if measurement.unit == unit)
     return same_unit, unit, measured[0].direction
@@ -358,7 +355,7 @@ def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Directi
 def _representative(run: Run, metric: str) -> Measurement | None:
     """Return one measurement of a name.
 
-    It is the worst of several GPUs, or the one with the largest of several sizes.
+    Of several GPUs the worst is returned, and of several sizes the largest.
     """
     found = [one for one in run.measurements if one.name == metric]
     return pick_representative(found) if found else None
@@ -376,7 +373,7 @@ def _measured_names(group: _Group) -> set[str]:
 def _common_throughput_name(groups: Sequence[_Group]) -> str:
     name = next((name for name in map(_throughput_name, groups) if name), "")
     if not name and any(map(_of_study, groups)):
-        # A study publishes only rates, so its row has a throughput even if no run measured one.
+        # A study publishes only rates, so its row shows a throughput even if no run measured one.
         return "throughput"
     return name
 
@@ -384,8 +381,8 @@ def _common_throughput_name(groups: Sequence[_Group]) -> str:
 def _metrics(groups: Sequence[_Group]) -> list[tuple[Kind, str]]:
     """Return the metrics of a benchmark to compare.
 
-    A training has three numbers. Otherwise, the metrics are those with a direction that every system with
-    runs measured.
+    A training is compared by throughput, minutes and epochs. Otherwise, the metrics are those with a
+    direction that every system with runs measured.
     """
     throughput = _common_throughput_name(groups)
     names = [_measured_names(group) for group in groups if group.runs]
@@ -401,7 +398,7 @@ def _is_timed(groups: Sequence[_Group], names: Sequence[set[str]]) -> bool:
 
 
 def _directed_names(groups: Sequence[_Group]) -> list[str]:
-    """Return the names of measurements that have a direction, in the order of the records."""
+    """Return the names of measurements with a direction, in the order of the records."""
     names: dict[str, None] = {}
     for group in groups:
         for run in group.runs:
@@ -494,7 +491,7 @@ def _judged(
 
     The bounds of minutes are as wide as chance requires.
     """
-    # Some rows have no minutes or no throughput.
+    # Some published rows lack the minutes or the throughput.
     if result is None or _published_value(result, kind)[0] is None:
         return None
     count = f"{len(group.runs)} run{'s' * (len(group.runs) != 1)}"
@@ -559,7 +556,7 @@ def _ratio_half_width(cell: ComparisonCell, base: ComparisonCell, confidence: fl
 def _conclusion(low: float, high: float, kind: Kind, direction: Direction | None) -> Conclusion:
     if not (low > 1 or high < 1):
         return "no difference shown"
-    # Fewer epochs are no advantage of the hardware. They result from the batch size and from chance.
+    # Fewer epochs are no advantage of the hardware, but result from the batch size and from chance.
     if kind == "epochs" or direction is None:
         return "differs"
     return "better" if (low > 1) == (direction is Direction.HIGHER) else "worse"
@@ -626,9 +623,9 @@ def compare_systems(
 ) -> SystemComparison:
     """Compare each system with the first.
 
-    Benchmarks are matched by name and, if a system has several points, by point. The interval of a ratio
-    is Welch's, computed on the logarithm (:func:`rackproof.analysis.intervals.ratio_half_width`). The
-    interval of a mean is Student's.
+    Benchmarks are matched by name and, if a system ran several points, by point. The interval of a ratio is
+    Welch's, computed on the logarithm (:func:`rackproof.analysis.intervals.ratio_half_width`). The interval
+    of a mean is Student's.
 
     Args:
         systems: Two or more systems with different names.
@@ -674,7 +671,7 @@ def _compared_metrics(
     judged_by: Sequence[PublishedResult | None],
     confidence: float,
 ) -> Iterable[ComparedMetric]:
-    """Yield one row for each metric of a benchmark for which a system has a value."""
+    """Yield one row for each metric of a benchmark that at least one system measured or published."""
     for kind, metric in _metrics(groups):
         cells, direction = _cells(groups, kind, metric, judged_by, confidence)
         unit = next((cell.unit for cell in cells if cell.value is not None), None)
@@ -729,7 +726,10 @@ def _without_copies(systems: Sequence[System]) -> list[System]:
 
 
 def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
-    """Return a run, with a finding if ``places`` (by checksum) has one of its logs. Add its logs there."""
+    """Return a run, with a finding if ``places`` (by checksum) contains one of its logs.
+
+    Add its logs there.
+    """
     # Look up earlier runs before this run's logs are added. Otherwise, these would be copies of
     # themselves.
     others = {places[log.sha256] for log in run.logs if log.sha256 in places}
@@ -752,7 +752,7 @@ def _references(system: System, systems: Sequence[System], wanted: str | None) -
     """Return the published results to judge a system's cells against, by benchmark."""
     if system.published:
         return {}
-    # A publication may have the same prefix as on the command line.
+    # A publication may be named with the same prefix as on the command line.
     name = wanted.removeprefix(PUBLISHED) if wanted else published_system(system.name)
     results = _results_beside(systems) if name is None else _results_of_round(name)
     return {canonical_benchmark(result.benchmark): result for result in results}

@@ -1,10 +1,10 @@
-"""Copy an MLPerf result log in a form that ``mlperf-logging`` can read safely.
+"""Copy an MLPerf result log in a form that ``mlperf-logging`` can read safely, for both workers.
 
-The time of its parser grows with the square of a line's length. It crashes on lines that are valid JSON
-but not events, uses only the last of two events on one line, and opens a rules file whose path contains
-text of the log. The copy therefore has only events that were checked, one per line. An unreadable event
-becomes a line that the parser reports as an ordinary error, so that the tool, not this module, decides
-about a damaged log.
+The time of that tool's parser grows with the square of a line's length. The parser crashes on lines that are
+valid JSON but not events, uses only the last of two events on one line, and opens a rules file whose path
+contains text of the log. The copy therefore contains only checked events, one per line. An unreadable event
+becomes a line that the parser reports as an ordinary error, so that the tool, not this module, decides about
+a damaged log.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _MAX_FINDINGS = 20
 _DECODER = json.JSONDecoder()
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MLL_06 = re.compile(r"(?P<head> ?\d+(?:\.\d*)? [A-Za-z0-9_]+ ?:\s+)")
-# These values become part of the path of a rules file, whose contents the tool executes.
+# The values of these keys become part of the path of a rules file, whose contents the tool executes.
 _PATH_KEYS = frozenset({"submission_benchmark", "submission_division", "opt_name"})
 
 
 @dataclass
 class CleanedLog:
-    """Hold the facts that were found while a log was copied.
+    """The facts that :func:`clean_log` found while it copied a log.
 
     Attributes:
         lines: ``lines[i]`` is the number (from 1) of the original line of the copy's line ``i``.
@@ -77,9 +77,9 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
 
     Args:
         source: The path of a log, compressed or not, which is only read.
-        target: The path of the copy; an existing file is replaced.
-        ruleset: The round, which determines the format. It is ``:::MLL`` (seconds) for 0.6.0, and
-            ``:::MLLOG`` later.
+        target: The path of the copy. An existing file is replaced.
+        ruleset: The round, which determines the format: ``:::MLL`` (seconds) for 0.6.0, and ``:::MLLOG``
+            later.
 
     Raises:
         OSError: ``source`` cannot be read, or ``target`` cannot be written.

@@ -1,9 +1,9 @@
-"""Read the rules of a round that apply to a config before its job runs.
+"""Read the rules of a round that job bench checks against a config before it launches the Slurm job.
 
-MLCommons' compliance checker has the rules, which are for the lines of a log. The definition of a
-benchmark states which settings of its config it logs (``configs.logged``), so a rule about such a line
-also applies to the config. No code of the checker is executed. An expression that only compares numbers
-is read; others are left to the check of the log.
+The rules are in MLCommons' compliance checker, and are for the lines of a log. The definition of a benchmark
+states which settings of its config it logs (``configs.logged``), so a rule about such a line also applies to
+the config. No code of the checker is executed. Expressions that only compare numbers are read. All others are
+left to the check of the log.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
     Args:
         benchmark: The name that MLCommons uses.
         ruleset: The ruleset of the round's closed division, such as ``5.1.0``.
-        logged: The config's variable that each log line shows, by the line's key. It may be two
-            variables with ``-``, ``+`` or ``*`` between them.
+        logged: The config's variable that each log line shows, by the line's key, or two variables with
+            ``-``, ``+`` or ``*`` between them.
 
     Returns:
-        The text of each rule, with its ``left``, ``comparison`` and ``right``. It is empty if MLCommons'
-        package has no rules for the benchmark.
+        The text of each rule, with its ``left``, ``comparison`` and ``right``, or nothing if MLCommons'
+        package contains no rules for the benchmark.
     """
     rules: list[dict[str, object]] = []
     for key, checks in _read_checks(benchmark, ruleset):

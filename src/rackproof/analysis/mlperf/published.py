@@ -1,11 +1,12 @@
-"""Read published results of MLPerf Training, and of two scaling studies, to compare results with them.
+"""Read published results for ``rackproof compare`` and job bench.
 
-``published/results.csv`` has the closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons
+They are of MLPerf Training and of two scaling studies.
+
+``published/results.csv`` lists the closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons
 (``kind`` official), and the scores of Lambda's published logs of round 5.1 that were not submitted
-(``unofficial``). ``published/mlperf-0.6.csv`` has throughput and minutes of round 0.6 as published by
-Lambda. ``published/ddl.csv`` and ``published/mxnet.csv`` have the rows of two studies, which are
-ResNet-50 and VGG16 on 1 to 16 P100, and LeNet and an MLP on K80 in five infrastructures. Each row is one
-``point``.
+(``unofficial``). ``published/mlperf-0.6.csv`` gives throughput and minutes of round 0.6 as published by
+Lambda. ``published/ddl.csv`` and ``published/mxnet.csv`` contain two studies: ResNet-50 and VGG16 on 1 to 16
+P100, and LeNet and an MLP on K80 in five infrastructures. Each row is one ``point``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Metric = Literal["minutes", "throughput"]
 
 
 class PublishedResult(Record):
-    """One published result.
+    """One published result, of a round of MLPerf or of a scaling study.
 
     Attributes:
         round: The round of MLPerf Training, for example ``"5.1"``.
@@ -96,7 +97,7 @@ class PublishedResult(Record):
             ceiling: The largest gain, as a fraction. A larger gain is too good to be true.
 
         Raises:
-            ValueError: The result has no published number for the metric.
+            ValueError: No number was published for the metric.
         """
         if metric == "minutes":
             if self.minutes is None:

@@ -1,7 +1,7 @@
-"""Load MLPerf's tools without the slow parts that they do not need; tests prove equal answers.
+"""Load MLPerf's tools for the worker without slow parts that they do not need.
 
-The tools import all of ``scipy.stats`` for one function, and read their rules with the Python
-loader of YAML: together that was most of a score's processor time.
+The tools import all of ``scipy.stats`` for one function, and read their rules with YAML's Python loader. Both
+together took most of a score's processor time. Tests prove that the answers stay equal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def ttest_ind_from_stats(
     """Return what ``scipy.stats.ttest_ind_from_stats`` does, bit by bit, for two equal variances.
 
     Raises:
-        ValueError: The variances are not said to be equal; the tool never asks for that.
+        ValueError: ``equal_var`` is false, which the tool never passes.
     """
     from scipy.special import stdtr
 
@@ -45,7 +45,7 @@ def ttest_ind_from_stats(
 
 
 def load_rcp_checker() -> Any:
-    """Return the tool's module ``rcp_checker``, whose ``scipy.stats`` has the t-test alone."""
+    """Return the tool's module ``rcp_checker``, whose ``scipy.stats`` contains the t-test alone."""
     own = ModuleType("scipy.stats")
     own.ttest_ind_from_stats = ttest_ind_from_stats  # type: ignore[attr-defined]
     whole = sys.modules.get("scipy.stats")

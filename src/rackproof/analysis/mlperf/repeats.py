@@ -1,4 +1,4 @@
-"""Check that the runs of one result are distinct and plausible, and did not overlap.
+"""Check that the runs of one scored result are distinct and plausible, and did not overlap.
 
 Compliance is checked log by log, so ten copies of one run comply as well as ten runs. This module
 compares facts that do not depend on the time of the log, which are seeds, measured values, intervals
@@ -51,8 +51,10 @@ FASTER_THAN_REPEATS = 1.5
 FASTER_THAN_PUBLISHED = 3.0
 """Largest ratio of a result's speed to the fastest ever published for the benchmark, on any system."""
 SEEDS_SINCE = (4, 0)
-"""First round in which all runs must have seeds. All 532 published results of 4.1 to 5.1 have seeds. 6 %
-of 3.0, 13 % of 2.1, and a third of 0.7 have none."""
+"""First round in which all runs must log seeds.
+
+All 532 published results of 4.1 to 5.1 log seeds. 6 % of 3.0, 13 % of 2.1, and a third of 0.7 have none.
+"""
 OWN_SEEDS_SINCE = (1, 0)
 """First round in which the package checker refuses a seed that two runs share. minigo 0.7 was published
 with seed 0."""
@@ -71,11 +73,11 @@ _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "
 
 @dataclass(frozen=True)
 class DescribedSystem:
-    """Describe the accelerators of a system, from its description.
+    """The accelerators of a system, from its description.
 
     Attributes:
-        gpu: Their name.
-        gpus: Their number on all nodes together.
+        gpu: The name of the accelerators.
+        gpus: The number of accelerators on all nodes together.
         nodes: The number of nodes.
     """
 
@@ -86,7 +88,7 @@ class DescribedSystem:
 
 @dataclass
 class RunTrace:
-    """Describe the course of a run from its log.
+    """The course of a run, read from its log.
 
     Times are in seconds since 1970.
 
@@ -97,8 +99,7 @@ class RunTrace:
         stop: The time of the first run_stop.
         seeds: All seeds, as text.
         times: The distinct times of the events from start to stop.
-        values: The values ``(key, name, value)`` measured during the run that have enough digits to
-            identify it.
+        values: The values ``(key, name, value)`` measured during the run with enough digits to identify it.
         course: The digest of every event from start to stop, without times and seeds.
         amounts: The pairs of time and progress of the evaluations.
         amount_kind: The key of that progress, which counts samples, epochs or steps.
@@ -203,7 +204,7 @@ def _measured(
 
 
 def _digits(value: float) -> int:
-    """Return the number of digits of a number; 24.13 in single precision is written 24.1299991607666."""
+    """Return the number of digits of a number. 24.13 in single precision is written 24.1299991607666."""
     text = repr(abs(value))
     with contextlib.suppress(OverflowError):
         single = struct.unpack("f", struct.pack("f", value))[0]
@@ -352,8 +353,8 @@ def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
     usual = next(
         iter(Counter(trace.node_count for trace in traces if trace.node_count).most_common(1)), (None,)
     )[0]
-    # A run without a number may be the one that differs. In one published result, half of the runs have
-    # none.
+    # A run without a number may be the one that differs. In one published result, half of the runs state no
+    # number.
     stated = sum(trace.node_count is not None for trace in traces)
     for trace in traces:
         if trace.node_count is None and 2 * stated <= len(traces):
@@ -368,7 +369,7 @@ _STATED = {"throughput": "its throughput", "amount_kind": "how far each evaluati
 
 
 def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs whose logs lack a statement that the other logs have."""
+    """Yield the runs whose logs lack a statement found in the other logs."""
     for name, words in _STATED.items():
         silent = [trace for trace in traces if not getattr(trace, name)]
         if 2 * len(silent) < len(traces):
@@ -384,9 +385,9 @@ def _platform(trace: RunTrace) -> str:
 def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem) -> Iterator[Finding]:
     """Yield contradictions between the logs and the description, which decides on speeds and scaling.
 
-    Of 697 published results of rounds 4.0 to 5.1, none contradicts its description in these numbers. 256
-    of them state their nodes, and 318 have a known GPU in their platform. Eleven of these have another
-    GPU there, from an older script.
+    Of 697 published results of rounds 4.0 to 5.1, none contradicts its description in these numbers. 256 of
+    them state their nodes, and 318 name a known GPU in their platform, eleven of these a wrong one from an
+    older script.
     """
     for trace in traces:
         named = gpus_of_platform(_platform(trace))

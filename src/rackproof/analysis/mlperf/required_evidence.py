@@ -1,6 +1,6 @@
-"""List the evidence that the score of a folder needs. No I/O.
+"""List the evidence that the score of a folder needs, for the worker. No I/O.
 
-There is a row for each field of a run's course.
+Each field of a run's course is a row.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ RUN_OF_SCORE: tuple[RequiredEvidence[RunTrace], ...] = (
     _row("system", "systems_differ", harmless="MLCommons' checker requires it; here the runs are compared"),
     _row("scores", "not_proven", harmless="one that does not counts as the slowest"),
 )
-"""Compliance, convergence and the number of runs are checked for the folder; ``parse`` has already
-read each log."""
+"""Compliance, convergence and the number of runs are checked for the folder, after ``parse`` read each
+log."""
 
 
 def score_lacks(traces: Iterable[RunTrace]) -> Iterator[Finding]:

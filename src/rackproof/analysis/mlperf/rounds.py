@@ -1,9 +1,9 @@
 """Find the round whose rules apply to a folder of MLPerf logs.
 
 A log does not contain its round. But the folder may be below one with the round's name
-(``training_results_v5.1``), the benchmark may exist in only one round, and the run was before the end of
-one round and after the end of another. If more than one round is possible, the operator must choose,
-because a score by another round's rules has no meaning.
+(``training_results_v5.1``), the benchmark may exist in only one round, and the run was before the end of one
+round and after the end of another. If more than one round is possible, the operator must choose, because a
+score by another round's rules means nothing.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _ENDS = {
     "5.0.0": "2025-05-31",
     "5.1.0": "2025-10-31",
 }
-"""End of each round's runs. It is unknown for the newest rounds, which the operator must choose."""
+"""End of each round's runs, unknown for the newest rounds, which the operator must choose."""
 _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
 
 
 class RoundEvidence(NamedTuple):
-    """Hold the facts in a folder's logs that indicate their round.
+    """The facts in a folder's logs that indicate their round.
 
     Attributes:
         benchmarks: The names of the benchmarks in the logs.
         first: The start of the first run, in seconds since 1970, or None if unknown.
         stated: The rulesets in the launcher's lines.
         folder: The ruleset in the folder's path, or "".
-        old_notation: Whether the logs use ``:::MLL``, which only round 0.6 has.
+        old_notation: Whether the logs use ``:::MLL``, as only round 0.6 does.
         inference: The name of a file that LoadGen wrote, or "".
     """
 
@@ -65,7 +65,7 @@ class RoundEvidence(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Describe the rules to score by and the evidence for them. If there are no rules, it has the remedy."""
+    """The rules to score by and the evidence for them, or the remedy if the round is unknown."""
 
     ruleset: str
     origin: str = ""
@@ -73,8 +73,10 @@ class Round(NamedTuple):
 
 
 _BEFORE_END = timedelta(days=560)
-"""Longest time between a run and the end of its round. Older runs are submitted again; one of 337
-results of 4.1 and 5.1 is 552 days older."""
+"""Longest time between a run and the end of its round.
+
+Older runs are submitted again. One of 337 results of 4.1 and 5.1 is 552 days older.
+"""
 _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
 """Start of the runs of rounds 0.5 and 0.6. The last run of 0.6 is only known to be before the end of 0.7."""
 
@@ -198,7 +200,7 @@ def refusal(evidence: RoundEvidence, usage: str) -> str:
 
 
 def not_in_round(evidence: RoundEvidence, ruleset: str, usage: str) -> str:
-    """Describe the logs' benchmarks that another round has but not this one, or return ""."""
+    """Describe the logs' benchmarks that are of another round and not of this one, or return ""."""
     allowed = allowed_benchmarks(ruleset, usage)
     strange = {
         name: ", ".join(one for one in _TRAINING if name in allowed_benchmarks(one))
@@ -217,7 +219,7 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
     Args:
         evidence: The evidence in the folder.
         known: The rulesets that can be chosen.
-        usage: Either ``training`` or ``hpc``, whose rounds have the same benchmarks.
+        usage: Either ``training`` or ``hpc``. All rounds of ``hpc`` use the same benchmarks.
     """
     for ruleset, origin in (
         (evidence.folder, "the folder's path"),
@@ -237,7 +239,7 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
 
 
 def _possible(evidence: RoundEvidence, known: Sequence[str]) -> list[str]:
-    """Return the rounds that have all of the benchmarks. A name that is in no round excludes none."""
+    """Return the rounds that include all of the benchmarks. A name that is in no round excludes none."""
     rounds = {ruleset: allowed_benchmarks(ruleset) for ruleset in known}
     named = {name for name in evidence.benchmarks if any(name in allowed for allowed in rounds.values())}
     return [ruleset for ruleset, allowed in rounds.items() if named <= allowed]

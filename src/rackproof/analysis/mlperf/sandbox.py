@@ -1,6 +1,6 @@
 """Run MLPerf's tools in a separate process with limits on time, memory and files.
 
-The tools have global state, print, may crash, and may take very long on hostile logs. The caller uses
+The tools change global state, print, may crash, and may take very long on hostile logs. The caller uses
 :func:`run_in_sandbox`, and the module that this starts calls :func:`serve_job`.
 """
 
@@ -32,10 +32,7 @@ _TAIL_BYTES = 2000
 
 
 class SandboxExit(NamedTuple):
-    """Describe the end of a sandbox.
-
-    It has whether the time limit stopped it, its exit status, and the last line of its errors.
-    """
+    """The end of a sandbox: whether the time limit stopped it, its exit status, and its last error line."""
 
     timed_out: bool
     status: int
@@ -53,7 +50,7 @@ def run_in_sandbox(
     """Run a job of a module in a separate process, which never outlives the call.
 
     Args:
-        module: The module to start. It calls :func:`serve_job`.
+        module: The module to start, which calls :func:`serve_job`.
         job: The job, as JSON values.
         work: The working folder of the process.
         timeout_s: The number of seconds after which the process is stopped.
@@ -89,7 +86,7 @@ def run_in_sandbox(
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of the process. It has no secrets, one thread, and this package."""
+    """Return the environment of the process: no secrets, one thread, and this package on its path."""
     kept = {
         key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ
     }
@@ -109,7 +106,7 @@ def _exchange(
     """Pass the job to the process, and its answers to the caller, until the process closes its output."""
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the worker was started without pipes")
-    # A process that ended at once has no standard input. Its exit status explains why.
+    # A process that ended at once no longer reads standard input. Its exit status explains why.
     with process.stdin as stdin, contextlib.suppress(BrokenPipeError):
         stdin.write(json.dumps(job).encode())
         stdin.close()

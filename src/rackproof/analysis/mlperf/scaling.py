@@ -1,4 +1,4 @@
-"""Compute scaling efficiency, which is the share of the ideal throughput on more devices."""
+"""Compute scaling efficiency, the share of the ideal throughput, for scaling studies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rackproof.core.records import Record
 
 
 class ScalingPoint(Record):
-    """Describe the throughput at one size, compared with the base.
+    """The throughput at one size, compared with the base size.
 
-    ``efficiency`` is ``rate / (devices / base * rate at base)``, and 1.0 is ideal. ``low`` and ``high``
-    are its interval with the stated ``confidence``. They are ``None`` for the base, and if a size was
-    not measured at least twice.
+    ``efficiency`` is ``rate / (devices / base * rate at base)``, and 1.0 is ideal. ``low`` and ``high`` are
+    its interval with the stated ``confidence``. Both are ``None`` for the base, and if a size was not
+    measured at least twice.
     """
 
     devices: int
@@ -36,7 +36,7 @@ def scaling_efficiency(
     The interval is that of :func:`rackproof.analysis.intervals.ratio_half_width`.
 
     Args:
-        rates: The throughput for each number of devices (or nodes), all in the same unit. A sequence has
+        rates: The throughput for each number of devices (or nodes), all in the same unit. A sequence lists
             repeats.
         base: The size to compare with. The default is the smallest.
         confidence: The confidence level of the interval, between 0 and 1.

@@ -35,7 +35,7 @@ from rackproof.logs.encodings import encoding_problem_of
 from rackproof.logs.opening import name_unpacked, open_log
 
 Part = Literal["counted", "dropped_fastest", "dropped_slowest", "failed", "not_scored"]
-"""The role of a run in the score; ``not_scored`` if there is no score."""
+"""The role of a run in the score, or ``not_scored`` if there is no score."""
 
 # The scripts of the rounds name their logs result_0.txt, result_01.txt, result_<stamp>_1.txt or, in the
 # run script's folder, <stamp>_1.log. Any name with a log's suffix is accepted, because a result with an
@@ -44,12 +44,12 @@ _RESULT_NAME = re.compile(r"(?i:result_.*\.(?:txt|log))|result_[A-Za-z0-9_.-]*",
 _TRIAL_NAME = re.compile(r"\d{6,}_\d+\.log")
 _CHECKER_OUTPUT = re.compile(r"(compliance|rcp|package|system_desc)_?checker|compliance_|slurm-")
 _OTHER_SUFFIX = (".json", ".md", ".csv", ".yaml", ".yml", ".html", ".bak", ".orig", ".tar", ".tgz")
-# Findings contain all remarks. The reasons are for readers, so they have only a few.
+# The findings contain all remarks. The reasons are for readers, so they list only a few.
 _MAX_REMARKS = 5
 
 
 class RunScore(Record):
-    """Describe one result log.
+    """The check of one result log: its minutes, convergence and status.
 
     ``minutes`` is the time from the first run_start to the first run_stop.
 
@@ -86,11 +86,10 @@ class RunScore(Record):
 
 
 class RcpResult(Record):
-    """Compare the convergence with the reference convergence points.
+    """The comparison of a folder's convergence with the reference convergence points.
 
-    ``passed`` is ``None`` if the comparison was impossible, or was not made because the rules do not
-    require it (``applies`` is false). Means and ``smallest_allowed`` are in ``unit``. ``scaling_factor``
-    is at least 1.
+    ``passed`` is ``None`` if the comparison was impossible, or if the rules do not require a comparison
+    (``applies`` is false). Means and ``smallest_allowed`` are in ``unit``. ``scaling_factor`` is at least 1.
     """
 
     applies: bool
@@ -115,12 +114,12 @@ class WorkerReport(Record):
 
 
 class FolderScore(Record):
-    """Describe the score of one folder, which has one benchmark on one system.
+    """The score of one folder, which contains the runs of one benchmark on one system.
 
     Attributes:
-        olympic_mean_minutes: The mean without the fastest and the slowest run.
-        minutes: That mean times ``scaling_factor``, or ``None`` if the rules allow no score. A score is
-            a result only if its verdict is ``pass``.
+        olympic_mean_minutes: The mean minutes without the fastest and the slowest run.
+        minutes: The olympic mean times ``scaling_factor``, or ``None`` if the rules allow no score. A score
+            is a result only if its verdict is ``pass``.
         ruleset_origin: The evidence for the round if none was given.
         ruleset: The ruleset, or "" without evidence for one.
     """
@@ -177,7 +176,7 @@ def known_rulesets(usage: str = "training") -> tuple[str, ...]:
     """Return the rulesets of the installed ``mlperf-logging`` for a usage, oldest first.
 
     Raises:
-        ValueError: The usage is unknown. The message has the known ones.
+        ValueError: The usage is unknown. The message lists the known usages.
     """
     spec = find_spec("mlperf_logging")
     if spec is None or not spec.submodule_search_locations:
@@ -218,9 +217,9 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
 def result_files(folder: Path) -> tuple[Path, ...]:
     """Return the result logs in a folder, in natural order.
 
-    The first of these that exist is used: ``result_*.txt`` (the official name); ``result_*`` with any
-    suffix of a log or none; logs of the run script (``<stamp>_<trial>.log``); and every ``*.log`` and
-    ``*.txt`` with MLPerf events that is not the output of a checker. Each file may be compressed.
+    The first kind that exists is used: ``result_*.txt`` (the official name), ``result_*`` with any suffix of
+        a log or none, logs of the run script (``<stamp>_<trial>.log``), or every ``*.log`` and ``*.txt`` with
+        MLPerf events that is not the output of a checker. Each file may be compressed.
 
     Raises:
         NotADirectoryError: The folder does not exist.
@@ -242,7 +241,7 @@ def _logs_with_events(files: Sequence[Path]) -> list[Path]:
 
 
 def _named_results(files: Sequence[Path]) -> list[Path]:
-    """Return the files named ``result_*``. If some have the official suffix, return only those."""
+    """Return the files named ``result_*``, or only those with the official suffix if there are any."""
     named = [path for path in files if _is_named_result(path)]
     return [path for path in named if _suffix(path) == ".txt"] or named
 
@@ -306,14 +305,14 @@ def score_folder(
 
     Args:
         folder: The folder with the result logs (see :func:`result_files`).
-        ruleset: One of :func:`known_rulesets`. Without it, the logs must show their round. If they do
-            not, the score is ``unproven`` and requests it.
+        ruleset: One of :func:`known_rulesets`. Without a ruleset, the logs must show their round. Otherwise,
+            the score is ``unproven`` and requests a ruleset.
         usage: Either ``training`` or ``hpc`` (strong scaling).
         timeout_s: The number of seconds after which the checks are stopped.
 
     Raises:
-        ValueError: The usage or ruleset is unknown, hpc has no ruleset (the message has the known ones),
-            or the time limit is not positive.
+        ValueError: The usage or ruleset is unknown, hpc is given no ruleset (the message lists the known
+            ones), or the time limit is not positive.
         NotADirectoryError: The folder does not exist.
     """
     folder = Path(folder)
@@ -326,7 +325,7 @@ def score_folder(
     evidence = read_evidence(folder, files)
     chosen = Round(ruleset) if ruleset is not None else round_of(evidence, known, usage)
     if chosen.problem and usage == "hpc" and not refusal(evidence, usage):
-        # All rounds of HPC have the same benchmarks, so only the path can show the round.
+        # All rounds of HPC use the same benchmarks, so only the path can show the round.
         raise ValueError(f"name the round's rules; known for hpc: {', '.join(known)}")
     encoded = _encoded_logs(folder)
     problem = _why_unchecked(evidence, files, encoded, usage) or chosen.problem
@@ -436,7 +435,7 @@ def score_of_report(
 
 
 def _is_scorable(report: WorkerReport, shown: Sequence[RunScore]) -> bool:
-    """Return whether the logs are one complete result that was checked. Some runs may have failed."""
+    """Return whether the logs are one complete result that was checked, even with failed runs."""
     runs = report.runs
     if not runs or not report.runs_needed == len(shown) == len(runs):
         return False
@@ -531,7 +530,7 @@ def _count_problems(benchmark: str, found: int, needed: int | None) -> Iterator[
 def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterator[tuple[Verdict, str]]:
     """Yield the reasons why the logs are not one result.
 
-    They may be unchecked, empty, of different kinds, or copies.
+    The logs may be unchecked, empty, of different kinds, or copies.
     """
     for run in runs:
         if run.compliant is None:

@@ -95,7 +95,7 @@ class _RecordKeeper(logging.Handler):
 
 @dataclass(frozen=True)
 class _Task:
-    """The files to check, their place and the rules; ``kept`` stores the tool's log records."""
+    """The files to check, their place and the rules. ``kept`` stores the tool's log records."""
 
     work: Path
     names: Sequence[str]
@@ -160,10 +160,10 @@ def check_logs(job: Mapping[str, Any]) -> WorkerReport:
 def _check_runs(task: _Task, folder: Path) -> tuple[list[RunScore], list[RunTrace], list[Finding]]:
     """Clean and check every log.
 
-    A log that cannot be copied has no digest, and its error is the message.
+    A log that cannot be copied gets no digest, and its error is the message.
 
     Returns:
-        All runs, the traces of the runs that have events, and the findings.
+        All runs, the traces of the runs with events, and the findings.
     """
     runs: list[RunScore] = []
     traces: list[RunTrace] = []
@@ -214,8 +214,8 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
 def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
     """Return a published system's nodes and accelerators, and the reason why they are not known.
 
-    A round stores ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``. Elsewhere a folder has no
-    description, and no reason is needed.
+    A round stores ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``. Elsewhere no description is
+    expected, so no reason is returned.
     """
     if len(folder.parents) < 3:
         return None, ""
@@ -224,7 +224,8 @@ def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
     try:
         content = json.loads(read_file(file, 1 << 20))
     except FileNotFoundError:
-        # All 393 published results of rounds 3.1 and 5.1 have theirs: this one was lost or renamed.
+        # All 393 published results of rounds 3.1 and 5.1 come with a description. This one was lost or
+        # renamed.
         in_round = folder.parents[1].name == "results" and file.parent.is_dir()
         return None, f"{shown} is missing" if in_round else ""
     except (OSError, ValueError, RecursionError):
@@ -261,7 +262,7 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     trace.node_count, trace.stated_nodes = count, stated_nodes
     trace.scores = run.scores
     if any(one.code == "training_before_run_start" for one in parsed.findings):
-        trace.early = None  # the parser has reported it
+        trace.early = None  # the parser already reported it
     stopped = run.status == "success"
     return trace, findings_of_log(parsed, scores=run.scores, stopped=stopped, script_ended=ended)
 
@@ -281,10 +282,10 @@ def findings_of_log(
 
     Args:
         parsed: The log, as `rackproof parse` reads and judges it.
-        scores: Whether the run counts as measured. Otherwise, it counts as the slowest.
+        scores: Whether the run counts as measured. Otherwise, the run counts as the slowest.
         stopped: Whether its log reports success. Such a run did not fail, whatever else the log
             contains.
-        script_ended: Whether the log contains the end of the run script. It is then complete.
+        script_ended: Whether the log contains the end of the run script, and is therefore complete.
     """
     counting = [one for one in parsed.findings if one.verdict is not None or one.code in FAULT_TEXTS]
     gating = [one for one in counting if one.verdict is not None and one.verdict.gates]
@@ -300,10 +301,7 @@ def findings_of_log(
 
 
 def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | None, bool]:
-    """Return facts from the launcher's lines.
-
-    They are the names of nodes, their number, the number that the script states, and whether it ended.
-    """
+    """Return the launcher's nodes, their number, the script's number, and whether the script ended."""
     ended = False
     names: set[str] = set()
     counts: set[int] = set()
@@ -341,7 +339,7 @@ def _duration(
     if end is not None:
         minutes, status = _until_stop(starts, end, ruleset)
     elif ruleset == "0.6.0":
-        # minigo 0.6 has no run_stop. Its later evaluation contains the time to the target.
+        # minigo 0.6 logs no run_stop. Its later evaluation contains the time to the target.
         end = _first_event(events, "eval_result")
         minutes, status = _until_evaluation(end)
     if minutes is not None and not (math.isfinite(minutes) and minutes > 0):
@@ -412,7 +410,7 @@ def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, 
 
 
 def _rules(task: _Task, copy: Path) -> str:
-    """Return the first rules to apply. Round 0.6 has separate rules for minigo."""
+    """Return the first rules to apply. In round 0.6, minigo is checked by separate rules."""
     name = "common"
     if task.ruleset == "0.6.0":
         events, _ = mlp_parser.parse_file(str(copy), ruleset=task.ruleset)
@@ -448,7 +446,7 @@ def _compare(
     # Loaded only here: it needs a part of scipy, and most jobs end before.
     rcp_checker = load_rcp_checker()
     sizes = {run.global_batch_size for run in runs if run.global_batch_size is not None}
-    # The package still has dlrm's points of rounds 1.0 to 2.1, but no longer its number of runs.
+    # The package still contains dlrm's points of rounds 1.0 to 2.1, but no longer its number of runs.
     known = rcp_checker.submission_runs[task.usage]
     known.setdefault(benchmark, benchmark_meta.get_result_file_counts(task.usage).get(benchmark))
     if not (data / f"rcps_{benchmark}.json").is_file():

@@ -1,4 +1,4 @@
-"""Compare a value of a system description with the values from nodes or logs. No I/O."""
+"""Compare a value of a system description with values from nodes or logs, for :mod:`.description`. No I/O."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from rackproof.core.records import Verdict
 
 
 class Doubt(NamedTuple):
-    """Describe a disagreement between two values.
-
-    It is proven (``fail``), not comparable (``unproven``), or a remark (``None``).
-    """
+    """Two values that disagree: proven (``fail``), not comparable (``unproven``), or a remark (``None``)."""
 
     verdict: Verdict | None
     reason: str
@@ -24,7 +21,7 @@ COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node"
 _NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu_count"})
 _NAMES = frozenset({"host_processor_model_name", "framework"})
 
-# DIMMs have more than the system shows, and people round: 5 % is between that and the next smaller part.
+# DIMMs hold more than the system shows, and people round. 5 % is more than both and less than the next part.
 _TOLERANCE = 0.05
 _CAPACITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b", re.IGNORECASE)
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")

@@ -1,4 +1,4 @@
-"""Build a submission package from runs.
+"""Build a submission package from runs, for ``rackproof submission``.
 
 Examine the runs, write a draft, check it, and put it in place.
 """
@@ -58,13 +58,14 @@ def build_submission(
     Args:
         runs: The records with their folders, of one or several benchmarks.
         system: What the operator states about the system.
-        out: The output folder. It is absent, empty, or has a package that Rackproof wrote.
-        ruleset: The round's rules, one of ``known_rulesets()``. Without it, the logs must state them.
+        out: The output folder, which is absent, empty, or a package that Rackproof wrote.
+        ruleset: The round's rules, one of ``known_rulesets()``. Without a ruleset, the logs must state
+            theirs.
         timeout_s: Seconds after which each of the official checks is stopped.
         known_issues: Issues that were found when the runs were chosen.
 
     Raises:
-        SubmissionError: No package can be built, because there are no runs, the output folder has other
+        SubmissionError: No package can be built, because there are no runs, the output folder contains other
             files, or the disk is full.
         ValueError: The ruleset is unknown. The message lists the known ones.
     """
@@ -127,7 +128,7 @@ def _verdict(issues: Sequence[Issue]) -> Verdict:
 def _refuse_arguments(
     runs: Sequence[tuple[Run, Path]], out: Path, ruleset: str | None, timeout_s: float
 ) -> str:
-    """Check the arguments and return the ruleset; :func:`build_submission` lists the errors."""
+    """Check the arguments and return the ruleset. :func:`build_submission` lists the errors."""
     known = known_rulesets()
     if ruleset is not None and ruleset not in known:
         raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Run the official package checker in its own process on a copy of the package."""
+"""Run the official package checker for :mod:`.building`, in its own process on a copy of the package."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from rackproof.analysis.submission.models import CheckerAnswer
 def ask_checker(package: Path, *, ruleset: str, timeout_s: float) -> CheckerAnswer:
     """Return the official package checker's answer about a package.
 
-    The package is only read. If the checker fails, ``accepted`` is ``None`` and ``error`` has the
-    reason.
+    The package is only read. If the checker fails, ``accepted`` is ``None`` and ``error`` is the reason.
 
     Args:
         package: The submitter's folder.

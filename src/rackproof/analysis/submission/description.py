@@ -72,7 +72,7 @@ ANSWERED = tuple(key for key, need in _NEED.items() if need == "answered")
 STACK = "other_software_stack"
 
 _ONLY_THE_OPERATOR_KNOWS = frozenset({"submitter", "division", "status", "system_name"})
-# Each of these has only one true value, so another value contradicts it.
+# Only one value of each of these keys is true, so another value contradicts it.
 _SINGLE = frozenset({*COUNTS, "accelerator_model_name", "host_processor_model_name"})
 _IN_ALL_PLACES = frozenset({*_SINGLE, "framework", STACK})
 _PROVEN = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")
@@ -84,10 +84,10 @@ _STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES,
 
 
 class SystemFile(Record):
-    """Hold what the operator states about the system, in the file given with ``--system``.
+    """The operator's file about the system, given with ``--system``.
 
-    ``system`` and ``implementation`` are names of folders in the package. An empty text as a value means
-    that it is deliberately not stated.
+    ``system`` and ``implementation`` are names of folders in the package. An empty value is deliberately not
+    stated.
     """
 
     file: str
@@ -105,8 +105,8 @@ def load_system_file(path: Path) -> SystemFile:
     """Return the content of the operator's YAML file.
 
     Raises:
-        SubmissionError: The file is unreadable or not YAML, has an unknown key or a value of the wrong
-            type, or has no submitter or system. The message has the file and the key.
+        SubmissionError: The file is unreadable or not YAML, contains an unknown key or a value of the wrong
+            type, or lacks the submitter or the system. The message names the file and the key.
     """
     values = {_key(path, key): _value(path, key, value) for key, value in _read_yaml(path).items()}
     system = values.pop("system", "")
@@ -180,7 +180,7 @@ def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
     """Return the nodes' facts by the description's keys. Keys without a fact are left out.
 
     Args:
-        nodes: The nodes of one run. They are alike, so the first node determines their kind.
+        nodes: The nodes of one run, which are alike, so that the first node determines their kind.
     """
     if not nodes:
         return {}
@@ -222,10 +222,10 @@ def _capacity(size_bytes: int) -> str:
 
 
 def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str, Any], list[Issue]]:
-    """Return the description, with what it lacks and what contradicts the runs.
+    """Return the description, and issues about what is missing or contradicts the runs.
 
-    The operator's file has precedence, then the nodes' facts, and then the run script's output in the
-    logs. Contradictions between these are issues.
+    The operator's file comes first, then the nodes' facts, and then the run script's output in the logs.
+    Contradictions between these sources are issues.
 
     Args:
         system: What the operator states about the system.
@@ -244,7 +244,7 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
 
 
 def _log_facts(one: ChosenRun) -> dict[str, Any]:
-    """Return a log's facts about the system, except facts that a run script does not have."""
+    """Return a log's facts about the system, except facts that only the operator can state."""
     return {key: value for key, value in one.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
 
 
@@ -254,7 +254,7 @@ def _value_of(
     nodes: Sequence[Mapping[str, Any]],
     printed: Sequence[Mapping[str, Any]],
 ) -> Any:
-    """Return the value of one key from the most trusted source that has one, or "" if none has."""
+    """Return the value of one key from the most trusted source that states it, or ""."""
     if key == STACK:
         return _stack(stated.get(key), nodes, printed)
     if key in stated:
@@ -309,10 +309,7 @@ def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Iss
 
 
 def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
-    """Yield runs on nodes that differ from each other or from the first run.
-
-    One description is for one system.
-    """
+    """Yield runs on nodes that differ from each other or from the first run."""
     first: tuple[tuple[object, ...], str] | None = None
     for one in chosen:
         kinds = _kinds_of_nodes(one.run.nodes)
@@ -364,7 +361,7 @@ def _contradictions(system: SystemFile, description: Mapping[str, Any], one: Cho
         ("the log", {**printed, STACK: software}, one.log.path),
     )
     for key in FIELDS:
-        # A run script sees its container. If the nodes themselves have a value, that value decides.
+        # A run script sees its container, so a value from the nodes themselves decides.
         known = [place for place in places if place[1].get(key)]
         for where, source, file in known if key in _IN_ALL_PLACES else known[:1]:
             for name, doubt, described, seen in _doubts(key, description[key], source[key]):

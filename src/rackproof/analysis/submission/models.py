@@ -1,4 +1,4 @@
-"""Define the parts of a submission, and the issues with it. This module computes nothing."""
+"""The records of a submission and its issues, which the modules beside this one share."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rackproof.core.records import LogFile, Record, Run, Verdict
 
 
 class SubmissionError(RackproofError):
-    """Report that no package can be made, because of the operator's file, a folder or the disk.
+    """A submission that cannot be made, because of the operator's file, a folder or the disk.
 
-    The message has the remedy.
+    The message gives the remedy.
     """
 
 
 class Issue(Record):
-    """Describe something that is missing or wrong, with its place and the remedy.
+    """An issue with a submission: something missing or wrong, its place and the remedy.
 
     Attributes:
         verdict: Either ``fail`` (proven wrong), ``unproven`` (missing, unknown), or ``None`` for a
             remark, which does not block the package.
         code: A stable short name.
-        run, file: The run's id and the path concerned; both are empty if there is none.
+        run, file: The run's id and the path concerned, or "".
     """
 
     code: str
@@ -49,10 +49,11 @@ class CheckerAnswer(Record):
     """The answer of the official package checker.
 
     Attributes:
-        accepted: The answer, or ``None`` if there was none (crashed, stopped, never run).
+        accepted: Whether the checker accepted the package, or ``None`` if it crashed, was stopped or never
+            ran.
         error: The reason for a missing answer.
-        messages: Its warnings and errors, each with the file of the package that it read.
-        checked: The benchmarks whose logs it examined. It skips unknown ones.
+        messages: The checker's warnings and errors, each with the file of the package that was read.
+        checked: The benchmarks whose logs the checker examined. Unknown benchmarks are skipped.
         allowed: The benchmarks of the round.
     """
 
@@ -69,7 +70,7 @@ class CheckerAnswer(Record):
 
 
 class BenchmarkPart(Record):
-    """Describe one benchmark of the package.
+    """One benchmark of a submission package.
 
     ``minutes`` is the score, or ``None`` if the rules allow none. ``runs[i]`` is the id of the run whose
     log is ``result_<i>.txt``.
@@ -84,7 +85,7 @@ class BenchmarkPart(Record):
 
 
 class Submission(Record):
-    """Describe the outcome, with the packed files, the checker's answer, and what is missing or wrong.
+    """The outcome of a submission: the packed benchmarks, the checker's answer, and the issues.
 
     ``folder`` is the submitter's folder inside the output folder, or empty if nothing was written.
     """
@@ -103,7 +104,7 @@ class Submission(Record):
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """Hold a run's record, with the statements in its result log.
+    """A run chosen for a submission: its record, and the statements in its result log.
 
     Attributes:
         moment: The start of the run, in seconds since 1970 (0 if unknown).

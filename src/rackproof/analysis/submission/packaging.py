@@ -1,4 +1,4 @@
-"""Write the files of a package to their places, completely or not at all."""
+"""Write the files of a package for :mod:`.building`, completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
-"""Name of the manifest beside the submitter's folder. It lists the runs in the package, and the files
-that Rackproof wrote."""
+"""Name of the manifest beside the submitter's folder, which lists the runs in the package, and the files that
+Rackproof wrote."""
 
 # Files in a run's folder that serve to repeat it, such as configuration, run scripts and code.
 _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requirements*.txt")
@@ -235,8 +235,8 @@ def refuse_strangers(out: Path) -> None:
     """Check that an output folder is absent, empty, or an unchanged package.
 
     Raises:
-        SubmissionError: The folder contains a file that Rackproof did not write. The message has the
-            first one.
+        SubmissionError: The folder contains a file that Rackproof did not write. The message names the first
+            such file.
     """
     if not os.path.lexists(out):
         return
@@ -256,7 +256,7 @@ def _change_since(out: Path) -> str:
     """Return the first file of a written package that differs from its manifest, or "".
 
     Raises:
-        SubmissionError: The folder has no manifest, so Rackproof did not write it.
+        SubmissionError: The folder contains no manifest, so Rackproof did not write it.
     """
     try:
         known = json.loads((out / MANIFEST).read_bytes())["files"]
@@ -285,7 +285,7 @@ def put_in_place(draft: Path, out: Path) -> None:
         SubmissionError: ``out`` is not a package of Rackproof, or cannot be replaced. The old contents
             remain.
     """
-    # Check again, because a file may have been added during the checks, which take minutes.
+    # Check again, because the checks take minutes, and someone may add a file meanwhile.
     refuse_strangers(out)
     former = draft.with_suffix(".former")
     try:

@@ -1,6 +1,6 @@
-"""Check a benchmark's runs by the rules of a round. No I/O.
+"""Check a benchmark's runs by the rules of a round, for :mod:`.building`. No I/O.
 
-Each issue has its remedy.
+Each issue names its remedy.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def judge_runs(
 
 
 def _gating_findings(benchmark: str, by_file: Mapping[str, ChosenRun], score: FolderScore) -> Iterator[Issue]:
-    """Yield the score's findings that no run may have, with the run if it is known."""
+    """Yield the score's findings that forbid a submission, with the run if it is known."""
     for finding in score.findings:
         if finding.verdict is None or not finding.verdict.gates:
             continue
@@ -162,7 +162,7 @@ def _shared(
     seen: dict[str, str] = {}
     for file, one in by_file.items():
         run = scored.get(file)
-        # A log without events has no statements to compare.
+        # A log without events states nothing to compare.
         if run is None or not run.events:
             continue
         yield from _other_division(one, run, system)
@@ -253,10 +253,10 @@ def judge_answer(
     *,
     ruleset: str,
 ) -> list[Issue]:
-    """Return the problems that the checker found in the package, and what its answer lacks.
+    """Return the issues that the checker found in the package, and what its answer lacks.
 
-    The checker accepts contents that it does not read. For example, it skips benchmarks that the round
-    does not have. Its answer must therefore show that it checked every benchmark and the description.
+    The checker accepts contents that it does not read. For example, it skips benchmarks that are not of the
+    round. Its answer must therefore show that it checked every benchmark and the description.
     """
     if answer.accepted is None:
         return [_no_answer(answer, groups)]

@@ -1,4 +1,4 @@
-"""Select the runs of a submission, and read what their logs state about the system."""
+"""Select the runs of ``rackproof submission``, and read what their logs state about the system."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def latest_runs(
         sku: The model of the nodes, to return only runs on them.
 
     Raises:
-        SubmissionError: A benchmark has no runs. The message lists the benchmarks that have some.
+        SubmissionError: No run of a benchmark is stored. The message lists the stored benchmarks.
         ResultsError: A record is damaged.
     """
     by_name: dict[str, list[Run]] = {}
@@ -101,7 +101,7 @@ def runs_gone(
 
 
 def _folders_without_record(results: Path, benchmarks: Sequence[str]) -> list[Path]:
-    """Return folders that are named like a run of these benchmarks and have no record."""
+    """Return folders without a record that are named like a run of these benchmarks."""
     marks = [f"{slug(name)}-" for name in benchmarks]
     return [
         folder
@@ -119,7 +119,7 @@ def _oldest_first(runs: Sequence[Run], results: Path) -> list[Run]:
 
 
 def moment_of(run: Run, folder: Path) -> float:
-    """Return the start of a run in seconds since 1970, or 0 if neither record nor log has it."""
+    """Return the start of a run in seconds since 1970, or 0 if neither record nor log states it."""
     known = run.started or stamp_of(run.run_id)
     if known is not None:
         return known.timestamp()
@@ -143,7 +143,7 @@ def result_log(run: Run) -> LogFile | None:
     results = [log for log in run.logs if log.format == _RESULT_FORMAT]
     if len(results) > 1:
         results = [log for log in results if _RESULT_NAME.fullmatch(log.path)]
-    # A run that ended early may have left a log without a recognizable format.
+    # A run that ended early may leave a log in no recognizable format.
     results = results or list(run.logs)
     return results[0] if len(results) == 1 else None
 

@@ -1,9 +1,9 @@
 """Run the official package checker in a process (``python -m rackproof.analysis.submission.worker``).
 
 The process reads a job (JSON) from standard input, and writes one ``CheckerAnswer`` (JSON) to standard
-output. It is separate because the tool prints, may crash, and may take very long on hostile logs. It
-works on a copy, because the tool writes ``scaling.json`` into the folder that it reads. Only the tool's
-log records are trusted, because text that it prints may come from a result log.
+output. :mod:`.checking` starts this separate process because the tool prints, may crash, and may take very
+long on hostile logs. It works on a copy, because the tool writes ``scaling.json`` into the folder that it
+reads. Only the tool's log records are trusted, because text that it prints may come from a result log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Listener(logging.Handler):
         self.errors: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note one record. The constant part of a message is the tool's own; the rest may be from a log."""
+        """Note one record. The constant part of a message is the tool's own. The rest may be from a log."""
         if record.msg == "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !":
             self.accepted = True
         elif str(record.msg).startswith("PACKAGE CHECKER FOUND ERRORS"):

@@ -1,1 +1,1 @@
-"""Plan benchmark runs, launch and follow them, and record and judge their results."""
+"""Plan, launch, follow, record and judge the benchmark runs of bench.yml and ``rackproof bench``."""

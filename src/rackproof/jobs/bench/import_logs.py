@@ -18,10 +18,10 @@ from rackproof.store.history.client import History
 
 
 class ImportedRun(Record):
-    """Describe a run that was made from a log.
+    """A run that was made from a log.
 
-    ``known`` means that it was imported before. ``history`` is the reason why it is not in the history
-    yet, or "".
+    ``known`` means that the log was imported before. ``history`` is the reason why the run is not in the
+    history yet, or "".
     """
 
     run: Run
@@ -31,10 +31,10 @@ class ImportedRun(Record):
 
 
 class ImportResult(Record):
-    """Describe the result of an import.
+    """The result of an import: the runs, and the skipped files with the reasons.
 
-    It lists the runs, and the skipped files with the reasons. ``unread`` lists files that may contain
-    logs but could not be read; if there are any, the whole import is unproven.
+    ``unread`` lists files that may contain logs but could not be read. Any such file makes the whole import
+    unproven.
     """
 
     imported: tuple[ImportedRun, ...]
@@ -52,19 +52,18 @@ def import_logs(
 ) -> ImportResult:
     """Turn one log, or every log in a folder, into a run with record, raw log, history and pages.
 
-    A file in an unknown format is skipped, unless its name is that of a log. Then it becomes an unproven
-    run. Two byte-identical logs become two runs, and the second has a finding.
+    A file in an unknown format is skipped, unless its name is that of a log. Then it becomes an unproven run.
+    Two byte-identical logs become two runs, the second with a finding.
 
     Args:
         place: The path of a log, or of a folder with logs.
         results_folder: The folder for the folders of runs.
-        benchmark: The name of the benchmark. By default, it is the name in the log, or else the folder's
-            name.
+        benchmark: The name of the benchmark. The default is the name in the log, or else the folder's name.
         format: The name of a log format, or ``auto``.
         old: Whether the logs are known to be old, so that their age is not judged.
 
     Raises:
-        NoLogsError: The place has no logs.
+        NoLogsError: The place contains no logs.
         ResultsError: The results folder cannot be written.
         OSError: A log cannot be read.
         ValueError: The format is unknown.
@@ -94,7 +93,7 @@ def import_logs(
     for run, path in runs:
         run_id, name = run.run_id, run.logs[0].path
         folder = results_folder / run_id
-        # A run's id comes from its log, so the same log always has the same folder.
+        # A run's id comes from its log, so the same log always gets the same folder.
         known = (folder / run_folder.RECORD_NAME).is_file()
         # The log is written first, because a record without its log can never be judged again.
         _copy_log(path, folder, name)

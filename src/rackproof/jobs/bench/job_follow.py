@@ -22,12 +22,12 @@ from rackproof.core.text import duration, number, quantity, sanitize, size
 from rackproof.logs.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
-"""One answer has at most this many bytes of the log."""
+"""Largest number of the log's bytes in one answer."""
 BACKLOG_BYTES = 4 * 1024 * 1024
 """With more unread bytes than this, a patient follower skips to the newest chunk, so that it shows the
 current progress."""
 KERNEL_TICKS_PER_S = 100
-"""Start times in /proc have this unit, which is the same on all architectures with GPUs."""
+"""Unit of start times in /proc, which is the same on all architectures with GPUs."""
 
 _MARK = "rackproof:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -51,15 +51,15 @@ def poll_command(
         offset: The number of log bytes that were read before.
         supervisor_pid: The process id of the supervisor, or 0 if unknown.
         job_pid: The process id of the job's program, or 0 if unknown.
-        wait_s: The number of seconds that the node waits before it answers. It stops waiting when the
-            program ends, so that the end is noticed at once with few polls. A node whose ``tail`` does
-            not support ``--pid`` does not wait.
+        wait_s: The number of seconds that the node waits before it answers, or less if the program ends, so
+            that the end is noticed at once with few polls. A node whose ``tail`` does not support ``--pid``
+            does not wait.
         limit: The largest number of bytes of log in the answer.
     """
     wait = ""
     if wait_s > 0 and job_pid > 0:
         watch = f"tail --pid={int(job_pid)} -s 0.3 -f /dev/null"
-        # After an early end, the supervisor still has to record it.
+        # After an early end, the supervisor still must record that end.
         wait = f"timeout {wait_s:.1f} {watch} >/dev/null 2>&1 </dev/null; [ $? -eq 124 ] || sleep 0.3; "
     # The state is read before the log. If the state is "ended", the log after it is complete. The log is
     # in Base64, because a terminal in between (become over SSH) would change line ends.
@@ -77,7 +77,7 @@ def poll_command(
 
 @dataclass(frozen=True)
 class PollResult:
-    """Describe a node's answer to :func:`poll_command`.
+    """A node's answer to :func:`poll_command`.
 
     Attributes:
         state: The state of the job (state.json), or None if no job was started.
@@ -221,7 +221,7 @@ def _bytes_text(done: int, total: int | None) -> str:
 def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
     """Return the offset for the next poll.
 
-    It is after the new bytes or, if too many bytes are pending, near the end of the log.
+    The next poll starts after the new bytes or, if too many bytes are pending, near the end of the log.
 
     Args:
         offset: The offset of the first byte in the answer.
@@ -401,7 +401,7 @@ class ProgressPrinter:
         """Return the last line."""
         elapsed = state.get("elapsed_s")
         parts = [sanitize(state.get("message", ""), 300)]
-        # The job has ended, whatever phase its log last showed.
+        # The job ended, whatever phase its log last showed.
         last = self._parts(replace(progress, phase="ended"))
         parts += [part for part in last if part.startswith(("epoch", "loss", "accuracy"))]
         if isinstance(elapsed, int | float):

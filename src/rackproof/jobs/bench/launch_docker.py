@@ -1,10 +1,9 @@
-"""Launch a benchmark whose image is built on the node.
+"""Describe the launch of a benchmark whose image is built on the node.
 
 Planning calls this module for a definition ``with: docker``, and gets the specification that
-workloads/docker_run.py reads. The specification is one JSON text with sources, image, data and config.
-It contains no secrets. The supervisor starts the program on every host that --limit selects. With
-``bench_together``, the supervisor of one node starts it, and the program submits a Slurm job for all of
-them.
+workloads/docker_run.py reads. The specification is one JSON text with sources, image, data and config. It
+contains no secrets. The supervisor starts the program on every host that --limit selects. With
+``bench_together``, only one node's supervisor starts the program, which submits a Slurm job for all nodes.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
         DefinitionError: The definition names an unknown variable.
     """
     if site.config:
-        # Operators give the name as run.sub has it, or the name of the file. Both mean the same config.
+        # Operators give the name as in run.sub, or the name of the file. Both mean the same config.
         found = _CONFIG.fullmatch(site.config)
         return found[1] if found else ""
     configs = loaded.definition.configs
@@ -81,7 +80,7 @@ def docker_obstacle(
 
 
 def _no_config(configs: Configs, site: Site) -> str:
-    """Return the message that a site's SKU has no config, with the configs that exist."""
+    """Return the message that there is no config for a site's SKU, with the existing configs."""
     known, how = configs.systems, ""
     if site.together:
         known, how = configs.together, " together (bench_together)"
@@ -100,7 +99,7 @@ def docker_specification(
     """Return the specification for docker_run.py.
 
     Raises:
-        DefinitionError: The definition names an unknown variable, or has no build.
+        DefinitionError: The definition names an unknown variable, or states no build.
     """
     definition, build = loaded.definition, loaded.definition.build
     if build is None:
@@ -143,7 +142,7 @@ def docker_specification(
 
 
 def docker_data_folder(loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]) -> str:
-    """Return the data folder. It is on each node, or on shared storage if the nodes run together."""
+    """Return the data folder, which is on each node, or on shared storage if the nodes run together."""
     name = (loaded.definition.build.data if loaded.definition.build else "") or loaded.name
     top = f"{site.shared}/data" if site.together else variables["bench_data"]
     return f"{top}/{name}"

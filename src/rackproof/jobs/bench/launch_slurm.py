@@ -40,12 +40,12 @@ LEAST_SECRET = 8
 """A secret is at least this long. A shorter value is a mistake, and its removal from a log would damage the
 log."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Registries have these names for the architectures that the kernel names."""
+"""Names in registries of the architectures that the kernel names."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
 class Site(Record):
-    """Describe the Slurm cluster, as the variables bench_* of the lead have it."""
+    """The Slurm cluster of a run, from the variables bench_* of the lead."""
 
     rack: str = ""
     shared: str = ""
@@ -53,7 +53,7 @@ class Site(Record):
     registry_scheme: str = "https"
     image: str = Field(default="squashfs", pattern="^(squashfs|registry)$")
     images: dict[str, ImageName] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """Images by benchmark. They replace the images of the definitions."""
+    """Images by benchmark, which replace those of the definitions."""
     image_tags: dict[str, ImageTag] = {}  # noqa: RUF012
     sku_architecture: str = Field(default="", pattern="^(amd64|arm64)?$")
     """Architecture of the SKU's nodes, for a plan of nodes that do not answer yet."""
@@ -143,8 +143,8 @@ def slurm_obstacles(
         loaded: The benchmark's definition.
         site: The Slurm cluster.
         unreached: The requested nodes that did not answer.
-        with_image: Whether to check the image. It is not checked if no node answered, or if the nodes
-            have several architectures.
+        with_image: Whether to check the image, which is not possible if no node answered, or if the nodes'
+            architectures differ.
     """
     yield unreached_obstacle(unreached)
     yield rack_obstacle(site, ())
@@ -184,7 +184,7 @@ def architecture_obstacle(found: Mapping[str, Collection[str]]) -> str:
 def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
     """Return the repository and the tag of the image for a site's nodes, or two empty texts.
 
-    If the image has a digest and no tag, the digest takes the tag's place.
+    If the image is named with a digest and no tag, the digest takes the tag's place.
     """
     container = loaded.definition.container
     name = site.images.get(loaded.name, "")
@@ -199,7 +199,7 @@ def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
 def _image_for(container: Container, architecture: str) -> str:
     """Return a definition's image for an architecture.
 
-    If the architecture is unknown, return the image only if all architectures have the same one.
+    If the architecture is unknown, return the image only if it is the same for all architectures.
     """
     if architecture:
         return {str(key): name for key, name in container.images.items()}.get(architecture, "")
@@ -222,7 +222,7 @@ def _image_obstacle(loaded: LoadedDefinition, site: Site) -> str:
 def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     """Return the name of the config file for a number of nodes, as a pattern for display.
 
-    It is ``bench_config`` of the inventory if that is set. Otherwise, ``?`` replaces an unknown SKU, and
+    If ``bench_config`` is set in the inventory, return that. Otherwise, ``?`` replaces an unknown SKU, and
     ``*`` replaces the part that only the image shows.
     """
     if site.config:
@@ -300,8 +300,7 @@ def slurm_environment(
 ) -> dict[str, str]:
     """Return the environment variables of the job, in addition to those of its config.
 
-    The inventory's variables have precedence over the definition's. Secret variables have a placeholder
-    as value.
+    The inventory's variables override the definition's. A placeholder is the value of secret variables.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -324,7 +323,7 @@ def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
 def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[str]) -> list[str]:
     """Return one line each for the pull, the staging steps, the config and the submission of a plan.
 
-    The list is empty if the definition has no container.
+    The list is empty if the definition names no container.
     """
     definition = loaded.definition
     if definition.container is None:

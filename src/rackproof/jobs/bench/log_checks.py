@@ -42,7 +42,7 @@ def log_findings(
 
     Args:
         planned: The run as it was planned.
-        job: The job's state from its supervisor. It is empty if no job was started.
+        job: The job's state from its supervisor, or empty if no job was started.
         started: The job's start from its supervisor, or None if unknown.
         ended: The end of the job, or None if unknown.
         parsed: The parsed logs of the run.
@@ -139,7 +139,7 @@ def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator
 
 
 def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield findings on GPUs that a log lacks, or that the node does not have."""
+    """Yield findings on GPUs that a log lacks, or that are not in the node."""
     there = {gpu.uuid for node in nodes for gpu in node.gpus}
     wanted = planned_gpus(planned, len(there))
     measurements = list(chain.from_iterable(log.measurements for log in logs))
@@ -176,7 +176,7 @@ def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Fin
 
 
 def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
-    """Return the UUIDs of the GPUs that the programs report to have used.
+    """Return the UUIDs of the GPUs that the programs report as used.
 
     A log without a list of them, as MXNet's, names them in the states before and after the run.
     """
@@ -203,14 +203,14 @@ def _matching(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Meas
 
 
 def _is_absent(rule: JudgeRule, measurements: Iterable[Measurement]) -> bool:
-    """Return whether a rule has no measurement. If it requires one, the judge reports that."""
+    """Return whether a rule matches no measurement. If the rule requires one, the judge reports that."""
     return not _matching(rule, measurements)
 
 
 def _rule_findings(
     rule: JudgeRule, measurements: Iterable[Measurement], there: set[str], wanted: int
 ) -> Iterator[Finding]:
-    """Yield findings on GPUs or pairs of GPUs for which a rule has no measurement."""
+    """Yield findings on GPUs or pairs of GPUs without a measurement for a rule."""
     matching = _matching(rule, measurements)
     if rule.per == "gpu":
         yield from _coverage_findings(
@@ -226,7 +226,7 @@ def _rule_findings(
 
 
 def _coverage_findings(what: str, stated: set[str], there: set[str], wanted: int) -> Iterator[Finding]:
-    """Yield the differences between the GPUs in a log and those that the plan has for its node."""
+    """Yield the differences between the GPUs in a log and those that the plan names for its node."""
     if "" in stated or not stated:
         yield _unproven("gpus_not_named", f"{what} does not name every GPU that it is about by its UUID")
     foreign = sorted(stated - there - {""})

@@ -1,6 +1,6 @@
 """Check that other processes did not use a machine during a run. No I/O.
 
-The supervisors of the job measure the use. Task ``record`` of bench.yml reads it from the state of each
+The supervisors of the job measure the use. Task ``record`` of bench.yml reads the use from the state of each
 job with :func:`read_machine_use`, and stores it in the record.
 """
 
@@ -26,11 +26,15 @@ _FEWEST_S = 1.0
 """Fewer processor seconds of other processes do not slow even a short run. A login and a timer's script use
 about as much."""
 _WATCHED = 0.5
-"""A supervisor must have measured the use for this share of its job's time. With less, the machine is not
-known to be idle."""
+"""Share of a job's time for which its supervisor must measure the use.
+
+With less, the machine is not known to be idle.
+"""
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
-"""These programs run a job outside the supervisor's processes. The job's own time would count as use by
-others."""
+"""Programs that run a job outside the supervisor's processes.
+
+The job's own time would count as use by others.
+"""
 
 
 def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, MachineUse]:
@@ -96,7 +100,7 @@ def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, 
 def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
     """Return how little a supervisor states about an ended job.
 
-    Return "" if it states enough, or if the job has not ended.
+    Return "" if the supervisor states enough, or if the job did not end.
     """
     # A job without a known end is unproven for that reason already.
     if job.get("phase") != "ended" or job.get("ended_by") != "itself":
@@ -137,7 +141,7 @@ def _reason(node: str, use: MachineUse) -> str:
 
 
 def busy_findings(reason: str) -> list[Finding]:
-    """Return a remark that no speed of a run counts. It has no verdict, because quality still counts."""
+    """Return a remark that no speed of a run counts, without a verdict, because quality still counts."""
     return (
         [Finding(code=BUSY_CODE, message=f"no speed of this run counts: {reason}"[:4000])] if reason else []
     )

@@ -30,7 +30,7 @@ from rackproof.store.run_folder import ResultsError
 TOO_FAST = 0.75
 """A run is not credible if it needs fewer samples than this share of the reference's mean.
 
-The reference's own runs all have more than 0.85. `rackproof score` compares all repeats together.
+The reference's own runs all need more than 0.85. `rackproof score` compares all repeats together.
 """
 TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
 """The time of one repeat may be slower by these fractions. The number of samples until convergence varies by
@@ -42,7 +42,7 @@ CHECK_S = 120.0
 PREFLIGHT = "nccl_preflight_busbw"
 """A run without the NCCL preflight lacks the measurement of this name."""
 PREFLIGHT_CODE = "nccl_preflight"
-"""A finding about the preflight itself has this code."""
+"""Code of a finding about the preflight itself."""
 EVERYTHING: tuple[str, ...] = (
     "start_marker",
     "node_list",
@@ -58,7 +58,7 @@ SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
 
 
 class LauncherEvidence(NamedTuple):
-    """Hold the facts of a run that are visible in the launcher's output."""
+    """The facts of a run that are visible in the launcher's output."""
 
     findings: Sequence[Finding]
     measurements: Sequence[Measurement]
@@ -68,7 +68,7 @@ class LauncherEvidence(NamedTuple):
 
 
 class LauncherOutput:
-    """Collect the launcher's lines from the lead's log, in the same pass that parses the log.
+    """The launcher's lines of the lead's log, collected in the same pass that parses the log.
 
     Args:
         launcher: The name of the launcher. With ``docker`` (round 0.6), the run script writes additional
@@ -94,7 +94,7 @@ class LauncherOutput:
             planned: The run as it was planned.
             folder: The folder of the run.
             parsed: The parsed logs of the run.
-            plan_id: The id of the plan. The plan has the earlier repeats.
+            plan_id: The id of the plan, which names the earlier repeats.
         """
         path = folder / "logs" / f"{planned.lead}.log"
         output = self._run_sub.result()
@@ -112,8 +112,8 @@ class LauncherOutput:
             output, planned.nodes, planned.sku_gpus, run_id=planned.run_id, script=script
         )
         findings += launcher_time_findings(output, parsed)
-        # If the job ended before its training, a finding already has the cause. The checker's complaints
-        # about missing events would hide it.
+        # If the job ended before its training, a finding already names the cause. The checker's complaints
+        # about missing events would hide the cause.
         if not run_sub.ended_before_training(output):
             findings += event_findings(planned, parsed)
             findings += check_compliance(planned, path)
@@ -171,7 +171,7 @@ def launcher_time_findings(output: run_sub.RunSubOutput, parsed: Sequence[Parsed
 
 
 def event_findings(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> list[Finding]:
-    """Return findings about events that every log by the rules has, if they are missing or wrong."""
+    """Return findings about missing or wrong events that every log by the rules contains."""
     if not planned.result.ruleset:
         return []
     return list(_missing_events(planned, parsed))
@@ -197,10 +197,7 @@ def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterato
 
 
 def _is_known_benchmark(name: str) -> bool:
-    """Return whether MLPerf Training has a benchmark of this name.
-
-    A site's definition may have another name.
-    """
+    """Return whether a benchmark of MLPerf Training, and not only of a site, is called so."""
     return any(name in targets for targets in (TARGETS, TARGETS_06, EVALUATED_OFFLINE))
 
 
@@ -259,7 +256,7 @@ def compliance_findings(score: FolderScore, ruleset: str) -> list[Finding]:
     if run.compliant is True:
         return []
     reasons = "; ".join(str(message) for message in run.messages[:3]) or "no reason given"
-    # The checker gave no answer. A log that was not checked has not failed.
+    # The checker gave no answer. A log that was not checked did not fail.
     word, verdict = "could not be checked by", Verdict.UNPROVEN
     if run.compliant is False:
         word, verdict = "is not compliant with", Verdict.FAIL
@@ -370,7 +367,7 @@ def published_references(planned: PlannedRun, measurement: Measurement) -> list[
 
 
 def _newest_round(planned: PlannedRun) -> list[PublishedResult]:
-    """Return the official results for a run's benchmark and system size in the newest round that has any."""
+    """Return the official results for a run's benchmark and system size in the newest round with any."""
     results = find_published(
         benchmark=planned.benchmark,
         accelerator=planned.sku,

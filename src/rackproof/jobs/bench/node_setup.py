@@ -1,9 +1,9 @@
 """Plan the network and storage of an experiment on its nodes, and check that they were used. No I/O.
 
 A point with a value for ``nodes``, ``network`` or ``storage`` needs a setup. Planning calls
-:func:`plan_setup`, the module ``rackproof_bench_setup`` makes the setup, and workloads/rendezvous.py
-starts the point on each node. Task ``record`` then calls :func:`judge_setup` with the nodes' answers.
-These are raw data, and are checked because they may be hostile.
+:func:`plan_setup`, the module ``rackproof_bench_setup`` makes the setup, and workloads/rendezvous.py starts
+the point on each node. Task ``record`` then calls :func:`judge_setup` with the nodes' answers. These raw data
+are checked because they may be hostile.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rackproof.core.records import Direction, Finding, Measurement, Record, Sour
 from rackproof.core.text import sanitize
 
 PARAMETERS = ("nodes", "network", "storage")
-"""These parameters need a setup of nodes. If a parameter is empty, the node remains as it is."""
+"""Parameters that need a setup of nodes. If a parameter is empty, the node remains as it is."""
 NETWORKS = ("host", "overlay")
 BEFORE_AFTER_S = 900
 """If nothing removes a run's overlay, it expires this many seconds after the time limit of its job."""
 COLD = 0.01
 """The cache counts as emptied if at most this share of the sampled data is in memory."""
 LEAST_BYTES = 1 << 20
-"""If several nodes trained over an overlay, its interface must have carried this many bytes each way."""
+"""Bytes that an overlay's interface must carry each way if several nodes train over it."""
 
 _TYPES = {"nfs": ("nfs", "nfs4"), "s3fs": ("fuse.s3fs",)}
 _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|wekafs")
@@ -38,7 +38,7 @@ _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rac
 
 
 class Storage(Record):
-    """Describe a storage that the parameter ``storage`` may name."""
+    """A storage that the parameter ``storage`` may name."""
 
     kind: Literal["local", "nfs", "s3fs", "synthetic"]
     folder: str = Field(default="", description="Folder of the data on the nodes.")
@@ -56,10 +56,7 @@ class Storage(Record):
 
 
 class ExperimentConfig(Record):
-    """Describe a node's inventory settings for experiments.
-
-    They are the variables bench_* of the same names.
-    """
+    """A node's inventory settings for experiments, from the variables bench_* of the same names."""
 
     storages: dict[str, Storage] = {}  # noqa: RUF012  (pydantic copies defaults)
     fabric_interface: str = ""
@@ -75,14 +72,14 @@ class ExperimentConfig(Record):
 
 
 class Peer(Record):
-    """Hold a node of a run and its address."""
+    """A node of a run and its address."""
 
     name: str
     address: str
 
 
 class NodeSetup(Record):
-    """Define the setup of each node of a run, in the form that ``rackproof_bench_setup`` accepts."""
+    """The setup of each node of a run, in the form that ``rackproof_bench_setup`` accepts."""
 
     network: str = "host"
     nodes: tuple[Peer, ...]
@@ -96,7 +93,7 @@ class NodeSetup(Record):
 
 
 class SetupEvidence(Record):
-    """Hold what the nodes reported about a run's setup."""
+    """The nodes' reports about a run's setup, as measurements and findings."""
 
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -130,7 +127,7 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
 def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> str:
     """Return the folder of a point's data, the value of ``{{ storage_folder }}``.
 
-    It is "" for synthetic data.
+    For synthetic data, return "".
     """
     name = str(point.get("storage", ""))
     if not name:
@@ -158,7 +155,7 @@ def setup_obstacle(
     if network not in ("", *NETWORKS):
         return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
     obstacle = _storage_obstacle(point, experiment)
-    # A single node on the host's network needs no address, because it has no peers.
+    # A single node on the host's network needs no address, because there are no peers.
     if not obstacle and (asked > 1 or network == "overlay"):
         obstacle = _address_obstacle(peers[:asked], experiment.fabric_interface)
     return obstacle
@@ -178,7 +175,7 @@ def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig)
 
 
 def _address_obstacle(peers: Sequence[Peer], interface: str) -> str:
-    """Return which node has no address for meeting the others, or "" if all have one."""
+    """Return which node lacks an address for meeting the others, or ""."""
     lacking = next((peer for peer in peers if not peer.address), None)
     if lacking is None:
         return ""
@@ -269,7 +266,7 @@ def _leftover_findings(planned: NodeSetup, report_of: Mapping[str, Mapping[str, 
     for name, report in report_of.items():
         if planned.network == "overlay" and report.get("removed") is not True:
             text = f"{name}: the overlay may still be there until its timer ends; `ip link del rackproof0`"
-            # This has no verdict, because a leftover after the run does not invalidate the measurements.
+            # A leftover after the run does not invalidate the measurements, so give no verdict.
             findings.append(_finding("setting_left", None, text, name))
     return findings
 
@@ -294,7 +291,7 @@ def _network_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 def _network_differences(planned: NodeSetup, name: str, report: Mapping[str, Any]) -> list[str]:
     """Return the differences of a node's network from the plan."""
-    # The report has its node's name. The report of another node is no evidence for this one.
+    # The report names its node. The report of another node is no evidence for this one.
     if report.get("node") != name or report.get("network") != planned.network:
         return ["nothing is known of it"]
     interface = report.get("interface")
@@ -404,7 +401,7 @@ def _warmth(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     """Return the reason why a cache was not cold, or "" if it was."""
     if storage.get("trouble"):
         return sanitize(storage["trouble"], 300)
-    # s3fs has a cache of its own, which the kernel's page counts do not include.
+    # s3fs caches by itself, which the kernel's page counts do not include.
     if planned.storage == "s3fs":
         return "" if storage.get("how") else "nothing is known of it"
     resident = storage.get("resident")
@@ -496,7 +493,7 @@ def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
         return "synthetic"
     storage = _map(report.get("storage"))
     mount = _map(storage.get("mount"))
-    # The source of a FUSE mount is the program. The unit that mounts it has the bucket's name.
+    # The source of a FUSE mount is the program. The mounting unit names the bucket.
     source = storage.get("unit_source") or mount.get("source") or "not known"
     options = sanitize(storage.get("unit_options") or mount.get("options") or "", 300)
     cache = f", cache {planned.cache}" if planned.cache else ""

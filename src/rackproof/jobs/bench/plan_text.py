@@ -45,7 +45,7 @@ def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
 def lacking(plan: Plan) -> list[str]:
     """Return the obstacles to the plan's runs, each listed once.
 
-    Each line has one reason and its benchmarks. The reasons with the most benchmarks come first.
+    Each line states one reason and its benchmarks. The reasons with the most benchmarks come first.
     """
     found: dict[str, dict[str, None]] = {}
     for run in plan.runs:
@@ -68,8 +68,8 @@ def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]
         results: Results of ``slurm_run.py check``. A result without output was skipped.
 
     Returns:
-        ``phases`` has the checks that were made, and ``lacking`` the missing things. Those that most
-        benchmarks lack come first.
+        ``phases`` lists the checks that were made, and ``lacking`` the missing things, first those that most
+        benchmarks lack.
     """
     phases: dict[str, None] = {}
     missing: Counter[str] = Counter()
@@ -104,7 +104,7 @@ def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
 def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
     """Return the lines about one run."""
     expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
-    # The reasons against a run under Slurm have a line each.
+    # The reasons against a run under Slurm get a line each.
     why = "" if run.obstacles else f": {run.unproven_because}"
     note = f"  UNPROVEN{why}" if run.unproven_because else ""
     where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
@@ -122,13 +122,13 @@ def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
 
 
 def _judges_speed_alone(result: Result) -> bool:
-    """Return whether no rule has its own bound, so that a run can only be compared with a reference."""
+    """Return whether no rule states a bound, so that a run can only be compared with a reference."""
     bounds = ((rule.at_least, rule.at_most, rule.equals) for rule in result.judge)
     return not result.ruleset and all(bound == (None, None, None) for bound in bounds)
 
 
 def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
-    """Return a line for each reference that judges a run on a rack, and for each metric that has none."""
+    """Return a line for each reference that judges a run on a rack, and for each metric without reference."""
     lines = []
     sizes = sorted(reference_points(run.benchmark, run.result.ruleset)) if run.result.ruleset else []
     if sizes:
@@ -151,7 +151,7 @@ def _bound_texts(rule: JudgeRule) -> list[str]:
 def _baseline_texts(named: Sequence[SkuReference], has_others: bool) -> list[str]:
     """Return texts about the SKU's references of a metric.
 
-    One text states whether a value may have no reference.
+    One text states whether a reference may be missing.
 
     Args:
         named: The SKU's references of the metric.

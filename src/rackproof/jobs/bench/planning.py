@@ -66,8 +66,10 @@ REPORT_FILE = "report.html"
 RESUME_WITHIN = timedelta(days=2)
 """An interrupted plan is resumed up to this age. Later, the same request gets a new plan."""
 ALLOWED_FAILURES = 1
-"""This many repeats of a result may fail. MLPerf Training has this rule, and Rackproof applies it to all
-benchmarks."""
+"""Number of a result's repeats that may fail.
+
+The rule is MLPerf Training's, and Rackproof applies it to all benchmarks.
+"""
 COSTLY_TO_CHANGE = ("network", "storage")
 """A change of these parameters needs a new setup of nodes. Points are ordered so that they change least,
 above all the first."""
@@ -75,14 +77,14 @@ NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts tha
 SETTLED_NS = 2_000_000_000
 """If a file is older than this, another change is sure to change its ctime, on every file system in use."""
 RUN_COMMAND = "run_command.py"
-"""This program under workloads/ runs a definition's command."""
+"""Program under workloads/ that runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
 STILL_RUNNING = "still_running"
-"""A run whose job may still be running has a finding with this code. It is followed, not repeated."""
+"""Code of the finding of a run whose job may still be running. The run is followed, not repeated."""
 
 
 class NodeSku(Record):
-    """Hold facts from the inventory about a node's model."""
+    """The inventory's facts about a node's model."""
 
     sku: str = ""
     gpus: int = 0
@@ -91,7 +93,7 @@ class NodeSku(Record):
 
 
 class PlannedRun(Record):
-    """Describe one planned run, with all data needed to start, follow and judge it."""
+    """One planned run, with all data needed to start, follow and judge it."""
 
     # The id is the name of folders on the controller and on nodes.
     run_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")]
@@ -122,11 +124,11 @@ class PlannedRun(Record):
     sku_gpu_name: str = ""
     """Text that the product name of the SKU's GPUs must contain. Empty means the SKU's own name."""
     node_skus: dict[str, NodeSku] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """The SKU of each node. Old plans have none, and all their nodes have the lead's SKU."""
+    """The SKU of each node. Old plans state none, and all their nodes are of the lead's SKU."""
     result: Result
     """Rules for reading and judging its log, as the definition had them at planning."""
     definition_path: str
-    """The file's path on the controller. Records have :attr:`definition_name` instead."""
+    """The file's path on the controller. Records state :attr:`definition_name` instead."""
     definition_sha256: str
     definition_ctime_ns: int = 0
     """Change time of the definition's file at planning, or 0 if it cannot reveal a later change."""
@@ -152,10 +154,7 @@ class PlannedRun(Record):
 
 
 class Skipped(Record):
-    """Describe a point of a suite that a node cannot run.
-
-    This is not a fault. The point may need two GPUs, for example.
-    """
+    """A point of a suite that a node cannot run, for example for want of a second GPU. This is no fault."""
 
     benchmark: str
     node: str
@@ -163,7 +162,7 @@ class Skipped(Record):
 
 
 class Plan(Record):
-    """Hold the runs that one command requested."""
+    """The runs that one command requested."""
 
     plan_id: str
     title: str
@@ -184,7 +183,7 @@ class Plan(Record):
         return runs
 
     def recorded(self, results: Path) -> dict[str, Run]:
-        """Return the runs of this plan that have a record, by run id.
+        """Return the runs of this plan with a record, by run id.
 
         Raises:
             ResultsError: A record is damaged, or belongs to another run.
@@ -220,7 +219,7 @@ class Plan(Record):
     def result_of(self, run: PlannedRun) -> str:
         """Return the name of the result that a run repeats.
 
-        If several nodes make the same benchmark separately, each has its own result.
+        If several nodes make the same benchmark separately, each gives its own result.
         """
         alone = all(other.nodes == run.nodes for other in self.runs if other.benchmark == run.benchmark)
         return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
@@ -228,7 +227,7 @@ class Plan(Record):
     def remaining_runs(
         self, recorded: Mapping[str, Run], given_up: Mapping[str, str]
     ) -> Iterator[PlannedRun]:
-        """Yield the runs that have no record and do not repeat a result in :meth:`given_up`."""
+        """Yield the runs without a record that do not repeat a result in :meth:`given_up`."""
         for run in self.runs:
             if run.run_id not in recorded and self.result_of(run) not in given_up:
                 yield run
@@ -262,7 +261,7 @@ class Plan(Record):
 
     @property
     def expected_s(self) -> float | None:
-        """Return the expected seconds of the plan from earlier runs, or None if a run has no history."""
+        """Return the expected seconds of the plan from earlier runs, or None if a run is without history."""
         each = [planned.expected_s for planned in self.runs]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if len(known) == len(each) else None
@@ -312,7 +311,7 @@ def make_plan(
         addresses: The address of each node on the training network.
 
     Raises:
-        DefinitionError: An override is not a parameter, or a definition has an unknown variable.
+        DefinitionError: An override is not a parameter, or a definition uses an unknown variable.
     """
     now = now or datetime.now(UTC)
     planner = _Planner(
@@ -362,7 +361,7 @@ def _node_sku(site: Site) -> NodeSku:
 
 
 def _request_fingerprint(title: str, runs: Sequence[PlannedRun]) -> str:
-    """Return the fingerprint of a request. Plans of the same request have the same fingerprint."""
+    """Return the fingerprint of a request, which is the same for all plans of that request."""
     # The fingerprint covers all of a run except its id, its file's time and its expected time, which vary.
     requests = [run.model_dump(mode="json", exclude=_NOT_THE_REQUEST) for run in runs]
     return hashlib.sha256(json.dumps([title, requests], sort_keys=True).encode()).hexdigest()
@@ -403,7 +402,7 @@ def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 @dataclass
 class _Planner:
-    """Collect the runs and the skipped points of a request."""
+    """The runs and the skipped points of a request so far."""
 
     selected: Sequence[LoadedDefinition]
     nodes: Mapping[str, Node]
@@ -474,7 +473,7 @@ class _Planner:
 
     def _add_grouped_runs(self, loaded: LoadedDefinition, members: Sequence[str]) -> None:
         """Add the runs of points with a number of nodes. Each uses the first nodes of the rack."""
-        # All ranks of a job have the same number of GPUs, so the node with the fewest sets the limit.
+        # All ranks of a job use the same number of GPUs, so the node with the fewest sets the limit.
         gpus_there = min(len(self.nodes[name].gpus) for name in members)
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there):
             if point.get("nodes", "") != "":
@@ -509,7 +508,7 @@ class _Planner:
         for point in loaded.definition.points(self.suite, self._own_overrides(loaded), gpus=site.sku_gpus):
             variables = {**self.variables[lead], **point}
             if loaded.definition.launch.with_ == "docker":
-                # With docker, the first node leads the run. It must be bench_launch_host.
+                # With docker, the first node leads the run, and must be bench_launch_host.
                 ordered = [lead, *(name for name in members if name != lead)]
                 runs = _docker_runs(
                     loaded, point, ordered, variables, site, self.suite, self.now, self.unreached
@@ -728,7 +727,7 @@ def _by_site(
         "run_id": new_run_id(loaded.name, now=now),
         "benchmark": loaded.name,
         "suite": suite,
-        # A training has its interpreter and libraries in its container.
+        # The interpreter and libraries of a training are in its container.
         "runtime": "",
         "program": how.PROGRAM,
         "timeout_s": launch.timeout_s,
@@ -756,8 +755,8 @@ def _definition_fields(loaded: LoadedDefinition) -> dict[str, Any]:
 def _settled_ctime_ns(path: Path) -> int:
     """Return a file's change time, or 0 if another change now might leave it the same.
 
-    The clocks of file systems tick every few milliseconds or seconds. A file that has just changed may
-    change again within the same tick, so only an older time is proof.
+    The clocks of file systems tick every few milliseconds or seconds. A file that just changed may change
+    again within the same tick, so only an older time is proof.
     """
     try:
         ctime_ns = path.stat().st_ctime_ns
@@ -769,8 +768,8 @@ def _settled_ctime_ns(path: Path) -> int:
 def definition_findings(planned: PlannedRun) -> list[Finding]:
     """Return a finding if the definition was changed or lost after the run was planned.
 
-    The run is judged by the rules in its plan. It cannot be repeated, because the file no longer
-    contains these rules. The file is read again only if its change time allows a change.
+    The run is judged by the rules in its plan, and cannot be repeated, because the file no longer contains
+    these rules. The file is read again only if its change time allows a change.
     """
     path = Path(planned.definition_path)
     try:
@@ -801,10 +800,10 @@ def fitting_overrides(
 ) -> Matrix:
     """Return the overrides that apply to one of several benchmarks.
 
-    An override that only other benchmarks have is left out. One that no benchmark has remains, so that
-    it is refused.
+    An override of a parameter that is only in other benchmarks is left out. An override that fits no
+    benchmark remains, so that it is refused.
     """
-    # A suite has several benchmarks. An override for one of them does not stop the others.
+    # An override for one benchmark of a suite does not stop the others.
     known = {name for one in chosen for name in one.definition.parameters}
     own = loaded.definition.parameters
     return {name: value for name, value in overrides.items() if name in own or name not in known}
@@ -834,7 +833,7 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
 
 def _newest_of_request(plan: Plan, results: Path) -> Plan | None:
     """Return the newest stored plan of the same request that is recent enough to be continued."""
-    # A plan's id begins with its time, so the reverse order of names has the newest first.
+    # A plan's id begins with its time, so the newest comes first in the reverse order of names.
     for path in sorted(results.glob(f"plan-*/{PLAN_FILE}"), reverse=True):
         earlier = _read_plan(path)
         if earlier is None or plan.created - earlier.created > RESUME_WITHIN:
@@ -876,5 +875,5 @@ def _read_plan(path: Path) -> Plan | None:
         plan = Plan.model_validate_json(open_sealed(read_file(path, RECORD_LIMIT_BYTES)))
     except (OSError, ValueError):
         return None
-    # If the folder was copied or renamed by hand, its runs have another plan's id.
+    # If the folder was copied or renamed by hand, its runs name another plan's id.
     return plan if plan.plan_id == path.parent.name else None

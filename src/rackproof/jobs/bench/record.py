@@ -57,9 +57,9 @@ from rackproof.store.run_folder import write_run
 # Eighteen digits fit into 64 bits and into the columns of the history.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
-# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). They prove neither success
-# nor failure. Any other status except 0 and WRONG_ARGUMENTS means that something failed while the workload
-# ran.
+# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). These statuses prove neither
+# success nor failure. Any other status except 0 and WRONG_ARGUMENTS means that something failed while the
+# workload ran.
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",
@@ -70,9 +70,9 @@ COULD_NOT_RUN = {
 }
 
 WRONG_ARGUMENTS = 2
-"""Rackproof's own programs end with this status if a parameter has a wrong value, which is no fault."""
+"""Status with which Rackproof's own programs end if a parameter's value is wrong, which is no fault."""
 _LINES_READ = 20
-"""This many last lines of a log are searched for the reason why its program ended."""
+"""Number of last lines of a log to search for the reason why its program ended."""
 
 _SEALED = (
     "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",
@@ -93,7 +93,7 @@ _ENDED_BADLY = {
 
 
 class RecordedRun(Record):
-    """Hold a recorded run, the path of its report, and the reason if it is not in the history."""
+    """A recorded run, the path of its report, and the reason if it is not in the history."""
 
     run: Run
     folder: str
@@ -104,8 +104,8 @@ class RecordedRun(Record):
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     """Return the findings that follow from the job's end, not from its log.
 
-    There are none only if the job belongs to this run, ended by itself, succeeded, and has exit status 0
-    on the requested nodes. The state comes from a node, so its values may be absent or damaged.
+    No finding means that the job belongs to this run, ended by itself, succeeded, and ended with exit status
+    0 on the requested nodes. The state comes from a node, so its values may be absent or damaged.
     :func:`~rackproof.jobs.bench.required_evidence.machine_lacks` reports these.
     """
     job = evidence.job
@@ -124,7 +124,7 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
         findings.append(_finding(STILL_RUNNING, Verdict.UNPROVEN, message))
     else:
         findings += _end_findings(planned, usable_state(job))
-    # Only a job that ended has a seal.
+    # Only the state of an ended job is sealed.
     if job.get("seal", job_seal(job) if job.get("phase") != "ended" else "") != job_seal(job):
         message = "the state of the job lost something on its way from the node"
         findings.append(_finding("job_damaged", Verdict.UNPROVEN, message))
@@ -253,13 +253,13 @@ def build_run(
         require_references: Whether a measurement without a reference gates.
         log_files: The raw logs beside the record.
         trouble: The reason why references may be missing.
-        sku_references: The baselines of the SKU. Each that applies must have a measurement.
-        words: The last lines of the program on one line. They may explain why it ended early.
+        sku_references: The baselines of the SKU. Each that applies needs a measurement.
+        words: The last lines of the program on one line, which may explain why it ended early.
     """
     lacks = machine_lacks(MachineRun(planned, evidence, parsed))
     started, ended = moment_of(evidence.job.get("started")), moment_of(evidence.job.get("ended"))
     findings = _with_last_words(_ordered_findings(planned, evidence), words)
-    # A run that was not started, or that continues, has no log to compare.
+    # A run that was not started, or that continues, left no log to compare.
     if not evidence.could_not_start and evidence.job.get("phase") == "ended":
         began = min(filter(None, (started, evidence.slurm_start)), default=None) if started else None
         findings += log_findings(planned, evidence.job, began, ended, parsed, evidence.nodes)
@@ -323,8 +323,8 @@ def _expected_baselines(
     findings: Sequence[Finding],
     measurements: Sequence[Measurement],
 ) -> list[SkuReference]:
-    """Return the SKU's baselines for which a run must have a measurement."""
-    # A missing or failed preflight has a gating finding with cause and remedy.
+    """Return the SKU's baselines for which a run needs a measurement."""
+    # For a missing or failed preflight, a gating finding names cause and remedy.
     explained = any(one.code == PREFLIGHT_CODE and one.verdict and one.verdict.gates for one in findings)
     # A preflight with a size other than the baseline's is judged without a reference.
     measured = any(one.name == PREFLIGHT for one in measurements)
@@ -369,7 +369,7 @@ def write_record(
 ) -> RecordedRun:
     """Parse the logs under ``folder/logs``, judge them, and write record, history and reports.
 
-    The record is written first, so a later failure loses no run. :attr:`RecordedRun.history` has the
+    The record is written first, so a later failure loses no run. :attr:`RecordedRun.history` states the
     failure, and :func:`rackproof.jobs.bench.tasks.report_plan` writes a missing page later.
 
     Args:
@@ -411,14 +411,14 @@ def judge_folder(
 ) -> tuple[Run, str]:
     """Return a run's record from the logs under ``folder/logs``, and why references may be missing.
 
-    This writes no file.
+    No file is written.
 
     Args:
         planned: The run as planned.
-        evidence: The other facts about it.
+        evidence: The other facts about the run.
         folder: The folder ``results/RUN_ID``.
-        history: The history, which has the accepted references of this hardware.
-        plan_id: The id of its plan.
+        history: The history, with the accepted references of this hardware.
+        plan_id: The id of the run's plan.
         sku_references: The baselines of the SKU.
         require_references: Whether a measurement without a reference gates.
     """
@@ -482,7 +482,7 @@ def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, lis
 
 @dataclass
 class _Logs:
-    """Hold the logs of a run. Each is parsed once."""
+    """The logs of a run, each parsed once."""
 
     files: list[LogFile] = field(default_factory=list)
     parsed: list[ParsedLog] = field(default_factory=list)
@@ -575,7 +575,7 @@ def _direction_of(planned: PlannedRun, measurement: Measurement) -> Direction | 
 def _floor(reference: Reference, direction: Direction | None) -> Reference:
     """Return a reference without its bound on the good side."""
     open_side = {Direction.HIGHER: {"high": None}, Direction.LOWER: {"low": None}, None: {}}[direction]
-    # If the reference has only a warning, the warning becomes the floor. Otherwise, no value could fail.
+    # If the reference states only a warning, the warning becomes the floor. Otherwise, no value could fail.
     return reference.model_copy(update=open_side)
 
 
@@ -588,7 +588,7 @@ def _published_references(planned: PlannedRun, measurement: Measurement) -> list
 
 
 def _particularity(baseline: SkuReference) -> tuple[int, bool]:
-    """Return the sorting key of a baseline. It is higher for a more specific one."""
+    """Return the sorting key of a baseline, higher for a more specific one."""
     return len(baseline.parameters) + len(baseline.labels), bool(baseline.benchmark)
 
 

@@ -1,10 +1,10 @@
 """List the evidence that the verdict on a run needs. No I/O.
 
-:mod:`rackproof.jobs.bench.record` evaluates :data:`RUN_ON_MACHINE` for every run. For a run that a
-cluster's run script starts, :mod:`rackproof.jobs.bench.mlperf_checks` evaluates :data:`RUN_BY_SLURM` or
-:data:`RUN_OF_ROUND_06` in addition. Each table has a row for every field of the structures with the
-evidence, even if a missing field has no effect. A test compares them. The tables are evaluated before all
-checks, so that the checks only compare present values.
+:mod:`rackproof.jobs.bench.record` evaluates :data:`RUN_ON_MACHINE` for every run. For a run that a cluster's
+run script starts, :mod:`rackproof.jobs.bench.mlperf_checks` evaluates :data:`RUN_BY_SLURM` or
+:data:`RUN_OF_ROUND_06` in addition. Each table contains a row for every field of the structures with the
+evidence, even if a missing field changes nothing. A test compares rows and fields. The tables are evaluated
+before all checks, so that the checks only compare present values.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _EVENTS = ("mllog", "mll06", "mlp05")
 
 
 class Evidence(Record):
-    """Hold the evidence of a run other than its logs."""
+    """The evidence of a run other than its logs."""
 
     nodes: tuple[Node, ...] = ()
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
-    """State of the job from its supervisor. It is empty if no job was started."""
+    """State of the job from its supervisor, empty if no job was started."""
     findings: tuple[Finding, ...] = ()
     """Faults of the nodes, of their setup and of the SKU's baselines, which no log shows."""
     could_not_start: str = ""
@@ -73,7 +73,7 @@ class Evidence(Record):
     machine_use: dict[str, MachineUse] = {}  # noqa: RUF012
     """Use of each node by other processes while the job ran."""
     busy: str = ""
-    """Reason why no speed is judged. It is empty if the machines were idle or need not be."""
+    """Reason why no speed is judged, empty if the machines were idle or need not be."""
     container_digest: str = ""
     slurm_start: datetime | None = None
     """Start of the Slurm job according to Slurm. The program may follow it only from a later time."""
@@ -81,7 +81,7 @@ class Evidence(Record):
 
 @dataclass(frozen=True)
 class MachineRun:
-    """Hold the plan, the evidence and the parsed logs of a run, which every row of RUN_ON_MACHINE gets."""
+    """The plan, the evidence and the parsed logs of a run, which every row of RUN_ON_MACHINE gets."""
 
     planned: PlannedRun
     known: Evidence
@@ -90,17 +90,17 @@ class MachineRun:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """Describe a run's job under Slurm, with its plan, run script, log and Slurm's record."""
+    """A run's job under Slurm, with its plan, run script, log and Slurm's record."""
 
     planned: PlannedRun
     script: RunScript
     output: RunSubOutput
     output06: RunSub06Output = field(default_factory=RunSub06Output)
-    """Output of the run script of round 0.6. It is empty for other runs."""
+    """Output of the run script of round 0.6, empty for other runs."""
 
     @property
     def has_record(self) -> bool:
-        """Return whether Slurm has a record of the job.
+        """Return whether Slurm keeps a record of the job.
 
         In round 0.6, a run on one node does not use Slurm.
         """
@@ -109,7 +109,7 @@ class SlurmJob:
 
 
 def lacking_findings(lacking: Iterable[Finding], found: Sequence[Finding]) -> list[Finding]:
-    """Return findings about missing evidence, except where a parser has already reported it."""
+    """Return findings about missing evidence, except where a parser already reported it."""
     known = {one.code for one in found if one.verdict is not None and one.verdict.gates}
     return [one for one in lacking if one.code not in known]
 
@@ -197,7 +197,7 @@ _JOB_KINDS: Mapping[str, type] = {
     "succeeded": bool,
     "unkillable": list,
 }
-"""Each of these keys of a job's state must have this type."""
+"""Required types of keys of a job's state."""
 
 
 def _of_job(
@@ -327,12 +327,12 @@ _WHEN = "Slurm's record does not show when the job began and ended: its log may 
 
 
 def _was_taken(job: SlurmJob) -> bool:
-    """Return whether the job was accepted. A refused job has the reason and no end."""
+    """Return whether the job was accepted. For a refused job, the reason is known and no end."""
     return not job.output.launcher_report.get("refused")
 
 
 def _has_record(job: SlurmJob) -> bool:
-    """Return whether Slurm must have a record of the job."""
+    """Return whether Slurm must keep a record of the job."""
     return _was_taken(job) and job.has_record
 
 
@@ -345,14 +345,13 @@ def _trained(job: SlurmJob) -> bool:
 
 
 def _prints(name: str) -> Callable[[SlurmJob], bool]:
-    """Return a condition for evidence that a run script prints after its training has started."""
+    """Return a condition for evidence that a run script prints after its training started."""
     return lambda job: name not in job.script.lacks and _trained(job)
 
 
 def _lists_nodes(job: SlurmJob) -> bool:
-    """Return whether the log has the line with the list of nodes, its length and the job's number."""
-    # One line has the list, its length and the job's number. If the line is missing, the row of the list
-    # reports it.
+    """Return whether the log contains the line with the list of nodes, its length and the job's number."""
+    # List, length and number are on one line. If the line is missing, the row of the list reports it.
     return bool(job.output.node_list)
 
 
@@ -427,7 +426,7 @@ def _some(number: float) -> EvidenceState:
 
 
 def _both(start: str, stop: str) -> Callable[[RunSubOutput], EvidenceState]:
-    """Return a function that checks that the log has the start and the end of one phase."""
+    """Return a function that checks that the log shows the start and the end of one phase."""
 
     def state(output: RunSubOutput) -> EvidenceState:
         seen = [name for name in (start, stop) if name in output.times]
@@ -448,7 +447,7 @@ def _asks_for_preflight(job: SlurmJob) -> bool:
 
 
 def _preflight_state(output: RunSubOutput) -> EvidenceState:
-    """Return whether the log has the NCCL preflight and its output."""
+    """Return whether the log shows the NCCL preflight and its output."""
     if PREFLIGHT_START not in output.times:
         return EvidenceState.NOT_ASKED if output.preflight_enabled is False else _ABSENT
     if not output.preflight_text:
@@ -560,8 +559,8 @@ def _status_state(job: SlurmJob) -> EvidenceState:
 
 
 def _ended_on_one_node(job: SlurmJob) -> bool:
-    """Return whether a run on one node ended well, so that it has an exit status."""
-    # If a job ended badly, Slurm has its state, and there is no status.
+    """Return whether a run on one node ended well, so that there is an exit status."""
+    # If a job ended badly, Slurm knows its state, and there is no status.
     ended_well = job.output.end.get("state") in (None, "COMPLETED")
     return _was_taken(job) and bool(job.output.end) and len(job.planned.nodes) == 1 and ended_well
 

@@ -20,13 +20,13 @@ from rackproof.core.untrusted import mapping_at, text_at
 
 @dataclass(frozen=True)
 class RuntimeNeeds:
-    """Describe what a runtime needs from the system.
+    """The needs of a runtime from the node's system.
 
     Attributes:
         oldest, newest: The limits of the interpreter's version.
         libraries: The name of each shared library, with the package of Debian and Ubuntu that contains
             it.
-        imports: Modules that an interpreter has to find.
+        imports: Modules that an interpreter must find.
     """
 
     oldest: tuple[int, int]
@@ -36,7 +36,7 @@ class RuntimeNeeds:
 
 
 def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]:
-    """Read the needs of runtimes. A runtime without a readable file, such as a site's own, has none."""
+    """Read the needs of runtimes, none for a runtime without a readable file, such as a site's own."""
     needs = {}
     for name in names:
         try:
@@ -99,7 +99,7 @@ def _install_advice(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> str:
 
 
 def packages_of_lacking_libraries(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> Sequence[str]:
-    """Return the packages whose libraries the node does not have. No I/O."""
+    """Return the packages whose libraries are not on the node. No I/O."""
     there = mapping_at(facts, "loadable")
     return sorted(package for library, package in needs.libraries.items() if there.get(library) is False)
 
@@ -118,7 +118,7 @@ def interpreter_obstacle(runtime: str, path: str, facts: Mapping[str, Any]) -> s
     Args:
         runtime: The runtime's name.
         path: The interpreter in ``bench_pythons``.
-        facts: The node's raw answer. ``pythons`` has the report of each interpreter.
+        facts: The node's raw answer. ``pythons`` contains the report of each interpreter.
     """
     answer = mapping_at(mapping_at(facts, "pythons"), runtime)
     status, shown = answer.get("status"), f"bench_pythons names {sanitize(path, 200)} for {runtime}"

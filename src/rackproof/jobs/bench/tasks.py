@@ -45,8 +45,10 @@ from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import RECORD_NAME, ResultsError
 
 SIDE_BY_SIDE = 18
-"""The comparison table has at most this many systems. A rack has no more nodes, and more columns are hard
-to read. `rackproof compare` compares any two systems."""
+"""Largest number of systems in the comparison table.
+
+No rack contains more nodes, and more columns are hard to read. `rackproof compare` compares any two systems.
+"""
 
 
 _LARGEST_VALUE = 2**63
@@ -54,11 +56,11 @@ _LARGEST_VALUE = 2**63
 
 
 class BenchError(RackproofError):
-    """Report an error that the operator must fix. The message has the cause and the remedy."""
+    """An error that the operator must fix. The message gives the cause and the remedy."""
 
 
 class Choice(Record):
-    """Hold the operator's validated selection."""
+    """The operator's validated selection of benchmarks."""
 
     benchmarks: tuple[str, ...]
     suite: str
@@ -73,17 +75,14 @@ class Choice(Record):
 
 @dataclass(frozen=True)
 class Requirements:
-    """Define what is required to judge a speed.
-
-    These are a reference, and nodes that no other process used during the run.
-    """
+    """The requirements to judge a speed: a reference, and nodes that no other process used during the run."""
 
     references: bool
     idle: bool = True
 
 
 class NodeAnswer(Record):
-    """Hold the facts of one node that answered."""
+    """The facts of one node that answered."""
 
     facts: dict[str, Any] = Field(description="Raw facts, as the module returns them.")
     variables: Parameters = Field(description="Variables that definitions may use.")
@@ -95,7 +94,7 @@ class NodeAnswer(Record):
 
 
 class PlanOutcome(Record):
-    """Hold the plan to carry out."""
+    """The plan to carry out, as the playbook gets it."""
 
     plan: Plan
     resumed: bool
@@ -121,7 +120,7 @@ class PlanOutcome(Record):
 
 
 class PlanReport(Record):
-    """Describe the outcome of a plan, with its verdict, message and report."""
+    """The outcome of a plan, with its verdict, message and report."""
 
     verdict: Verdict
     gates: bool
@@ -149,14 +148,14 @@ def select_benchmarks(
     Args:
         folder: The folder with the definitions.
         results: The results folder.
-        suite: The requested suite. It is ignored if benchmarks are given.
+        suite: The requested suite, which is ignored if benchmarks are given.
         benchmarks: The names of the requested benchmarks.
         parameters: The operator's value, or list of values, for each parameter.
         sku_references: The baselines of the SKU.
         hosts: The hosts that ``--limit`` selects.
         owner_pid: The process whose end releases the claim. None claims nothing (a dry run).
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
-        given: Variables of the command line. A parameter may be among them by mistake.
+        given: Variables of the command line, perhaps with a parameter among them by mistake.
 
     Raises:
         BenchError: A name is unknown, a definition or baseline is wrong, a host is claimed, or the
@@ -174,7 +173,7 @@ def select_benchmarks(
         _check_points(chosen, suite, overrides)
         # Checked here so that a wrong baseline is not noticed only after hours of training.
         _sku_references(sku_references)
-        # This is the last step, so that a refused request leaves no claim behind.
+        # Claim last, so that a refused request leaves no claim behind.
         if owner_pid is not None:
             host_claims.claim_hosts(results, hosts, owner_pid)
     except (DefinitionError, ResultsError, host_claims.HostClaimedError) as error:
@@ -270,7 +269,7 @@ def plan_runs(
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
 
     Raises:
-        BenchError: A definition has an unknown variable, a node lacks a variable, or the plan cannot be
+        BenchError: A definition uses an unknown variable, a node lacks a variable, or the plan cannot be
             written.
     """
     assumed = assumed or {}
@@ -310,7 +309,7 @@ def plan_runs(
 
 
 def _check_variables(answered: Mapping[str, NodeAnswer]) -> None:
-    """Check that each node has the variables that every run needs.
+    """Check that no node lacks a variable that every run needs.
 
     Raises:
         BenchError: A node lacks a variable.
@@ -344,8 +343,8 @@ def _make_plan(
     """Return a new plan for the request.
 
     Raises:
-        BenchError: A variable of the Slurm cluster has an invalid value.
-        DefinitionError: A definition is wrong or has an unknown variable, or a node lacks a variable.
+        BenchError: The value of a variable of the Slurm cluster is invalid.
+        DefinitionError: A definition is wrong or uses an unknown variable, or a node lacks a variable.
     """
     known = {**answered, **assumed}
     sites = {host: _site(host, answer.slurm) for host, answer in known.items()}
@@ -504,22 +503,22 @@ def record_run(
         plan_id: The id of the plan.
         run_id: The id of the run.
         facts: The raw facts of the nodes that took part.
-        sku: The SKU of the lead node. The plan has the SKUs of the other nodes.
-        sku_gpus: The number of GPUs that the lead must have, or 0 if unknown.
+        sku: The SKU of the lead node. The plan states the SKUs of the other nodes.
+        sku_gpus: The number of GPUs required of the lead, or 0 if unknown.
         sku_references: Baselines of the SKU.
         required: The conditions for judging a speed.
-        job: The final state of the job. It is empty if none was started.
+        job: The final state of the job, or empty if none was started.
         failure: The reason why no job was started, or "".
         command: The command line of the job.
         texts: The operator's description, notes, storage and network.
-        points: The setup of each node, if the run has one.
+        points: The setup of each node, if the run needs one.
         jobs: The final state of each node's part of the job, except the lead's.
 
     Raises:
         BenchError: The record cannot be written.
     """
     planned = planned_run(results, plan_id, run_id)
-    # A node that was lost during the run has no facts, but the run must be recorded.
+    # The facts of a node that was lost during the run are missing, but the run must be recorded.
     facts = {name: raw if isinstance(raw, Mapping) else {} for name, raw in facts.items()}
     baselines, baseline_findings = _usable_sku_references(sku_references)
     setup = node_setup.SetupEvidence()
@@ -568,7 +567,7 @@ def _jobs_of_others(jobs: Mapping[str, Any] | None) -> dict[str, Mapping[str, An
 
 
 def _skus_of_nodes(planned: PlannedRun, names: Iterable[str], of_lead: NodeSku) -> dict[str, NodeSku]:
-    """Return the SKU of each node from the plan, or the lead's SKU if the plan has none for it."""
+    """Return the SKU of each node from the plan, or the lead's SKU if the plan states none."""
     # The lead's SKU is from the playbook, because it may have been corrected since the plan was made.
     known = {**planned.node_skus, planned.lead: of_lead}
     return {name: known.get(name, of_lead) for name in names}
@@ -583,7 +582,7 @@ def _facts_findings(facts: Mapping[str, Mapping[str, Any]], skus: Mapping[str, N
 
 
 def _without_parts_of_others(results: Path, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], list[Finding]]:
-    """Return the nodes without parts of other nodes, and a finding for each that has any.
+    """Return the nodes without parts of other nodes, and a finding for each node with such parts.
 
     The history is kept by hardware, so numbers under another node's serial number would count for
     that node.
@@ -726,8 +725,8 @@ def _missing(
 ) -> list[str]:
     """Describe what keeps the plan from being complete.
 
-    These are runs without a record, runs with changed logs, repeats that were given up, and hosts that
-    did not answer or on which nothing could run.
+    This can be runs without a record, runs with changed logs, repeats that were given up, and hosts that did
+    not answer or on which nothing could run.
     """
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"
@@ -776,7 +775,7 @@ def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
         return ""
     known = {published_system(str(run.parameters.get("system", ""))) for run in runs}
     try:
-        # Runs from several published systems have no common reference.
+        # Runs from several published systems share no reference.
         reference = known.pop() if len(known) == 1 else None
         pages = write_comparison(compare_systems(systems, reference=reference, judge=judge), folder)
     except Exception as error:  # An extra page must not hide the verdict.
@@ -834,7 +833,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
     """Return the data that the playbook needs to start a run, as plain values."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
-    # These programs store a copy of the benchmark's code. Config and run script are fetched from it.
+    # The programs of both launchers store the benchmark's code, from which config and run script are fetched.
     on_cluster = run.launcher in ("docker", "slurm")
     shared = answer.slurm.get("shared", "")
     if run.launcher == "docker":
@@ -890,7 +889,7 @@ def _values(name: object, value: Any) -> tuple[Scalar, ...]:
     if not isinstance(name, str):
         raise BenchError(f"bench_parameters: no parameter `{name}`: a parameter's name is text")
     values = value if isinstance(value, list | tuple) else [value]
-    # With an empty list the matrix has no point, and the benchmark would silently be left out.
+    # With an empty list the matrix gives no point, and the benchmark would silently be left out.
     if not values:
         raise BenchError(f"bench_parameters: {name}: an empty list would run nothing; give a value")
     return tuple(_scalar(name, one) for one in values)
@@ -921,7 +920,7 @@ def _number_in_text(text: str) -> int | float | None:
             if math.isfinite(number):
                 return number
         except (ValueError, OverflowError):
-            # The text is no number of this kind, or has too many digits.
+            # The text is no number of this kind, or too long.
             continue
     return None
 

@@ -17,9 +17,9 @@ from rackproof.store.run_folder import RECORD_NAME
 
 
 class UploadOutcome(Record):
-    """Describe the result of an upload.
+    """The result of an upload.
 
-    ``whole`` is true if every folder is in the store. ``files`` is the number of files in it, and
+    ``whole`` is true if every folder is in the store. ``files`` is the number of files in the folders, and
     ``new`` is the number of new ones among them.
     """
 
@@ -38,7 +38,7 @@ def upload_results(
     region: str,
     credentials: Sequence[Mapping[str, Any]],
 ) -> UploadOutcome:
-    """Upload folders of results to an object store. Objects that it already has are not sent again.
+    """Upload folders of results to an object store. Objects that are already there are not sent again.
 
     Args:
         results: The results folder.

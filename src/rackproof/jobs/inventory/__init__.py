@@ -1,4 +1,5 @@
 """Check an inventory, and make one from an existing cluster.
 
-The sources are read, the SKUs are guessed, and a folder is written. No node is queried.
+``rackproof lint-inventory`` checks with these modules. ``rackproof adopt`` reads sources, guesses SKUs, and
+writes a folder, without querying a node.
 """

@@ -45,8 +45,8 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
         path: Output of ``ansible-inventory --list``, or any inventory that Ansible reads.
 
     Raises:
-        AdoptError: The path is neither, or has no hosts.
-        InventoryError: Ansible cannot read it.
+        AdoptError: The path is neither, or names no hosts.
+        InventoryError: Ansible cannot read the inventory.
     """
     inventory = _listed(path)
     remarks: list[str] = []

@@ -1,7 +1,7 @@
 """Read nodes from a CSV file.
 
-``rackproof adopt --csv`` calls :func:`read_csv_nodes`. A line describes one node, or has a host list for
-several equal nodes.
+``rackproof adopt --csv`` calls :func:`read_csv_nodes`. A line describes one node, or several equal nodes by a
+host list.
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "serial": ("serial", "serial_number", "seriennummer"),
     "bmc": ("bmc", "bmc_address", "bmc_ip", "oob_ip"),
 }
-"""A column with this meaning has one of these headings, the best first. Spaces and hyphens count as
-underscores."""
+"""Headings of a column by its meaning, the best first. Spaces and hyphens count as underscores."""
 _MOST_FIELD = 10_000
 _MOST_GPUS = 1024
 
@@ -84,7 +83,7 @@ _MOST_GPUS = 1024
 def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
     """Return the number of GPUs from the first variable or field with that meaning, or None.
 
-    It is also None if the value cannot be a number of GPUs.
+    A value that cannot be a number of GPUs also gives None.
 
     Args:
         values: Values of any kind, by the names of :data:`COLUMNS`.
@@ -104,8 +103,8 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
     """Return the nodes of a CSV file with a line of headings.
 
     Raises:
-        AdoptError: The file cannot be read, has no column of names, or has an unusable line. The message
-            has the line's number.
+        AdoptError: The file cannot be read, lacks a column of names, or contains an unusable line. The
+            message gives the line's number.
     """
     text = read_text(path)
     first = text.partition("\n")[0]
@@ -147,7 +146,7 @@ def _columns(heading: Iterable[str], path: Path) -> tuple[dict[str, int], list[s
 
 
 def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) -> Iterator[AdoptedNode]:
-    """Yield the nodes of each line, and refuse a node that two lines have."""
+    """Yield the nodes of each line, and refuse a node that is on two lines."""
     lines: dict[str, int] = {}
     for row in reader:
         line = getattr(reader, "line_num", 0)

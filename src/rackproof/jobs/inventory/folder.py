@@ -29,13 +29,13 @@ _NODES = "nodes.json"
 
 
 class _KeptNodes(Record):
-    """Hold the nodes that the last adopt wrote."""
+    """The nodes that the last adopt wrote."""
 
     nodes: tuple[AdoptedNode, ...]
 
 
 class InventoryChange(Record):
-    """Describe the changes of a folder before they are written.
+    """The changes of a folder before they are written.
 
     Attributes:
         files: Each file that changes, with its new text.
@@ -54,7 +54,7 @@ def check_folder(folder: Path) -> bool:
     """Return whether an earlier adopt wrote a folder. An absent or empty folder is new.
 
     Raises:
-        AdoptError: The folder has files of another origin.
+        AdoptError: The folder contains files of another origin.
     """
     if (folder / _KEPT).is_dir():
         return True
@@ -141,17 +141,17 @@ def _diff(name: str, before: str, after: str) -> str:
 
 
 def _unused_files(folder: Path, rendered: Mapping[str, str]) -> list[str]:
-    """Return the files of groups that have no node any more."""
+    """Return the files of groups without nodes."""
     noted = sorted((folder / _KEPT / "group_vars").glob("*.yml"))
     names = [f"group_vars/{path.name}" for path in noted]
     return [name for name in names if name not in rendered and (folder / name).exists()]
 
 
 def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[Complaint]:
-    """Return the errors that the folder would have, without writing it.
+    """Return the errors of the folder after a change, without writing it.
 
     Raises:
-        AdoptError: Ansible cannot read it, or reads it differently from what was intended.
+        AdoptError: Ansible cannot read the folder, or reads it differently from what was intended.
     """
     with tempfile.TemporaryDirectory(prefix="rackproof-adopt-") as draft:
         copy = Path(draft) / "inventory"

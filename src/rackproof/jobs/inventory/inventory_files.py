@@ -25,15 +25,14 @@ _RACKS_LINE = re.compile(r"(?m)^slurm_racks:.*$")
 
 
 class AdoptedCluster(Record):
-    """Hold the contents of an inventory, with nodes and their SKUs, groups, and the host of slurmctld.
+    """The contents of an inventory: nodes and their SKUs, groups, and the host of slurmctld.
 
     Attributes:
         nodes: The nodes.
         guesses: The SKU of each node.
         racks: The nodes of each rack's group.
         partitions: The nodes of each partition's group.
-        controller: The host that returns Slurm's states. It is "" if there is no Slurm, or if the host
-            is unknown.
+        controller: The host that returns Slurm's states, or "" without Slurm or if the host is unknown.
     """
 
     nodes: tuple[AdoptedNode, ...]
@@ -83,8 +82,10 @@ def _slug(text: str) -> str:
 
 
 def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, str]:
-    """Return a group for each rack. Racks whose names differ only in characters that a group cannot have
-    (``Süd`` and ``Sød``) get a number.
+    """Return a group for each rack.
+
+    Racks whose names differ only in characters that are not allowed in groups (``Süd`` and ``Sød``) get a
+    number.
     """
     found: dict[str, str] = {}
     for rack in sorted(racks):
@@ -98,7 +99,7 @@ def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, st
 
 
 def _group_name(text: str, prefix: str, taken: Collection[str]) -> str:
-    """Return a name for a group that no host and no other kind of group has."""
+    """Return a name for a group that is not the name of a host or another kind of group."""
     name = _slug(text) or "unnamed"
     is_free = name not in taken and not name.startswith((PREFIX, _PARTITION)) and not name[0].isdigit()
     return name if is_free else f"{prefix}{name}"
@@ -233,7 +234,7 @@ def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
 
 
 def _all_vars(cluster: AdoptedCluster, shipped_all: str) -> str:
-    """Return the variables of all hosts, with the racks that Slurm has."""
+    """Return the variables of all hosts, with the racks of nodes in Slurm."""
     of_slurm = {node.name for node in cluster.nodes if node.in_slurm}
     racks = [rack for rack, hosts in cluster.racks.items() if of_slurm.intersection(hosts)]
     line = f"slurm_racks: [{', '.join(_scalar(rack) for rack in racks)}]"
@@ -256,7 +257,7 @@ _SIZES = {
 
 
 def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
-    """Return the variables of an unknown SKU. They have facts and no bounds, and never allow a pass."""
+    """Return the variables of an unknown SKU, which state facts and no bounds, and never allow a pass."""
     guesses = [cluster.guesses[name] for name in hosts]
     guess = guesses[0]
     unsure = dict.fromkeys(text for one in guesses for text in one.unsure)

@@ -42,8 +42,10 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "dict": (dict,),
 }
 _NO_RACKS = (RESERVED_GROUPS | {"netboot"}) - {"cpu_nodes"}
-"""These groups are no racks. A host of cpu_nodes alone is in no group that the playbooks use, so cpu_nodes
-counts as a rack."""
+"""Groups that are no racks.
+
+A host of cpu_nodes alone is in no group that the playbooks use, so cpu_nodes counts as a rack.
+"""
 _CONNECTION = frozenset(
     f"ansible_{name}"
     for name in (
@@ -55,17 +57,17 @@ _CONNECTION = frozenset(
         *("docker_extra_args", "sftp_extra_args", "scp_extra_args", "ssh_transfer_method", "become_pass"),
     )
 )
-"""Ansible has these variables of a host, and would ignore a misspelt one."""
+"""Ansible's own variables of a host, of which a misspelt one would be ignored."""
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 
 
 class InventoryError(RackproofError):
-    """Report an inventory that cannot be read. The message has file and line, as Ansible reports them."""
+    """An inventory that cannot be read. The message gives file and line, as Ansible reports them."""
 
 
 class Complaint(Record):
-    """Describe one mistake in the inventory, with its place and the remedy."""
+    """One mistake in the inventory, with its place and the remedy."""
 
     where: str
     what: str
@@ -73,7 +75,7 @@ class Complaint(Record):
 
 @dataclass(frozen=True)
 class Inventory:
-    """Hold the inventory as Ansible reads it.
+    """The inventory as Ansible reads it.
 
     Attributes:
         hosts: The variables of each host, as they are written.
@@ -95,8 +97,8 @@ def list_inventory(
 
     Args:
         path: The folder or file of the inventory.
-        environment: The environment of Ansible. The default has the secrets of the site, which a program of
-            the inventory may need, but none of Rackproof.
+        environment: The environment of Ansible. The default contains the secrets of the site, which a program
+            of the inventory may need, but none of Rackproof.
 
     Raises:
         InventoryError: There is no inventory, or Ansible cannot read it.
@@ -140,7 +142,7 @@ def _first_error(text: str) -> str:
 
 
 def _yaml_complaints(path: Path) -> Iterator[Complaint]:
-    """Yield each file that is not YAML, and each key that a mapping has twice, with file and line."""
+    """Yield each file that is not YAML, and each key that is twice in a mapping, with file and line."""
     folder = path if path.is_dir() else path.parent
     files = {path} if path.is_file() else set()
     for pattern in ("*.yml", "*.yaml", "group_vars/**/*.yml", "group_vars/**/*.yaml", "host_vars/**/*.yml"):
@@ -159,7 +161,7 @@ def _yaml_complaints(path: Path) -> Iterator[Complaint]:
 
 
 def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
-    """Yield each key that a mapping has twice, because only the later one counts."""
+    """Yield each key that is twice in a mapping, because only the later one counts."""
     queue, seen = [tree] if tree is not None else [], set()
     while queue:
         node = queue.pop()
@@ -225,7 +227,7 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
 
 
 def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
-    """Yield each value that two hosts have and only one can have."""
+    """Yield each value that two hosts share although it identifies one."""
     for name, what in _UNIQUE.items():
         owners: dict[str, list[str]] = {}
         for host, variables in inventory.hosts.items():
@@ -244,7 +246,7 @@ def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
 
 
 def _unknown_names(inventory: Inventory, root: Path) -> Iterator[Complaint]:
-    """Yield each variable with a role's prefix, or nearly with one, that no role has."""
+    """Yield each variable with a role's prefix, or nearly such a prefix, that no role knows."""
     known, prefixes = known_variables.known_variables(root), known_variables.role_prefixes(root)
     for name, hosts in _owners(inventory).items():
         for check in (known_variables.check_names, known_variables.check_misspelt_prefixes):
@@ -279,7 +281,7 @@ def _some(hosts: Iterable[str]) -> str:
 
 
 def argument_kinds(root: Path) -> dict[str, str]:
-    """Return the type of each variable, as the roles' argument specs have it."""
+    """Return the type of each variable from the roles' argument specs."""
     kinds: dict[str, str] = {}
     for path in sorted(root.glob("roles/*/meta/argument_specs.yml")):
         for spec in yaml.safe_load(path.read_text())["argument_specs"].values():
@@ -307,7 +309,7 @@ def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Com
 def fits_kind(value: object, kind: str) -> bool:
     """Return whether Ansible accepts a value as a type. No I/O.
 
-    A template may have any type.
+    A template fits any type.
     """
     if kind not in _KINDS or (isinstance(value, str) and "{{" in value):
         return True
@@ -339,7 +341,7 @@ def _files_without_group(inventory: Inventory) -> Iterator[Complaint]:
 
 
 def _nodes_without_sku(inventory: Inventory) -> Iterator[Complaint]:
-    """Yield nodes in service without a SKU or of two, and racks that are named and have no nodes."""
+    """Yield nodes in service without a SKU or of two, and racks that are named but contain no nodes."""
     skus = {name: set(hosts) for name, hosts in inventory.groups.items() if name.startswith(_SKU)}
     for host in inventory.groups.get(_NODES, ()):
         mine = [name for name, hosts in skus.items() if host in hosts]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class MergedFile(NamedTuple):
-    """Hold the merged text, and the lines that both sides changed, as the kept line and the rejected one."""
+    """The merged text, and the lines that both sides changed, as the kept line and the rejected one."""
 
     text: str
     conflicts: tuple[tuple[str, str], ...] = ()
@@ -41,7 +41,7 @@ def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
 def _regions(
     base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
 ) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    """Yield the parts of the three texts between lines that all of them have, and these lines, in order."""
+    """Yield the parts of the three texts between lines common to all, and these lines, in order."""
     own, new = _partners(base, mine), _partners(base, theirs)
     at = (0, 0, 0)
     for line in range(len(base) + 1):
@@ -56,6 +56,6 @@ def _regions(
 
 
 def _partners(base: Sequence[str], other: Sequence[str]) -> dict[int, int]:
-    """Return the places of base's lines that another text has unchanged."""
+    """Return the places of base's lines that are unchanged in another text."""
     blocks = difflib.SequenceMatcher(None, base, other, autojunk=False).get_matching_blocks()
     return {one.a + at: one.b + at for one in blocks for at in range(one.size)}

@@ -52,7 +52,7 @@ _FILTER = re.compile(r"[a-z][A-Za-z0-9_]{0,60}")
 _NARROWING = frozenset(
     {"status", "site", "site_group", "region", "location", "rack", "tenant", "tenant_group"}
 )
-"""These filters do not choose a kind of devices. A site has switches and power strips as well."""
+"""Filters that do not choose a kind of devices. A site contains switches and power strips as well."""
 _NO_VALUE = "rackproof-no-such-value"
 _EQUIPMENT = re.compile(
     r"(?<![a-z])(?:switch(?:es)?|leaf|spine|router|firewall|pdu|ups|cdu|cooling|storage|filer|nas|dpu|patch|"
@@ -108,7 +108,7 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
     keep_all = any(_states_kind(name) for name, _ in pairs)
     chosen, others = _choose(netbox.devices(pairs), keep_all=keep_all)
     fitting = [one for one in chosen if not name_problem(_name(one))]
-    # Only the names of nodes count, because two sites may each have a switch leaf-1.
+    # Only the names of nodes count, because two sites may each contain a switch leaf-1.
     _refuse_doubled_names(fitting)
     remarks = [*_misnamed_remarks(chosen), *_left_out(others), *_status_remarks(fitting)]
     racks = _rack_names(fitting)
@@ -140,11 +140,11 @@ def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
 
 
 class _WrongRequestError(AdoptError):
-    """Report that NetBox refuses a request as wrong (400)."""
+    """A request that NetBox refuses as wrong (400)."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follow no redirect, because the token would go to the other server."""
+    """A handler that follows no redirect, because the token would go to the other server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -229,7 +229,7 @@ class _Netbox:
         """
         total = self._count([]) if filters else 0
         if not total:
-            return  # Another message has the reason: no NetBox, or a token that may read nothing.
+            return  # Another message gives the reason: no NetBox, or a token that may read nothing.
         for name, value in filters:
             if self._count([(name, value)]) == total and self._ignores(name, total):
                 raise AdoptError(
@@ -349,8 +349,8 @@ def _choose(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the devices that can be nodes, and the others.
 
-    A NetBox has switches and power strips as well. Unless a filter states the kind of device, a device can
-    be a node if it states a GPU, or if it has the role of a device that does.
+    A NetBox lists switches and power strips as well. Unless a filter states the kind of device, a device can
+    be a node if it states a GPU, or if its role is that of a device with a GPU.
     """
     if keep_all:
         return list(devices), []
@@ -431,7 +431,7 @@ def _kinds(devices: Collection[Mapping[str, Any]]) -> str:
 
 
 def _status_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
-    """Return one remark about the nodes that are not in work: a NetBox may have hundreds that are planned."""
+    """Return one remark about the nodes that are not in work, because hundreds may be only planned."""
     states = Counter(text_at(mapping_at(one, "status"), "value") for one in devices)
     idle = {state: count for state, count in states.most_common() if state not in ("", "active")}
     if not idle:
@@ -444,13 +444,16 @@ def _status_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
 
 
 def _rack_id(device: Mapping[str, Any]) -> tuple[str, object]:
-    # Each rack has an id. If an answer has none, the name has to do.
+    # Each rack is identified by its id or, in an answer without id, by its name.
     rack = mapping_at(device, "rack")
     return _slug_at(device, "site"), as_int(rack.get("id")) or text_at(rack, "name")
 
 
 def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, object], str]:
-    """Return a name for each rack. Two sites may each have a rack A01, and so may two halls of one site."""
+    """Return a name for each rack.
+
+    Two sites may each contain a rack A01, and so may two halls of one site.
+    """
     places = {
         _rack_id(one): (_slug_at(one, "site"), _slug_at(one, "location"), _rack_text(one))
         for one in devices

@@ -19,11 +19,11 @@ from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_listing import MOST_NODES
 
 MOST_BYTES = 64 << 20
-"""A file of a source may have this size. A list of 10,000 nodes is smaller."""
+"""Largest size of a source's file. A list of 10,000 nodes is smaller."""
 RESERVED_GROUPS = frozenset(
     {"all", "ungrouped", "gpu_nodes", "new-nodes", "slurm_controller", "slurm_login", "local", "cpu_nodes"}
 )
-"""Every inventory has these groups, so no node and no rack may have their names."""
+"""Groups of every inventory, whose names no node and no rack may use."""
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
 _NAME = re.compile(rf"(?=[A-Za-z0-9].{{0,252}}\Z){_LABEL}(?:\.{_LABEL}){{0,9}}")
 _OLD_ADDRESS = re.compile(r"(?:[0-9]+|0x[0-9a-f]+)(?:\.(?:[0-9]+|0x[0-9a-f]+))*", re.I)
@@ -35,21 +35,18 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "reimage_serial": re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]{0,63}"),
 }
 BY_NAME = "its name"
-"""A rack that only a node's name suggests has this origin. Every other origin is better."""
+"""Origin of a rack that only a node's name suggests. Every other origin is better."""
 NETBOX_TOKEN = "NETBOX_TOKEN"  # noqa: S105  (the variable's name)
-"""This environment variable has NetBox's token."""
+"""Environment variable with NetBox's token."""
 SKU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 class AdoptError(RackproofError):
-    """Report a source that cannot be read, or that would make a wrong inventory.
-
-    The message has the remedy.
-    """
+    """A source that cannot be read, or that would make a wrong inventory. The message gives the remedy."""
 
 
 class GpuHint(Record):
-    """Describe a text that may state a node's GPUs.
+    """A text that may state a node's GPUs.
 
     ``where`` is its place, such as ``Gres`` or ``column gpu_model``.
     """
@@ -59,20 +56,19 @@ class GpuHint(Record):
 
 
 class AdoptedNode(Record):
-    """Describe a node of an existing cluster. Fields that no source states are empty.
+    """A node of an existing cluster. Fields that no source states are empty.
 
     Attributes:
-        name: Its name in the inventory.
-        source: The first source that has the node.
-        address: Its address, if it differs from its name.
-        hostname: Its own host name, if it differs from its name here.
-        rack: Its rack. ``rack_from`` is the fact that states it.
-        gpu_count: Its number of GPUs. 0 means that a source states none, and None that the number is
-            unknown.
-        hints: Texts that may state the model of its GPUs, the most specific first.
+        name: The node's name in the inventory.
+        source: The first source that names the node.
+        address: The node's address, if it differs from its name.
+        hostname: The node's own host name, if it differs from its name here.
+        rack: The node's rack. ``rack_from`` is the fact that states the rack.
+        gpu_count: The number of GPUs. 0 means that a source states none, and None that the number is unknown.
+        hints: Texts that may state the model of the GPUs, the most specific first.
         sku: The SKU that a source states.
         sizes: Numbers from Slurm, which are cpus, sockets, cores_per_socket, threads and real_memory_mb.
-        in_slurm: Whether Slurm lists it.
+        in_slurm: Whether Slurm lists the node.
         variables: Other variables of the inventory, such as ansible_port or reimage_serial.
     """
 
@@ -93,10 +89,7 @@ class AdoptedNode(Record):
 
 
 class AdoptedSource(Record):
-    """Hold the nodes of one source.
-
-    It also has the host of slurmctld if it is known, and the nodes that were left out.
-    """
+    """The nodes of one source, the host of slurmctld if known, and remarks on nodes that were left out."""
 
     nodes: tuple[AdoptedNode, ...]
     controller: str = ""
@@ -160,13 +153,13 @@ def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | i
 
 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
-    """Return each node once, with the facts of all sources. The source that is given first has precedence.
+    """Return each node once, with the facts of all sources. The first given source overrides later ones.
 
     If that source knows the rack only by the node's name, the rack of a later source is used.
 
     Raises:
-        AdoptError: There are no nodes or too many, two nodes have the same address, serial number or BMC, or
-            names differ only in case.
+        AdoptError: There are no nodes or too many, two nodes share an address, serial number or BMC, or names
+            differ only in case.
     """
     found: dict[str, AdoptedNode] = {}
     spelled: dict[str, str] = {}

@@ -23,7 +23,7 @@ PREFIX = "sku_"
 _SLICE = re.compile(r"_x[0-9]+$")
 _MIG = re.compile(r"\d+g\.\d+gb", re.I)
 _MODULE = re.compile(r"(?<![a-z])(?:sxm|[dh]gx|p[4-6]|a[34]-)", re.I)
-"""Only a module's description has these words."""
+"""Words that only a module's description contains."""
 
 _SYSTEMS: Mapping[str, tuple[str, int]] = {
     # Data sheets of the systems.
@@ -50,7 +50,7 @@ _SYSTEMS: Mapping[str, tuple[str, int]] = {
     "a3-ultragpu-8g": ("H200", 8),
     "a4-highgpu-8g": ("B200", 8),
 }
-"""These names of systems and types, in lower case, state the model and number of GPUs."""
+"""Names of systems and types, in lower case, that state the model and number of GPUs."""
 _COUNTS = (
     re.compile(
         r"(?<![a-z0-9.])([0-9]{1,2})[ _-]?x(?![0-9])[ _-]*(?=(?:nvidia[ _-]*)?(?:gb|gh|h|b|a|l|v|t)[0-9])"
@@ -58,11 +58,11 @@ _COUNTS = (
     re.compile(r"(?<![0-9.])([0-9]{1,2})[ _-]?gpus?(?![a-z])"),
     re.compile(r"(?<![a-z])(?:gb|gh|h|b|a|l|v|t)[0-9]{1,3}s?(?:[ _.-]?x|\.)([0-9]{1,2})(?![a-z0-9])"),
 )
-"""These patterns find the number in ``8xH100``, ``8-GPU``, ``H100x8`` and ``GPU.H100.8``."""
+"""Patterns that find the number in ``8xH100``, ``8-GPU``, ``H100x8`` and ``GPU.H100.8``."""
 
 
 class ShippedSku(Record):
-    """Describe a SKU that Rackproof ships, with its group, name, GPUs, and the text of its file."""
+    """A SKU that Rackproof ships, with its group, name, GPUs, and the text of its file."""
 
     group: str
     name: str
@@ -78,14 +78,14 @@ class ShippedSku(Record):
 
 
 class SkuGuess(Record):
-    """Describe the SKU that a node probably has.
+    """The probable SKU of a node, with the reason and the doubts.
 
     Attributes:
-        group: Its group, or "" for a node without GPUs.
+        group: The SKU's group, or "" for a node without GPUs.
         name: ``bench_sku``.
         gpus: The number of GPUs, or None if unknown.
         model: The product of the GPUs, or "" if unknown.
-        shipped: Whether Rackproof has a file for it. Otherwise, it gets a skeleton.
+        shipped: Whether Rackproof ships a file for the SKU. Otherwise, adopt writes a skeleton.
         why: The fact that decided.
         unsure: The facts that are missing.
     """
@@ -124,7 +124,7 @@ def read_sku_rules(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return rules ``PATTERN=SKU`` of the command line.
 
     Raises:
-        AdoptError: One has another form.
+        AdoptError: A rule is not of this form.
     """
     rules = []
     for text in given:

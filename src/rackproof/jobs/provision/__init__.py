@@ -1,1 +1,1 @@
-"""Run the provision job, with its waves, records and summary."""
+"""Plan the waves of provision.yml, record what it changed, and summarize."""

@@ -32,12 +32,12 @@ _MOST_REASONS = 20
 
 @dataclass(frozen=True)
 class KeptProvision:
-    """Describe a provisioning that was stored.
+    """A provisioning that was stored.
 
     Attributes:
         run: The provisioning as a run.
         page: The path of the HTML report.
-        history: The reason why the history lacks the run. Empty if the history has it.
+        history: The reason why the history lacks the run, or empty.
     """
 
     run: Run

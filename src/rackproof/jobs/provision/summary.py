@@ -21,8 +21,8 @@ def provision_summary(
     """Return the summary of a playbook.
 
     Args:
-        changed: The names of the tasks that changed something, by node. A node without changes has an
-            empty list.
+        changed: The names of the tasks that changed something, by node. The list of an unchanged node is
+            empty.
         attention: The remarks by node.
         predicted: Whether the playbook ran in check mode.
 

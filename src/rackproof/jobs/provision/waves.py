@@ -16,16 +16,16 @@ from rackproof.core.text import sanitize
 from rackproof.nodes.slurm_states import drain_owner
 
 IN_SERVICE = "none"
-"""Slurm has this reason for a node that is in service."""
+"""Slurm's reason for a node that is in service."""
 
 
 class WaveLimitError(RackproofError):
-    """Report a limit of the waves that is out of bounds. The message has the variable."""
+    """A limit of the waves that is out of bounds. The message names the variable."""
 
 
 @dataclass(frozen=True)
 class WaveLimits:
-    """Hold the limits for the number of nodes that may be out of service at a time.
+    """The limits for the number of nodes that may be out of service at a time.
 
     Attributes:
         batch: The largest number of nodes in one wave.
@@ -64,7 +64,7 @@ class WaveLimits:
 
 @dataclass(frozen=True)
 class Wave:
-    """Describe nodes that are provisioned together.
+    """The nodes that are provisioned together.
 
     Attributes:
         nodes: The names of the nodes, in the order of the inventory.
@@ -79,7 +79,7 @@ class Wave:
 
 
 class _Partitions:
-    """Hold the nodes of each partition that are out of service as the waves proceed."""
+    """The nodes of each partition that are out of service as the waves proceed."""
 
     def __init__(self, listed: Mapping[str, Mapping[str, str]], limits: WaveLimits) -> None:
         self.size = {name: len(members) for name, members in listed.items()}
@@ -142,8 +142,7 @@ def plan_provision_waves(
     Args:
         nodes: The names of the nodes to provision, in the order of the inventory.
         partitions: The nodes of each partition with the reason why each is out of service, as
-            :func:`rackproof.nodes.slurm_states.read_partitions` returns them. It is empty without a
-            cluster.
+            :func:`rackproof.nodes.slurm_states.read_partitions` returns them, or empty without a cluster.
         limits: The limits for nodes that are out of service at the same time.
     """
     state = _Partitions(partitions, limits)
@@ -167,9 +166,9 @@ def plan_provision_waves(
 def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
     """Return the nodes of one wave.
 
-    It has as many as the limits allow, from the most crowded partitions first.
+    The wave contains as many as the limits allow, from the most crowded partitions first.
     """
-    # A crowded partition needs the most waves. If it started last, it would need one small wave
+    # A crowded partition needs the most waves. If that partition started last, it would need one small wave
     # after another.
     waiting = Counter(name for node in left for name in state.taken_by(node))
     weight = {name: -count / state.most_out[name] for name, count in waiting.items()}

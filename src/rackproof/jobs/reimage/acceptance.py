@@ -42,16 +42,16 @@ ACCEPTANCE_CHECKS = (PROBES, PAIR)
 WAIT_S = 120
 """The node's half of a pair waits this many seconds for a partner. The program itself waits no longer."""
 _PARTNER_START_S = 45
-"""A requested partner has started or was refused within this many seconds."""
+"""Seconds within which a requested partner started or was refused."""
 
 
 def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:
-    """Return the report on a node that has passed its acceptance.
+    """Return the report on a node that passed its acceptance.
 
     Args:
         folder: The folder of the night.
         node: The name of the node.
-        checks: The checks of :data:`ACCEPTANCE_CHECKS` that it must pass in addition to its health
+        checks: The checks of :data:`ACCEPTANCE_CHECKS` that the node must pass in addition to its health
             checks.
 
     Raises:
@@ -63,7 +63,7 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
     night = read_probes(folder) or ProbeNight(asked=0)
     next_ = f"See {folder.name}/probes.json and `rackproof explain {node}`"
     if PROBES in checks and node not in night.measured:
-        # A node without GPUs has nothing to measure. A node whose GPUs are missing fails here.
+        # A node without GPUs needs no measurement. A node whose GPUs are missing fails here.
         if _should_have_gpus(folder, node):
             raise ReimageError(
                 f"{node} is unproven: {night.left_out.get(node, 'it was not measured')}. {next_}"
@@ -85,9 +85,9 @@ def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
 
 
 def _should_have_gpus(folder: Path, node: str) -> bool:
-    """Return whether a node must have GPUs. Without a snapshot, this is assumed."""
+    """Return whether a node needs GPUs, which is assumed without a snapshot."""
     stored = night_store.read_snapshot(folder, node)
-    # Without a snapshot this is unknown, and a node is not accepted on unknown facts.
+    # Without a snapshot the GPUs are unknown, and a node is not accepted on unknown facts.
     return stored is None or bool(stored.snapshot.gpus or stored.expected.get("gpus"))
 
 
@@ -130,10 +130,10 @@ def find_own_failure(context: NightContext, node: str) -> str:
 
 
 def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, ...]:
-    """Return known-good nodes that could reduce with a node. Those of its rack come first.
+    """Return known-good nodes that could reduce with a node, those of its rack first.
 
-    A node is known to be good if it has the same SKU and partition, is in service in Slurm, and passed
-    its last night.
+    A partner is known to be good if its SKU and partition are the same, and if it is in service in Slurm and
+    passed its last night.
 
     Args:
         context: The night of the node's acceptance.
@@ -148,8 +148,8 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     if stored is None:
         return ()
     try:
-        # Use an earlier night, or one of another finished run. In this one, no node has passed its
-        # acceptance yet.
+        # Use an earlier night, or one of another finished run. In this one, no node passed its acceptance
+        # yet.
         known, _ = night_store.last_known(
             night_store.night_folders(Path(context.results), before=context.night_id), others
         )
@@ -180,8 +180,8 @@ def _others_in_service(node: str, listed: str) -> set[str]:
 
 
 def _is_good_partner(partner: NodeNight, sku: str) -> bool:
-    """Return whether a node passed its last night and has the same known SKU."""
-    # Two nodes of unknown SKU do not have the same SKU.
+    """Return whether a node passed its last night and is of the same known SKU."""
+    # Two unknown SKUs are not the same SKU.
     return partner.verdict is Verdict.PASS and partner.sku == sku and bool(partner.sku)
 
 
@@ -211,9 +211,9 @@ def _script(plan: ProbePlan, nodes: tuple[str, str], limit: int) -> str:
 
 @dataclass(frozen=True)
 class PartnerHalf:
-    """Hold the outcome of the partner's half.
+    """The outcome of the partner's half.
 
-    ``partner`` is the node that ran it, or "". ``text`` is the reason why no partner ran it, or how the
+    ``partner`` is the node that ran the half, or "". ``text`` is the reason why no partner ran it, or how the
     half failed.
     """
 
@@ -239,7 +239,7 @@ def run_partner(
             'validate.yml, or leave the pair out (-e \'{"reimage_acceptance": ["probes"]}\')'
         )
     tried: dict[str, str] = {}
-    # A partner that starts later would find that the node's half has ended.
+    # A partner that starts later would find that the node's half ended.
     end = jobs.clock() + WAIT_S - _PARTNER_START_S
     try:
         jobs.begin()
@@ -253,7 +253,7 @@ def run_partner(
             lines = [f'echo "{MARK}begin half"', f"(\n{half})", "status=$?"]
             lines += [f'printf "\\n{MARK}end $status\\n"', "exit $status", ""]
             (done,) = jobs.run([Job((partner,), "\n".join(lines), gpus, plan.pair_limit_s)])
-            # This half measured nothing. Try the next partner.
+            # The half of this partner measured nothing. Try the next partner.
             if done.how not in ("busy", "lost", "left"):
                 return PartnerHalf(partner, "" if done.how == "ok" else f"{done.how}: {done.text}")
             tried[partner] = done.text
@@ -276,9 +276,9 @@ def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str
     Args:
         context: The context of the night.
         node: The name of the node.
-        half: The outcome of its partner's half.
+        half: The outcome of the partner's half.
         output: The output of the node's half.
-        status: The exit status of the node's half, or "" if it has none.
+        status: The exit status of the node's half, or "" if unknown.
 
     Raises:
         ReimageError: The result cannot be stored.

@@ -2,10 +2,10 @@
 
 Role netboot gets the text from the filter ``autoinstall_user_data``, and puts it on the boot host.
 
-The installer's own schema accepts any storage and ignores unknown keys. This module therefore allows
-only a few keys, and one disk. The first early command unpacks a program. The second, ``check``, checks that
-the machine is the right one, and finds the disk by its serial number. Until then, the instructions
-contain a name that no disk has, so an installer that skips the commands writes nothing.
+The installer's own schema accepts any storage and ignores unknown keys. This module therefore allows only a
+few keys, and one disk. The first early command unpacks a program. The second, ``check``, checks that the
+machine is the right one, and finds the disk by its serial number. Until then, the instructions contain the
+name of no disk, so an installer that skips the commands writes nothing.
 """
 
 from __future__ import annotations
@@ -23,51 +23,53 @@ from pydantic import ConfigDict, Field, model_validator
 from rackproof.core.records import Record
 
 DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-disk"
-"""This name takes the disk's place until the machine has identified it. It contains no pattern, which the
-installer would match with serial numbers."""
+"""Name in place of the disk's until the machine identifies the disk.
+
+The name contains no pattern, which the installer would match with serial numbers.
+"""
 PLACE = "/run/rackproof"
 """The installer's commands put the program into this folder of the machine."""
 PROGRAMS = {"__main__.py": "rackproof-autoinstall", "write_image.py": "rackproof-write-image"}
-"""The archive has files of these names, from the files of role netboot."""
+"""Names of the archive's files, from the files of role netboot."""
 
 _Text = Annotated[str, Field(min_length=1)]
 _Commands = tuple[str | tuple[_Text, ...], ...]
 
 
 class _Part(Record):
-    """Define the base of an autoinstall file's parts. Their keys have hyphens."""
+    """The base of an autoinstall file's parts, whose keys are written with hyphens."""
 
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True)
 
 
 class Match(_Part):
-    """Define the selection of the disk that the installer writes."""
+    """The selection of the disk that the installer writes."""
 
     path: Literal["/dev/rackproof-names-this-disk"] = DISK
 
 
 class Layout(_Part):
-    """Define the layout of the one disk, with a partition for firmware and the rest for the system."""
+    """The layout of the one disk, with a partition for firmware and the rest for the system."""
 
     name: Literal["direct"] = "direct"
     match: Match = Match()
 
 
 class StorageLayout(_Part):
-    """Define the layout of the machine's storage."""
+    """The layout of the machine's storage."""
 
     layout: Layout = Layout()
 
 
 class Ssh(_Part):
-    """Define the SSH settings. The keys are in user-data, for each user."""
+    """The SSH settings. The keys are in user-data, for each user."""
 
     install_server: Literal[True] = True
     allow_pw: Literal[False] = False
 
 
 class Network(_Part):
-    """Define the network settings, in netplan's notation, during and after the installation."""
+    """The network settings, in netplan's notation, during and after the installation."""
 
     version: Literal[2]
     renderer: Literal["networkd", "NetworkManager"] = "networkd"
@@ -78,21 +80,21 @@ class Network(_Part):
 
 
 class Kernel(_Part):
-    """Define the kernel, as a package or a flavor."""
+    """The kernel, as a package or a flavor."""
 
     package: _Text | None = None
     flavor: _Text | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Kernel:
-        """Refuse a kernel that has both a package and a flavor, or neither."""
+        """Refuse a kernel with both a package and a flavor, or with neither."""
         if (self.package is None) == (self.flavor is None):
             raise ValueError("package or flavor, and one of them")
         return self
 
 
 class UbuntuSource(_Part):
-    """Define the source on the medium from which the system is installed."""
+    """The source on the medium from which the system is installed."""
 
     id: _Text
     # The one key that subiquity spells with an underscore.
@@ -100,13 +102,13 @@ class UbuntuSource(_Part):
 
 
 class Drivers(_Part):
-    """Define whether the installer adds drivers, which provision.yml installs in pinned versions."""
+    """The choice whether the installer adds drivers, which provision.yml installs in pinned versions."""
 
     install: bool = False
 
 
 class ExtraOptions(_Part):
-    """Define the keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
+    """The keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
 
     They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused,
     because disk layout, network, users, commands and the address for reports come only from the order.
@@ -125,13 +127,13 @@ class ExtraOptions(_Part):
 
 
 class Autoinstall(ExtraOptions):
-    """Define the complete instructions for the installer."""
+    """The complete instructions for the installer."""
 
     version: Literal[1] = 1
     early_commands: _Commands
     late_commands: _Commands
     error_commands: _Commands
-    # It must not reboot. The controller waits until it is off, and switches it on.
+    # The machine must not reboot. The controller waits until it is off, and switches it on.
     shutdown: Literal["poweroff"] = "poweroff"
     storage: StorageLayout = StorageLayout()
     ssh: Ssh = Ssh()
@@ -179,7 +181,7 @@ def build_user_data(
         more: The operator's additions, in the form of :class:`ExtraOptions`.
 
     Raises:
-        ValueError: The instructions contain a key that is not allowed (the text has the key), or other
+        ValueError: The instructions contain a key that is not allowed (the text names the key), or other
             disks should be emptied.
         OSError: A program cannot be read.
     """

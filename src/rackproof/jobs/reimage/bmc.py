@@ -4,8 +4,8 @@ The actions of ``rackproof_reimage_bmc``, ``_discover`` and ``_record`` call thi
 :class:`Machine`, which :mod:`rackproof.jobs.reimage.tasks` opens by the protocol ``redfish`` or
 ``ipmi``.
 
-Every wait is limited. An error has the node or the address, the BMC's answer, and a remedy if there is
-one. Each setting is read back, so that a BMC that ignores an accepted request is noticed at once.
+Every wait is limited. An error gives the node or the address, the BMC's answer, and a remedy if there is one.
+Each setting is read back, so that a BMC that ignores an accepted request is noticed at once.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ NO_ADDRESS = "no address of its BMC is known: set reimage_bmc_address in the inv
 
 
 class BmcError(RackproofError):
-    """Report a request that a BMC did not fulfil. The message has the node or the address, and the reason."""
+    """A request that a BMC did not fulfil. The message gives the node or the address, and the reason."""
 
 
 class BmcSilentError(BmcError):
-    """Report an address of a BMC that does not answer."""
+    """A BMC's address that does not answer."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Describe the access to a BMC.
+    """The access to a BMC: address, login and protocol.
 
     Attributes:
         verify: A file of certificates, or whether to check the certificate (Redfish).
@@ -51,7 +51,7 @@ class Access:
 
     address: str
     user: str = ""
-    # It must not appear in a traceback or in the text of an error.
+    # The password must not appear in a traceback or in the text of an error.
     password: str = field(default="", repr=False)
     verify: bool | str = True
     system: str = ""
@@ -64,7 +64,7 @@ class Access:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Access:
-        """Return the access from a plugin's options. Missing options have their defaults."""
+        """Return the access from a plugin's options, with defaults for missing options."""
         names = (
             *("address", "user", "password", "system", "protocol", "uefi"),
             *("fingerprint", "cipher_suite", "call_timeout_s"),
@@ -74,7 +74,7 @@ class Access:
 
     @property
     def patience(self) -> float:
-        """Return the factor of all limits that are longer than one call. It is 1 or more."""
+        """Return the factor of all limits that are longer than one call, at least 1."""
         return max(1.0, self.call_timeout_s / CALL_TIMEOUT_S)
 
     @property
@@ -85,7 +85,7 @@ class Access:
 
 @dataclass(frozen=True)
 class PowerStatus:
-    """Hold the power, boot target and serial number of a node, in Redfish's terms for any protocol."""
+    """The power, boot target and serial number of a node, in Redfish's terms for any protocol."""
 
     power: str
     boot: str
@@ -95,9 +95,9 @@ class PowerStatus:
 
 @dataclass(frozen=True)
 class MachineIdentity:
-    """Describe the identity of a machine, from its BMC or its own boot report.
+    """The identity of a machine, from its BMC or its own boot report.
 
-    ``macs`` has whether the link of each network interface is up. None means unknown.
+    ``macs`` states by MAC address whether the link is up. None means unknown.
     """
 
     system: str = ""
@@ -109,7 +109,7 @@ class MachineIdentity:
 
 @dataclass(frozen=True)
 class Firmware:
-    """Describe a piece in a BMC's list of firmware. ``version`` is empty if the BMC lists none."""
+    """A piece in a BMC's list of firmware. ``version`` is empty if the BMC lists none."""
 
     identity: str
     name: str
@@ -118,7 +118,7 @@ class Firmware:
 
 @dataclass(frozen=True)
 class Settings:
-    """Hold the BIOS settings and firmware that a BMC lists, or the reason why it does not.
+    """The BIOS settings and firmware that a BMC lists, or the reason why it lists none.
 
     A setting is a text, a number or a boolean, as in Redfish.
     """
@@ -135,7 +135,7 @@ class Settings:
 
 
 class Machine(Protocol):
-    """Define how a node is accessed through a protocol.
+    """A node's machine, as accessed through any protocol.
 
     Each call queries the BMC. Only a serial number and a model, which do not change, may be kept.
     """
@@ -167,7 +167,7 @@ def answer_within(limit_s: float, ask: Callable[[], _Answer]) -> _Answer:
     """Return what a function returns, or raise what it raises.
 
     Raises:
-        TimeoutError: It does not end within so many seconds.
+        TimeoutError: The function does not end within so many seconds.
     """
     answer: Future[_Answer] = Future()
 
@@ -178,7 +178,7 @@ def answer_within(limit_s: float, ask: Callable[[], _Answer]) -> _Answer:
             answer.set_exception(error)
 
     # The time limit of a library applies between two bytes, so a slow BMC could block us for
-    # hours. A thread cannot be ended, but nothing has to wait for it, and as a daemon it does not
+    # hours. A thread cannot be ended, but nothing waits for it, and as a daemon it does not
     # keep the process alive.
     threading.Thread(target=run, daemon=True).start()
     return answer.result(limit_s)
@@ -209,7 +209,7 @@ def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], t
     Args:
         node: The name of the node.
         access: The access to its BMC.
-        read: A function that reads the settings. It ends after about ``timeout_s`` if the BMC answers at
+        read: A function that reads the settings, and ends after about ``timeout_s`` if the BMC answers at
             all.
         timeout_s: The seconds after which no further request is made. A BMC that does not answer a
             little later is abandoned.

@@ -28,7 +28,7 @@ MAX_REPORTS = 1024
 REPORTS_PER_COMMAND = 16
 """One command reads this many reports. More would make its output too long."""
 MAX_BYTES = 64 * 1024
-"""A report has at most this size in bytes. The boot host accepts no larger one."""
+"""Largest size of a report in bytes. The boot host accepts no larger one."""
 MAX_PARTS = 64
 """At most this many disks, and interfaces, of one machine are read."""
 POLL_S = 2.0
@@ -39,7 +39,7 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 @dataclass(frozen=True)
 class BootReport:
-    """Describe a machine's report, with its identity and a text about each disk."""
+    """A machine's report, with its identity and a text about each disk."""
 
     about: MachineIdentity
     disks: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ Reports = Mapping[str, BootReport | BmcError]
 
 
 class Awaited:
-    """Describe the machines that a discovery waits for, by MAC addresses or else by node."""
+    """The machines that a discovery waits for, by MAC addresses or else by node."""
 
     def __init__(self, nodes: Mapping[str, discovery.KnownNode], macs: Iterable[Any]) -> None:
         self._nodes = nodes
@@ -64,7 +64,7 @@ class Awaited:
         return [name for name in discovery.awaited_nodes(self._nodes) if name not in matched]
 
     def missing_macs(self, reports: Reports) -> list[str]:
-        """Return the given MAC addresses that have not reported. No I/O."""
+        """Return the given MAC addresses without a report so far. No I/O."""
         return sorted(self._macs - set(reports))
 
 
@@ -124,7 +124,7 @@ def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) ->
     summary = found.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
-        # The folder is being flooded. This must not look like a discovery that read everything.
+        # The folder is being flooded. The summary must not look as if everything was read.
         summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
         summary["gates"] = True
     return {**summary, "hardware": _describe_hardware(reports, found)}

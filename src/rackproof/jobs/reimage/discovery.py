@@ -1,4 +1,4 @@
-"""Discover new racks.
+"""Discover the machines of new racks, and match them with nodes.
 
 The action of ``rackproof_reimage_discover`` asks the BMCs for their machines, matches them with nodes by
 serial number, and writes the result into a file of host variables. Every address gets a result, which is
@@ -39,12 +39,12 @@ _PLAIN = re.compile(r"[\w.:+-]{1,100}", re.ASCII)
 
 
 class DiscoveryError(RackproofError):
-    """Report a fault that the operator must fix. The message has the fault and the remedy."""
+    """A fault that the operator must fix. The message gives the fault and the remedy."""
 
 
 @dataclass(frozen=True)
 class KnownNode:
-    """Hold the inventory's facts of a node. A missing fact is empty."""
+    """The inventory's facts of a node. A missing fact is empty."""
 
     serial: str = ""
     mac: str = ""
@@ -61,10 +61,10 @@ class KnownNode:
 
 @dataclass(frozen=True)
 class Discovery:
-    """Hold the result of a discovery.
+    """The result of a discovery.
 
-    ``variables`` has the host variables of each matched node, and ``remarks`` the open points that block
-    nothing. ``problems`` has the reasons why an address has no node, or an ambiguous one.
+    ``variables`` contains the host variables of each matched node, and ``remarks`` the open points that block
+    nothing. ``problems`` lists the reasons why an address fits no node, or several.
     """
 
     variables: Mapping[str, Mapping[str, str]]
@@ -122,7 +122,7 @@ def _expand_range(word: str) -> Iterable[str] | None:
     try:
         if "/" in word and "://" not in word:
             network = ipaddress.ip_network(word)
-            # This leaves out the network's own and its broadcast address, which no BMC can have.
+            # hosts() leaves out the network's own and its broadcast address, which are never a BMC's.
             return map(str, network.hosts())
         if not dash:
             return None
@@ -183,7 +183,7 @@ def ask_bmcs(
             threading.Thread(target=_ask_bmc, args=arguments, daemon=True).start()
         try:
             address, answer = arrived.get(timeout=max(0.0, min(deadlines.values()) - clock()))
-            # An answer after the deadline is dropped, because its address already has a reason.
+            # An answer after the deadline is dropped, because a reason is already noted for its address.
             if deadlines.pop(address, None) is not None:
                 answers[address] = answer
         except queue.Empty:
@@ -194,7 +194,7 @@ def ask_bmcs(
 
 
 def _overdue(deadlines: Mapping[str, float], now: float) -> list[str]:
-    """Return the addresses whose deadline has passed."""
+    """Return the addresses whose deadline is over."""
     return [address for address, end in deadlines.items() if end <= now]
 
 
@@ -217,9 +217,9 @@ def _ask_bmc(
 
 @dataclass(frozen=True)
 class _Claim:
-    """Describe a machine with a node's serial number.
+    """A machine with a node's serial number.
 
-    ``shared`` means that its address also listed other machines.
+    ``shared`` means that the machine's address also listed other machines.
     """
 
     address: str
@@ -229,7 +229,7 @@ class _Claim:
 
 @dataclass
 class _Matching:
-    """Hold the answers so far, as machines with a node's serial number, and problems with the others."""
+    """The answers so far, as machines with a node's serial number, and problems with the others."""
 
     names: Mapping[str, Sequence[str]]
     booted: bool
@@ -251,12 +251,12 @@ class _Matching:
             self._add_machines(address, answer)
 
     def _add_machines(self, address: str, machines: Sequence[MachineIdentity]) -> None:
-        """Add the machines of one address as claims, and note those that no node has."""
+        """Add the machines of one address as claims, and note those of no node."""
         known = [machine for machine in machines if _normalize_serial(machine.serial) in self.names]
         for machine in known:
             claim = _Claim(address, machine, shared=len(machines) > 1)
             self.claims.setdefault(_normalize_serial(machine.serial), []).append(claim)
-        # A BMC may list a baseboard beside the machine. It is neither a node nor a problem.
+        # A BMC may list a baseboard beside the machine, which is neither a node nor a problem.
         unknown = self.remarks if known else self.problems
         for machine in machines:
             if machine not in known:
@@ -410,7 +410,7 @@ def normalize_bmc_address(address: str) -> str:
 
 
 def awaited_nodes(nodes: Mapping[str, KnownNode], booted: bool = True) -> list[str]:
-    """Return the nodes that can be matched and have no known MAC address (or BMC). No I/O."""
+    """Return the nodes that can be matched and whose MAC address (or BMC) is unknown. No I/O."""
     return [
         name
         for name, known in nodes.items()

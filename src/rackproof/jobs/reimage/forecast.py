@@ -31,7 +31,7 @@ _DRAIN_STEP, _IMAGE_STEP = 0, 2
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Hold the speeds of a node and of the shared resources. docs/using/reimage.md explains the defaults.
+    """The speeds of a node and of the shared resources. docs/using/reimage.md explains the defaults.
 
     The units are bytes, bytes per second, seconds and core-seconds. ``idle`` is the share of nodes that
     run no job when they are drained. On the others, jobs end at a random time within ``job_s``.
@@ -65,7 +65,7 @@ class Assumptions:
 
 
 class Forecast(Record):
-    """Describe the time and load with N nodes at a time, in seconds and bytes per second.
+    """The time and load with N nodes at a time, in seconds and bytes per second.
 
     ``server_busy`` and ``controller_busy`` are fractions of the time ``rolling_s``. ``limited_by`` is the
     cause of most of the waves' time, which is waiting for jobs (drain), for the image server or the
@@ -99,11 +99,11 @@ class _Shared:
 
     def begin(self, work: float, who: int) -> None:
         """Add a user with an amount of work."""
-        # All users get the same share. A piece ends when the amount given to each has grown by its size.
+        # All users get the same share. A piece ends when the amount given to each grew by its size.
         heapq.heappush(self.waiting, (self.given + work, who))
 
     def left(self) -> float:
-        """Return the seconds until the first user has the amount that it requested."""
+        """Return the seconds until the first user gets the whole amount that it requested."""
         return max(0.0, self.waiting[0][0] - self.given) / self.each()
 
 
@@ -123,7 +123,7 @@ class _Simulation:
         self.out = self.next_node = 0
 
     def run(self, at_once: int) -> None:
-        """Advance from one end of a piece of work to the next until every node has finished."""
+        """Advance from one end of a piece of work to the next until every node finishes."""
         while True:
             while self.out < at_once and self.next_node < len(self.queues):
                 self.out += self._begin_next(self.next_node)
@@ -182,7 +182,7 @@ def _simulate(
 def _steps(assumed: Assumptions, chance: random.Random) -> list[list[tuple[Where, float]]]:
     """Return the steps of one node.
 
-    In a wave, a step starts when all nodes have ended the previous one.
+    In a wave, a step starts when all nodes ended the previous one.
     """
 
     def about(seconds: float) -> float:
@@ -236,7 +236,7 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
 
 @dataclass
 class _Waves:
-    """Hold waves of nodes that run one after another, and the parts of their time."""
+    """Waves of nodes that run one after another, and the parts of their time."""
 
     assumed: Assumptions
     seconds: float = 0.0
@@ -248,7 +248,7 @@ class _Waves:
     )
 
     def add(self, wave: Sequence[Sequence[Sequence[tuple[Where, float]]]]) -> None:
-        """Add a wave. No node starts a step before all have ended the previous one."""
+        """Add a wave. No node starts a step before all ended the previous one."""
         took = 0.0
         for number in range(len(wave[0])):
             took += self._add_step(number, [node[number] for node in wave])

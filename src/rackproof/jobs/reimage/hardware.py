@@ -27,10 +27,10 @@ MEMORY_SLACK = 0.02
 
 
 class Change(Record):
-    """Describe one difference.
+    """One difference of a node's hardware.
 
-    ``before`` and ``after`` are as in the records, and empty means absent. For an expectation,
-    ``before`` is the expected value. For a value in ``unread``, ``after`` is the reason.
+    ``before`` and ``after`` are as in the records, and empty means absent. For an expectation, ``before`` is
+    the expected value. For a value in ``unread``, ``after`` is the reason.
     """
 
     part: str
@@ -57,7 +57,7 @@ class Change(Record):
 
 
 class HardwareExpectation(Record):
-    """Hold the required value of each BIOS setting and the required version of each firmware of a model.
+    """The required value of each BIOS setting and the required version of each firmware of a model.
 
     A piece of firmware is given by its id or by its name in the BMC's list.
     """
@@ -74,7 +74,7 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
         values: The value of ``reimage_expect``.
 
     Raises:
-        ValueError: A key is unknown, or a value has another type. The text has the key.
+        ValueError: A key is unknown, or a value is of another type. The text names the key.
     """
     try:
         return HardwareExpectation.model_validate(values)
@@ -90,7 +90,7 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
 def add_settings(about: Node, settings: Settings, expected: HardwareExpectation) -> Node:
     """Return a node's record with its BMC's firmware and the BIOS settings with expectations. No I/O.
 
-    A BIOS has hundreds of settings. Those without an expectation are not stored.
+    Of a BIOS's hundreds of settings, only those with an expectation are stored.
     """
     kept = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}
     kept |= {f"bios.{name}": str(settings.bios[name]) for name in expected.bios if name in settings.bios}
@@ -134,7 +134,7 @@ def _wrong_firmware(expected: HardwareExpectation, settings: Settings) -> Iterat
                 before=wanted,
                 after=_why_unread(pieces, settings),
             )
-        # A name may match several pieces, such as one per GPU. Each must have the version.
+        # A name may match several pieces, such as one per GPU. Each must be of the version.
         for piece in pieces:
             if piece.version and piece.version != wanted:
                 yield _wrong_version(piece, wanted)
@@ -326,7 +326,7 @@ def record_hardware(
         serial: The serial number in the inventory, or "" if unknown.
         expected_gpus: The number of GPUs of its model, to compare if there is no record from before.
         settings: The BIOS settings and firmware from its BMC, or None if no BMC can be queried.
-        expected: The requirements of its model. They apply after imaging.
+        expected: The requirements of its model, which apply after imaging.
 
     Raises:
         ReimageError: The machine is not the one in the inventory, parts are missing, a requirement is
@@ -365,11 +365,11 @@ def _record_before(
     settings: Settings | None,
     expected: HardwareExpectation,
 ) -> tuple[str, ...]:
-    """Store the hardware before imaging, and the boot id that the next boot must not have."""
+    """Store the hardware before imaging, and the boot id that must differ at the next boot."""
     about, remarks = _hardware_before(run, node, facts, sku)
     remarks += [*_check_serial(node, about, serial, "Nothing was written"), *_unread_settings(settings)]
     if settings is not None:
-        # This is not a failure yet. Settings through the BMC take effect at the next boot.
+        # A wrong setting is not a failure yet. Settings through the BMC take effect at the next boot.
         wrong = [change for change in check_expectation(expected, settings) if change.kind == "wrong"]
         remarks += [f"before: {change.text()}" for change in wrong]
         about = add_settings(about, settings, expected) if about is not None else None
@@ -392,7 +392,7 @@ def _hardware_before(
     """
     if facts is not None:
         return node_from_facts(node, facts, sku), []
-    # This is not a failure, because a node may be re-imaged because it is dead.
+    # No answer is no failure, because a node may be re-imaged because it is dead.
     about = _last_night_record(Path(run.results), node)
     if about is None:
         return None, ["the node did not answer and no night has a record of it: its hardware is not known"]
@@ -400,7 +400,7 @@ def _hardware_before(
 
 
 def _last_night_record(results: Path, node: str) -> Node | None:
-    """Return the record of a node in the newest night that has one, or None."""
+    """Return the record of a node in the newest night with a record, or None."""
     try:
         stored = night_store.last_snapshot(night_store.night_folders(results), node)
     except ResultsError as error:
@@ -409,9 +409,9 @@ def _last_night_record(results: Path, node: str) -> Node | None:
 
 
 def _check_serial(node: str, about: Node | None, serial: str, done: str) -> list[str]:
-    """Refuse a machine that is not the one in the inventory. Return a remark if that is unknown.
+    """Refuse a machine that is not the one in the inventory.
 
-    The error says in ``done`` what has already happened to the machine.
+    Return a remark if that is unknown. ``done`` says in the error what already happened to the machine.
     """
     if not serial:
         return []
@@ -434,7 +434,7 @@ def _unread_settings(settings: Settings | None) -> list[str]:
 
 
 def _refuse_losses(node: str, changes: tuple[Change, ...]) -> None:
-    """Refuse a node that has lost parts, or is another machine."""
+    """Refuse a node that lost parts, or is another machine."""
     bad = [change for change in changes if change.verdict is not None and change.verdict.gates]
     if bad:
         raise ReimageError(
@@ -513,7 +513,7 @@ def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
 
 
 def boot_id_path(folder: Path, node: str) -> Path:
-    """Return the path of the stored boot id from before imaging, which the later boot must not have."""
+    """Return the path of the stored boot id from before imaging, from which the later one must differ."""
     return folder / "before" / f"{node}.boot_id"
 
 

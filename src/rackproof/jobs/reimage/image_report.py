@@ -35,7 +35,7 @@ _NOT_BELIEVED = (
 
 
 class ImageReport(Record):
-    """Hold a node's report on its image. A node with a ``problem`` stops, and all others continue."""
+    """A node's report on its image. A node with a ``problem`` stops, and all others continue."""
 
     problem: str = ""
     disk: str = ""
@@ -70,7 +70,7 @@ def read_image_report(
 
 
 def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
-    """Return the contents of a report, or the problem that it reports or has."""
+    """Return the contents of a report, or the problem in it or with it."""
     report = _parse(text)
     status = report.get("status")
     if status in ("refused", "failed"):
@@ -130,7 +130,7 @@ def _is_key(key: object) -> bool:
         blob = base64.b64decode(encoded, validate=True)
     except binascii.Error:
         return False
-    # The same key has several texts in Base64. In another text, it would not be found as another host's.
+    # Several texts in Base64 give the same key. As another text, a key would not be found as another host's.
     same = base64.b64encode(blob).decode() == encoded
     return (
         same and blob.startswith(len(kind).to_bytes(4, "big") + kind.encode()) and len(blob) > len(kind) + 4

@@ -13,32 +13,32 @@ from uuid import UUID
 from rackproof.core.records import Record
 
 BLOCK_BYTES = 4 * 2**20
-"""A block has this size, as in the program that writes it (roles/netboot/files/rackproof-write-image)."""
+"""Size of a block, as in the program that writes it (roles/netboot/files/rackproof-write-image)."""
 ZERO_BLOCK = "0"
-"""This text takes the place of the digest of a block of zeros, which need not be downloaded."""
+"""Text in place of the digest of a block of zeros, which need not be downloaded."""
 
 
 SECTOR_BYTES = 512
 LINUX = frozenset(
     {
         UUID("0fc63daf-8483-4772-8e79-3d69d8477de4"),
-        # A root file system has a type of its own for x86-64, and one for arm64.
+        # The types of root file systems for x86-64 and for arm64.
         UUID("4f68bce3-e8cd-4db1-96e7-fbcaf984b709"),
         UUID("b921b045-1df0-41c3-af44-4c6f280d3fae"),
     }
 )
-"""A partition with the root file system has one of these types."""
+"""Types of a partition with the root file system."""
 
 
 class Partition(Record):
-    """Hold the position of a partition in an image, in bytes."""
+    """The position of a partition in an image, in bytes."""
 
     begin: int
     bytes: int
 
 
 class ImageDescription(Record):
-    """Describe an image, with its size, its digest, and the digest of each block of ``block`` bytes.
+    """The description of an image: its size, its digest, and the digest of each block of ``block`` bytes.
 
     ``root`` is the partition with the root file system, or None if no partition table lists it.
     """
@@ -70,11 +70,11 @@ def find_root_partition(start: bytes) -> Partition | None:
     header = start[SECTOR_BYTES : 2 * SECTOR_BYTES]
     if len(header) < SECTOR_BYTES or not header.startswith(b"EFI PART"):
         return None
-    # The order is that of the UEFI specification. It is the block of the first entry, the number of
-    # entries, and the size of an entry.
+    # In the order of the UEFI specification: the block of the first entry, the number of entries, and the
+    # size of an entry.
     at, count, size = struct.unpack_from("<QII", header, 72)
     found = []
-    # Disks have 128 entries. The number comes from the image, and must not decide how long this takes.
+    # Disks list 128 entries. The number comes from the image, and must not decide how long the loop takes.
     for number in range(min(count, 1024)):
         entry = start[at * SECTOR_BYTES + number * size :][:size]
         if size < 48 or len(entry) < size:
@@ -83,8 +83,7 @@ def find_root_partition(start: bytes) -> Partition | None:
         # GPT stores the first three fields of a GUID in little-endian order.
         if UUID(bytes_le=entry[:16]) in LINUX and 0 < first <= last:
             found.append(Partition(begin=first * SECTOR_BYTES, bytes=(last - first + 1) * SECTOR_BYTES))
-    # In addition to the root file system, an image may have a small partition of the same type for
-    # /boot.
+    # In addition to the root file system, an image may contain a small partition of its type for /boot.
     return max(found, key=lambda one: one.bytes, default=None)
 
 
@@ -103,7 +102,7 @@ def describe_image(path: Path) -> ImageDescription:
     root: Partition | None = None
     with open(path, "rb") as stream:
         while data := stream.read(BLOCK_BYTES):
-            # These are the first bytes of gzip, xz, Zstandard and qcow2.
+            # The first bytes of gzip, xz, Zstandard and qcow2.
             if not blocks and data.startswith((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"QFI\xfb")):
                 raise ValueError(f"{path} is packed, or a qcow2: a disk needs a raw image; unpack it first")
             if not blocks:

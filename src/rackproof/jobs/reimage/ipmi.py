@@ -39,7 +39,7 @@ _PXE, _DISK = 1, 2
 def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
     """Yield a node's BMC.
 
-    Each request has its own session, so nothing has to be closed.
+    Each request opens its own session, so nothing must be closed.
 
     Raises:
         BmcError: The address is invalid.
@@ -71,10 +71,11 @@ class IpmiMachine:
         host, port = parse_host_and_port(node, access.address)
         self._node, self._access = node, access
         self._fru: str | None = None
-        # The privilege OPERATOR is enough to switch power and to set the boot. Some accounts have no
-        # higher one.
+        # The privilege OPERATOR is enough to switch power and to set the boot. Some accounts get no higher
+        # one.
         self._command = ["ipmitool", "-v", "-I", "lanplus", "-H", host, "-p", str(port), "-L", "OPERATOR"]
-        # The default suite, 17, has SHA-256 and AES. By default, ipmitool accepts what the other side offers.
+        # The default suite, 17, uses SHA-256 and AES. By default, ipmitool accepts what the other side
+        # offers.
         self._command += ["-C", str(access.cipher_suite)]
         self._command += ["-U", access.user] if access.user else []
         # Pass this as input. All users can see a process's arguments, and processes of this user its
@@ -92,7 +93,7 @@ class IpmiMachine:
     def read_status(self) -> PowerStatus:
         """Return power, boot target and serial number.
 
-        The serial number is "" if the FRU information has none.
+        The serial number is "" if the FRU information states none.
         """
         # The boot flags are parameter 5 of the system's boot options.
         boot, enabled = parse_boot_flags(self._ask("chassis", "bootparam", "get", "5"))
@@ -101,7 +102,7 @@ class IpmiMachine:
         )
 
     def model(self) -> str:
-        """Return manufacturer and name of the machine, or "" if its FRU information has neither."""
+        """Return manufacturer and name of the machine, or "" if its FRU information states neither."""
         names = (self.read_fru("Product Manufacturer"), self.read_fru("Product Name"))
         return " ".join(name for name in names if name)
 
@@ -151,7 +152,7 @@ class IpmiMachine:
         refused = _REFUSED.search(error)
         if refused is not None:
             raise self._command_refused(words, refused[1])
-        # ipmitool has the same status for every failure. Only its messages distinguish them.
+        # ipmitool returns the same status for every failure. Only its messages distinguish them.
         if _SILENT.search(error):
             raise self._silent(_last(error))
         if needed:
@@ -222,7 +223,7 @@ class IpmiMachine:
 
 
 def _last(text: str) -> str:
-    """Return the last line of ipmitool's output, which has the reason."""
+    """Return the last line of ipmitool's output, which states the reason."""
     lines = [line for line in text.splitlines() if line.strip()]
     return sanitize(lines[-1], 200) if lines else "no reason was given"
 
@@ -237,7 +238,7 @@ def parse_boot_flags(output: str) -> tuple[str, str]:
     data = re.search(r"^Boot parameter data: ([0-9a-f]{10})", output, re.MULTILINE | re.IGNORECASE)
     if not data:
         return "", ""
-    # The first byte has "valid" (bit 7) and "persistent" (bit 6), the second the device in bits 2 to 5.
+    # The first byte contains "valid" (bit 7) and "persistent" (bit 6), the second the device in bits 2 to 5.
     first, second = bytes.fromhex(data[1])[:2]
     device = (second >> 2) & 0b1111
     boot = {0: "None", _PXE: "Pxe", _DISK: "Hdd"}.get(device, f"IPMI device {device}")

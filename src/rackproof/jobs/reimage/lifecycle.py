@@ -3,9 +3,9 @@
 :mod:`rackproof.jobs.reimage.tasks` calls :func:`replay` with a journal, and gets a
 :class:`NodeProgress`.
 
-A step counts as done only if the journal has its end. Every attempt drains the node again, because an
-operator may have resumed it in between. It also provisions and validates again, because a node resumes
-work only after an acceptance in the same attempt.
+A step counts as done only if the journal contains its end. Every attempt drains the node again, because an
+operator may have resumed it in between. Each attempt also provisions and validates again, because a node
+resumes work only after an acceptance in the same attempt.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from rackproof.core.records import Record
 from rackproof.core.text import duration, sanitize
 
 PREFIX = "rackproof-reimage:"
-"""The reason of a drain by re-imaging has this prefix. With ``rackproof:``, provisioning would lift the drain
-too early."""
+"""Prefix of the reason of a drain by re-imaging.
+
+With ``rackproof:``, provisioning would lift the drain too early.
+"""
 
 
 class Step(StrEnum):
-    """Name the steps of a node, in order."""
+    """The steps of a node, in order."""
 
     DRAIN = "drain"
     RECORD = "record"
@@ -63,7 +65,7 @@ Event = Literal["adopted", "begun", "done", "skipped", "failed"]
 
 
 class Entry(Record):
-    """Describe an event, which is one line of a journal.
+    """An event of a node's re-imaging, as one line of its journal.
 
     ``run_id`` is the earlier run of an ``adopted`` node.
     """
@@ -81,10 +83,10 @@ class Entry(Record):
 
 
 class NodeProgress(Record):
-    """Describe the progress of a node.
+    """The progress of a node through its steps.
 
-    ``state`` is waiting, running, interrupted, failed or returned. ``step`` is the step that is running,
-    was interrupted, failed, or comes next. ``done`` has the steps that need not be repeated.
+    ``state`` is waiting, running, interrupted, failed or returned. ``step`` is the step that is running, was
+    interrupted, failed, or comes next. ``done`` lists the steps that need not be repeated.
     """
 
     state: Literal["waiting", "running", "interrupted", "failed", "returned"]
@@ -97,7 +99,7 @@ class NodeProgress(Record):
     remarks: tuple[str, ...] = ()
 
     def late(self, now: datetime) -> bool:
-        """Return whether the current step has exceeded its time limit."""
+        """Return whether the current step exceeded its time limit."""
         if self.state != "running" or self.since is None or not self.limit_s:
             return False
         return (now - self.since).total_seconds() > self.limit_s
@@ -105,7 +107,7 @@ class NodeProgress(Record):
 
 @dataclass
 class _Replay:
-    """Hold the state that results from a journal's entries, oldest first."""
+    """The state that results from a journal's entries, oldest first."""
 
     done: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -144,7 +146,7 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
 
     Args:
         entries: The entries of its journal, oldest first.
-        alive: Whether a running playbook has claimed the node.
+        alive: Whether a running playbook claimed the node.
     """
     total = _Replay()
     for entry in entries:
@@ -161,7 +163,7 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
         )
     if Step.RETURN in done:
         return NodeProgress(state="returned", since=last, **common)
-    # This is between two steps. Without a playbook, the next step does not start.
+    # The node is between two steps. Without a playbook, the next step does not start.
     between = "interrupted" if entries and not alive else "waiting"
     return NodeProgress(state=between, step=_first_not_done(done), since=last, **common)
 
@@ -174,8 +176,8 @@ def _first_not_done(done: Collection[Step]) -> Step | None:
 def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
     """Return the steps of a new attempt, in order. No I/O.
 
-    The attempt starts at the first step that is not done. If that step cannot be repeated alone, the
-    attempt starts at an earlier one. A node that has returned starts from the beginning.
+    The attempt starts at the first step that is not done. If that step cannot be repeated alone, the attempt
+    starts at an earlier one. A node that returned starts from the beginning.
     """
     if progress.state == "returned":
         return STEPS
@@ -220,8 +222,8 @@ def plan_waves(
     Args:
         nodes: The groups of each node by kind, such as ``{"n1": {"per_rack": ["r1"]}}``.
         at_once: The largest number of nodes that may be out of service at a time.
-        per_group: The largest number of nodes of one group that may be out of service, by kind of group.
-            A missing kind has no limit.
+        per_group: The largest number of nodes of one group that may be out of service, by kind of group. A
+            missing kind is not limited.
 
     Raises:
         ValueError: A limit is below one.
@@ -244,7 +246,7 @@ _Group = tuple[str, str]
 
 
 def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str, int]) -> list[_Group]:
-    """Return the groups of a node that have a limit."""
+    """Return the groups of a node that are limited."""
     return [
         (kind, name) for kind, names in groups.items() if kind in per_group for name in sorted(set(names))
     ]

@@ -1,9 +1,9 @@
 """Sign a node's order for one boot, with a key that never leaves the controller.
 
 The roles netboot and reimage call this module through the filters ``order_key_problem`` and
-``order_signature``. Any machine in the boot network could replace files on the boot host, or files sent
-to nodes. The ramdisk draws a random number when it boots, and executes only an order that was signed
-together with this number. It therefore accepts neither a changed nor an old order
+``order_signature``. Any machine in the boot network could replace files on the boot host, or files sent to
+nodes. The ramdisk draws a random number when it boots, and executes only an order that was signed together
+with this number. The ramdisk therefore accepts neither a changed nor an old order
 (``rackproof-write-image``).
 """
 
@@ -28,7 +28,7 @@ _HOW = "make one with `openssl genpkey -algorithm ed25519`, or let playbooks/ima
 
 
 class SignatureError(RackproofError):
-    """Report why an order is not signed."""
+    """A reason why an order is not signed."""
 
 
 def find_signing_problem(path: Path) -> str:

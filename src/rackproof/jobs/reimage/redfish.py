@@ -58,7 +58,7 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         default_request_timeout=access.call_timeout_s,
         connect_timeout=min(10.0, access.call_timeout_s),
     )
-    # sushy has no option for either limit.
+    # sushy offers no option for either limit.
     adapter = redfish_http.limit_answers(http._session, access)
     try:
         yield sushy.Sushy(redfish_http.redfish_url(access.address), auth=session, connector=http)
@@ -106,7 +106,7 @@ def _note_unclosed(node: str, access: Access, unclosed: int) -> None:
 
 def _unreachable(node: str, access: Access, reason: str) -> BmcError:
     """Return the error about a failed connection, which depends on the reason."""
-    # sushy has one class for all failed connections. Only the text shows the reason.
+    # sushy raises one class for all failed connections. Only the text shows the reason.
     if "certificate" in reason.lower() or "ssl" in reason.lower() or "fingerprint" in reason.lower():
         return _untrusted(node, access)
     if "does not end" in reason or "redirects to another" in reason:
@@ -140,8 +140,7 @@ def open_machine(node: str, access: Access) -> Iterator[RedfishMachine]:
     """Open a session with a node's BMC.
 
     Raises:
-        BmcError: As in :func:`open_root`, or the BMC has several systems and the node's is not
-            given.
+        BmcError: As in :func:`open_root`, or the BMC lists several systems and the node's is not given.
     """
     with open_root(node, access) as root:
         yield RedfishMachine(_choose_system(node, root, access))
@@ -258,7 +257,7 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
         try:
             piece = inventory.get_member(path)
         except exceptions.ResourceNotFoundError:
-            # A listed piece that does not exist (because its part is off) has an unknown version.
+            # The version of a listed piece that does not exist (because its part is off) is unknown.
             name = sanitize(str(path).rstrip("/").rpartition("/")[2], 100)
             pieces.append(Firmware(name, name, ""))
             continue
@@ -272,7 +271,8 @@ def _firmware(node: str, root: Any, in_time: Callable[[], bool]) -> tuple[tuple[
 
 def _serial(system: Any) -> str:
     """Return the serial number, the same as the machine's own operating system reads."""
-    # Dell's SerialNumber is the board's. The service tag, which DMI has as the machine's, is the SKU.
+    # Dell's SerialNumber is the board's. The service tag, which is the machine's serial number in DMI, is the
+    # SKU.
     if (system.manufacturer or "").lower().startswith("dell") and system.sku:
         return sanitize(system.sku, 60)
     return sanitize(system.serial_number or "", 60)
@@ -299,8 +299,7 @@ class RedfishMachine:
 
     def power(self) -> str:
         """Return the power state of the node."""
-        # sushy caches what it has read. Without force, a node that was switched off would still be on
-        # here.
+        # sushy caches answers. Without force, a node that was switched off would still be on here.
         self._system.refresh(force=True)
         return _plain_text(self._system.power_state)
 

@@ -65,7 +65,10 @@ def limit_answers(session: Any, access: Access) -> Any:
 
 @dataclass
 class _OpenedSession:
-    """Hold a session that the BMC opened. ``url`` is empty if its answer does not state the session's URL."""
+    """A session that the BMC opened.
+
+    ``url`` is empty if the BMC's answer does not state the session's URL.
+    """
 
     token: str
     url: str = ""
@@ -74,9 +77,9 @@ class _OpenedSession:
 def close_sessions(session: Any, adapter: Any) -> int:
     """Close every session that the BMC opened, even if the time or size for answers is used up.
 
-    A BMC has few sessions, and refuses a login while all of them are open. sushy closes only the session
-    that it opened last. It closes none at all if it could not read the answer, or the answer has no
-    Location. A session that cannot be closed expires.
+    A BMC allows few sessions, and refuses a login while all of them are open. sushy closes only the session
+    that it opened last, and none at all if it could not read the answer, or if the answer lacks a Location. A
+    session that cannot be closed expires.
 
     Returns:
         The number of sessions that could not be closed.
@@ -131,7 +134,7 @@ def _adapter(access: Access, origin: tuple[str, str, int | None]) -> Any:
     answer_s = MOST_ANSWER_S * access.patience
 
     class BoundedAdapter(HTTPAdapter):
-        """Read an answer completely within limits.
+        """An adapter that reads an answer completely within limits.
 
         The time limit of requests is only for the time between two bytes.
         """
@@ -152,7 +155,7 @@ def _adapter(access: Access, origin: tuple[str, str, int | None]) -> Any:
                 raise RequestException("it redirects to another address")
             begin = time.monotonic()
             try:
-                # Use a thread, because requests has no time limit for headers that never end.
+                # Use a thread, because requests does not limit the time of headers that never end.
                 return answer_within(
                     min(answer_s, self.left_s), lambda: self._send_whole(request, *args, **options)
                 )
@@ -209,7 +212,7 @@ def read_fingerprint(access: Access) -> str:
     """Return the SHA-256 of a BMC's certificate as pairs with colons, or ""."""
     parts = urlsplit(redfish_url(access.address))
     try:
-        # This connection is not trusted. Its certificate is only shown.
+        # The connection is not trusted. Its certificate is only shown.
         place = (parts.hostname or "", parts.port or _HTTPS_PORT)
         # The inner limit applies between two bytes.
         shown = answer_within(20, lambda: ssl.get_server_certificate(place, timeout=10))

@@ -1,13 +1,13 @@
 """Read and write the folder of a run of reimage.yml, for all other modules of this folder.
 
-The folder is ``results/RUN_ID/``. ``reimage.json`` has the request, ``journal/`` one file per node, and
-``before/`` and ``after/`` each node's hardware. A node's newest journal shows its progress, and a new
-run continues from there.
+The folder is ``results/RUN_ID/``. ``reimage.json`` contains the request, ``journal/`` one file per node, and
+``before/`` and ``after/`` each node's hardware. A node's newest journal shows its progress, and a new run
+continues from there.
 
-A journal line is added either completely or not at all, even if the writer is killed. It has a checksum
-and an entry in JSON. A checksum that ends with a plus sign continues the checksum of the previous line,
-so that lost, repeated or swapped lines count as damage too. An incomplete last line does not count, and
-the next writer removes it. A damaged line before it is an error, because its content is unknown.
+A journal line is added either completely or not at all, even if the writer is killed. Each line is a checksum
+and an entry in JSON. A checksum that ends with a plus sign continues the checksum of the previous line, so
+that lost, repeated or swapped lines count as damage too. An incomplete last line does not count, and the next
+writer removes it. A damaged line before it is an error, because its content is unknown.
 
 A reserve beside the journal holds the space to record the end of a step, and is allocated before the
 step starts. A full disk therefore stops a node before it is changed.
@@ -48,15 +48,15 @@ _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
 class ReimageError(RackproofError):
-    """Report a fault that the operator must fix. The message has the fault and the remedy."""
+    """A fault that the operator must fix. The message gives the fault and the remedy."""
 
 
 class JournalError(RackproofError):
-    """Report a journal that cannot be written or read. The message has the remedy."""
+    """A journal that cannot be written or read. The message gives the remedy."""
 
 
 class RunRequest(Record):
-    """Hold the request of a run, as stored in ``reimage.json``."""
+    """The request of a run, as stored in ``reimage.json``."""
 
     run_id: str
     started: AwareDatetime
@@ -69,9 +69,9 @@ class RunRequest(Record):
 
 
 class ReimageContext(Record):
-    """Describe a run in progress.
+    """A run of reimage.yml in progress, passed from task to task.
 
-    ``todo`` has the steps of each accepted node, and ``refused`` the reason for each other node.
+    ``todo`` lists the steps of each accepted node, and ``refused`` the reason for each other node.
     """
 
     run_id: str
@@ -133,7 +133,7 @@ def run_folders(results: Path) -> list[Path]:
 def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[str, Path]:
     """Return the newest journal of each node, or only of the given nodes.
 
-    A run that was killed before its request was written has started nothing, and is skipped.
+    A run that was killed before its request was written started nothing, and is skipped.
     """
     left = None if wanted is None else set(wanted)
     journals: dict[str, Path] = {}
@@ -152,7 +152,7 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
 
 
 def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[str]:
-    """Return the nodes that have a journal in a run's folder."""
+    """Return the nodes with a journal in a run's folder."""
     if wanted is None:
         return [path.name.removesuffix(".journal") for path in (folder / "journal").glob("*.journal")]
     return [name for name in wanted if journal_path(folder, name).is_file()]
@@ -214,7 +214,7 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
 
 
 class _Line(NamedTuple):
-    """Describe a complete line of a journal. If ``chained``, it continues the previous line."""
+    """A complete line of a journal. If ``chained``, it continues the previous line."""
 
     entry: Entry
     checksum: int
@@ -227,7 +227,7 @@ def _parse_line(line: bytes, before: _Line | None) -> _Line | None:
     if found is None:
         return None
     checksum, chained = int(found[1], 16), bool(found[2])
-    # Earlier versions wrote lines without a predecessor. These never follow a chained line.
+    # Earlier versions wrote unchained lines, which never follow a chained line.
     if before is not None and before.chained and not chained:
         return None
     if checksum != zlib.crc32(found[3], before.checksum if before and chained else 0):
@@ -279,7 +279,7 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
             Otherwise, the reserve may be used up.
 
     Raises:
-        JournalError: The disk is full, or the file is not permitted or damaged. The text has the remedy.
+        JournalError: The disk is full, or the file is not permitted or damaged. The text gives the remedy.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -308,7 +308,7 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
 
 
 def release_reserve(path: Path) -> None:
-    """Release the reserve of a journal that has ended."""
+    """Release the reserve of a journal that ended."""
     with contextlib.suppress(OSError):
         _reserve(path).unlink(missing_ok=True)
 

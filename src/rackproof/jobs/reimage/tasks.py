@@ -1,8 +1,8 @@
 """Run the tasks of reimage.yml, and read the progress of nodes for ``rackproof reimage status``.
 
-The actions of ``rackproof_reimage_*`` call these functions. The tasks start and end a run, start and end
-a step of a node, and access a BMC by its protocol. ``run_files`` has the files of a run, and
-``hardware`` the hardware of its nodes.
+The actions of ``rackproof_reimage_*`` call these functions. The tasks start and end a run, start and end a
+step of a node, and access a BMC by its protocol. ``run_files`` stores the files of a run, and ``hardware``
+compares the hardware of its nodes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_REASONS = 50
 
 
 class NodeStatus(Record):
-    """Hold the progress of a node according to its newest journal."""
+    """The progress of a node according to its newest journal."""
 
     node: str
     run_id: str
@@ -58,7 +58,7 @@ class NodeStatus(Record):
 
 
 class RunSummary(Record):
-    """Describe the end of a run. ``history`` is a remark, which is empty if the run was stored."""
+    """The end of a run. ``history`` is a remark, which is empty if the run was stored."""
 
     verdict: Verdict
     gates: bool
@@ -68,7 +68,7 @@ class RunSummary(Record):
 
 @dataclass(frozen=True)
 class _Takeover:
-    """Hold the steps of a node that a new run need not repeat, and the run that completed them."""
+    """The steps of a node that a new run need not repeat, and the run that completed them."""
 
     run_id: str = ""
     steps: tuple[Step, ...] = ()
@@ -78,10 +78,7 @@ class _Takeover:
 
 @dataclass(frozen=True)
 class _NodePlans:
-    """Hold the plan of a re-imaging.
-
-    It has the steps and adopted results of each node, or the reason why the node is left out.
-    """
+    """The plan of a re-imaging: the steps and adopted results of each node, or why it is left out."""
 
     todo: dict[str, tuple[Step, ...]] = field(default_factory=dict)
     takeovers: dict[str, _Takeover] = field(default_factory=dict)
@@ -135,8 +132,8 @@ def begin_run(
         limits = lifecycle.step_limits(limits_s or {})
         if owner_pid is not None:
             _claim_nodes(results, nodes, owner_pid)
-        # Read the journals after the claim. A playbook that has just ended wrote its last entries before
-        # it released its claim.
+        # Read the journals after the claim. A playbook that just ended wrote its last entries before it
+        # released its claim.
         plans = _plan_nodes(results, nodes, method, images, again)
         waves = _plan_waves(nodes, plans.todo, members, at_once, per_rack, per_partition)
         run_id = next_run_id(results)
@@ -159,7 +156,7 @@ def begin_run(
                 limits_s={step.value: seconds for step, seconds in limits.items()},
                 images=dict(images),
             )
-            # Write the request last. A run without it has started nothing, and older journals count.
+            # Write the request last. A run without a request started nothing, and older journals count.
             _write_adopted(Path(run.folder), plans)
             write_file(Path(run.folder) / RUN_FILE, seal_json(request.model_dump_json(indent=1) + "\n"))
     except (ResultsError, host_claims.HostClaimedError, JournalError, ValueError) as error:
@@ -195,7 +192,7 @@ def _plan_nodes(
         if name not in newest:
             continue
         try:
-            # This run has claimed the nodes, so no other run can be working on them.
+            # This run claimed the nodes, so no other run can be working on them.
             progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:
@@ -222,8 +219,7 @@ def _continue_node(
         run_id=earlier.name,
         steps=tuple(step for step in counted.done if step not in steps),
         attempt=progress.attempt + 1,
-        # Do this even for another image, because only the interrupted run has the node's earlier
-        # hardware.
+        # Take the record even for another image, because only the interrupted run knows the earlier hardware.
         earlier=earlier if Step.RECORD in progress.done else None,
     )
     return steps, takeover
@@ -402,13 +398,13 @@ def _run_record(folder: Path, request: RunRequest, progress: Mapping[str, NodePr
 
 def _newest_record(folder: Path, node: str) -> Node | None:
     """Return a node's hardware from after imaging, or else from before."""
-    # A node that failed half-way has no record from after imaging.
+    # For a node that failed half-way, no record from after imaging exists.
     return hardware.read_record(folder, "after", node) or hardware.read_record(folder, "before", node)
 
 
 def _remark_findings(progress: Mapping[str, NodeProgress]) -> Iterator[Finding]:
     """Yield a finding without a verdict for each remark about a node."""
-    # These have no verdict, because a remark about a returned node is no objection to it.
+    # Leave the verdict out, because a remark about a returned node is no objection to it.
     for name, node in progress.items():
         for remark in node.remarks:
             yield Finding(code="reimaged", message=f"{name}: {remark}", source=Source(file=name))
@@ -444,7 +440,7 @@ def _summary_line(node: str, progress: NodeProgress) -> str:
     if progress.state == "returned":
         remarks = f" ({'; '.join(progress.remarks)})" if progress.remarks else ""
         return f"{node}: returned to service{remarks}"
-    # Until the drain has ended, this is unknown, because the drain itself may have failed.
+    # Before the end of the drain, the state is unknown, because the drain itself may have failed.
     drained = "; whether it is drained, see sinfo -R" if progress.step is Step.DRAIN else " and stays drained"
     return (
         f"{node}: {_failed_step(progress)}{drained}: {progress.reason or 'it was not finished'} "
@@ -501,7 +497,8 @@ def open_machine(node: str, access: Access) -> AbstractContextManager[Machine]:
     """Open a node's BMC by its protocol.
 
     Raises:
-        BmcError: The BMC has no address, does not answer, or refuses. Later requests may raise it too.
+        BmcError: The BMC's address is missing, or the BMC does not answer, or refuses. Later requests may
+            raise it too.
     """
     if not access.address:
         raise BmcError(f"{node}: {bmc.NO_ADDRESS}")
@@ -528,7 +525,7 @@ def read_settings(node: str, access: Access, *, timeout_s: float = bmc.SETTINGS_
         node: The name of the node.
         access: The access to its BMC.
         timeout_s: The number of seconds after which no further request is made. Some BMCs list a hundred
-            pieces of firmware. It grows with the time that a call may take.
+            pieces of firmware. The limit grows with the time that a call may take.
     """
     if access.protocol == "ipmi":
         return Settings.unknown(f"{node}: IPMI lists neither BIOS settings nor firmware")

@@ -1,1 +1,1 @@
-"""Run the validate job, which is a night of the fleet from snapshots to drains."""
+"""Run a night of the fleet for validate.yml, from snapshots to drains."""

@@ -1,4 +1,4 @@
-"""Define the error of the validate job."""
+"""Define the error that the modules of job validate raise for the operator."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from rackproof.core.errors import RackproofError
 
 
 class ValidateError(RackproofError):
-    """Report a fault that the operator must fix. The message has the fault and the remedy."""
+    """A fault that the operator must fix. The message gives the fault and the remedy."""

@@ -1,8 +1,8 @@
-"""Explain a node's state.
+"""Explain a node's state to an operator.
 
-``rackproof explain NODE`` prints the :class:`Explanation`, and the pages of a night show it. It has
-measurements with their references, the actions so far, and the next step. All information comes from the
-nights' records. The node is not contacted.
+``rackproof explain NODE`` prints the :class:`Explanation`, and the pages of a night show it. The explanation
+lists measurements with their references, the actions so far, and the next step, all from the nights' records.
+The node is not contacted.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
 
 
 class ExplainError(RackproofError):
-    """Report a node without records. The message has the searched folder and the remedy."""
+    """A node without records. The message gives the searched folder and the remedy."""
 
 
 class Explanation(Record):
-    """Hold the explanation of a node as lines.
+    """The explanation of a node as lines.
 
-    ``nights`` has the time, verdict and first reason of each night, newest first.
+    ``nights`` gives the time, verdict and first reason of each night, newest first.
     """
 
     node: str
@@ -113,7 +113,7 @@ def code_text(code: str, entry: FindingCode) -> str:
 
     Args:
         code: The code as the operator gave it, for example ``xid_79``.
-        entry: Its entry in the registry. It may be that of a family, such as ``xid_*``.
+        entry: Its entry in the registry, perhaps that of a family, such as ``xid_*``.
     """
     lines = [f"{code}: {entry.meaning}", ""]
     asks = f"{', '.join(entry.actions)} ({', '.join(entry.confidences)})" if entry.actions else ""
@@ -239,7 +239,7 @@ def _step(node: str, one: HealthFinding) -> str:
 def rma_packet(results: Path, node: str) -> str:
     """Return the data for a vendor's RMA in Markdown.
 
-    It has serial numbers, versions, a timeline of XIDs, results, and partners in measurements.
+    The packet lists serial numbers, versions, a timeline of XIDs, results, and partners in measurements.
 
     Args:
         results: The results folder.

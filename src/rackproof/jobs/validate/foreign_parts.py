@@ -1,8 +1,8 @@
 """Find parts that two nodes report in one night, although only one of them owns the part.
 
-The measuring and the judging of a night call :func:`settle_foreign_parts` before they use the snapshots.
-A node that reports another's serial number or GPUs would affect the other node, which would get its
-faults, numbers and history. The part is therefore removed from its snapshot.
+The measuring and the judging of a night call :func:`settle_foreign_parts` before they use the snapshots. The
+faults and numbers of a node that reports another's serial number or GPUs would count for the other node. The
+part is therefore removed from the reporting node's snapshot.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _owners(
 ) -> set[str]:
     """Return the nodes that may own a part, or an empty set if the part identifies no node.
 
-    A node's known identity has precedence over the reports of last night, because an owner that was off
-    did not report.
+    A node's known identity comes before the reports of last night, because an owner that was off did not
+    report.
     """
     owners = set(names)
     known = (

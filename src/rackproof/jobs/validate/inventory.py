@@ -26,7 +26,7 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
     """Return the requirements of a node.
 
     Raises:
-        ValidateError: A key is unknown, or a value has another type.
+        ValidateError: A key is unknown, or a value is of another type.
     """
     known = {one.name for one in fields(Expectation)}
     if unknown := sorted(set(values) - known):
@@ -47,7 +47,7 @@ def _expected_value(name: str, value: Any) -> Any:
     """Return a value of ``validate_expect`` in the form that its check needs.
 
     Raises:
-        TypeError, ValueError, AttributeError: The value has another type.
+        TypeError, ValueError, AttributeError: The value is of another type.
     """
     if name == "versions":
         return {_text(name, what): _text(name, version) for what, version in value.items()}
@@ -126,7 +126,7 @@ def _text(name: str, value: Any) -> str:
     """Return a value as text for a finding.
 
     Raises:
-        ValueError: The value is too long, or has invalid characters.
+        ValueError: The value is too long, or contains invalid characters.
     """
     text = str(value)
     if len(text) > 1000 or re.search("[\ud800-\udfff]", text):
@@ -153,7 +153,7 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
     """
     known = {one.name for one in fields(Limits)}
     for name, value in values.items():
-        # YAML's yes is True, which equals 1 in Python. It was not meant as a limit.
+        # YAML's yes is True, which equals 1 in Python but was not meant as a limit.
         if name not in known or isinstance(value, bool) or not _is_limit(value):
             raise ValidateError(
                 f"validate_limits of {node}: {name}: {value!r}; numbers for {', '.join(sorted(known))}"
@@ -163,7 +163,7 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
 
 
 def _is_limit(value: object) -> bool:
-    """Return whether a value can be a limit. One of NaN or below 0 would never or always be exceeded."""
+    """Return whether a value can be a limit. A limit of NaN or below 0 would never or always be exceeded."""
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 

@@ -1,8 +1,8 @@
 """Judge a night of the fleet.
 
-The action of ``rackproof_validate_judge`` calls :func:`judge_fleet` after all snapshots and measurements
-are stored. It gets a :class:`NightDecision` with the nodes to drain and to resume. The phases are
-findings, numbers, verdicts, decisions, and the record.
+The action of ``rackproof_validate_judge`` calls :func:`judge_fleet` after all snapshots and measurements are
+stored, and gets a :class:`NightDecision` with the nodes to drain and to resume. The phases are findings,
+numbers, verdicts, decisions, and the record.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from rackproof.store.run_folder import ResultsError, stamp_of
 
 
 class NodeHealth(Record):
-    """Hold the findings of the health checks on a node as texts. ``reasons`` gate, and ``remarks`` do not."""
+    """The findings of the health checks on a node as texts. ``reasons`` gate, and ``remarks`` do not."""
 
     node: str
     verdict: Verdict
@@ -66,7 +66,7 @@ class NodeHealth(Record):
 
 
 class NightDecision(Record):
-    """Hold the decision of a night. ``drain`` has the node and the reason."""
+    """The decision of a night. ``drain`` gives each node and the reason."""
 
     night_id: str
     drain: tuple[dict[str, str], ...] = ()
@@ -115,9 +115,9 @@ def judge_fleet(
 
     Args:
         context: The context of the night.
-        asked: Each requested node, with the reason why it has no snapshot, or "" if unknown.
-        being_imaged: Nodes whose imaging has not finished, with the progress. None of them is resumed.
-            This has no default, because a caller that forgot it would resume nodes during their imaging.
+        asked: Each requested node, with the reason why its snapshot is missing, or "" if unknown.
+        being_imaged: Nodes whose imaging is not finished, with the progress. None of them is resumed. There
+            is no default, because a caller that forgot the argument would resume nodes during their imaging.
         benchmarks: The folder of the definitions, whose parameters decide which references apply.
         slurm: The state of each node, as ``rackproof_slurm_node`` returns it, or None if Slurm was not
             queried.
@@ -129,8 +129,8 @@ def judge_fleet(
         acts: The permitted actions (drain, return).
         require_measurements: Whether a node without any measurement tonight is unproven.
         policy: The limits of comparisons, or None for :func:`night_policy`'s defaults.
-        measuring: None if no measurements were requested. Otherwise, the reason why measuring failed, or
-            "". If its notes are missing, nothing was measured and nothing is proven.
+        measuring: None if no measurements were requested. Otherwise, the reason why measuring failed, or "".
+            If the measurements' notes are missing, nothing was measured and nothing is proven.
         link: The web address of the results folder, for reasons in Slurm.
 
     Raises:
@@ -158,7 +158,7 @@ def judge_fleet(
         inputs.now,
         DrainPolicy(share=share, hours=return_hours),
     )
-    # This comes last because it cancels a return that the policy has just planned.
+    # Check imaging last, because it cancels a return that the policy just planned.
     decided = tuple(_unless_imaged(node, being_imaged) for node in decided)
     slurm_remarks = [sanitize(slurm_remark, 500)] if slurm_remark else []
     night = NightRecord(
@@ -190,10 +190,9 @@ def judge_fleet(
 
 @dataclass(frozen=True)
 class _NightInputs:
-    """Hold the input of a night's judgement.
+    """The input of a night's judgement: tonight's snapshots, earlier nights, and Slurm's answers.
 
-    It has tonight's snapshots, earlier nights, and Slurm's answers. ``before`` is the last known state
-    of each node, and ``damaged`` has remarks on unreadable nights.
+    ``before`` is the last known state of each node, and ``damaged`` lists remarks on unreadable nights.
     """
 
     folder: Path
@@ -243,7 +242,7 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
     """Return the night's own measurements, or None if none were requested."""
     probed = read_probes(inputs.folder)
     if probed is None and (measuring is not None or probes_are_lost(inputs.folder)):
-        # If the requested measurements have no result, every node is unproven.
+        # Without a result of the requested measurements, every node is unproven.
         return unmeasured_night(0.0, inputs.snapshots, measuring or "its notes cannot be read")
     return probed
 
@@ -279,7 +278,7 @@ def _judge_numbers(
         inputs.now,
         require_measurements,
         policy,
-        # A dry run has its folder outside of the results.
+        # The folder of a dry run is outside of the results.
         inputs.folder.parent != inputs.results,
         MeasuredTimes(_probed_hardware(inputs, once), _probed_hardware(inputs, set(twice) - once)),
         night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
@@ -296,7 +295,7 @@ def _nights_ago(now: datetime, night_id: str) -> int:
 
 
 def _probed_hardware(inputs: _NightInputs, names: Collection[str]) -> set[tuple[str, str]]:
-    """Return the probes of some nodes as the history has them, as benchmark and hardware key."""
+    """Return the probes of some nodes as in the history, by benchmark and hardware key."""
     return {(PROBES, inputs.snapshots[name].about.hardware_key) for name in names if name in inputs.snapshots}
 
 
@@ -347,7 +346,7 @@ def _judge_nodes(
 
 
 def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[str, ...]:
-    """Return the comparisons that have numbers since the last night."""
+    """Return the comparisons with numbers since the last night."""
     return tuple(one for one in compared if one.partition(":")[2] in measured)
 
 
@@ -355,7 +354,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
     """Return a drained node with the snapshots for comparison with tonight's."""
     kept, earlier = inputs.snapshots[name], [one for one in inputs.past if one.name < hold.since]
     before = night_store.last_snapshot(earlier, name)
-    # A drain that begins tonight has none, because only Slurm's reason has it.
+    # For a drain that begins tonight there is none, because only Slurm's reason states the drain.
     failed = night_store.read_snapshot(inputs.results / (hold.failed or hold.since), name)
     return DrainedNode(
         tonight=kept.snapshot,
@@ -368,7 +367,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
 
 
 def _may_have_seen(night: Path, name: str) -> bool:
-    """Return whether a night may have a snapshot of a node. For a damaged record, this is true."""
+    """Return whether a night may include a snapshot of a node, which is true for a damaged record."""
     try:
         return any(one.node == name and not one.unreached for one in night_store.read_night(night).nodes)
     except ResultsError:
@@ -546,7 +545,7 @@ def _mark_fleetwide(
 
 
 def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
-    """Return the nodes that have each sign of a machine. More than one node means one machine."""
+    """Return the nodes with each sign of a machine. Several nodes with one sign are one machine."""
     homes: dict[str, list[str]] = {}
     for name, kept in snapshots.items():
         for sign in _machine_signs(kept):

@@ -41,11 +41,11 @@ ELSEWHERE_DAYS = 60
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """Hold the benchmark and hardware key of suspect numbers.
+    """The benchmark and hardware key of suspect numbers.
 
     Attributes:
         once: The numbers that were measured only once.
-        twice: The numbers that were measured twice. The better value is judged.
+        twice: The numbers that were measured twice, of which the better value is judged.
     """
 
     once: Collection[tuple[str, str]] = ()
@@ -53,7 +53,7 @@ class MeasuredTimes:
 
 
 class NightNumbers(Record):
-    """Hold what the judged numbers of a night say about its nodes.
+    """The judged numbers of a night, as reasons and verdicts by node.
 
     Attributes:
         nodes: The nodes with a number from the last 24 hours.
@@ -229,8 +229,8 @@ def measured_since_last_night(
 ) -> dict[str, tuple[str, ...]]:
     """Return what was measured on each node since the last night ended, as names of quantities and programs.
 
-    A night judges the numbers of 24 hours, so it may judge a number that the last night has already
-    judged. Such a number does not show that a drained node is good again, and is left out here.
+    A night judges the numbers of 24 hours, so it may judge a number that the last night already judged. Such
+    a number does not show that a drained node is good again, and is left out here.
 
     Args:
         results: The results folder.
@@ -286,7 +286,7 @@ def add_probe_reasons(
 ) -> NightNumbers:
     """Return the judged numbers with the faults from the night's own measurements added.
 
-    These can only make a verdict worse.
+    The faults can only make a verdict worse.
 
     Args:
         measured: The judged numbers.
@@ -330,7 +330,7 @@ def _readings_from_history(
     with open_store(place) as store:
         # The end is excluded. Add a second, so that a run of this second counts.
         readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
-        # Runs stored by nights were judged there, and have no floors.
+        # Runs stored by nights were judged there, without floors.
         mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)
         readings = readings.chosen(mine[readings.quantity]) if len(readings) else readings
         failures = store.failures_elsewhere(now - timedelta(days=ELSEWHERE_DAYS))
@@ -353,7 +353,8 @@ def _recent_runs(results: Path, now: datetime) -> list[Run]:
     runs = []
     for folder in run_folders(results):
         stamp = stamp_of(folder.name)
-        # A folder's name has the start of its run. A run that took a day ended within the last 24 hours.
+        # A folder's name begins with the start of its run. A run that took a day ended within the last 24
+        # hours.
         if stamp is None or now - stamp > timedelta(days=2) or night_store.is_night(folder.name):
             continue
         try:
@@ -380,7 +381,7 @@ def _gpus_failed_elsewhere(
 def failed_elsewhere_finding(
     name: str, gpu: GpuSnapshot, what: str, when: str, other: str, reason: str
 ) -> HealthFinding:
-    """Return the finding about a GPU that failed in another node. It is a hint, and no reason to drain."""
+    """Return the finding about a GPU that failed in another node, as a hint, not a reason to drain."""
     return HealthFinding(
         node=name,
         code="gpu_failed_elsewhere",

@@ -121,7 +121,7 @@ def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
 
 
 def _new_reasons(one: NodeNight, then: NodeNight) -> list[str]:
-    """Return the texts of reasons that the night before did not have."""
+    """Return the texts of reasons that are new since the night before."""
     # Compare code and part, because texts contain numbers that differ every night.
     known = {key for key, _ in then.reason_texts_by_part()}
     return [text for key, text in one.reason_texts_by_part() if key not in known]
@@ -140,7 +140,7 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
 
 
 def drain_reason(one: NodeNight, night_id: str, link: str) -> str:
-    """Return the reason for a drain in Slurm. It has the failure, and a link to its explanation."""
+    """Return the reason for a drain in Slurm: the failure, and a link to its explanation."""
     where = (
         f"{link.rstrip('/')}/{night_id}/{node_page_path(one.node)}"
         if link

@@ -3,9 +3,9 @@
 ``rackproof nightly`` calls :func:`run_nightly`, and ends with its exit status. ansible-runner runs the
 playbook as a program, because this package never imports Ansible or its runner.
 
-The exit status separates faults of the fleet from faults of the tool. It is 0 for pass or degraded, 2
-for a bad node, and 3 for unproven. It is 1 if the playbook made no night to judge by, or if the night is
-good and a message could not be sent.
+The exit status separates faults of the fleet from faults of the tool. 0 means pass or degraded, 2 a bad node,
+and 3 unproven. 1 means that the playbook made no night to judge by, or that the night is good and a message
+could not be sent.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ _MOST_TEXT = 3500
 
 
 class NightlyError(RackproofError):
-    """Report a fault that the operator must fix. The message has the fault and the remedy."""
+    """A fault that the operator must fix. The message gives the fault and the remedy."""
 
 
 @dataclass(frozen=True)
 class NightlySettings:
-    """Hold the settings of a nightly.
+    """The settings of a nightly.
 
     ``variables`` go to the playbook. If ``mail_to`` is empty, no mail is sent.
     """
@@ -93,10 +93,7 @@ class NightlySettings:
 
 @dataclass(frozen=True)
 class NightlyOutcome:
-    """Hold the outcome of a nightly.
-
-    It has the exit status, the night if there is one, and the lines of the message.
-    """
+    """The outcome of a nightly: the exit status, the night if there is one, and the message's lines."""
 
     status: int
     night: NightRecord | None
@@ -104,7 +101,7 @@ class NightlyOutcome:
 
 
 class NightlyView(Protocol):
-    """Provide the display of a playbook while it runs."""
+    """A display of a playbook while it runs."""
 
     def add_event(self, event: Mapping[str, Any]) -> None:
         """Take a step of a host. ``rackproof_ansible.playbook_events`` describes the form."""
@@ -113,7 +110,7 @@ class NightlyView(Protocol):
         """Take a line of Ansible's own output."""
 
     def refresh(self) -> None:
-        """Show what has come since the last call."""
+        """Show what came since the last call."""
 
 
 def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
@@ -210,10 +207,7 @@ def _single_nightly(results: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _PlaybookResult:
-    """Describe the end of the playbook.
-
-    It has the exit status (None if it ran out of time), the last lines, and lost or failed hosts.
-    """
+    """The end of the playbook: exit status (None after a timeout), last lines, and lost or failed hosts."""
 
     status: int | None
     tail: tuple[str, ...]
@@ -237,7 +231,7 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
     runner, playbook = _program("ansible-runner"), _program("ansible-playbook")
     checkout = settings.checkout.resolve()
     variables = {"validate_results": str(settings.results.resolve()), "validate_link": settings.link}
-    # Only the owner has access to it, and it is removed afterwards.
+    # Only the owner can access the folder, which is removed afterwards.
     with tempfile.TemporaryDirectory(prefix=f"{_PRIVATE}{os.getpid()}-") as folder:
         private = Path(folder)
         (private / "env").mkdir()
@@ -300,9 +294,7 @@ def _wait(child: subprocess.Popen[str], timeout_s: float, show: Callable[[], Non
 
 
 class _EventPipe:
-    """Provide a named pipe to which a playbook writes its steps.
-
-    It is needed because ansible-runner passes no descriptors on.
+    """A named pipe to which a playbook writes its steps, because ansible-runner passes no descriptors on.
 
     Args:
         path: The path of the pipe, in a private folder.
@@ -318,7 +310,7 @@ class _EventPipe:
         self._rest = b""
 
     def read(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the events that have come."""
+        """Yield the events that came since the last call."""
         while True:
             try:
                 data = os.read(self._descriptor, 1 << 16)
@@ -359,13 +351,13 @@ def _follow(child: subprocess.Popen[str], artifacts: Path, lines: SimpleQueue[st
     """Read the playbook's output line by line."""
     for number, line in enumerate(child.stdout or ()):
         if number == 0:
-            # It contains the whole environment, including the history's address and password.
+            # The file contains the whole environment, including the history's address and password.
             (artifacts / "command").unlink(missing_ok=True)
         lines.put(sanitize(line, 500))
 
 
 def _note_failure(event: Mapping[str, Any], failed: dict[str, set[str]]) -> None:
-    """Keep the host of a failure, by the step. Hosts that cannot be reached have the step ``""``."""
+    """Keep the host of a failure, by the step, which is ``""`` for hosts that cannot be reached."""
     state = event.get("state")
     if event.get("kind") == "end" and state in ("failed", "unreachable"):
         step = sanitize(event.get("task") or "", 100) if state == "failed" else ""
@@ -381,7 +373,7 @@ def _failure_lines(failed: Mapping[str, set[str]]) -> Iterator[str]:
 def _end(child: subprocess.Popen[str]) -> None:
     """End the playbook with all its processes, and then ansible-runner. Use force if necessary."""
     for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0)):
-        # The playbook has its own session.
+        # The playbook runs in its own session.
         for pid in (*_children(child.pid), child.pid):
             if child.poll() is not None:
                 return
@@ -494,7 +486,7 @@ def post_webhook(url: str, text: str) -> None:
 
 
 def send_mail(settings: NightlySettings, lines: Sequence[str]) -> None:
-    """Send a text by e-mail. If the environment has a user, log in over TLS.
+    """Send a text by e-mail. If the environment names a user, log in over TLS.
 
     Raises:
         OSError: The server does not answer.
@@ -593,5 +585,5 @@ def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
 
 def _label(text: str) -> str:
     """Return a label's value in the notation of Prometheus."""
-    # This escapes the text for Prometheus. Line feeds have already been removed.
+    # Escape the text for Prometheus. Line feeds were already removed.
     return sanitize(text, 200).replace("\\", "\\\\").replace('"', '\\"')

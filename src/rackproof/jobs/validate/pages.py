@@ -1,7 +1,7 @@
 """Write the pages of a night.
 
-:mod:`rackproof.jobs.validate.tasks` calls :func:`write_night_pages` when a night closes. One page shows
-the fleet as racks and nodes, with changes at the top. Each node has a page too.
+:mod:`rackproof.jobs.validate.tasks` calls :func:`write_night_pages` when a night closes. One page shows the
+fleet as racks and nodes, with changes at the top. Each node gets a page too.
 """
 
 from __future__ import annotations
@@ -355,10 +355,7 @@ def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple
 
 
 class _Series:
-    """Hold the measurements of nodes in this night and earlier ones, from the history.
-
-    Without a history, it is empty.
-    """
+    """The measurements of nodes in this night and earlier ones, from the history if there is one."""
 
     def __init__(self, results: Path, night: NightRecord) -> None:
         from datetime import timedelta
@@ -377,7 +374,7 @@ class _Series:
         }
 
     def charts(self, mine: NodeNight, kept: StoredSnapshot | None) -> tuple[Drawn, ...]:
-        """Return charts of a node's measurements. Those that do not pass come first."""
+        """Return charts of a node's measurements, first those that do not pass."""
         readings = self._readings
         if readings is None or kept is None or mine.hardware_key not in self._nodes:
             return ()
@@ -394,7 +391,7 @@ class _Series:
         )
 
     def _values_of(self, node: int) -> dict[int, dict[int, dict[int, float]]]:
-        """Return a node's values by quantity, part and night. If a night has several, use the worst."""
+        """Return a node's values by quantity, part and night, the worst of several in a night."""
         readings = self._readings
         values: dict[int, dict[int, dict[int, float]]] = {}
         for row in (readings.node == node).nonzero()[0]:

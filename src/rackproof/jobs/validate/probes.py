@@ -111,11 +111,11 @@ def check_budget(plan: ProbePlan, gpus: Mapping[str, object]) -> None:
 
     Args:
         plan: The plan of the night's measurements.
-        gpus: The number of GPUs of each node as the inventory has it. A node whose number is unknown
-            counts as one with a single GPU, so that no budget is refused by mistake.
+        gpus: The inventory's number of GPUs of each node. A node of unknown number counts as one with a
+            single GPU, so that no budget is refused by mistake.
 
     Raises:
-        ValidateError: No job fits. The message has the smallest budget that is enough for one.
+        ValidateError: No job fits. The message gives the smallest budget that is enough for one.
     """
     least = smallest_job_minutes(plan, [ProbeTarget(name, _count(number)) for name, number in gpus.items()])
     if least > plan.minutes:
@@ -139,7 +139,7 @@ def measure_night(
     shell: Shell,
     jobs: Callable[..., JobRunner] = JobRunner,
 ) -> tuple[str, ...]:
-    """Measure the nodes that have a snapshot, store the results, and return lines about them.
+    """Measure the nodes with a snapshot, store the results, and return lines about them.
 
     Args:
         context: The context of the night.
@@ -157,7 +157,7 @@ def measure_night(
     snapshots = _read_snapshots(folder)
     try:
         earlier = night_store.night_folders(results, before=context.night_id)
-        # Do this before anything is measured. A number from another node's GPU belongs to that node.
+        # Settle parts before anything is measured. A number from another node's GPU belongs to that node.
         snapshots = settle_foreign_parts(folder, earlier, snapshots)
         past = [one for one in map(read_probes, earlier) if one is not None]
         if slurm is None:
@@ -216,7 +216,7 @@ def _failed_night(
     plan: ProbePlan, targets: Sequence[ProbeTarget], direct: Collection[str], error: ProbeError, spent: float
 ) -> ProbeNight:
     """Return the night as unmeasured, because Slurm's host failed."""
-    # This includes nodes that were measured without Slurm. Their output was not read.
+    # Include nodes that were measured without Slurm, because their output was not read.
     names = [one.name for one in targets if not one.busy or one.name in direct]
     # The minutes were used even without a result, so the budget counts them.
     return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
@@ -320,7 +320,7 @@ def keep_numbers(
 ) -> None:
     """Store the numbers as a run, which the night judges with all others."""
     labelled = {value for one in numbers for value in one.labels.values()}
-    # A node whose last program failed was measured too. Without it, its numbers would have no node.
+    # A node whose last program failed was measured too. Without that node, its numbers would belong nowhere.
     some = [
         name
         for name, about in nodes.items()

@@ -41,14 +41,14 @@ from rackproof.store.run_folder import ResultsError, new_run_id, stamp_of, write
 
 
 class NightSummary(Record):
-    """Hold what a night found, for the last task of the playbook.
+    """The result of a night, for the last task of the playbook.
 
     Attributes:
         verdict: The verdict of the night.
         gates: Whether the verdict makes the playbook fail.
         message: The lines that the playbook prints.
         page: The path of the night's report. Empty in a dry run.
-        history: The reason why the history did not store the night. Empty if it did, and in a dry run.
+        history: The reason why the history did not store the night, or empty. Empty in a dry run.
     """
 
     verdict: Verdict
@@ -67,7 +67,7 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
         owner_pid: The process whose end releases the claim. None is a dry run, which stores nothing.
 
     Raises:
-        ValidateError: Another night has claimed one of the nodes, or the folder cannot be written.
+        ValidateError: Another night claimed one of the nodes, or the folder cannot be written.
     """
     try:
         # Check the names before nodes are claimed, so that an invalid file name does not end the night
@@ -276,7 +276,7 @@ def _readable_night(folder: Path) -> NightRecord | None:
     try:
         return night_store.read_night(folder)
     except ResultsError:
-        # The night's remarks have the fault. Later changes are unknown.
+        # The night's remarks state the fault. Later changes are unknown.
         return None
 
 
@@ -351,7 +351,7 @@ def read_slurm_answer(
     The states are None if Slurm was not queried or did not answer.
 
     Args:
-        queried: The result of ``rackproof_slurm_node``. It is empty if there is no controller.
+        queried: The result of ``rackproof_slurm_node``, which is empty without a controller.
         listed: The result of listing partitions.
     """
     if not queried or queried.get("skipped"):
@@ -368,8 +368,7 @@ def probing_failure(probed: Mapping[str, Any]) -> str | None:
     """Return why the requested measurements failed, "" if they succeeded, or None if none were requested.
 
     Args:
-        probed: The result of ``rackproof_validate_probe``. It is empty or skipped if no measurement was
-            requested.
+        probed: The result of ``rackproof_validate_probe``, empty or skipped if no measurement was requested.
     """
     if not probed or probed.get("skipped"):
         return None

@@ -19,7 +19,7 @@ from rackproof.store.history.identity import Kind
 from rackproof.store.history.references import NumberKey, Numbers
 
 _BATCH = 200
-"""One statement has at most this many names."""
+"""Largest number of names in a statement."""
 _FLEET_ROWS = 200_000
 """For each batch, at most this many measurements are read, the newest first."""
 _PARTS, _HOMES = schema.hardware.alias("parts"), schema.hardware.alias("homes")
@@ -37,9 +37,9 @@ def numbers_of_others(
 ) -> tuple[dict[NumberKey, list[float]], dict[NumberKey, list[float]]]:
     """Return the values to compare each number of a run with, from other hardware of the same kind.
 
-    The first mapping has the median of each other piece of hardware, without failed runs. The second one has
-    the number that was accepted first, if there is one. If the nodes of the run have several SKUs, there is
-    nothing to compare with.
+    The first mapping gives the median of each other piece of hardware, without failed runs. The second one
+    gives the number that was accepted first, if there is one. If the nodes of the run are of several SKUs,
+    there is nothing to compare with.
     """
     found: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     first: dict[NumberKey, list[float]] = {key: [] for key in numbers}
@@ -60,7 +60,7 @@ def numbers_of_others(
 
 
 def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
-    """Return the conditions for hardware of a run's kind, or None if its nodes have several SKUs.
+    """Return the conditions for hardware of a run's kind, or None if its nodes are of several SKUs.
 
     Hardware of the same SKU is of the same kind. If there is no SKU, GPUs with the same product name are
     of the same kind. Numbers of whole nodes also need the same product and the same number of such GPUs.

@@ -1,4 +1,4 @@
-"""Provide the history to jobs, and let them go on if it fails.
+"""Provide the history to all four jobs, and let a job go on if the history fails.
 
 All four jobs store their runs in the history through :class:`History`. Planning reads estimates from
 it, and recording reads references. The input is the results folder.
@@ -49,7 +49,7 @@ def lost_acceptances(results: Path, store: Store) -> str:
 
 
 class History:
-    """Provide a history whose faults do not end a job.
+    """The history as jobs use it: its faults do not end a job.
 
     If the history fails, a method returns the problem as text (an estimate is then None). A run that
     cannot be stored is noted and stored later. The database is the one of RACKPROOF_DATABASE_URL, or

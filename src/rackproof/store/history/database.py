@@ -1,7 +1,7 @@
 """Connect to the history's database. Create its tables if there are none, or else check them.
 
-:func:`rackproof.store.history.store.open_store` calls this module. The database comes from an argument,
-the environment variable RACKPROOF_DATABASE_URL, or the results folder. It is PostgreSQL or SQLite.
+:func:`rackproof.store.history.store.open_store` calls this module. The database, PostgreSQL or SQLite, comes
+from an argument, the environment variable RACKPROOF_DATABASE_URL, or the results folder.
 
 A database URL may contain a password, so no error, log or ``repr`` shows it. Errors name only the
 database, host and port, which is what an operator needs.
@@ -46,20 +46,20 @@ _SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
 
 
 class HistoryError(RackproofError):
-    """Report a failed request to the history. The message has the remedy, but no URL or password."""
+    """A failed request to the history. The message gives the remedy, but no URL or password."""
 
 
 class HistoryUnreachableError(HistoryError):
-    """Report a database that does not answer or refuses the login. The run can be added later."""
+    """A database that does not answer or refuses the login. The run can be added later."""
 
 
 class HistoryTooNewError(HistoryError):
-    """Report a history whose tables a newer version of Rackproof made."""
+    """A history whose tables a newer version of Rackproof made."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Provide a database, with its address and its name in messages.
+    """The database to connect to, with its address and its name in messages.
 
     ``url`` and ``secrets`` are left out of the ``repr``.
     """
@@ -165,7 +165,7 @@ def _postgresql_target(given: str, url: URL) -> Target:
 
 
 def _each(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return an option's values, of which a URL may have several."""
+    """Return an option's values, of which a URL may state several."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -202,7 +202,7 @@ def _postgresql_engine(target: Target) -> Engine:
     """Return the connections to a PostgreSQL server, with limits for each wait."""
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
-        # With the defaults, a client notices only after hours that the server has disappeared.
+        # With the defaults, a client notices only after hours that the server disappeared.
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
@@ -275,11 +275,11 @@ def _ensure_tables(engine: Engine, target: Target) -> None:
 
 
 def _is_current(connection: Connection, target: Target) -> bool:
-    """Return whether the tables have this version, or false if there are none.
+    """Return whether the tables are of this version, or false if there are none.
 
     Raises:
-        HistoryTooNewError: The tables have a newer version.
-        HistoryError: The tables have an older version, or no version.
+        HistoryTooNewError: The tables are of a newer version.
+        HistoryError: The tables are of an older version, or state no version.
     """
     # Check only the history's tables. A PostgreSQL database may contain tables of other programs.
     tables = schema.metadata.tables.keys() & set(inspect(connection).get_table_names())

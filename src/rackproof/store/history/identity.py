@@ -30,7 +30,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class Kind(StrEnum):
-    """Name the kind of a piece of hardware."""
+    """The kinds of hardware that a measurement can belong to."""
 
     NODE = "node"
     GPU = "gpu"
@@ -40,7 +40,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """Identify a piece of hardware.
+    """The identity of a piece of hardware.
 
     Attributes:
         kind: The kind of the hardware.
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Place:
-    """Describe which hardware a measurement belongs to.
+    """The hardware that a measurement belongs to, and its labels.
 
     Attributes:
         labels: The labels as canonical JSON, with ``*`` in place of hardware.
@@ -70,10 +70,10 @@ class Place:
 
 
 class Topology:
-    """Hold the hardware of one run, to convert labels to places.
+    """The hardware of one run, by which labels are converted to places.
 
     Args:
-        nodes: The nodes of the run. If two nodes have the same hardware key, for example the serial
+        nodes: The nodes of the run. If the hardware keys of two nodes are the same, for example the serial
             number of a shared chassis, the second one gets its hostname added.
     """
 

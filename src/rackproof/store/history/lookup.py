@@ -34,7 +34,7 @@ def quantities_by_id(
 ) -> dict[int, Measured]:
     """Return the quantities that match, by id.
 
-    A history with millions of measurements has only thousands of quantities.
+    A history with millions of measurements contains only thousands of quantities.
     """
     table = schema.quantities
     query = select(table)
@@ -88,11 +88,11 @@ def nodes_named(connection: Connection, name: str) -> list[int]:
 def on_hardware(connection: Connection, columns: Any, name: str) -> ColumnElement[bool]:
     """Return the condition that a row was measured on hardware with the name.
 
-    A node includes the GPUs that it had at the time. A node or GPU includes the links that end there.
+    A node includes the GPUs that were in it at the time. A node or GPU includes the links that end there.
 
     Args:
         connection: The connection to the history.
-        columns: The columns of a table that has ``hardware_id`` and ``node_id``.
+        columns: The columns of a table with ``hardware_id`` and ``node_id``.
         name: The key, serial number, chassis or hostname.
     """
     hardware = _hardware_named(connection, name)
@@ -120,7 +120,7 @@ def is_identity(value: str) -> bool:
 
 
 class _Hardware(NamedTuple):
-    """Hold the columns of a piece of hardware that labels need."""
+    """The columns of a piece of hardware that labels need."""
 
     kind: str
     key: str
@@ -128,7 +128,7 @@ class _Hardware(NamedTuple):
 
 
 class HardwareOfRows:
-    """Hold the hardware of some rows, to restore its names in labels.
+    """The hardware of some rows, by which its names are restored in labels.
 
     Args:
         connection: The connection to the history.

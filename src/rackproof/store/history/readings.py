@@ -3,9 +3,9 @@
 Job validate calls this module to judge a night. The input is a connection to the database (or runs), the
 end of the night, and the number of nights.
 
-A night of 10,000 nodes has 400,000 numbers, and a comparison with the past needs 15 nights. The numbers
-are therefore arrays, without a Python object for each. Rows are read night by night. All keys are
-hardware keys, so the series of a GPU moves with it, and a new hostname changes nothing.
+A night of 10,000 nodes gives 400,000 numbers, and a comparison with the past needs 15 nights. The numbers are
+therefore arrays, without a Python object for each. Rows are read night by night. All keys are hardware keys,
+so the series of a GPU moves with it, and a new hostname changes nothing.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Floats = NDArray[np.float64]
 
 
 class Part(NamedTuple):
-    """Describe a piece of hardware.
+    """A piece of hardware in a fleet's nights, with its current name, SKU and place.
 
     Attributes:
         kind: One of node, gpu, link or group.
         key: The key, which remains the same if the hostname changes.
         name: The current hostname of a node, or the model of a GPU.
-        sku: The SKU of a node. A link or group has the SKU of its members if it is the same.
+        sku: The SKU of a node. The SKU of a link or group is that of its members if they agree.
         node: The index of a GPU's current node in the same list, or -1 if it is unknown.
         slot: The current slot of a GPU, or -1 if it is unknown.
     """
@@ -59,12 +59,12 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Readings:
-    """Hold numbers as columns of equal length, in no particular order.
+    """The numbers of nights, as columns of equal length, in no particular order.
 
     Attributes:
         quantity, part: Indices into ``quantities`` and ``parts``.
-        node: The index of the node in which the part was at the time. It is -1 for links between nodes
-            and for groups.
+        node: The index of the node in which the part was at the time, or -1 for links between nodes and
+            groups.
         night: The number of nights before the requested night, which is night 0.
         value: The value in the quantity's unit, or NaN if the number was NaN or infinite.
     """
@@ -87,7 +87,7 @@ class Readings:
 
 
 class Accepted(NamedTuple):
-    """Describe an accepted reference. Its quantity and part are indices as in :class:`Readings`."""
+    """An accepted reference. Its quantity and part are indices as in :class:`Readings`."""
 
     quantity: int
     part: int
@@ -95,7 +95,7 @@ class Accepted(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Describe a GPU that failed in another node than its current one.
+    """A GPU that failed in another node than its current one.
 
     ``then`` and ``now`` are keys of nodes.
     """
@@ -203,7 +203,7 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
 
 
 class _QuantityIndex:
-    """Hold the quantities of runs, each once. ``described`` has them by index."""
+    """The quantities of runs, each once. ``described`` lists them by index."""
 
     def __init__(self) -> None:
         self.described: list[Measured] = []
@@ -231,7 +231,7 @@ class _QuantityIndex:
 
 
 class _PartIndex:
-    """Hold the hardware of runs, each piece once. ``parts`` has them by index."""
+    """The hardware of runs, each piece once. ``parts`` lists the pieces by index."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -342,7 +342,7 @@ def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Intege
     # Read from the driver's cursor. SQLAlchemy's rows would double the time of the whole query.
     cursor = result.cursor
     while rows := (cursor.fetchmany(_FETCHED) if cursor is not None else []):
-        # The database has NULL in place of NaN and infinity. It becomes NaN here.
+        # The database stores NULL in place of NaN and infinity. NULL becomes NaN here.
         block = np.array(rows, dtype=np.float64)
         yield block[:, :3].astype(np.int32).T, block[:, 3].copy()
     result.close()
@@ -388,10 +388,7 @@ def _members_of(connection: Connection, rows: Mapping[int, Part]) -> dict[int, l
 
 
 def _of_members(whole: Part, members: Sequence[Part]) -> Part:
-    """Return a link or group with the names of its members.
-
-    If they have the same SKU, it has this SKU too.
-    """
+    """Return a link or group with the names of its members, and with their SKU if they share it."""
     names = [one.name if one.kind == Kind.NODE.value else one.key for one in members]
     shown = names[:_NAMED] + ([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])
     skus = {one.sku for one in members}

@@ -133,7 +133,7 @@ CHAIN_DEVIATION = 0.05
 is."""
 _SMALLEST, _LARGEST = 1e-15, 1e18
 _C2C = 450.0
-"""The link between a Grace CPU and its GPU has this bandwidth in GB/s."""
+"""Bandwidth in GB/s of the link between a Grace CPU and its GPU."""
 _HOST_COPIES = ("host_to_device", "device_to_host")
 _REDUCING = ("all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw")
 _LEAST_OF_LINKS = ((1 << 30, 0.6, 900), (1 << 28, 0.6, 450), (1 << 26, 0.45, 450), (1 << 23, 0.2, 450))
@@ -233,7 +233,7 @@ def comparison_objection(
         metric: The name of the measurement.
         value: The number.
         others: One number of each other piece of hardware.
-        direction: The better direction. If it is unknown, a deviation to either side counts.
+        direction: The better direction. Without a direction, a deviation to either side counts.
         which: The origin of the other numbers, in words.
     """
     if not others:
@@ -267,10 +267,10 @@ def better_way(direction: Direction | None, unit: str) -> Direction | None:
 
 @dataclass(frozen=True)
 class AcceptedNumber:
-    """Describe a number that was accepted for a piece of hardware.
+    """A number that was accepted for a piece of hardware.
 
     Attributes:
-        standing: Whether it is part of the reference. A number that was withdrawn without a reason is
+        standing: Whether the number is part of the reference. A number that was withdrawn without a reason is
             not, but it still limits later acceptances.
     """
 
@@ -343,8 +343,8 @@ Numbers = Mapping[NumberKey, tuple[float, Direction | None]]
 def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:
     """Return the numbers of a run that may become references, with their directions.
 
-    These are the candidates among the judgements, and numbers that passed an accepted reference. If only
-    one of several GPUs was judged, the same measurements of the other GPUs are included.
+    Candidates among the judgements may, and so may numbers that passed an accepted reference. If only one of
+    several GPUs was judged, the same measurements of the other GPUs are included.
     """
     numbers = _judged_numbers(run, topology)
     accepted_quantities = {key[2:] for key in numbers}
@@ -361,7 +361,7 @@ def acceptable_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[fl
 def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float, Direction | None]]:
     """Return the judged numbers of a run that may become references."""
     numbers: dict[NumberKey, tuple[float, Direction | None]] = {}
-    # A judgement has no direction, so it is taken from the measurement of its metric.
+    # A judgement states no direction, so take the direction from the measurement of its metric.
     directions = {one.name: one.direction for one in run.measurements if one.direction is not None}
     for judged in run.judgements:
         key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
@@ -379,7 +379,7 @@ def number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | No
 
 
 class Others(NamedTuple):
-    """Hold the numbers to compare a number with before it becomes a reference."""
+    """The numbers to compare a number with before it becomes a reference."""
 
     metric: str
     in_run: Sequence[float]
@@ -408,7 +408,7 @@ class Others(NamedTuple):
 
 
 def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
-    """Return the keys of a run's numbers that have a data sheet's lower bound or a reference."""
+    """Return the keys of a run's numbers that a data sheet's lower bound or a reference limits."""
     found = set()
     for one in run.measurements:
         key = number_key(run, topology.place(one.labels), one.name, one.unit)

@@ -1,7 +1,7 @@
 """Store runs in the history, and answer queries about runs, measurements and references.
 
 Jobs and commands open a :class:`Store` with :func:`open_store`. Its runs come from records in the results
-folder. Other modules of this folder have the tables, the names, and the rules for references.
+folder. Tables, names, and the rules for references are in other modules of this folder.
 
     with open_store(results / "history.sqlite") as store:
         store.keep(run)
@@ -80,8 +80,8 @@ _BATCH = 200
 """One transaction stores or deletes this many runs."""
 _ATTEMPTS = 4
 _ESTIMATE_RUNS = 25
-# These SQLSTATEs (a deadlock, a serialization failure) mean that another writer was first. A second
-# attempt usually succeeds.
+# After these SQLSTATEs (a deadlock, a serialization failure), a second attempt usually succeeds, because
+# another writer was only first.
 _TRY_AGAIN = frozenset({"40P01", "40001"})
 _BASELINE_KEY = ("quantity_id", "hardware_id", "run_id")
 
@@ -99,7 +99,7 @@ def open_store(where: str | Path | None = None) -> Store:
         The store. Use it in a ``with`` statement, or close it.
 
     Raises:
-        HistoryUnreachableError: The server does not answer, denies access, or has no such database.
+        HistoryUnreachableError: The server does not answer, denies access, or lacks such a database.
         HistoryTooNewError: The tables are newer than this code.
         HistoryError: The file cannot be used, or the tables are too old.
     """
@@ -108,7 +108,7 @@ def open_store(where: str | Path | None = None) -> Store:
 
 
 class Store(AbstractContextManager["Store"]):
-    """Provide an open history. All methods raise :class:`HistoryError` if the database fails."""
+    """An open history. All methods raise :class:`HistoryError` if the database fails."""
 
     def __init__(self, engine: Engine, target: Target) -> None:
         self._engine = engine
@@ -149,7 +149,7 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             runs: The runs to store.
-            again: Whether to also write runs that are already stored. This repairs damaged rows.
+            again: Whether to also write runs that are already stored, which repairs damaged rows.
 
         Returns:
             The ids of the runs that were written.
@@ -197,7 +197,7 @@ class Store(AbstractContextManager["Store"]):
         """Return a run by its id or a prefix of it.
 
         Raises:
-            HistoryError: No run has such an id, or several have.
+            HistoryError: No id begins so, or several do.
         """
         table = schema.runs
         with self._reading() as connection:
@@ -228,8 +228,8 @@ class Store(AbstractContextManager["Store"]):
     ) -> float | None:
         """Return the expected duration of a run.
 
-        It is the median of the latest runs on the same nodes that ended with exit status 0 and have
-        another verdict than ``fail``.
+        The estimate is the median of the latest runs on the same nodes that ended with exit status 0 and did
+        not ``fail``.
 
         Args:
             benchmark: The name of the benchmark.
@@ -283,7 +283,7 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             metric: The name of the measurement.
-            labels: The labels that it must have. It may have others. A ``gpu`` label selects by UUID.
+            labels: The required labels. Other labels may be added. A ``gpu`` label selects by UUID.
             hardware: A GPU's UUID, a node's serial number, chassis or host name, or the key of a link or
                 group. A node includes its GPUs for the time that they were in it, and the links that end
                 there.
@@ -326,7 +326,7 @@ class Store(AbstractContextManager["Store"]):
             benchmark: The name of the benchmark.
             parameters: The point of the matrix.
             metric: The name of the measurement.
-            labels: The labels of the measurement. A GPU's UUID selects that GPU, even if it has moved.
+            labels: The labels of the measurement. A GPU's UUID selects that GPU, even after a move.
             nodes: The nodes of the run.
 
         Returns:
@@ -405,10 +405,10 @@ class Store(AbstractContextManager["Store"]):
     ) -> int:
         """Make the numbers of a run references for its hardware.
 
-        A number is accepted if it is unproven only because it had no reference. A number that passed an
-        accepted reference is accepted, too, and the median then includes one more run. If only one of
-        several GPUs was judged, the same measurements of the other GPUs are accepted, too. If lower is
-        better, the bounds are mirrored. If a run is accepted again, its bounds are updated.
+        A number is accepted if it is unproven only because its reference was missing. A number that passed an
+        accepted reference is accepted, too, and the median then includes one more run. If only one of several
+        GPUs was judged, the same measurements of the other GPUs are accepted, too. If lower is better, the
+        bounds are mirrored. If a run is accepted again, its bounds are updated.
 
         Args:
             run_id: The run's id or a prefix of it.
@@ -418,15 +418,15 @@ class Store(AbstractContextManager["Store"]):
                 for never.
             warn: The (negative) fraction below the value from which a number is degraded, or ``None``
                 for never.
-            note: A function that is called with the number of references before they take effect. If it
-                raises an error, nothing is accepted.
+            note: A function that is called with the number of references before they take effect. If the
+                function raises an error, nothing is accepted.
             bounding: Runs that were accepted earlier and still limit this one, even if they no longer
                 provide a reference, each with the time of acceptance.
             despite: The reason to accept numbers that are not plausible, or too far from the first
                 accepted ones. If it is empty, such numbers are refused.
 
         Returns:
-            The number of references that the run provides, or 0 if it has no numbers to accept.
+            The number of references that the run provides, or 0 without numbers to accept.
 
         Raises:
             HistoryError: There is no such run, it proved a fault, its hardware is unknown, or a number
@@ -748,7 +748,7 @@ def _reference_rows(
         run: The accepted run.
         numbers: The numbers of the run.
         moments: The times of the run and of its acceptance.
-        bounds: The bounds of a number if more is better. They are mirrored if less is better.
+        bounds: The bounds of a number if more is better, which are mirrored if less is better.
     """
     # Another process may have replaced or removed the run after it was read.
     writer.enter([run])
@@ -802,7 +802,7 @@ def _accepted_before(
 ) -> Iterator[tuple[int, int, AcceptedNumber]]:
     """Yield the numbers that were accepted for the hardware of new references.
 
-    Each item has the id of the quantity, the id of the hardware, and the number.
+    Each item is the id of the quantity, the id of the hardware, and the number.
     """
     parts = sorted({row["hardware_id"] for row in rows})
     table, measured, runs = schema.baselines, schema.measurements, schema.runs
@@ -872,19 +872,19 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
         table.c.value,
         table.c.special,
     ).join(runs, runs.c.id == table.c.run_pk)
-    # Both columns have the same time. Without another filter, the index of runs is the faster one.
+    # Both columns store the same time. Without another filter, the index of runs is the faster one.
     moment = table.c.moment if narrowed else runs.c.moment
     query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
     return query if since is None else query.where(moment >= as_utc(since))
 
 
 def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) -> dict[int, Measured]:
-    """Return the quantities that may have these labels."""
+    """Return the quantities that may carry these labels."""
     return {key: one for key, one in quantities.items() if could_have_labels(one.labels, labels)}
 
 
 def _hardware_names(labels: Mapping[str, str], hardware: str | None) -> list[str]:
     """Return the names of the hardware in a search."""
-    # A label with hardware is not part of the quantity. It selects the hardware that was measured.
+    # A label with hardware is not part of the quantity, but selects the hardware that was measured.
     names = [value for value in labels.values() if is_identity(value)]
     return names if hardware is None else [*names, hardware]

@@ -1,6 +1,6 @@
 """Define the rows that the history returns: runs, measurements, and candidates for references.
 
-The history makes them from its tables. Jobs, commands and certificates read them.
+The history makes the rows from its tables. Jobs, commands and certificates read them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ParameterMapping = Mapping[str, str | int | float | bool | None]
 
 
 class Measured(NamedTuple):
-    """Describe a measured quantity. A label that contains hardware has the value ``*``."""
+    """A measured quantity. The value of a label that contains hardware is ``*``."""
 
     benchmark: str
     parameters: dict[str, Any]
@@ -27,7 +27,7 @@ class Measured(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """Describe a run in a list. ``reason`` is the first reason for its verdict."""
+    """A run in a list. ``reason`` is the first reason for its verdict."""
 
     run_id: str
     plan_id: str
@@ -51,14 +51,14 @@ class RunRow(NamedTuple):
 
 
 class MeasurementRow(NamedTuple):
-    """Describe a number from the history.
+    """A measured number from the history.
 
     Attributes:
-        labels: The labels. A label with a node has the node's current hostname.
+        labels: The labels. A label with a node shows the node's current hostname.
         hardware: The key of the measured hardware: a GPU's UUID, or a node's serial number or chassis.
             The key of a link or group contains the keys of its members.
         kind: The kind of hardware (node, gpu, link, group), or empty if it is unknown.
-        node: The key of the node that had the hardware, or empty if that is no single node.
+        node: The key of the node that contained the hardware, or empty if that is no single node.
     """
 
     run_id: str
@@ -76,7 +76,7 @@ class MeasurementRow(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """Describe a number that is unproven only because it had no reference, and that could become one."""
+    """A number that is unproven only for want of a reference, and that could become one."""
 
     run_id: str
     moment: datetime

@@ -3,9 +3,8 @@
 All modules of the history use these tables. :mod:`rackproof.store.history.database` creates them.
 
 The tables are designed for a fleet. With 10,000 nodes and 40 measurements each, 60 nights give 24 million
-rows. A row of a measurement is therefore a few numbers. They refer to *what* was measured
-(``quantities``) and *on what* (``hardware``). If you change a table here, set a new :data:`REVISION`. A
-test compares the two.
+rows. A row of a measurement is therefore a few numbers, which refer to *what* was measured (``quantities``)
+and *on what* (``hardware``). If you change a table here, set a new :data:`REVISION`. A test compares the two.
 """
 
 from __future__ import annotations
@@ -47,10 +46,9 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Moment(TypeDecorator[datetime]):
-    """Store a time in UTC, as ``timestamptz`` in PostgreSQL and as microseconds since 1970 in SQLite.
+    """The type of a time in UTC: ``timestamptz`` in PostgreSQL and microseconds since 1970 in SQLite.
 
-    SQLite has no type for times, and its text forms lose the time zone. Naive values are taken as
-    UTC.
+    SQLite knows no type for times, and its text forms lose the time zone. Naive values are taken as UTC.
     """
 
     impl = BigInteger
@@ -79,7 +77,7 @@ class Moment(TypeDecorator[datetime]):
 
 
 class RecordText(TypeDecorator[str]):
-    """Store the JSON of a record. PostgreSQL compresses text itself. For SQLite, this class does."""
+    """The type of a record's JSON. PostgreSQL compresses text itself. For SQLite, this class does."""
 
     impl = LargeBinary
     cache_ok = True
@@ -109,7 +107,7 @@ metadata = MetaData(
     }
 )
 
-# The table has one row. The names of table and columns are the same in all releases and never change.
+# The table contains one row. The names of table and columns are the same in all releases and never change.
 version = Table(
     "rackproof_schema",
     metadata,
@@ -123,8 +121,8 @@ hardware = Table(
     Column("id", Integer, primary_key=True),
     # node | gpu | link (two parts, in order) | group (the nodes of one run)
     Column("kind", String(8), nullable=False),
-    # The key remains if the hostname changes. It is the GPU UUID, serial or chassis. For links and
-    # groups, it is made of the keys of the parts.
+    # The key remains if the hostname changes: the GPU UUID, serial or chassis or, for links and groups, a
+    # text from the keys of the parts.
     Column("key", String(KEY_LIMIT), nullable=False),
     # The latest hostname of a node, or the model of a GPU.
     Column("name", String(KEY_LIMIT), nullable=False),
@@ -160,8 +158,7 @@ host_names = Table(
     sqlite_with_rowid=False,
 )
 
-# This table has the nodes of each GPU over time, so that a GPU that failed in another chassis is
-# recognized.
+# The nodes of each GPU over time, so that a GPU that failed in another chassis is recognized.
 placements = Table(
     "placements",
     metadata,
@@ -185,7 +182,7 @@ quantities = Table(
     Column("benchmark", String(KEY_LIMIT), nullable=False),
     Column("parameters", Text, nullable=False),
     Column("metric", String(KEY_LIMIT), nullable=False),
-    # This is canonical JSON. "*" replaces the value of a label that contains hardware, see identity.py.
+    # Canonical JSON, in which "*" replaces the value of a label that contains hardware, see identity.py.
     Column("labels", Text, nullable=False),
     Column("direction", String(8), nullable=True),
     UniqueConstraint("digest", "unit"),
@@ -219,7 +216,7 @@ runs = Table(
     Index(None, "hardware_id", "moment"),
 )
 
-# Records have a table of their own, so that listing runs does not read megabytes of JSON.
+# Records are in a table of their own, so that listing runs does not read megabytes of JSON.
 records = Table(
     "records",
     metadata,
@@ -276,9 +273,9 @@ judgements = Table(
     *_observed(),
     Column("verdict", String(16), nullable=False),
     Column("gating", Boolean, nullable=False),
-    # True if the number could become a reference. It is then unproven only because it had no reference.
+    # True if the number could become a reference, because it is unproven only for want of one.
     Column("candidate", Boolean, nullable=False),
-    # It is empty for passes, which are most of the rows. The record contains the reason.
+    # Empty for passes, which are most of the rows. The record contains their reason.
     Column("reason", String(TEXT_LIMIT), nullable=False),
     Column("reference", Float, nullable=True),
     Column("low", Float, nullable=True),
@@ -289,7 +286,7 @@ judgements = Table(
     sqlite_with_rowid=False,
 )
 
-# Accepted references. They have the id of the run as text, because they outlive the rows of the run.
+# Accepted references, with the id of the run as text, because they outlive the rows of the run.
 baselines = Table(
     "baselines",
     metadata,

@@ -1,8 +1,8 @@
 """Store runs in the history, or note them for later if its database is down.
 
-Every job calls :func:`keep_or_spool` after it has written ``run.json``. The input is the folder of the
-run. A run that cannot be stored gets a note in the spool folder. The next run that can be stored also
-stores the noted ones. :func:`rebuild_history` stores all runs of a results folder again.
+Every job calls :func:`keep_or_spool` after it wrote ``run.json``. The input is the folder of the run. A run
+that cannot be stored gets a note in the spool folder. The next run that can be stored also stores the noted
+ones. :func:`rebuild_history` stores all runs of a results folder again.
 
 ``run.json`` remains authoritative. A note only means that its run is not in the history yet.
 """
@@ -24,16 +24,16 @@ _SUFFIX = ".json"
 
 
 class _NoteGoneError(Exception):
-    """Report that another process has stored a noted run since it was listed."""
+    """A noted run that another process stored since it was listed."""
 
 
 @dataclass(frozen=True)
 class KeepOutcome:
-    """Describe what happened to a run.
+    """The outcome of storing one run in the history.
 
     Attributes:
-        kept: Whether it is in the history.
-        spooled: Whether it was noted for later.
+        kept: Whether the run is in the history.
+        spooled: Whether the run was noted for later.
         message: A text for the operator, without any secret.
         drained: The number of runs that were noted earlier and are now stored.
     """
@@ -46,10 +46,10 @@ class KeepOutcome:
 
 @dataclass(frozen=True)
 class DrainOutcome:
-    """Hold the result of storing the runs of a spool.
+    """The result of storing the runs of a spool.
 
-    ``entered`` has the ids of the stored runs, ``waiting`` those of the others, and ``problems`` why these
-    could not be stored.
+    ``entered`` lists the ids of the stored runs, ``waiting`` those of the others, and ``problems`` why the
+    others could not be stored.
     """
 
     entered: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class DrainOutcome:
 
 @dataclass(frozen=True)
 class RebuildOutcome:
-    """Hold the number of runs that were stored, and the faults of records that could not be read."""
+    """The number of runs that were stored, and the faults of records that could not be read."""
 
     runs: int
     problems: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ def keep_or_spool(run_folder: Path, where: str | Path | None, spool: Path) -> Ke
             try:
                 drained = _drain(store, spool)
             except ResultsError as error:
-                # This run is in the history. A broken spool does not make it lost.
+                # The run is in the history, so it is not lost with a broken spool.
                 drained = DrainOutcome((), ("?",), (str(error),))
             count = len(drained.entered)
             message = f"run {run.run_id} is in {store.description}"
@@ -125,8 +125,8 @@ def drain_spool(where: str | Path | None, spool: Path) -> DrainOutcome:
 def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
     """Store all runs of a results folder again, including those that seem to be in the history.
 
-    Accepted references exist only in the history (docs/using/history.md). This keeps those that are
-    there, but it cannot restore them in an empty history.
+    Accepted references exist only in the history (docs/using/history.md). Existing references stay, but an
+    empty history does not get them back.
 
     Args:
         results: The results folder.
@@ -212,7 +212,7 @@ def _noted_run(note: Path, spool: Path) -> Run:
 
     Raises:
         ResultsError: The note is damaged, or the record is missing, damaged or of another run.
-        _NoteGoneError: Another process has just stored it.
+        _NoteGoneError: Another process just stored the run.
     """
     try:
         content = json.loads(note.read_bytes())
@@ -225,7 +225,7 @@ def _noted_run(note: Path, spool: Path) -> Run:
         ) from None
     folder = next((place for place in places if place.is_dir()), places[-1])
     run = read_run(folder)
-    # The folder may have been renamed or restored. Another run must not be stored in its place.
+    # The folder may be renamed or restored. Another run must not be stored in its place.
     if run.run_id != note.stem:
         raise ResultsError(f"the note {note} points at {folder}, which holds run {run.run_id}")
     return run

@@ -35,7 +35,7 @@ from rackproof.store.history.schema import KEY_LIMIT, TEXT_LIMIT
 from rackproof.store.run_folder import dump_run, stamp_of
 
 _CHUNK = 400
-"""A query has at most this many keys. SQLite accepts only a few thousand parameters in a statement."""
+"""Largest number of keys in a query. SQLite accepts only a few thousand parameters in a statement."""
 
 _SPECIALS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -45,7 +45,7 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True)
 class Quantity:
-    """Describe what was measured, without value, time and hardware."""
+    """A measured quantity, without value, time and hardware."""
 
     digest: str
     unit: str
@@ -68,7 +68,7 @@ def quantity_of(
         metric: The name of the measurement.
         labels: The canonical labels, as in :class:`rackproof.store.history.identity.Place`.
         unit: The unit. Numbers in different units are never compared.
-        direction: The better direction, ``higher`` or ``lower``. It is not part of the identity.
+        direction: The better direction, ``higher`` or ``lower``, which is not part of the identity.
     """
     return Quantity(
         digest=digest_of(benchmark, point, metric, labels),
@@ -115,7 +115,7 @@ def join_special(value: float | None, special: str | None) -> float:
 
 
 class RunWriter:
-    """Write runs on one connection, inside the caller's transaction."""
+    """A writer of runs on one connection, inside the caller's transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -193,7 +193,7 @@ class RunWriter:
         """Store the rows of runs, and replace their details."""
         runs = schema.runs
         statement = self._insert(runs)
-        # Keep the time when a run was first stored. An imported run may have no other time.
+        # Keep the time when a run was first stored. An imported run may state no other time.
         changed = [column.name for column in runs.c if column.name not in ("id", "run_id", "kept")]
         statement = statement.on_conflict_do_update(
             index_elements=["run_id"], set_={name: statement.excluded[name] for name in changed}
@@ -213,7 +213,7 @@ class RunWriter:
         }
 
     def _replace_details(self, drafts: Sequence[_Draft], keys: Mapping[str, int]) -> None:
-        """Delete the details of runs, and insert the new ones. A changed record may have fewer rows."""
+        """Delete the details of runs, and insert the new ones. A changed record may give fewer rows."""
         tables = (schema.records, schema.run_nodes, schema.measurements, schema.judgements)
         for table in tables:
             for chunk in _chunks(sorted(keys.values())):
@@ -279,7 +279,7 @@ class RunWriter:
 
 
 class _Sightings:
-    """Hold the hardware of runs, with the latest description of each part and the time of its first run."""
+    """The hardware of runs, with the latest description of each part and the time of its first run."""
 
     def __init__(self, drafts: Sequence[_Draft]) -> None:
         self.parts: dict[tuple[str, str], Row] = {}
@@ -314,7 +314,7 @@ class _Sightings:
 
 
 class _Draft:
-    """Hold a run as rows that do not have the database's ids yet."""
+    """A run as rows that lack the database's ids yet."""
 
     def __init__(self, run: Run, now: datetime) -> None:
         self.run = run
@@ -341,13 +341,13 @@ class _Draft:
             quantity_of(run.benchmark, point, one.metric, place.labels, one.unit)
             for one, place in self.judged
         ]
-        # A judgement has no direction, but a measurement of the same quantity has one. Put measurements
-        # last, so that they replace the judgements.
+        # A measurement states a direction and a judgement does not. Put measurements last, so that they
+        # replace the judgements.
         self.quantities = self.judged_quantities + self.measured_quantities
 
     @property
     def parts(self) -> list[Part]:
-        """Return all hardware of the run. Nodes and GPUs come before the links and groups that have them."""
+        """Return the run's hardware, with nodes and GPUs before the links and groups that contain them."""
         found: dict[Part, None] = {}
         places = [self.topology.place({}), *(one[1] for one in self.measured), *(p for _, p in self.judged)]
         for part in self.topology.described:

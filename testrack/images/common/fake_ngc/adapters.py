@@ -1,7 +1,7 @@
 """Fake `ibv_devinfo --list` in a container.
 
-It lists the node's adapters whose device files the container has. libibverbs silently leaves out an
-adapter without its /dev/infiniband/uverbsN, with status 0, so a container without those files has no
+The command lists the node's adapters whose device files are in the container. libibverbs silently leaves out
+an adapter without its /dev/infiniband/uverbsN, with status 0, so a container without those files shows no
 adapter.
 """
 

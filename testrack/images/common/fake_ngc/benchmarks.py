@@ -27,7 +27,7 @@ LONGEST = 1.5
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Describe a benchmark of MLPerf Training 5.1, and its small model."""
+    """A benchmark of MLPerf Training 5.1, and its small model."""
 
     name: str
     target: float
@@ -92,7 +92,7 @@ class Benchmark:
 
 
 def _exported(text: str, environment: Mapping[str, str]) -> float:
-    """Return the number that a variable, or a difference of two (``A - B``), has in the environment."""
+    """Return the number of a variable in the environment, or of a difference of two (``A - B``)."""
     first, *others = (float(environment[name]) for name in text.split(" - "))
     value = first - sum(others)
     return int(value) if value.is_integer() else value

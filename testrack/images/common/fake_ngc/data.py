@@ -1,4 +1,4 @@
-"""Make small fakes of the data sets, in the layout of the real files and with the same bytes everywhere.
+"""Make small fakes of the data sets for downloads.py, in the real layout and the same everywhere.
 
 Text is a Markov chain over 64 tokens, so that a small model can learn from it. Pictures are points around a
 few centres, so that a small model can learn to remove noise from them.
@@ -59,7 +59,7 @@ def gov_report() -> Files:
 
 
 def llama2_model() -> Files:
-    """Return the checkpoint of llama2_70b_lora, which has the language before the change."""
+    """Return the checkpoint of llama2_70b_lora, with the language before the change."""
     _generator, logits = _language(2)
     return {
         "context/io.json": _json({"fake": True, "vocab_size": TOKENS, "lora_rank": RANK}),

@@ -1,4 +1,4 @@
-"""Fake `energon prepare`, which asks three questions, with megatron-energon's texts."""
+"""Fake `energon prepare` for bin/energon, which asks three questions, with megatron-energon's texts."""
 
 from __future__ import annotations
 

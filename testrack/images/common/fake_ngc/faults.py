@@ -18,7 +18,7 @@ NAMES = IN_TRAINING + IN_RUN_SCRIPT
 
 @dataclass(frozen=True)
 class Fault:
-    """Describe a fault and the rank that has it."""
+    """A fault and the rank that shows it."""
 
     name: str = ""
     rank: int = -1

@@ -1,7 +1,8 @@
 """Define three small models with their gradients, in NumPy.
 
-Each takes a flat vector of parameters and the numbers of some samples, and returns the *sums* over those
-samples, so that any number of ranks that share a batch gets the result of one rank.
+training.py trains one of these models. Each takes a flat vector of parameters and the numbers of some
+samples, and returns the *sums* over those samples, so that any number of ranks that share a batch gets the
+result of one rank.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fake_ngc.data import CENTRES, PIXELS, RANK, TOKENS
 
 
 class MissingDataError(FileNotFoundError):
-    """Report that data are not at the path at which the run script should have mounted them."""
+    """Data that are not at the path at which the run script should mount them."""
 
 
 def load(path: Path) -> np.ndarray:
@@ -30,7 +31,7 @@ def load(path: Path) -> np.ndarray:
 def _cross_entropy(logits: np.ndarray, text: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the sum of losses over all pairs of neighbours in a text, and the gradient by the logits.
 
-    All pairs of the same two tokens have the same loss, so counting them is enough.
+    The loss of all pairs of the same two tokens is the same, so counting them is enough.
     """
     pairs = (text[:, :-1] * TOKENS + text[:, 1:]).ravel()
     counts = np.bincount(pairs, minlength=TOKENS * TOKENS).reshape(TOKENS, TOKENS)
@@ -42,7 +43,7 @@ def _cross_entropy(logits: np.ndarray, text: np.ndarray) -> tuple[float, np.ndar
 
 
 class Model(ABC):
-    """Define the base of models, with parameters in one vector that is cut into named arrays."""
+    """The base of models, with parameters in one vector that is cut into named arrays."""
 
     NOISE = 0
     shapes: dict[str, tuple[int, ...]]
@@ -72,7 +73,8 @@ class Model(ABC):
     def learn(self, vector: np.ndarray, samples: np.ndarray, noise: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the sum over samples of the mean loss per item, and its gradient.
 
-        Each sample has NOISE random numbers, so that they do not depend on the rank that gets it.
+        Each sample comes with NOISE random numbers, so that they do not depend on the rank that gets the
+        sample.
         """
 
     @abstractmethod
@@ -154,7 +156,7 @@ class FromScratch(_Text):
 
 
 def _megatron(prefix: Path) -> np.ndarray:
-    """Read Megatron's pair of files. All sequences of the fake data have the same length."""
+    """Read Megatron's pair of files. All sequences of the fake data are of the same length."""
     tokens, index = prefix.with_name(prefix.name + ".bin"), prefix.with_name(prefix.name + ".idx")
     for path in (tokens, index):
         if not path.is_file():
@@ -231,7 +233,7 @@ def _shards(folder: Path) -> np.ndarray:
 
 
 class Adam:
-    """Optimize with Adam. Every rank has the same state."""
+    """The optimizer Adam, with the same state on every rank."""
 
     def __init__(self, size: int, rate: float) -> None:
         self.rate, self.steps = rate, 0

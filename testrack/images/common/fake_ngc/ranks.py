@@ -1,4 +1,4 @@
-"""Connect the ranks of a job, and run their collectives, over TCP with rank 0 in the middle."""
+"""Connect the ranks of training.py, and run their collectives, over TCP with rank 0 in the middle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_SECONDS = 90
 
 
 class LostRankError(ConnectionError):
-    """Report a rank that disappeared during a collective, or never came."""
+    """A rank that disappeared during a collective, or never came."""
 
 
 def first_of(node_list: str) -> str:

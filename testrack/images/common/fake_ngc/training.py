@@ -38,7 +38,7 @@ def global_batch_size(environment: Mapping[str, str]) -> int:
         return next((int(environment[name]) for name in names if environment.get(name)), default)
 
     groups = number("DGXNNODES") * number("DGXNGPU")
-    # The two language models have different names for the same settings.
+    # The two language models name the same settings differently.
     groups //= number("TENSOR_MODEL_PARALLEL", "TP") * number("PIPELINE_MODEL_PARALLEL", "PP")
     groups //= number("CONTEXT_PARALLEL", "CP")
     # For flux1, it is that of all GPUs.

@@ -1,8 +1,8 @@
 """Fake mlperf-common's check of the mounts, with its command line, its table and its messages.
 
-run.sub starts it in the container. It compares the number of files and bytes of each folder with a table in
-the image, prints the result for each mount, and always ends with status 0. A mount of the table that no
-argument names is a warning, even on a complete machine. Names that begin with a dot do not count.
+run.sub starts it in the container. The check compares the number of files and bytes of each folder with a
+table in the image, prints the result for each mount, and always ends with status 0. A mount of the table that
+no argument names is a warning, even on a complete machine. Names that begin with a dot do not count.
 """
 
 from __future__ import annotations

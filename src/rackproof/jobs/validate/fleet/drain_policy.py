@@ -1,20 +1,19 @@
 """Decide which nodes to drain and which to resume after a night. No I/O.
 
 Job validate calls :func:`decide_drains` with the judged nodes of tonight, their last known states, and
-Slurm's partitions. It gets back the nodes with a plan and a reason, and its playbook then drains and
-resumes them in Slurm.
+Slurm's partitions. The result is the nodes with a plan and a reason, by which the playbook drains and resumes
+them in Slurm.
 
 The rules are:
 
-* A night drains a node only for a certain failure of the node itself. It does not drain a node for a
-  finding on the whole fleet, a hint or an unproven result.
-* Each partition has a limit for drains by nights. Nodes with lesser faults wait until there is room.
+* A night drains a node only for a certain failure of the node itself, not for a finding on the whole fleet, a
+    hint or an unproven result.
+* Drains by nights are limited in each partition. Nodes with lesser faults wait until there is room.
 * If too many nodes are unreachable, the night drains no node, because the network or this machine is
   probably at fault.
-* A night changes only drains by nights. It leaves all other drains and their reasons as they are.
-* A night resumes a node after the failed checks have passed in the required number of nights. These
-  nights must be hours apart, and must have read the evidence that
-  :mod:`rackproof.jobs.validate.fleet.healing` lists.
+* A night changes only drains by nights, and leaves all other drains and their reasons as they are.
+* A night resumes a node after the failed checks passed in the required number of nights. The nights must be
+  hours apart, and must read the evidence that :mod:`rackproof.jobs.validate.fleet.healing` lists.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "wa
 
 @dataclass(frozen=True)
 class DrainPolicy:
-    """Hold the limits of a night's actions.
+    """The limits of a night's actions.
 
     Attributes:
         share: The largest share of a partition that nights may drain. If a larger share of the fleet is
@@ -53,7 +52,7 @@ class DrainPolicy:
 
 
 def drained_by_partition(listed: str) -> dict[str, dict[str, bool]]:
-    """Return the nodes of each partition, each with whether a night has drained it.
+    """Return the nodes of each partition, each with whether a night drained it.
 
     Args:
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
@@ -121,7 +120,7 @@ def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list
 def _fails_for_certain(one: NodeNight) -> bool:
     """Return whether a node fails by a fault of its own.
 
-    It needs a code, because a later pass could not be recognized without one.
+    The failure needs a code, by which a later pass is recognized.
     """
     return one.verdict is Verdict.FAIL and not one.unreached and bool(one.codes())
 
@@ -139,7 +138,7 @@ def _drained(one: NodeNight, night_id: str) -> NodeNight:
 
 
 def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
-    """Return a remark if failed nodes stay in service because their partitions have no room."""
+    """Return a remark if failed nodes stay in service because their partitions are at their limits."""
     kept_back = sum(one.why.startswith("not drained: the share") for one in decided)
     if not kept_back:
         return []
@@ -159,7 +158,7 @@ def _urgency(one: NodeNight) -> tuple[int, str]:
 def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
     """Return the drain of a node that nights hold drained, or None for other nodes.
 
-    If no stored night has the drain, it counts from tonight, with the codes in Slurm's reason.
+    If no stored night made the drain, it counts from tonight, with the codes in Slurm's reason.
     """
     if one is None or one.drained_by != "ours":
         return None
@@ -176,7 +175,7 @@ def _with_hold(
     if hold is None:
         return one
     if one.verdict is Verdict.UNPROVEN or one.unreached:
-        # This night is neither a pass nor a new failure, so the number of passes remains.
+        # Tonight is neither a pass nor a new failure, so the number of passes remains.
         return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
     if one.verdict is Verdict.FAIL:
         codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
@@ -192,7 +191,7 @@ def _with_hold(
 
 
 def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
-    """Return a drained node with one more pass. It is resumed if it has enough of them."""
+    """Return a drained node with one more pass, to be resumed after enough passes."""
     hold = hold.model_copy(update={"passes": hold.passes + 1, "passed": now})
     if hold.passes < policy.passes:
         why = f"stays drained: the failed checks have passed {hold.passes} of {policy.passes} times"
@@ -264,7 +263,7 @@ def _share_used_up(
     room: Mapping[str, int],
     policy: DrainPolicy,
 ) -> str:
-    """Return which partition of a node has no room for another drain, or ""."""
+    """Return which partition of a node is at its limit of drains, or ""."""
     for name in mine:
         if room[name] < 1:
             size, ours = len(members[name]), sum(members[name].values())

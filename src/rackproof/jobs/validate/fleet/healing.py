@@ -4,8 +4,8 @@ Job validate calls :func:`healed_evidence` with the snapshot of a node that nigh
 :func:`lacking_for` with each code of its drain. A night counts as a pass only if all evidence for the
 codes was read, and none of the codes was found again.
 
-The table :data:`HEALED_BY` has the evidence for each code that can drain a node. If a code has no row
-and no rule, the node remains drained until an operator resumes it.
+The table :data:`HEALED_BY` lists the evidence for each code that can drain a node. After a code without row
+and rule, the node remains drained until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 @dataclass(frozen=True)
 class DrainedNode:
-    """Describe a node that nights drained, with the snapshots to compare.
+    """A node that nights drained, with the snapshots to compare.
 
     Attributes:
         tonight: The snapshot of tonight.
         expected: The inventory's expectations of the node.
         idle: Whether no job uses the node.
-        failed: The snapshot of the last night in which it failed, or None if that is lost.
-        before: The last snapshot before the night that drained it, or None if that is lost.
-        is_first: Whether no night before the drain has a snapshot of the node.
+        failed: The snapshot of the last night in which the node failed, or None if lost.
+        before: The last snapshot before the night that drained the node, or None if lost.
+        is_first: Whether no night before the drain stored a snapshot of the node.
     """
 
     tonight: NodeSnapshot
@@ -57,7 +57,7 @@ class DrainedNode:
 
     @property
     def earlier(self) -> tuple[NodeSnapshot, ...]:
-        """Return the earlier snapshots. They show which readings the node supports."""
+        """Return the earlier snapshots, which show the readings that the node supports."""
         return tuple(one for one in (self.before, self.failed) if one is not None)
 
     @cached_property
@@ -98,8 +98,8 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
 
 def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tuple[str, ...] | None:
     """Return the measurement that must heal a code but was not made tonight, or None."""
-    # If the stored nights are lost, the code comes from Slurm's reason, which has only the first word
-    # of a metric.
+    # If the stored nights are lost, the code comes from Slurm's reason, which contains only the first word of
+    # a metric.
     first = metric.partition(" ")[0]
     if check in _COMPARED or check == "floor":
         # Only the same comparison shows that a finding from a comparison no longer applies.
@@ -150,7 +150,7 @@ def _tool(name: str) -> Callable[[DrainedNode], EvidenceState]:
 
 
 def _all_gpus(node: DrainedNode) -> EvidenceState:
-    """Return whether the driver lists all GPUs that the node must have, or that it had before."""
+    """Return whether the driver lists all GPUs that are required, or that were there before."""
     answer = _tool("nvidia_smi_xml")(node)
     if answer is not EvidenceState.THERE:
         return answer
@@ -162,7 +162,7 @@ def _all_gpus(node: DrainedNode) -> EvidenceState:
 
 
 def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], EvidenceState]:
-    """Return a function for the state of a reading that every GPU of the node must have."""
+    """Return a function for the state of a reading that every GPU of the node must report."""
 
     def state(node: DrainedNode) -> EvidenceState:
         answer = _all_gpus(node)
@@ -174,9 +174,9 @@ def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], Evide
 
 
 def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNode], EvidenceState]:
-    """Return a function that checks whether every GPU has these fields.
+    """Return a function that checks whether every GPU reports these fields.
 
-    A field in ``as_before`` is required only if a GPU of the node had it in an earlier night.
+    A field in ``as_before`` is required only if a GPU of the node reported it in an earlier night.
     """
 
     def state(node: DrainedNode) -> EvidenceState:
@@ -191,7 +191,7 @@ def _values(*fields: str, as_before: Iterable[str] = ()) -> Callable[[DrainedNod
 
 
 def _has(gpu: GpuSnapshot, field: str) -> bool:
-    """Return whether a GPU has a reading. Having no active reason for throttling is also a reading."""
+    """Return whether a GPU reports a reading. No active reason for throttling is also a reading."""
     value = getattr(gpu, field)
     return value is not None if field == "throttled" else state_of_value(value) is EvidenceState.THERE
 
@@ -207,7 +207,7 @@ def _pending_repairs(node: DrainedNode) -> EvidenceState:
 
 
 def _readings(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU has the readings that its SKU lists, without error texts."""
+    """Return whether each GPU reports the readings that its SKU lists, without error texts."""
     return _gpus(lambda gpu: not gpu.errors and not missing_readings(gpu, node.expected.gpu_readings))(node)
 
 
@@ -243,7 +243,7 @@ def _slowdowns(node: DrainedNode) -> EvidenceState:
 
 
 def _nvlinks(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU has the required NVLinks, or else those of the night before the drain."""
+    """Return whether each GPU shows the required NVLinks, or else those of the night before the drain."""
     answer = _tool("nvlink_status")(node)
     if answer is not EvidenceState.THERE:
         return answer
@@ -264,14 +264,14 @@ def _idle_memory(node: DrainedNode) -> EvidenceState:
 
 
 def _ports(node: DrainedNode) -> EvidenceState:
-    """Return whether each port was read that the node must have or had before."""
+    """Return whether each port was read that is required or was there before."""
     ports = {(port.device, port.port) for port in node.tonight.ports if port.state and port.rate_gbps}
     known = [len({(port.device, port.port) for port in one.ports}) for one in node.earlier]
     return _state(len(ports) >= max(node.expected.ports or max(known, default=1), 1))
 
 
 def _port_counters(node: DrainedNode) -> EvidenceState:
-    """Return whether each port has the counters that were read before."""
+    """Return whether each port shows the counters that were read before."""
     counted = {name for one in node.earlier for port in one.ports for name in port.counters}
     return _state(bool(counted) and all(counted <= port.counters.keys() for port in node.tonight.ports))
 
@@ -334,7 +334,7 @@ def _inodes(node: DrainedNode) -> EvidenceState:
 
 
 def _running_services(node: DrainedNode) -> Iterator[str]:
-    """Yield the names of the services that run, as the codes of findings have them."""
+    """Yield the names of the services that run, as in the codes of findings."""
     services = node.tonight.services or {}
     for name, state in services.items():
         if state == "active":
@@ -366,7 +366,7 @@ _BY_COMPARISON = (
 
 
 def _snake(name: str) -> str:
-    """Return a name in the form that it has in a finding code."""
+    """Return a name as it is written in a finding code."""
     return "".join(character if character.isalnum() else "_" for character in name).lower()
 
 
@@ -466,7 +466,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "ecc_off": ("ecc_mode",),
     "memory_unrepairable": ("unrepairable_memory",),
     "repair_pending": ("pending_repairs",),
-    # Its correction is loaded only with the driver, and a call without a warning may not have checked.
+    # A corrected infoROM is loaded only with the driver, and a call without a warning proves no check.
     "inforom_corrupted": ("gpus", "driver_tools", "booted"),
     "mig_on": ("mig",),
     "compute_prohibited": ("compute_mode",),

@@ -1,8 +1,8 @@
 """Read the output of the probe jobs that ran on single nodes.
 
-The probe scheduler calls :func:`read_node_probes` for each job. It returns the measured numbers, the digests
-of the training step, and the faults that need no comparison. :func:`compare_digests` then compares the
-digests of the fleet.
+The probe scheduler calls :func:`read_node_probes` for each job, and gets the measured numbers, the digests of
+the training step, and the faults that need no comparison. :func:`compare_digests` then compares the digests
+of the fleet.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ lost the job."""
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """Describe a node that could be measured.
+    """A node that could be measured.
 
     Attributes:
-        busy: The reason why it cannot be measured tonight, or "" if it is idle.
+        busy: The reason why the node cannot be measured tonight, or "" if it is idle.
         uuids: The UUIDs of its GPUs, if known.
-        nvlink_domain: Whether NVLink connects it with the other nodes of its rack.
-        suspect: Whether it failed or was degraded in its last night.
+        nvlink_domain: Whether NVLink connects the node with the others of its rack.
+        suspect: Whether the node failed or was degraded in its last night.
     """
 
     name: str
@@ -70,7 +70,7 @@ class ProbeTarget:
     def knows(self, labels: Collection[str]) -> bool:
         """Return whether all GPUs that labels name are the node's own.
 
-        The answer is yes if the node has GPUs of unknown UUIDs. A node without GPUs owns none.
+        The answer is yes if the UUIDs of the node's GPUs are unknown. A node without GPUs owns none.
         """
         if self.uuids or self.gpus == 0:
             return all(label in self.uuids or not label.startswith(_UUIDS) for label in labels)
@@ -80,7 +80,7 @@ class ProbeTarget:
 def read_digests(text: str) -> list[tuple[str, str, str]]:
     """Return kind, part and digest of each device in a training step's log.
 
-    Devices of one kind must have the same digest.
+    The digests of devices of one kind must be equal.
     """
     digests = []
     for line in text.splitlines():
@@ -112,13 +112,13 @@ def compare_digests(
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
     """Compare the results of the training step bit by bit across a fleet.
 
-    Each node has one vote, which its devices share, so a node that lists too many GPUs cannot outvote its
+    Each node gets one vote, which its devices share, so a node that lists too many GPUs cannot outvote its
     neighbours. These rules select the right digest of a kind of device, in this order:
 
-    1. The digest that at least three devices have, with more than half of the votes.
+    1. The digest of at least three devices, with more than half of the votes.
     2. The digest on which earlier nights agreed.
-    3. If all devices have the same digest, and there are two or more, it becomes the reference of later
-       nights. Otherwise the devices are unproven. A single device gets a remark.
+    3. If the digests of all devices are the same, and there are two or more, this digest becomes the
+        reference of later nights. Otherwise the devices are unproven. A single device gets a remark.
 
     Args:
         found: The digests by node, as :func:`read_digests` returns them.
@@ -204,7 +204,7 @@ def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int
 
 @dataclass(frozen=True)
 class NodeMeasurements:
-    """Hold the measurements of a node's job.
+    """The measurements of a node's job.
 
     Attributes:
         measurements: Numbers, which are judged later by floors, fleet and history.
@@ -303,7 +303,7 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
             **_point(definition, probe, plan.device),
             "gpus": target.gpus if plan.device == "gpu" else 0,
         },
-        # Speeds have no reference here. Floors, fleet and history judge them later, with all other
+        # Speeds are judged without reference here. Floors, fleet and history judge them later, with all
         # numbers.
         require_references=False,
         source=f"benchmarks/{probe.benchmark}.yml",
@@ -338,14 +338,14 @@ def _own_measurements(target: ProbeTarget, log: ParsedLog) -> list[Measurement]:
 
 
 def _labels(number: Measurement, keys: Sequence[str]) -> set[str]:
-    """Return the values that a number has for some labels."""
+    """Return the values of some labels of a number."""
     return {number.labels[key] for key in keys if key in number.labels}
 
 
 def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
-    """Return the numbers whose rule has no bound. The others are already judged.
+    """Return the numbers whose rule states no bound. The others are already judged.
 
-    A candidate is returned only if the SKU has a reference for it.
+    A candidate is returned only if the SKU states a reference for it.
     """
     referenced = {one.metric for one in target.references}
     unbounded = [
@@ -371,7 +371,7 @@ def _rule_covers(rule: JudgeRule, number: Measurement) -> bool:
 def _silent_gpus(
     probe: str, target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog
 ) -> list[NightReason]:
-    """Return reasons for GPUs of a node that reported nothing, and for GPUs that the node does not have."""
+    """Return reasons for GPUs of a node that reported nothing, and for GPUs that are not in the node."""
     reasons = []
     named = {label for one in log.measurements for label in _labels(one, _GPU_LABELS)}
     if strange := sorted(label for label in named if not target.knows({label})):
@@ -387,7 +387,7 @@ def _silent_gpus(
 
 
 def _gpus_with(metric: str, log: ParsedLog) -> set[str]:
-    """Return the GPUs for which a log has a metric."""
+    """Return the GPUs for which a log states a metric."""
     return {one.labels["gpu"] for one in log.measurements if one.name == metric and "gpu" in one.labels}
 
 

@@ -3,9 +3,9 @@
 The probe scheduler of job validate calls this module before it measures. The input is the plan of the
 night's measurements, the idle nodes, and the tests that earlier nights ran.
 
-A soak of a whole fleet takes longer than a night. Each night therefore runs only some of the optional
-tests, within a share of its budget. A test comes first if its node had it longest ago. A suspect node
-gets its turn sooner. All other measurements use the rest of the budget.
+A soak of a whole fleet takes longer than a night. Each night therefore runs only some of the optional tests,
+within a share of its budget. The test that ran longest ago on its node comes first. A suspect node gets its
+turn sooner. All other measurements use the rest of the budget.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SUSPECT_FACTOR = 3
 
 @dataclass(frozen=True)
 class _Turn:
-    """Hold an optional test that a node waits for.
+    """An optional test that a node waits for.
 
     Attributes:
         node: The node.
         probe: The test.
-        urgency: The number of nights since the node last had the test. For a suspect node, this number
-            is multiplied by :data:`SUSPECT_FACTOR`.
+        urgency: The number of nights since the test last ran on the node, times :data:`SUSPECT_FACTOR` for a
+            suspect node.
     """
 
     node: ProbeTarget
@@ -123,7 +123,7 @@ def _turns(plan: ProbePlan, targets: Sequence[ProbeTarget], past: Sequence[Probe
 
 
 def _optional(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
-    """Return the optional tests that the plan has for a node."""
+    """Return the optional tests that the plan contains for a node."""
     return [one for one in wanted_probes(plan, target) if one.optional]
 
 

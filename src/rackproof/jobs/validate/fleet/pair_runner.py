@@ -1,7 +1,7 @@
 """Measure nodes in pairs, and find the nodes and links at fault.
 
-The probe scheduler of job validate calls :func:`measure_pairs` after it has measured each node alone.
-The input is the nodes that are good alone, the pairs of earlier nights, and a runner of Slurm jobs.
+The probe scheduler of job validate calls :func:`measure_pairs` after it measured each node alone. The input
+is the nodes that are good alone, the pairs of earlier nights, and a runner of Slurm jobs.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def pairs_tonight(
     turns: Mapping[str, int],
     past: Sequence[ProbeNight],
 ) -> dict[str, tuple[Pair, ...]]:
-    """Return tonight's pairs, by rack and SKU.
-
-    They are the pairs of this round of the tournament, and pairs of the nodes that are left over.
+    """Return tonight's pairs, by rack and SKU: the round's, and pairs of the nodes that are left over.
 
     Args:
         targets: All nodes. The rounds must not depend on which nodes are idle.
@@ -86,7 +84,7 @@ def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
 
 
 def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list[Pair]:
-    """Return pairs of the nodes that have no partner in this round.
+    """Return pairs of the nodes without a partner in this round.
 
     Each node gets the partner that it met longest ago.
     """
@@ -101,13 +99,13 @@ def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list
 
 
 def _ordered_pair(one: str, other: str) -> Pair:
-    """Return two nodes in alphabetical order, so that each pair has one form."""
+    """Return two nodes in alphabetical order, so that each pair is always the same."""
     return min(one, other), max(one, other)
 
 
 @dataclass(frozen=True)
 class FabricMeasurements:
-    """Hold the results of a night's pairs.
+    """The results of a night's pairs.
 
     Attributes:
         results: The result of each measured pair or group.
@@ -131,11 +129,11 @@ def measure_pairs(
     past: Sequence[ProbeNight],
     jobs: JobRunner,
 ) -> FabricMeasurements:
-    """Measure the nodes of each rack in pairs. If the plan has no fabric probe, measure nothing.
+    """Measure the nodes of each rack in pairs, or nothing if the plan contains no fabric probe.
 
     Args:
         plan: The plan of the measurement.
-        targets: All nodes that have a snapshot.
+        targets: All nodes with a snapshot.
         able: The nodes that may be paired tonight.
         past: The measurements of earlier nights, newest first.
         jobs: The runner of jobs.
@@ -171,9 +169,9 @@ def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[Pai
 
 @dataclass
 class _PairRunner:
-    """Run all-reduces on groups of nodes.
+    """A runner of all-reduces on groups of nodes.
 
-    ``remarks`` has the groups that were not measured, with the reason.
+    ``remarks`` lists the groups that were not measured, with the reason.
     """
 
     plan: ProbePlan
@@ -291,7 +289,7 @@ def _fabric_reasons(
 def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
     """Return the measurement that decides about each pair.
 
-    It is the last one that failed or, if none failed, the last one.
+    The last measurement that failed decides or, if none failed, the last one.
     """
     of_two = [(_ordered_pair(*one.nodes), one) for one in results if len(one.nodes) == 2]
     pairs = dict(of_two)

@@ -3,9 +3,9 @@
 :mod:`rackproof.jobs.validate.fleet.pair_runner` of job validate calls these functions. The input is the
 names of nodes, and whether each measured pair passed.
 
-The pairs form a round-robin tournament (circle method). In each night, nearly every node has exactly one
-partner. After n - 1 nights for n nodes (n nights if n is odd), each pair has met once, and the rounds
-start again.
+The pairs form a round-robin tournament (circle method). In each night, nearly every node gets exactly one
+partner. After n - 1 nights for n nodes (n nights if n is odd), each pair met once, and the rounds start
+again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 
 def nights_needed(nodes: int) -> int:
-    """Return the number of nights after which every pair of ``nodes`` nodes has been tested once."""
+    """Return the number of nights after which every pair of ``nodes`` nodes was tested once."""
     return 0 if nodes < 2 else nodes - 1 + nodes % 2
 
 
@@ -57,9 +57,9 @@ def second_partners(
     good: Iterable[str],
     met: Iterable[Pair] = (),
 ) -> dict[str, str]:
-    """Return for each suspect a different known-good node that it has not met.
+    """Return for each suspect a different known-good node that it did not meet.
 
-    A suspect without such a partner is left out. It remains a suspect, and is not called bad.
+    A suspect without such a partner is left out, remains a suspect, and is not called bad.
 
     Args:
         suspects: The nodes of pairs that failed.
@@ -72,8 +72,8 @@ def second_partners(
     partner_of: dict[str, str] = {}
 
     def seat(suspect: str, tried: set[str]) -> bool:
-        # This is a search for an augmenting path. It may give an assigned partner to another suspect,
-        # so that as many suspects as possible get one.
+        # Search an augmenting path, which may give an assigned partner to another suspect, so that as many
+        # suspects as possible get a partner.
         for node in free:
             if node in tried or node in known.get(suspect, ()):
                 continue
@@ -145,16 +145,16 @@ def bisect_group(
 
     Args:
         nodes: The names of the group that failed.
-        works: A function that runs a job on some nodes, with a time limit. It returns false for a
-            failure and for a hang.
+        works: A function that runs a job on some nodes with a time limit, and returns false for a failure and
+            for a hang.
         helpers: The known-good nodes outside the group.
         most_runs: The largest number of runs. Nodes that were not tested by then are in the second
             value.
 
     Returns:
-        The bad nodes, and the groups without an answer. A group has no answer if no run was left to
-        test it, or if it fails although both halves work. In the second case, the fault is in the
-        fabric between the halves, or comes and goes.
+        The bad nodes, and the groups without an answer. A group stays without an answer if no run was left to
+        test it, or if it fails although both halves work. In the second case, the fault is in the fabric
+        between the halves, or comes and goes.
     """
     spare = [one for one in helpers if one not in set(nodes)]
     search = _Bisection(works, spare, most_runs)
@@ -167,7 +167,7 @@ def bisect_group(
 
 @dataclass
 class _Bisection:
-    """Hold the state of one search for the bad nodes of a group.
+    """The state of one search for the bad nodes of a group.
 
     Attributes:
         works: The function that measures some nodes.

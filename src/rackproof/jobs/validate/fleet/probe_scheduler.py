@@ -1,11 +1,10 @@
 """Schedule a night's measurements, and collect the results.
 
-Job validate calls :func:`probe_night` if the night has a budget of GPU-minutes. The input is the idle
-nodes, the measurements of earlier nights, and a runner of Slurm jobs. The module does no other I/O.
+Job validate calls :func:`probe_night` if GPU-minutes are budgeted for the night. The input is the idle nodes,
+the measurements of earlier nights, and a runner of Slurm jobs. The module does no other I/O.
 
-A night has three parts. It measures each idle node alone, and again if the job fails. It measures nodes
-with suspect numbers again. Then it measures pairs of nodes
-(:mod:`rackproof.jobs.validate.fleet.pair_runner`).
+A night measures in three parts: each idle node alone, and again if the job fails, then nodes with suspect
+numbers again, and then pairs of nodes (:mod:`rackproof.jobs.validate.fleet.pair_runner`).
 """
 
 from __future__ import annotations
@@ -65,13 +64,13 @@ def probe_night(
 
     Args:
         plan: The plan of the measurement.
-        targets: All nodes that have a snapshot.
+        targets: All nodes with a snapshot.
         past: The measurements of earlier nights, newest first.
         jobs: The runner of jobs, whose folder exists.
-        direct: The results of nodes that nights drained. Slurm starts no job on them, so the playbook
-            has run the programs on them itself.
-        doubts: A function that returns the suspect numbers, whose nodes are then measured again. Without
-            it, no number is suspect.
+        direct: The results of nodes that nights drained. Slurm starts no job on them, so the playbook ran the
+            programs on them itself.
+        doubts: A function that returns the suspect numbers, whose nodes are then measured again. Without such
+            a function, no number is suspect.
 
     Raises:
         ProbeError: Slurm's host no longer answers.
@@ -89,7 +88,7 @@ def probe_night(
     queue = measuring_order(targets, past, tests)
     probes.measure_nodes([one for one in queue if programs[one.name]])
     twice = probes.retest_suspects(doubts, past)
-    # Use the digests of the newest night that has some. A night without the training step has none.
+    # Use the digests of the newest night with any. A night without the training step stores none.
     known = next((one.digests for one in past if one.digests), {})
     odd, agreed, remarks = compare_digests(probes.digests, known)
     probes.add_reasons(odd)
@@ -120,14 +119,14 @@ def probe_night(
 def _reasons_by_node(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int
 ) -> dict[str, tuple[NightReason, ...]]:
-    """Return the reasons of each node that has any, with shared failures marked as fleet-wide."""
+    """Return the reasons by node, if any, with shared failures marked as fleet-wide."""
     marked = _mark_fleetwide(reasons, nodes)
     return {name: tuple(mine) for name, mine in sorted(marked.items()) if mine}
 
 
 @dataclass
 class _NodeProbes:
-    """Measure single nodes, and hold the results by node.
+    """The measuring of single nodes, with the results by node.
 
     Attributes:
         drained: The results of nodes that nights drained.
@@ -185,7 +184,7 @@ class _NodeProbes:
         """Measure nodes with suspect numbers again, and keep the better numbers."""
         if doubts is None:
             return RetestResult({})
-        # A node that an earlier night drained has already failed, and Slurm gives it no job.
+        # A node that an earlier night drained already failed, and Slurm gives it no job.
         able = set(self.numbers) - set(self.drained)
         earlier = _suspected_before(past, able)
         twice = retest_suspects(self.numbers, doubts, self._measure_again, able, earlier)
@@ -196,7 +195,7 @@ class _NodeProbes:
     def able_to_meet(self, queue: Sequence[ProbeTarget]) -> set[str]:
         """Return the nodes of the queue that may be paired.
 
-        They have no fault and, if programs were planned for them, were measured.
+        These are without fault and, if programs were planned for them, were measured.
         """
         bad = {name for name, mine in self.reasons.items() if any(one.verdict.gates for one in mine)}
         missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
@@ -323,7 +322,7 @@ def _mark_fleetwide(
 
 
 def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, set[str]]:
-    """Return the nodes that have each failure, by its code."""
+    """Return the nodes with each failure, by its code."""
     nodes_by_code: dict[str, set[str]] = {}
     for name, mine in reasons.items():
         for one in mine:

@@ -37,7 +37,7 @@ passes."""
 
 @dataclass(frozen=True)
 class ReferenceFinding:
-    """Describe a mistake in a SKU's reference, or a missing check.
+    """A mistake in a SKU's reference, or a missing check.
 
     Attributes:
         sku: The SKU.
@@ -138,7 +138,7 @@ def _find_mistakes(
 def _size_mistakes(
     one: SkuReference, sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
-    """Return the mistake in a reference's message size, if it has one."""
+    """Return the mistake in a reference's message size, if there is one."""
     size = one.labels.get("size_bytes")
     if size is None:
         if one.metric.endswith("busbw"):

@@ -1,7 +1,7 @@
 """Measure nodes with suspect speeds again in the same night, and judge both measurements. No I/O.
 
-The probe scheduler of job validate calls :func:`retest_suspects` with tonight's numbers. It also passes
-the functions that find suspect numbers and that measure nodes again.
+The probe scheduler of job validate calls :func:`retest_suspects` with tonight's numbers, and with the
+functions that find suspect numbers and that measure nodes again.
 
 A number is suspect if it is below its floor or far below the fleet. The better of its two values is
 judged, so that a part fails only if it was bad twice. The worse value remains as evidence, and keeps the
@@ -34,7 +34,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass
 class RetestResult:
-    """Hold the result of a retest, by node.
+    """The result of a retest, by node.
 
     Attributes:
         numbers: The numbers to judge.
@@ -97,7 +97,7 @@ def retest_suspects(
 def _measure_again(
     suspects: Mapping[str, Collection[str]], measure: Measure
 ) -> tuple[dict[str, tuple[Measurement, ...]], dict[str, str]]:
-    """Measure nodes again. Return the numbers, and the reasons why other nodes have none."""
+    """Measure nodes again. Return the numbers, and the reasons why those of other nodes are missing."""
     numbers: dict[str, tuple[Measurement, ...]] = {}
     obstacles: dict[str, str] = {}
     for name, result in (measure(suspects) if suspects else {}).items():
@@ -119,7 +119,7 @@ def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None
 
 @dataclass
 class _NodeRetest:
-    """Weigh the suspicions of a node.
+    """The weighing of a node's suspicions.
 
     The second measurement decides or, without one, the node's last measured night.
 
@@ -132,7 +132,7 @@ class _NodeRetest:
         obstacle: The reason why a number was not measured again.
         kept: The suspicions that were not withdrawn.
         confirmed: Whether a number failed twice.
-        opened: Whether a number failed once and has no second value.
+        opened: Whether a number failed once and was not measured again.
     """
 
     first: Mapping[_Key, Sequence[Measurement]]
