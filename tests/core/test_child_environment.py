@@ -121,10 +121,13 @@ def test_no_play_gives_its_tasks_secrets_of_the_controller() -> None:
 
 def test_nothing_starts_a_program_without_the_environment_of_its_play() -> None:
     files = [path for place in ("roles", "playbooks", "inventory") for path in (ROOT / place).rglob("*.yml")]
-    around = re.compile(
-        r"builtin[.]raw|^ *(- )?raw:|(lookup|query|q)[(] *.([a-z.]*[.])?(pipe|lines)\\b|local_action", re.M
-    )
-    assert [str(path) for path in [*files, *PLAYBOOKS] if around.search(path.read_text())] == []
+    text = "\n".join(path.read_text() for path in [*files, *PLAYBOOKS])
+    assert re.findall(r"builtin[.]raw|^ *(?:- )?raw:|local_action|\\blines'", text, re.M) == []
+    # Ansible starts what `pipe` names itself, so each such command removes the secrets.
+    piped = re.findall(r"""['"](?:ansible[.]builtin[.])?pipe['"],? *([^ )]*)""", text)
+    assert piped == ["bench_pack_command"]
+    bench = yaml.safe_load((ROOT / "roles/bench/vars/main.yml").read_text())
+    assert all(bench[one].startswith("unset {{ rackproof_environment | join(' ') }}; ") for one in piped)
     code = [*(ROOT / "src").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
     low = [path.name for path in code if "_low_level_execute_command(" in path.read_text()]
     assert low == ["action.py"]

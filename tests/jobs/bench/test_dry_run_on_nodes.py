@@ -21,6 +21,7 @@ def task(root: Path) -> dict[str, Any]:
 def packed(root: Path) -> bytes:
     """Return the workloads as the controller packs them for a node."""
     template = yaml.safe_load((root / "roles/bench/vars/main.yml").read_text())["bench_pack_command"]
+    template = template.replace("{{ rackproof_environment | join(' ') }}", "NETBOX_TOKEN")
     command = template.replace("{{ bench_workload_source | quote }}", shlex.quote(str(root / "workloads")))
     return subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout
 
