@@ -1201,6 +1201,8 @@ def check_options(options):
 
 def main():
     """Run the module."""
+    # Another user who could write the state of a job would decide its result.
+    os.umask(os.umask(0o022) | 0o002)
     module = AnsibleModule(
         argument_spec={
             "id": {"type": "str", "required": True},

@@ -1,24 +1,37 @@
-"""Make the facts of ``rackproof_facts`` variables of a node.
+"""Set the variables that every host gets: its facts of ``rackproof_facts``, and the environment of its tasks.
 
 Facts of other modules do not become variables.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from ansible.inventory.group import Group
 from ansible.plugins.vars import BaseVarsPlugin
 from ansible.template import trust_as_template
 
+try:
+    import rackproof_ansible  # noqa: F401
+except ImportError:
+    # The callback usually adds this path. But a listing loads no callback.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from rackproof.core.child_environment import CONTROLLER_SECRETS
+
 DOCUMENTATION = """
     name: rackproof
     version_added: "0.1.0"
-    short_description: Set the variable rackproof_node
+    short_description: Set the variables rackproof_node and rackproof_environment
     description:
       - Gives every host the variable C(rackproof_node), which is the fact of that name.
       - ansible.cfg keeps facts from becoming variables (C(inject_facts_as_vars)).
       - A node could else replace variables of the inventory, C(inventory_hostname) too.
+      - >-
+        Each play has C(rackproof_environment) as its C(environment). It empties the controller's secrets,
+        which a task on the controller itself would pass on to the programs that it starts.
     author: Rackproof
 """
 
@@ -27,8 +40,11 @@ class VarsModule(BaseVarsPlugin):
     """Documented above."""
 
     def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:
-        """Return the variable for the group of all hosts, which every other place overrides."""
+        """Return the variables for the group of all hosts. Every other place has precedence over it."""
         some = entities if isinstance(entities, list) else [entities]
         if any(isinstance(one, Group) and one.name == "all" for one in some):
-            return {"rackproof_node": trust_as_template("{{ ansible_facts.rackproof_node }}")}
+            return {
+                "rackproof_node": trust_as_template("{{ ansible_facts.rackproof_node }}"),
+                "rackproof_environment": dict.fromkeys(CONTROLLER_SECRETS, ""),
+            }
         return {}

@@ -213,7 +213,8 @@ class NodeAction(RackproofAction):
         """Run a shell command on the host. Return its exit status, output and error output."""
         # On the controller itself, a command inherits the environment of the playbook. srun would even send
         # it to every node.
-        without_secrets = f"unset {' '.join(CONTROLLER_SECRETS)}; {command}"
+        # No other user may write what it makes, whatever the umask.
+        without_secrets = f"unset {' '.join(CONTROLLER_SECRETS)}; umask o-w; {command}"
         # A node's output need not be UTF-8.
         done = self._low_level_execute_command(without_secrets, encoding_errors="surrogateescape")
         return done["rc"], done["stdout"], done["stderr"]

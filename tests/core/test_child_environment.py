@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import runpy
@@ -106,20 +107,69 @@ def test_the_list_of_own_secrets_is_whole_and_the_nodes_have_the_same() -> None:
     assert set(module["node_environment"]()) >= {"NGC_API_KEY", "HF_TOKEN", "PATH"}
 
 
-def test_the_programs_of_roles_on_nodes_get_no_secret_of_the_controller() -> None:
-    module = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_tools.py"))
+PLAYBOOKS = sorted([*ROOT.glob("*.yml"), *(ROOT / "playbooks").glob("*.yml")])
+
+
+def test_no_play_gives_its_tasks_secrets_of_the_controller() -> None:
+    """What a play sets is the environment of every task in it, of roles and handlers too."""
+    loaded = [(path.name, yaml.safe_load(path.read_text())) for path in PLAYBOOKS]
+    plays = [(name, play) for name, plays in loaded for play in plays if "hosts" in play]
+    assert len(plays) >= 15
+    wanted = "{{ rackproof_environment }}"
+    assert [f"{name}: {play['name']}" for name, play in plays if play.get("environment") != wanted] == []
+
+
+def test_nothing_starts_a_program_without_the_environment_of_its_play() -> None:
+    files = [path for place in ("roles", "playbooks", "inventory") for path in (ROOT / place).rglob("*.yml")]
+    text = "\n".join(path.read_text() for path in [*files, *PLAYBOOKS])
+    assert re.findall(r"builtin[.]raw|^ *(?:- )?raw:|local_action|\\blines'", text, re.M) == []
+    # Ansible starts what `pipe` names itself, so each such command removes the secrets.
+    piped = re.findall(r"""['"](?:ansible[.]builtin[.])?pipe['"],? *([^ )]*)""", text)
+    assert piped == ["bench_pack_command"]
     bench = yaml.safe_load((ROOT / "roles/bench/vars/main.yml").read_text())
+    assert all(bench[one].startswith("unset {{ rackproof_environment | join(' ') }}; ") for one in piped)
+    code = [*(ROOT / "src").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+    low = [path.name for path in code if "_low_level_execute_command(" in path.read_text()]
+    assert low == ["action.py"]
+
+
+@pytest.mark.playbook
+def test_what_a_task_starts_gets_no_secret_of_the_controller(tmp_path: Path) -> None:
+    module = runpy.run_path(str(ROOT / "plugins/module_utils/rackproof_tools.py"))
     assert set(CONTROLLER_SECRETS) == set(module["CONTROLLER_SECRETS"])
-    environment = {**os.environ, **dict.fromkeys([*CONTROLLER_SECRETS, "HF_TOKEN"], "canary-1")}
-    command = [*bench["bench_without_secrets"], "env"]
-    got = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    assert re.findall("(.*)=canary-1", got) == ["HF_TOKEN"]
-    started = []
-    for path in sorted((ROOT / "roles/bench/tasks").glob("*.yml")):
-        blocks = re.findall(r"argv: (.*?)\n *[a-z_]+:", path.read_text(), re.S)
-        started += [f"{path.name} {one[:40]}" for one in blocks if "ython" in one or "made_runtimes" in one]
-    assert len(started) >= 3
-    assert [one for one in started if "bench_without_secrets" not in one] == []
+    program = tmp_path / "program.sh"
+    program.write_text("#!/bin/sh\nenv\n")
+    begin = {"hosts": "n1", "gather_facts": False, "environment": "{{ rackproof_environment }}"}
+    started = [
+        {"ansible.builtin.command": {"cmd": "env"}},
+        {"ansible.builtin.shell": {"cmd": "env"}, "delegate_to": "localhost", "environment": {"OWN": "1"}},
+        {"ansible.builtin.script": {"cmd": str(program)}, "delegate_to": "localhost"},
+        {"ansible.builtin.command": {"cmd": "env"}, "connection": "local", "become": False},
+    ]
+    tasks = [{"name": "Show", **task, "register": f"got_{at}"} for at, task in enumerate(started)]
+    shown = {"content": "{{ [got_0, got_1, got_2, got_3] | map(attribute='stdout') | list | to_json }}"}
+    tasks.append(
+        {"name": "Keep", "ansible.builtin.copy": shown | {"dest": f"{tmp_path}/got", "mode": "0600"}}
+    )
+    (tmp_path / "play.json").write_text(json.dumps([begin | {"tasks": tasks}]))
+    hosts = {"n1": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}}
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            *("-i", tmp_path / "hosts.json", tmp_path / "play.json"),
+        ],
+        env={name: value for name, value in os.environ.items() if "canary-" not in value}
+        | dict.fromkeys([*CONTROLLER_SECRETS, "HF_TOKEN"], "canary-1"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    got = json.loads((tmp_path / "got").read_text())
+    assert [re.findall("(.*)=canary-1", one) for one in got] == [["HF_TOKEN"]] * len(started)
 
 
 def started_programs(path: Path) -> list[str]:

@@ -286,6 +286,22 @@ def test_a_job_on_the_controller_itself_does_not_get_its_secrets(
     assert jobs.log() == "/data\n"
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_no_other_user_may_write_what_a_job_leaves(jobs: Jobs, umask: int) -> None:
+    top, jobs.folder = jobs.folder, jobs.folder / "home/runs"
+    before = os.umask(umask)
+    try:
+        jobs("job", f"echo made >{top}/made")
+        jobs.ended()
+    finally:
+        os.umask(before)
+    paths = [*(top / "home").rglob("*"), top / "home", top / "made"]
+    assert len(paths) >= 6
+    assert [str(path) for path in paths if path.stat().st_mode & 0o002] == []
+    # Whoever shares files within a group still does.
+    assert (top / "made").stat().st_mode & 0o777 == 0o666 & ~(umask | 0o002)
+
+
 def test_check_mode_changes_nothing(jobs: Jobs) -> None:
     assert jobs("job", "true", check=True)["changed"] is True
     assert not (jobs.folder / "job").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,8 @@ import pytest
 from rackproof.jobs.bench.upload import upload_results
 from rackproof.store.object_store import Bucket, ObjectStore, ObjectStoreError, sign
 from testrack.swift.server import ACCESS_KEY, SECRET_KEY, Swift, running_swift
+
+from ..workloads.test_slow_servers import DrippingServer
 
 KEY = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
 RUN = "20261125T120000Z-gemm-aaaaaa"
@@ -302,6 +305,60 @@ def test_a_store_that_lies_or_is_ill_is_named(
     with store_that(behave) as (url, _), pytest.raises(ObjectStoreError, match=message) as raised:
         ObjectStore(bucket_at(url), sleep=lambda _: None).upload_folder(filled(tmp_path))
     assert "\x1b" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "drip"),
+    [
+        # A byte at a time: headers, and the answer after a body that HEAD does not have.
+        (b"HTTP/1.1 200 OK\r\nX: ", b"0"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 1000000\r\n\r\n", b" "),
+        # Answers before the answer, without end and as fast as they are read.
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+    ],
+)
+def test_a_store_that_never_finishes_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bytes, drip: bytes
+) -> None:
+    monkeypatch.setattr("rackproof.store.object_store.FOLDER_S", 0.4)
+    began, run = time.monotonic(), filled(tmp_path)
+    with DrippingServer(at_once, drip) as slow, pytest.raises(ObjectStoreError, match=r"within 0\.\d s"):
+        ObjectStore(bucket_at(slow.url)).upload_folder(run)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("at_once", "message"),
+    [
+        # An answer that cannot be read: a status, a header, a chunk, a compressed body.
+        (b"HTTP/1.1 9999999999 \x1b[31m\r\n\r\n", "no answer"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", "no answer"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n", "no answer"),
+        (b"HTTP/1.1 403 No\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "no answer|403"),
+        (b"HTTP/1.1 403 No\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nplain", "403"),
+        (b"HTTP/1.1 403 No\r\nContent-Length: -7\r\n\r\n", "no answer|403"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_cannot_be_read_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bytes, message: str
+) -> None:
+    monkeypatch.setattr("rackproof.store.object_store.PAUSES_S", ())
+    monkeypatch.setattr("rackproof.store.object_store.ANSWER_S", 0.5)
+    monkeypatch.setattr(ObjectStore, "_holds", lambda *_: False)
+    with DrippingServer(at_once, b"") as server, pytest.raises(ObjectStoreError, match=message) as raised:
+        ObjectStore(bucket_at(server.url)).upload_folder(filled(tmp_path))
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("extra", [b"x" * (1 << 26), b"\x1f\x8b" + b"\0" * 3000])
+def test_a_copy_that_is_read_back_is_read_to_its_size_alone(tmp_path: Path, extra: bytes) -> None:
+    def grown(verb: str, right: Answer, at: int) -> Answer:
+        status, headers, body = encrypting(verb, right, at)
+        gzip = {"content-encoding": "gzip"} if extra[:1] == b"\x1f" else {}
+        return (status, headers | gzip, extra) if verb == "GET" else (status, headers, body)
+
+    with store_that(grown) as (url, _), pytest.raises(ObjectStoreError, match="with other bytes"):
+        ObjectStore(bucket_at(url)).upload_folder(filled(tmp_path))
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -15,10 +15,8 @@ NIGHTLY_SECRETS = ("RACKPROOF_WEBHOOK_URL", "RACKPROOF_SMTP_USER", "RACKPROOF_SM
 OWN_SECRETS = (*NIGHTLY_SECRETS, "RACKPROOF_DATABASE_URL", "NGC_API_KEY")
 """Secrets of the environment that Rackproof and its roles read."""
 CONTROLLER_SECRETS = (*NIGHTLY_SECRETS, "RACKPROOF_DATABASE_URL", "NETBOX_TOKEN")
-"""Secrets that no program on a node gets, even if the node is the controller itself.
-
-Modules and the role bench use the same list.
-"""
+"""Secrets that no program on a node gets, even if the node is the controller itself. Modules have the same
+list, and plays empty these variables (plugins/vars/rackproof.py)."""
 SLURM_NEEDS = ("SLURM_",)
 """Parts of names that Slurm's programs need for their configuration and their token (SLURM_JWT)."""
 SSH_NEEDS = ("SSH_",)

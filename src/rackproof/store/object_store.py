@@ -8,6 +8,9 @@ again. The SHA-256 of a body is signed (``x-amz-content-sha256``), so the store 
 changed on the way. After an upload, the stored object is compared by its MD5. If the store encrypts objects,
 the MD5 differs, and the object is read back.
 
+A store may be broken or hostile. All requests for a folder together have a time limit, an answer is read
+to a limit of bytes, and whatever it contains is one error.
+
 Only the extra ``ansible`` installs requests, so it is imported in the functions that use it.
 """
 
@@ -28,17 +31,22 @@ from urllib.parse import quote, urlsplit
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
+from rackproof.core.time_limits import answer_within
 from rackproof.store.run_folder import RECORD_NAME
 
 MOST_BYTES = 5 << 30
 """S3 accepts at most this many bytes in one piece."""
 CONNECT_S, ANSWER_S = 5.0, 300.0
+"""Seconds to connect, and between two bytes of an answer."""
+FOLDER_S, LEAST_BYTES_S = 600.0, 100_000
+"""A folder may take so many seconds, and the time of all its bytes at so many bytes in a second."""
 PAUSES_S = (1.0, 4.0)
 """A request that got no answer, status 429 or 5xx is repeated after each of these pauses, in seconds."""
 DIGEST = "x-amz-meta-sha256"
 _NOTHING = hashlib.sha256(b"").hexdigest()
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
 _CHUNK = 1 << 20
+_MOST_ERROR_BYTES = 4096
 
 
 class ObjectStoreError(RackproofError):
@@ -168,6 +176,16 @@ class LocalFile:
         return cls(path, size, sha256.hexdigest(), md5.hexdigest())
 
 
+@dataclass(frozen=True)
+class StoreAnswer:
+    """Describe an answer of a store: its headers, the SHA-256 of its body (of GET), and text about it."""
+
+    status: int
+    headers: Mapping[str, str]
+    sha256: str
+    text: str
+
+
 class ObjectStore:
     """A bucket of an object store, with a connection.
 
@@ -190,9 +208,19 @@ class ObjectStore:
         The record is uploaded last, so its presence in the store proves that the whole run is there.
 
         Raises:
-            ObjectStoreError: The store is unreachable, refuses, or lacks the sent objects.
+            ObjectStoreError: The store is unreachable, refuses, is too slow, or does not have the sent
+                objects.
         """
         paths = sorted(_files(folder), key=lambda path: (path.name == RECORD_NAME, path))
+        limit_s = FOLDER_S + sum(path.stat().st_size for path in paths) / LEAST_BYTES_S
+        try:
+            return answer_within(limit_s, lambda: self._upload_files(folder, paths))
+        except TimeoutError:
+            raise ObjectStoreError(
+                f"{self.bucket}: {folder.name} was not uploaded within {limit_s:.1f} s: is it overloaded?"
+            ) from None
+
+    def _upload_files(self, folder: Path, paths: Sequence[Path]) -> tuple[int, int]:
         new = 0
         for path in paths:
             name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
@@ -203,8 +231,8 @@ class ObjectStore:
         return len(paths), new
 
     def _holds(self, name: str, file: LocalFile) -> bool:
-        """Return whether this file is in the store under the name."""
-        answer = self._ask("HEAD", name)
+        """Return whether the store has this file under the name."""
+        answer = self._ask("HEAD", name, file)
         return answer is not None and _is_same(answer, file)
 
     def _put(self, name: str, file: LocalFile) -> None:
@@ -214,21 +242,16 @@ class ObjectStore:
             ObjectStoreError: The store lacks the object, or stored other bytes.
         """
         self._ask("PUT", name, file)
-        answer = self._ask("HEAD", name)
+        answer = self._ask("HEAD", name, file)
         if answer is None or not _is_same(answer, file):
             raise ObjectStoreError(f"{self.bucket} took {name}, but does not hold it")
-        if answer.headers.get("etag", "").strip('"') != file.md5 and self._digest_of(name) != file.sha256:
-            raise ObjectStoreError(f"{self.bucket} holds {name} with other bytes than it was given")
+        if answer.headers.get("etag", "").strip('"') != file.md5:
+            held = self._ask("GET", name, file)
+            if held is None or held.sha256 != file.sha256:
+                raise ObjectStoreError(f"{self.bucket} holds {name} with other bytes than it was given")
 
-    def _digest_of(self, name: str) -> str:
-        """Fetch an object, and return its SHA-256."""
-        answer, digest = self._ask("GET", name), hashlib.sha256()
-        for part in answer.iter_content(_CHUNK) if answer is not None else ():
-            digest.update(part)
-        return digest.hexdigest()
-
-    def _ask(self, method: str, name: str, file: LocalFile | None = None) -> Any:
-        """Send a request, and repeat it if the store does not answer or is busy.
+    def _ask(self, method: str, name: str, file: LocalFile) -> StoreAnswer | None:
+        """Send a request about a file, and repeat it if the store does not answer or is busy.
 
         Return the answer. Return None if HEAD or GET finds no object.
 
@@ -236,49 +259,65 @@ class ObjectStore:
             ObjectStoreError: The store is unreachable, or refuses.
         """
         for pause in (*PAUSES_S, None):
-            answer, said = self._try(method, name, file)
-            if answer is not None and answer.status_code < 300:
+            answer = self._try(method, name, file)
+            if 200 <= answer.status < 300:
                 return answer
-            if answer is not None and answer.status_code == 404 and file is None:
+            if answer.status == 404 and method != "PUT":
                 return None
-            if pause is None or not (answer is None or answer.status_code in (429, *range(500, 600))):
+            if pause is None or answer.status not in (0, 429, *range(500, 600)):
                 break
             self._sleep(pause)
-        raise ObjectStoreError(f"{self.bucket}: {method} {name}: {said}")
+        raise ObjectStoreError(f"{self.bucket}: {method} {name}: {answer.text}")
 
-    def _try(self, method: str, name: str, file: LocalFile | None) -> tuple[Any, str]:
-        """Send a request once. Return the answer or None, and a text about the error."""
+    def _try(self, method: str, name: str, file: LocalFile) -> StoreAnswer:
+        """Send a request once. Return the answer. Its status is 0 if there is none that can be read."""
         from requests.exceptions import RequestException
+        from urllib3.exceptions import HTTPError
 
         path = self.bucket.path_of(name)
-        digest = file.sha256 if file else _NOTHING
-        headers = {DIGEST: digest} if file else {}
+        is_sent = method == "PUT"
+        digest = file.sha256 if is_sent else _NOTHING
+        headers = {DIGEST: digest} if is_sent else {}
         headers = sign(self.bucket, method, path, headers, digest, datetime.now(UTC))
-        if file:
+        # The stored bytes are compared as they come, and a small answer must not unpack to a large one.
+        headers["accept-encoding"] = "identity"
+        if is_sent:
             headers["content-type"] = mimetypes.guess_type(name)[0] or "application/octet-stream"
         address = urlsplit(self.bucket.url)
         try:
-            with file.path.open("rb") if file else open(os.devnull, "rb") as body:
-                answer = self._session.request(
+            with (
+                file.path.open("rb") if is_sent else open(os.devnull, "rb") as body,
+                self._session.request(
                     method,
                     f"{address.scheme}://{address.netloc}{path}",
                     headers=headers,
                     # An empty file as a stream would be sent in chunks, which S3 does not accept.
-                    data=body if file and file.size else None,
+                    data=body if is_sent and file.size else None,
                     timeout=(CONNECT_S, ANSWER_S),
                     allow_redirects=False,
                     stream=True,
-                )
-                # Read the answer, although it is short, so that the connection can be reused.
-                reads_body = method == "GET" and answer.status_code < 300
-                code = None if reads_body else _CODE.search(answer.raw.read(4096, decode_content=True))
-        except (RequestException, OSError) as error:
-            return None, f"no answer ({sanitize(error, 200)})"
-        said = f"{answer.status_code} {sanitize(answer.reason or '', 60)}"
-        return answer, f"{said} ({code[1].decode()})" if code else said
+                ) as answer,
+            ):
+                is_copy = method == "GET" and answer.status_code < 300
+                # One byte more shows that a copy is too long.
+                sha256, code = _read_body(answer.raw, file.size + 1 if is_copy else _MOST_ERROR_BYTES)
+        except (RequestException, HTTPError, OSError) as error:
+            return StoreAnswer(0, {}, "", f"no answer ({sanitize(error, 200)})")
+        text = f"{answer.status_code} {sanitize(answer.reason or '', 60)}" + (f" ({code})" if code else "")
+        return StoreAnswer(answer.status_code, answer.headers, sha256, text)
 
 
-def _is_same(answer: Any, file: LocalFile) -> bool:
+def _read_body(stream: Any, limit: int) -> tuple[str, str]:
+    """Return the SHA-256 of an answer's first bytes, and the code of S3's error in them."""
+    digest, begin, left = hashlib.sha256(), b"", limit
+    while left and (part := stream.read(min(left, _CHUNK), decode_content=False)):
+        digest.update(part)
+        begin, left = begin or part, left - len(part)
+    code = _CODE.search(begin)
+    return digest.hexdigest(), code[1].decode() if code else ""
+
+
+def _is_same(answer: StoreAnswer, file: LocalFile) -> bool:
     held = (answer.headers.get(DIGEST), answer.headers.get("content-length"))
     return held == (file.sha256, str(file.size))
 

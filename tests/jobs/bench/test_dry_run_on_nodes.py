@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import subprocess
+import tarfile
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,23 @@ def task(root: Path) -> dict[str, Any]:
     return dict(found["ansible.builtin.shell"])
 
 
-def packed(root: Path) -> bytes:
-    """Return the workloads as the controller packs them for a node."""
+def packed(root: Path, source: Path | None = None) -> bytes:
+    """Return the workloads, or another folder, as the controller packs them for a node."""
     template = yaml.safe_load((root / "roles/bench/vars/main.yml").read_text())["bench_pack_command"]
-    command = template.replace("{{ bench_workload_source | quote }}", shlex.quote(str(root / "workloads")))
+    template = template.replace("{{ rackproof_environment | join(' ') }}", "NETBOX_TOKEN")
+    command = template.replace(
+        "{{ bench_workload_source | quote }}", shlex.quote(str(source or root / "workloads"))
+    )
     return subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout
+
+
+def test_no_other_user_may_write_what_a_node_unpacks(root: Path, tmp_path: Path) -> None:
+    """Root's tar unpacks with the modes of the archive, which are those of the checkout."""
+    (tmp_path / "loose.py").write_text("")
+    (tmp_path / "loose.py").chmod(0o777)
+    tmp_path.chmod(0o777)
+    with tarfile.open(fileobj=io.BytesIO(b64decode(packed(root, tmp_path)))) as archive:
+        assert [(one.name, oct(one.mode)) for one in archive] == [(".", "0o755"), ("./loose.py", "0o755")]
 
 
 def test_the_program_finds_all_that_it_imports_and_leaves_nothing(root: Path, tmp_path: Path) -> None:

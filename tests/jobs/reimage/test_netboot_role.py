@@ -463,6 +463,7 @@ def test_the_script_has_the_place_of_the_order_and_nothing_that_would_prove_it(p
     order = json.loads(served["order"])
     assert (order["serial"], order["disk"], order["wipe"]) == ("M1", {"serial": "D1"}, [])
     assert order["image"]["url"] == "http://192.0.2.1:8080/artefacts/node.raw"
+    assert order["image"]["timeout_s"] == 21600
     assert order["report"].endswith(served["report_file"].rpartition("/")[2])
     # And it is what the program on the node takes.
     from .test_write_image import load

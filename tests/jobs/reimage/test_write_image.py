@@ -196,6 +196,15 @@ def test_a_disk_by_any_of_its_paths(server: Server, machine: Path) -> None:
         ({"image": {}}, "does not describe the image"),
         ({"image": {"bytes": 5, "block": BLOCK, "blocks": []}}, "0 digests for an image of 5"),
         ({"image": {"bytes": 5, "block": BLOCK, "blocks": ["x"]}}, "a digest that is none"),
+        ({"image": {"bytes": 5, "block": BLOCK, "blocks": ["0"], "timeout_s": 0}}, "time limit is no number"),
+        (
+            {"image": {"bytes": 5, "block": BLOCK, "blocks": ["0"], "timeout_s": "6h"}},
+            "time limit is no number",
+        ),
+        (
+            {"image": {"bytes": 5, "block": BLOCK, "blocks": ["0"], "timeout_s": None}},
+            "time limit is no number",
+        ),
     ],
 )
 def test_whatever_does_not_fit_stops_before_anything_is_written(
@@ -323,11 +332,12 @@ def test_a_report_to_a_server_that_sends_byte_by_byte_is_given_up(monkeypatch: p
 
 
 def test_an_image_that_does_not_come_whole_in_time_leaves_a_disk_that_does_not_boot(
-    server: Server, machine: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, machine: Path
 ) -> None:
-    monkeypatch.setattr(writer, "IMAGE_S", 0)
-    with pytest.raises(writer.WriteError, match="of 4 blocks came within 0 s"):
-        carry_out(order(server), machine)
+    given = order(server)
+    given["image"]["timeout_s"] = 1e-9
+    with pytest.raises(writer.WriteError, match="of 4 blocks came within 1e-09 s"):
+        carry_out(given, machine)
     assert not (machine / "dev/sda").read_bytes()[:BLOCK].strip(b"\0")
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
@@ -23,6 +24,7 @@ from rackproof.jobs.validate.tasks import begin_night
 from rackproof.store.night_store import night_folders, read_night
 from tests.jobs.validate.probes import ROOT
 from tests.jobs.validate.test_validating import NODES, gathered, look_at
+from tests.workloads.test_slow_servers import DrippingServer
 
 # Stands where ansible-playbook stands: makes a night with the package, or fails on request.
 PLAYBOOK = """#!{python}
@@ -192,6 +194,37 @@ def test_a_webhook_that_refuses_is_a_fault_of_the_tool_and_stays_secret(
     done = run_nightly(settings, View())
     assert "holds no URL" in done.lines[-1]
     assert not any("S3CRET" in line for line in done.lines)
+
+
+@pytest.mark.parametrize(
+    ("way", "at_once", "drip", "message"),
+    [
+        ("webhook", b"HTTP/1.1 200 OK\r\nX: ", b"0", "did not answer in time"),
+        ("webhook", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b"0", "did not answer in time"),
+        ("webhook", b"HTTP/1.1 \x1b[31m S3CRET\r\n\r\n", b"", "failed: HTTP/1.1"),
+        ("mail", b"220-hello", b"0", "did not answer in time"),
+    ],
+)  # fmt: skip
+def test_a_server_of_messages_that_never_finishes_holds_no_night(
+    settings: NightlySettings,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    at_once: bytes,
+    drip: bytes,
+    message: str,
+) -> None:
+    monkeypatch.setenv("DO", "good")
+    monkeypatch.setattr(nightly, "_WHOLE_S", 0.5)
+    with DrippingServer(at_once, drip) as server:
+        if way == "webhook":
+            monkeypatch.setenv(nightly.WEBHOOK, server.url)
+        else:
+            settings = replace(settings, mail_to=("ops@site",), smtp=server.url.split("/")[2])
+        done = run_nightly(settings, View())
+    assert done.status == 1
+    assert done.lines[-1].startswith(f"note: {way} ")
+    assert message in done.lines[-1]
+    assert done.lines[-1].isprintable()
 
 
 def test_mail_goes_to_a_server_that_takes_it(

@@ -10,16 +10,15 @@ Each setting is read back, so that a BMC that ignores an accepted request is not
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
+from rackproof.core.time_limits import answer_within
 
 CALL_TIMEOUT_S = 20.0
 POLL_S = 2.0
@@ -158,30 +157,6 @@ class Machine(Protocol):
 
 OpenMachine = Callable[[], AbstractContextManager[Machine]]
 """A function that opens one node for as long as the context lasts."""
-
-
-_Answer = TypeVar("_Answer")
-
-
-def answer_within(limit_s: float, ask: Callable[[], _Answer]) -> _Answer:
-    """Return what a function returns, or raise what it raises.
-
-    Raises:
-        TimeoutError: The function does not end within so many seconds.
-    """
-    answer: Future[_Answer] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(ask())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    # The time limit of a library applies between two bytes, so a slow BMC could block us for
-    # hours. A thread cannot be ended, but nothing waits for it, and as a daemon it does not
-    # keep the process alive.
-    threading.Thread(target=run, daemon=True).start()
-    return answer.result(limit_s)
 
 
 def unreadable(node: str, access: Access, error: Exception) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from rackproof.core.addresses import is_this_machine
+from rackproof.core.time_limits import answer_within
 from rackproof.core.untrusted import as_mapping
-from rackproof.jobs.reimage.bmc import Access, BmcError, answer_within
+from rackproof.jobs.reimage.bmc import Access, BmcError
 
 MOST_ANSWER_BYTES = 16 << 20
 """An answer may have this size. The list of all firmware of a rack's switch has 2 MB."""

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
+from http.client import HTTPException
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -38,6 +39,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Verdict
 from rackproof.core.text import duration, sanitize
+from rackproof.core.time_limits import answer_within
 from rackproof.jobs.validate import errors, messages, tasks
 from rackproof.jobs.validate.fleet import probe_scheduler
 from rackproof.store import host_claims, night_store, probe_results
@@ -48,8 +50,8 @@ from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 EXIT_PASS, EXIT_TOOL, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 LOCK = ".nightly.lock"
 WEBHOOK, SMTP_USER, SMTP_PASSWORD = NIGHTLY_SECRETS
-_SEND_S = 20
-"""A server that takes messages must answer within this time."""
+_SEND_S, _WHOLE_S = 20, 120.0
+"""Seconds between two bytes of a server that takes messages, and for all of its answers."""
 _IDENT = "night"
 _PRIVATE = "rackproof-nightly-"
 _LATER_S = 300
@@ -448,8 +450,10 @@ def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: fl
     ):
         try:
             if send is not None:
-                send()
-        except (OSError, ValueError, smtplib.SMTPException, ResultsError) as error:
+                answer_within(_WHOLE_S, send)
+        except TimeoutError:
+            problems.append(f"note: {name} failed: its server did not answer in time")
+        except (OSError, ValueError, HTTPException, smtplib.SMTPException, ResultsError) as error:
             # An address may contain a secret, so no message may repeat it.
             problems.append(f"note: {name} failed: {sanitize(_without(str(error), url), 300)}")
     # A bad night is more important than an undelivered message, so its exit status remains.

@@ -1,0 +1,31 @@
+"""Limit the time of a call whose library has none. BMCs and object stores are asked through this module."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+_Answer = TypeVar("_Answer")
+
+
+def answer_within(limit_s: float, ask: Callable[[], _Answer]) -> _Answer:
+    """Return what a function returns, or raise what it raises.
+
+    Raises:
+        TimeoutError: It does not end within so many seconds.
+    """
+    answer: Future[_Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    # The time limit of a library applies between two bytes, so a slow server could block us for
+    # hours. A thread cannot be ended, but nothing has to wait for it, and as a daemon it does not
+    # keep the process alive.
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(limit_s)
