@@ -19,6 +19,8 @@ from rackproof.report import terminal_table
 from rackproof.report.view import overall
 
 _SHOWN_EVERY_S = 10.0
+_LARGE_BYTES = 64 << 20
+"""Size of a file whose reading alone takes long."""
 
 
 @click.command("import")
@@ -70,8 +72,9 @@ class _Progress:
         self._shown = time.monotonic()
 
     def show(self, path: Path) -> None:
-        """Name the file that is read next, at most once in :data:`_SHOWN_EVERY_S`."""
-        if time.monotonic() - self._shown >= _SHOWN_EVERY_S:
+        """Name the file that is read next if it is large, and others once in :data:`_SHOWN_EVERY_S`."""
+        is_large = path.stat().st_size >= _LARGE_BYTES
+        if is_large or time.monotonic() - self._shown >= _SHOWN_EVERY_S:
             click.echo(f"{self._files} files read, now {sanitize(path, 300)}", err=True)
             self._shown = time.monotonic()
         self._files += 1
