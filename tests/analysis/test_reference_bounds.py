@@ -115,7 +115,15 @@ def wrong(one: Run) -> dict[str, Any]:
     return {"judgements": (*one.judgements, count)}
 
 
-@pytest.mark.parametrize("bad", [failed, slow, unmeasured, wrong])
+def on_a_busy_machine(one: Run) -> dict[str, Any]:
+    return {"findings": (Finding(code="machine_busy", message="n1 was not idle"),)}
+
+
+def degraded(one: Run) -> dict[str, Any]:
+    return {"findings": (Finding(code="gpu_throttled", verdict=Verdict.DEGRADED, message="x"),)}
+
+
+@pytest.mark.parametrize("bad", [failed, slow, unmeasured, wrong, on_a_busy_machine, degraded])
 def test_a_run_that_something_speaks_against_does_not_count(bad: Any) -> None:
     good = runs(100, 100, 100, 100, 100)
     spoilt = [*good[:4], good[4].model_copy(update=bad(good[4]))]

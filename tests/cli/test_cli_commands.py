@@ -189,6 +189,12 @@ class TestScore:
 
 
 class TestImportAndHistory:
+    def test_a_long_import_names_the_file_that_it_reads(
+        self, run: Call, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("rackproof.cli.import_logs._SHOWN_EVERY_S", 0, raising=False)
+        assert f"0 files read, now {log()}" in run("import", log().parent).stderr
+
     def test_a_log_becomes_a_run_in_the_history(self, run: Call, log: Log, tmp_path: Path) -> None:
         result = run("import", log().parent)
         assert result.exit_code == 0

@@ -165,10 +165,17 @@ def write(folder: Path, hosts: str, **files: str) -> Path:
     ],
 )
 def test_the_command_on_an_inventory_on_disk(
-    tmp_path: Path, run: Callable[..., Result], hosts: str, files: dict[str, str], status: int, words: str
+    tmp_path: Path,
+    run: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    hosts: str,
+    files: dict[str, str],
+    status: int,
+    words: str,
 ) -> None:
     folder = write(tmp_path / "inventory", hosts, **files)
-    done = run("lint-inventory", "--checkout", ROOT, "-i", folder)
+    monkeypatch.chdir(tmp_path)
+    done = run("lint-inventory", "-i", folder)
     assert done.exit_code == status, done.output
     assert words in done.output
     assert "Traceback" not in done.output

@@ -63,6 +63,7 @@ Origin: /tmp/bad.yml:2:2
     ("text", "last"),
     [
         (NOT_YAML, "rackproof: /tmp/bad.yml:2:2: it is not YAML: While parsing a flow sequence did not find"),
+        ("(source not shown: TypeError)\n" + NOT_YAML, "rackproof: /tmp/bad.yml:2:2: it is not YAML: While"),
         (
             "[ERROR]: YAML parsing failed: No end.",
             "rackproof: a file of the inventory is not YAML: No end. `r",

@@ -410,12 +410,19 @@ def test_a_disk_in_a_slot_of_its_own_speed_is_no_finding() -> None:
         "Nov 25 02:00:01 n01 kernel: Linux version 6.8.0-48-generic (buildd@lcy02-amd64-010)\n",
         "<6>[    5.429675] nvidia-nvlink: Nvlink Core is being initialized\n" * 3,
         "kern  :info  : [    5.429675] nvidia-nvlink: Nvlink Core is being initialized\n" * 3,
+        "[Wed Dec  9 13:04:05 2026] Linux version 6.8.0-48-generic (buildd@lcy02-amd64-010)\n",
+        "[Wed Dec  9 13:04:05 2026] [drm] Initialized nvidia-drm 0.0.0 for 0000:01:00.0 on minor 1\n" * 3,
     ],
 )
 def test_a_kernels_log_without_a_fault_is_known_and_passes(head: str) -> None:
     quiet = "[   60.000000] IPv6: ADDRCONF(NETDEV_CHANGE): ib0: link becomes ready\n"
     result = logs.parse(io.BytesIO((head + quiet).encode()))
     assert (result.format, result.verdict) == ("xid", PASS)
+
+
+@pytest.mark.parametrize("line", ["[error] [client 10.0.0.1] File does not exist: /x", "epoch 1 loss 0.1"])
+def test_dates_in_the_log_of_a_program_make_no_kernels_log(line: str) -> None:
+    assert logs.detect(f"[Wed Dec  9 13:04:05 2026] {line}\n".encode() * 3) is None
 
 
 # Lines that no rule knows.

@@ -884,6 +884,17 @@ def test_unrecognised(data: bytes) -> None:
     assert codes(parsed) == ({"unrecognised"} if data else {"empty"})
 
 
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        ("a line\n".encode("utf-16-le") * 9, "iconv"),
+        (b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\0>\0\x01" + bytes(9), "no text"),
+    ],
+)
+def test_bytes_that_are_no_text_are_named(data: bytes, remedy: str) -> None:
+    assert remedy in read(data).findings[0].message
+
+
 @pytest.mark.parametrize("name", logs.FORMATS)
 @pytest.mark.parametrize("data", [b"", b"\x00\xff\n" * 50, b"{" * 100, b"<a" * 50])
 def test_rubbish_is_no_pass_in_any_format(name: str, data: bytes) -> None:

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from rackproof.analysis.representative import DEVICE_LABELS
+from rackproof.core.finding_codes import MACHINE_BUSY
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 
 FEWEST_RUNS = 5
@@ -102,8 +103,9 @@ def propose_references(
 
 
 def _is_sound(run: Run) -> bool:
-    """Return whether a run is without fault. Its speeds may still lack a reference."""
-    if any(finding.verdict in _BAD for finding in run.findings):
+    """Return whether a run has no fault. Its speeds may still lack a reference."""
+    # A degraded machine may be slow, too. On a busy one, no speed counts.
+    if any(one.verdict in (*_BAD, Verdict.DEGRADED) or one.code == MACHINE_BUSY for one in run.findings):
         return False
     return all(one.verdict not in _BAD or _lacks_reference(one) for one in run.judgements)
 

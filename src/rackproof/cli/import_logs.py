@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -16,6 +17,10 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.bench.import_logs import ImportResult, import_logs
 from rackproof.report import terminal_table
 from rackproof.report.view import overall
+
+_SHOWN_EVERY_S = 10.0
+_LARGE_BYTES = 64 << 20
+"""Size of a file whose reading alone takes long."""
 
 
 @click.command("import")
@@ -41,7 +46,9 @@ def import_command(
     the last two years. Speed is not judged, because no log shows its SKU.
     """
     try:
-        result = import_logs(place, results, benchmark=benchmark, format=form, old=old)
+        result = import_logs(
+            place, results, benchmark=benchmark, format=form, old=old, progress=_Progress().show
+        )
     except ValueError as error:
         raise ToolError(str(error)) from None
     runs = [imported.run for imported in result.imported]
@@ -55,6 +62,22 @@ def import_command(
     _print_remarks(result)
     # An unreadable file may be the log of a failure.
     ctx.exit(exit_status(worst([overall(runs), Verdict.UNPROVEN] if result.unread else [overall(runs)])))
+
+
+class _Progress:
+    """Show on standard error how far a long import has come."""
+
+    def __init__(self) -> None:
+        self._files = 0
+        self._shown = time.monotonic()
+
+    def show(self, path: Path) -> None:
+        """Name the file that is read next if it is large, and others once in :data:`_SHOWN_EVERY_S`."""
+        is_large = path.stat().st_size >= _LARGE_BYTES
+        if is_large or time.monotonic() - self._shown >= _SHOWN_EVERY_S:
+            click.echo(f"{self._files} files read, now {sanitize(path, 300)}", err=True)
+            self._shown = time.monotonic()
+        self._files += 1
 
 
 def _print_remarks(result: ImportResult) -> None:

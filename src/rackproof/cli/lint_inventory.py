@@ -9,6 +9,7 @@ import click
 from rackproof.cli.errors import EXIT_FAIL
 from rackproof.cli.options import json_option
 from rackproof.cli.output import json_value, print_json
+from rackproof.cli.playbooks import find_checkout
 from rackproof.core.text import sanitize
 from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
 
@@ -25,11 +26,11 @@ from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
 @click.option(
     "--checkout",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    help="Checkout whose roles define the variables. The default is the current folder.",
+    help="Checkout whose roles define the variables. The default is the current folder, or else the "
+    "command's own.",
 )
 @json_option
-def lint_inventory_command(inventory: Path, checkout: Path, as_json: bool) -> None:
+def lint_inventory_command(inventory: Path, checkout: Path | None, as_json: bool) -> None:
     """List the errors of an inventory before any playbook runs, without access to its nodes.
 
     The errors are addresses and serial numbers of two hosts, variables that no role knows, values of a wrong
@@ -37,7 +38,7 @@ def lint_inventory_command(inventory: Path, checkout: Path, as_json: bool) -> No
     without nodes, and nodes without a SKU. The exit status is 2 if there is an error.
     """
     listed, complaints = list_inventory(inventory)
-    complaints = [*complaints, *lint_inventory(listed, checkout)]
+    complaints = [*complaints, *lint_inventory(listed, find_checkout("validate.yml", checkout))]
     if as_json:
         print_json([json_value(one) for one in complaints])
     else:

@@ -37,7 +37,8 @@ _NOT_YAML = "YAML parsing failed: "
 _ORIGIN = "Origin: "
 _AROUND_YAML = re.compile(
     r"^$|^\[WARNING\]: Failed to parse inventory|^Failed to parse inventory|^<<< caused by >>>|"
-    r"no root 'plugin' key found|inventory plugin 'auto'|^\s*\d+ |^\s*\^|Completely failed to parse"
+    r"no root 'plugin' key found|\(source not shown: |inventory plugin 'auto'|^\s*\d+ |^\s*\^|"
+    r"Completely failed to parse"
 )
 """Lines that ansible-core prints around a text that is not YAML, which repeat it or name the wrong file."""
 

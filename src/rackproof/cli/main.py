@@ -25,7 +25,8 @@ Exit status of parse, score, import, submission, nightly and evidence:
   1  usage error, or the tool itself failed
   2  fail
   3  unproven
-The other commands only show or keep: 0, or 1 on an error.
+Commands that run a playbook end with its status. lint-inventory ends with 2 for
+an error of the inventory. The others only show or keep: 0, or 1 on an error.
 """
 
 

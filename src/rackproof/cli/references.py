@@ -56,8 +56,9 @@ def references_command(
 
     The command reads the runs of the results folder and prints entries of bench_sku_references for
     inventory/group_vars/sku_NAME.yml. Each entry states how far healthy values differ, and the smallest loss
-    that its bound would show. Runs with an unproven or failed finding do not count. A bound that the noise
-    would cross is refused, and so is a number that too few runs measured. Runs of several SKUs need --sku.
+    that its bound would show. Runs with a degraded, unproven or failed finding, and runs of machines that
+    were not idle, do not count. A bound that the noise would cross is refused, and so is a number that too
+    few runs measured. Runs of several SKUs need --sku.
     """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")

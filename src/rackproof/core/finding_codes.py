@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+MACHINE_BUSY = "machine_busy"
+"""Code of the remark that no speed of a run counts, because others used its machine."""
+
 JOBS = {
     "night": "Nights (validate.yml) and the checks of provisioned and re-imaged nodes",
     "run": "Runs (bench.yml): nodes, job, launcher and Slurm",

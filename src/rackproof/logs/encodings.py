@@ -28,9 +28,12 @@ def encoding_problem(head: bytes) -> str:
         if head.startswith(magic):
             return f"it is compressed by {name}: unpack it first ({program} FILE)"
     # Without a byte order mark ASCII shows by the zeros between its characters.
-    zeros = head[:HEAD_BYTES].count(0)
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or zeros * 3 > len(head[:HEAD_BYTES]):
+    few = head[:HEAD_BYTES]
+    in_turn = 0 in (few[::2].count(0), few[1::2].count(0))
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (in_turn and few.count(0) * 3 > len(few)):
         return "it is UTF-16: convert it first (iconv -f UTF-16 -t UTF-8 FILE)"
+    if few.count(0):
+        return "it has zero bytes: it is no text, or it is damaged"
     return ""
 
 

@@ -21,8 +21,16 @@ _HEAD = re.compile(
 )
 _RING = re.compile(rb"\s*(?:(?:<\d{1,3}>|kern *:\w+ *: )?\[ *\d{1,9}\.\d{6}\] [^\n]*\n){3}")
 """Pattern of dmesg's lines, which identifies a kernel log even without a fault."""
+_DATED = re.compile(rb"\s*(?:\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] [^\n]*\n){3}")
+"""Pattern of the lines of `dmesg -T`. Programs write such dates, too."""
+_SUBSYSTEM = re.compile(
+    rb":\d\d \d{4}\] (?:\[drm\] |(?:ACPI|BIOS|EXT4-fs|IPv6|NVRM|PCI|XFS|audit|clocksource|mlx5_core|nvidia|"
+    rb"nvme|pci|pcieport|rcu|scsi|systemd|usb)\b)"
+)
+"""Pattern of a message of `dmesg -T` that only a kernel or its driver writes."""
 _START = re.compile(
-    rb"(?:\A|\n)[^\n]{0,80}(?:kernel: (?:\[ *\d{1,9}\.\d{6}\] )?|\[ *0\.000000\] )Linux version \d"
+    rb"(?:\A|\n)[^\n]{0,80}(?:kernel: (?:\[ *\d{1,9}\.\d{6}\] )?|\[ *0\.000000\] |:\d\d \d{4}\] )"
+    rb"Linux version \d"
 )
 """Pattern of the first line that a kernel writes when it starts."""
 _LINE = re.compile(
@@ -73,6 +81,8 @@ class XidParser(LogParser):
     def recognises(head: bytes) -> bool:
         """Return whether the bytes contain a line about a fault of hardware, or the start of a kernel log."""
         if _HEAD.search(head) is not None or _RING.match(head) is not None:
+            return True
+        if _DATED.match(head) is not None and _SUBSYSTEM.search(head) is not None:
             return True
         # Every block of a log without a known format is tested: the plain words are found much faster.
         return b"Linux version " in head and _START.search(head) is not None

@@ -187,6 +187,7 @@ class TestWhatCounts:
         ("more", "verdict"),
         [
             ({"exit_status": 1}, Verdict.FAIL),
+            ({"findings": (Finding(code="machine_busy", message="n1 was not idle"),)}, Verdict.UNPROVEN),
             ({"logs": (), "verdict": Verdict.UNPROVEN}, Verdict.UNPROVEN),
             (
                 {"logs": (LogFile(path="l", sha256="0", size_bytes=0, verdict=Verdict.UNPROVEN),)},

@@ -272,6 +272,19 @@ def test_all_runs_pass_and_so_does_the_plan(site: Site) -> None:
     assert Path(report.report).is_file()
 
 
+@pytest.mark.parametrize("is_default", [True, False])
+def test_accept_is_suggested_with_the_results_folder_that_it_needs(
+    site: Site, monkeypatch: pytest.MonkeyPatch, is_default: bool
+) -> None:
+    monkeypatch.setattr(tasks, "speeds_not_judged", lambda runs, name: f"accept {name}.")
+    outcome = site.plan()
+    site.record(outcome)
+    monkeypatch.chdir(site.results.parent if is_default else site.results)
+    words = "" if is_default else f" --results {site.results}"
+    message = tasks.report_plan(site.results, outcome.plan.plan_id).message
+    assert f"accept {outcome.plan.plan_id}{words}." in message
+
+
 def test_a_run_that_is_recorded_is_not_made_again(site: Site) -> None:
     first = site.plan(benchmarks=[], suite="two")
     site.record(first)

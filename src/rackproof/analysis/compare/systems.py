@@ -28,6 +28,7 @@ from rackproof.analysis.importing import IMPORTED_FROM
 from rackproof.analysis.intervals import mean_half_width, ratio_half_width
 from rackproof.analysis.mlperf.published import PublishedResult, find_published
 from rackproof.analysis.representative import pick_representative
+from rackproof.core.finding_codes import MACHINE_BUSY
 from rackproof.core.judging import judge
 from rackproof.core.records import (
     Direction,
@@ -168,9 +169,9 @@ Exclusion = tuple[Verdict, str, Source]
 def exclusion_reason(run: Run) -> Exclusion | None:
     """Return why a run must be excluded from a mean, or ``None``.
 
-    Findings, logs, bounds of quality (accuracy, wrong values), the exit status and, without a log, the
-    verdict are considered. A run that is
-    only slower than its reference is included, because its exclusion would make the system look better.
+    Findings, logs, bounds of quality (accuracy, wrong values), the exit status, others that used the
+    machine and, without a log, the verdict are considered. A run that is only slower than its reference
+    is included, because its exclusion would make the system look better.
     """
     # The reason that is nearest to the cause comes first.
     return (
@@ -178,6 +179,7 @@ def exclusion_reason(run: Run) -> Exclusion | None:
         or _unfinished_log(run)
         or _missed_bound(run)
         or _bad_exit(run)
+        or _busy_machine(run)
         or _bad_verdict_without_log(run)
     )
 
@@ -211,6 +213,11 @@ def _bad_exit(run: Run) -> Exclusion | None:
     if not run.exit_status:
         return None
     return Verdict.FAIL, f"the job ended with status {run.exit_status}", Source()
+
+
+def _busy_machine(run: Run) -> Exclusion | None:
+    busy = [finding for finding in run.findings if finding.code == MACHINE_BUSY]
+    return (Verdict.UNPROVEN, busy[0].message, busy[0].source) if busy else None
 
 
 def _bad_verdict_without_log(run: Run) -> Exclusion | None:

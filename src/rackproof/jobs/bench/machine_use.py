@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rackproof.core.finding_codes import MACHINE_BUSY
 from rackproof.core.records import Finding, MachineUse
 from rackproof.core.text import sanitize
 
-BUSY_CODE = "machine_busy"
 _DISTURBED = 0.1
 """Slowdowns by others in a smaller share of a run's time do not move its speeds beyond their bounds."""
 _STOLEN = 0.05
@@ -143,5 +143,7 @@ def _reason(node: str, use: MachineUse) -> str:
 def busy_findings(reason: str) -> list[Finding]:
     """Return a remark that no speed of a run counts, without a verdict, because quality still counts."""
     return (
-        [Finding(code=BUSY_CODE, message=f"no speed of this run counts: {reason}"[:4000])] if reason else []
+        [Finding(code=MACHINE_BUSY, message=f"no speed of this run counts: {reason}"[:4000])]
+        if reason
+        else []
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -679,9 +680,12 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     # A missing run gates like an unproven one, because the plan proves nothing without it.
     verdicts = [run.verdict for run in runs]
     verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
+    # The command is typed where the playbook was started, and looks there for the folder `results`.
+    elsewhere = results.resolve() != Path("results").resolve()
+    name = f"{plan_id} --results {shlex.quote(str(results))}" if elsewhere else plan_id
     lines = [
         f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)",
-        *filter(None, [speeds_not_judged(runs, plan_id)]),
+        *filter(None, [speeds_not_judged(runs, name)]),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),
         *_with_verdict(scores, None, Verdict.PASS),

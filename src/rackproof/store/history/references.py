@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from rackproof.core.finding_codes import MACHINE_BUSY
 from rackproof.core.gpu_models import GpuPhysics, is_card, physics_of
 from rackproof.core.judging import TIME_UNITS, judge
 from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
@@ -91,7 +92,7 @@ def _bad_evidence(run: Run) -> Iterator[str]:
     # A degraded run is no reference either. For example, a machine with an XID may be slow.
     bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
-        if finding.verdict in bad or finding.code == "machine_busy":
+        if finding.verdict in bad or finding.code == MACHINE_BUSY:
             yield finding.message or f"it has the finding {finding.code}, without words"
     for log in run.logs:
         if log.verdict in bad:
