@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -403,6 +403,7 @@ def read_runs(
     format: str = "auto",
     plan_id: str = "",
     old: bool = False,
+    progress: Callable[[Path], None] | None = None,
 ) -> Iterator[tuple[Run, Path]]:
     """Yield the run of each log with the log's path. The second of two identical logs is unproven.
 
@@ -417,6 +418,7 @@ def read_runs(
         format: The name of a log format, or ``auto``.
         plan_id: The id of the import that the runs belong to.
         old: Whether the logs are known to be old, so that their age is not judged.
+        progress: A function that is called before each file.
 
     Raises:
         OSError: A log cannot be read.
@@ -425,6 +427,8 @@ def read_runs(
     places: dict[str, list[str]] = {}
     now = datetime.now(UTC)
     for path in files:
+        if progress is not None:
+            progress(path)
         relative = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
         if problem := why_no_log(path):
             unread.append(f"{sanitize(relative, 300)}: {problem}")

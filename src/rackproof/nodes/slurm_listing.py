@@ -22,6 +22,9 @@ from rackproof.core.text import sanitize
 
 MOST_NODES = 10_000
 """No inventory has more nodes. A longer list is a mistake, or hostile."""
+SINFO_FORMAT = "%N|%R|%G|%f"
+"""A line of ``sinfo --Node --noheader --format=…`` has these fields, which are node, partition, generic
+resources and features."""
 
 _BEGIN = re.compile(
     r"(NodeName|NodeSet|PartitionName|SwitchName|BlockName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?\s*=",

@@ -6,6 +6,7 @@ history, and pages in the results folder.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from rackproof.analysis.importing import NoLogsError, check_place, find_files, read_runs, text_digest
@@ -49,6 +50,7 @@ def import_logs(
     benchmark: str | None = None,
     format: str = "auto",
     old: bool = False,
+    progress: Callable[[Path], None] | None = None,
 ) -> ImportResult:
     """Turn one log, or every log in a folder, into a run with record, raw log, history and pages.
 
@@ -61,6 +63,7 @@ def import_logs(
         benchmark: The name of the benchmark. The default is the name in the log, or else the folder's name.
         format: The name of a log format, or ``auto``.
         old: Whether the logs are known to be old, so that their age is not judged.
+        progress: A function that is called before each file.
 
     Raises:
         NoLogsError: The place contains no logs.
@@ -89,6 +92,7 @@ def import_logs(
         skipped=skipped,
         unread=unread,
         old=old,
+        progress=progress,
     )
     for run, path in runs:
         run_id, name = run.run_id, run.logs[0].path
