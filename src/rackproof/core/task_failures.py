@@ -10,7 +10,7 @@ from typing import Any
 
 _WORDLESS = "non-zero return code"
 _MOST_LINES = {"stdout": 3, "stderr": 5, "module_stdout": 3, "module_stderr": 5}
-"""How many of the last lines of each stream explain a failure."""
+"""Number of last lines of each stream that explain a failure."""
 
 
 def failure_reasons(result: Mapping[str, Any]) -> list[str]:

@@ -139,10 +139,13 @@ def test_enroot_comes_from_its_release_and_pyxis_is_built(root: Path, site: Site
     }
     done = site.play(root, ["resolve", "release", "build"], rackproof_node=of_node)
     assert done.returncode == 0, done.stdout + done.stderr
-    install, hold = site.apt.splitlines()
+    *simulated, install, hold = site.apt.splitlines()
     cache = site.folder / "cache"
     files = [f"{cache}/enroot_4.0.1-1_{architecture}.deb", f"{cache}/enroot+caps_4.0.1-1_{architecture}.deb"]
+    assert [line.endswith(f"install --simulate {' '.join(files)}") for line in simulated] == [True, True]
     assert install.endswith(f"install {' '.join(files)}")
+    # The role changes enroot.conf, and dpkg would ask about it at an upgrade.
+    assert "--force-confold" in install
     assert hold == "apt-mark hold enroot enroot+caps"
     assert (site.folder / "out/built").read_text() == f"/usr /usr/lib/{of_node['machine']}-linux-gnu\n"
     stamp = json.loads((site.folder / "stamps/pyxis.json").read_text())
@@ -172,6 +175,18 @@ def test_what_nothing_proves_is_refused_before_anything_is_asked(
     assert "no checksum or signature proves these downloads" in done.stdout
     assert named in done.stdout
     assert (site.requests, site.apt) == ([], "")
+
+
+def test_a_release_that_apt_cannot_install_is_known_before_a_node_is_drained(root: Path, site: Site) -> None:
+    (site.folder / "bin/apt-get").write_text(
+        "#!/bin/sh\necho ' enroot : Depends: bsdmainutils but it is not installable'\n"
+        "echo 'E: Unable to correct problems, you have held broken packages.' >&2\nexit 100\n"
+    )
+    done = site.play(root, ["resolve"])
+    assert done.returncode == 2, done.stdout + done.stderr
+    told = " ".join(done.stdout.split())
+    assert "enroot 4.0.1-1 cannot be installed: enroot : Depends: bsdmainutils but it is not" in told
+    assert "held broken packages. Put the packages that it depends on" in told
 
 
 def test_a_file_that_is_not_there_is_known_before_a_node_is_touched(root: Path, site: Site) -> None:
