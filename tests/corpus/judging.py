@@ -250,6 +250,7 @@ def _definition_variables(sku: str) -> dict[str, Any]:
     }
     return {
         **plain,
+        "bench_mlcommons_fetch": "fetch",
         "bench_home": "/b",
         "bench_workloads": "/b/workloads",
         "bench_data": "/b/data",

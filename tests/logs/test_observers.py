@@ -72,7 +72,7 @@ def test_a_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(builtins, "open", counting_open)
     launcher, round06 = run_sub.RunSubReader(), run_sub06.RunSub06Reader()
-    parsed = logs.parse_path(path, observers=[launcher, round06])
+    parsed, _ = logs.read_log_file(path, "logs/job.log", observers=[launcher, round06])
     monkeypatch.undo()
     assert opened == [path]
     assert parsed.verdict is Verdict.PASS

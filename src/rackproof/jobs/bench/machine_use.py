@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rackproof.core.finding_codes import MACHINE_BUSY
 from rackproof.core.records import Finding, MachineUse
 from rackproof.core.text import sanitize
 
@@ -143,7 +142,7 @@ def _reason(node: str, use: MachineUse) -> str:
 def busy_findings(reason: str) -> list[Finding]:
     """Return a remark that no speed of a run counts, without a verdict, because quality still counts."""
     return (
-        [Finding(code=MACHINE_BUSY, message=f"no speed of this run counts: {reason}"[:4000])]
+        [Finding(code="machine_busy", message=f"no speed of this run counts: {reason}"[:4000])]
         if reason
         else []
     )
