@@ -225,7 +225,8 @@ def test_every_number_of_the_four_jobs_has_bounds() -> None:
                 # Choices are bounds enough.
                 if option.get("type") in ("int", "float") and not option.get("choices"):
                     numbers.add(name)
-    assert numbers == set(BOUNDS)
+    # reimage.yml hands it to the ramdisk of a node that is drained already.
+    assert numbers | {"netboot_image_timeout_s"} == set(BOUNDS)
 
 
 def test_the_defaults_are_within_their_bounds() -> None:

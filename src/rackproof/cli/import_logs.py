@@ -73,7 +73,11 @@ class _Progress:
 
     def show(self, path: Path) -> None:
         """Name the file that is read next if it is large, and others once in :data:`_SHOWN_EVERY_S`."""
-        is_large = path.stat().st_size >= _LARGE_BYTES
+        try:
+            is_large = path.stat().st_size >= _LARGE_BYTES
+        except OSError:
+            # The reader reports a file that cannot be read.
+            is_large = False
         if is_large or time.monotonic() - self._shown >= _SHOWN_EVERY_S:
             click.echo(f"{self._files} files read, now {sanitize(path, 300)}", err=True)
             self._shown = time.monotonic()

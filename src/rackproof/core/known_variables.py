@@ -55,6 +55,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "reimage_per_partition": (1, 10_000),
     "reimage_bmc_timeout_s": (1, 3600),
     "reimage_discover_wait_s": (0, 10**7),
+    "netboot_image_timeout_s": (1, 10**7),
     "provision_batch": (1, 100_000),
     "provision_canary": (0, 100_000),
     "provision_max_failures": (0, 100_000),

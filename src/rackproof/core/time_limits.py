@@ -1,4 +1,4 @@
-"""Limit the time of a call whose library has none. BMCs and object stores are asked through this module."""
+"""Limit the time of a call whose library has none: of BMCs, object stores, webhooks and mail servers."""
 
 from __future__ import annotations
 

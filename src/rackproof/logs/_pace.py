@@ -53,7 +53,7 @@ _MOST_RELAPSE = 0.5
 """Largest step of these for the worse, as a share of the range of all evaluations. Published logs have at
 most 0.11 (flux1)."""
 _FEWEST_OF_COURSE = 4
-_SHORTEST_EVALUATION_S = 0.001
+_SHORTEST_EVALUATION_S = 0.0005
 """Shortest time of the longest evaluation of these benchmarks. In published logs, each takes at least 0.096 s
 (gnn)."""
 _EVALUATED_FOR_A_TIME = frozenset(

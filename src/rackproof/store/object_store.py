@@ -212,7 +212,10 @@ class ObjectStore:
                 objects.
         """
         paths = sorted(_files(folder), key=lambda path: (path.name == RECORD_NAME, path))
-        limit_s = FOLDER_S + sum(path.stat().st_size for path in paths) / LEAST_BYTES_S
+        try:
+            limit_s = FOLDER_S + sum(path.stat().st_size for path in paths) / LEAST_BYTES_S
+        except OSError as error:
+            raise ObjectStoreError(f"{folder}: {error.strerror}") from error
         try:
             return answer_within(limit_s, lambda: self._upload_files(folder, paths))
         except TimeoutError:

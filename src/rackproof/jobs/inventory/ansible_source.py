@@ -190,7 +190,7 @@ def _sku(groups: Sequence[str]) -> str:
 _READ_VARIABLES = frozenset(
     {
         # Ansible and the plugin of this checkout (plugins/vars) set these for each host.
-        *("ansible_local", "rackproof_node"),
+        *("ansible_local", "rackproof_node", "rackproof_environment"),
         *(word for name in ("gpus", "gpu", "type", "rack") for word in COLUMNS[name]),
     }
 )
