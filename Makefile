@@ -86,8 +86,8 @@ scenario-%: venv
 	PATH="$(CURDIR)/$(BIN):$$PATH" MOLECULE_EPHEMERAL_DIRECTORY="$(CURDIR)/.rackproof/molecule/$*" \
 	  molecule test -s $* --destroy=never
 
-nights: venv  ## Fifty made-up nights with faults through the code of validate.yml; renews docs/using/fleet.md (2 min)
-	$(BIN)/python tests/perf/prove_nights.py --docs docs/using/fleet.md
+nights: venv  ## Fifty made-up nights with faults through the code of validate.yml; renews docs/inside/fleet-model.md (2 min)
+	$(BIN)/python tests/perf/prove_nights.py --docs docs/inside/fleet-model.md
 
 fleets: venv  ## Simulated fleets with faults, judged by the night's model and by the rules of others (20 min)
 	$(BIN)/python -m tests.fleet_simulator --judge tests.perf.judge_fleets:nights --tables --alarms fail --alarms fail,unproven,degraded $(FLEETS)

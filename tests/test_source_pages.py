@@ -274,6 +274,23 @@ def test_stores_on_one_device_exchange_nothing() -> None:
     assert all(found == {"local", "device", "nccl"} for found in stores.values())
 
 
+def test_a_store_is_listed_only_with_its_own_verdict() -> None:
+    """With batch 512, local and nccl ran once, missed the target of that time, and were not run again."""
+    own = [row.split(" | ") for row in rows("sweep_mxnet") if row.startswith("| mlp | 0 |")]
+    stores = {row[2]: (row[4], row[9].strip(" |")) for row in own if not row[3]}
+    every = ("device, local, nccl", "pass")
+    assert {batch: stores[batch] for batch in ("64", "128", "256")} == dict.fromkeys(
+        ("64", "128", "256"), every
+    )
+    assert stores["512"] == ("device", "pass")
+    last = {
+        run["parameters"]["kvstore"]: (run["verdict"], run["parameters"]["target"])
+        for run in sorted(source_pages.mxnet_runs(), key=lambda run: run["started"])
+        if (run["benchmark"], run["parameters"]["batch_size"]) == ("mnist-mlp-mxnet", 512)
+    }
+    assert last == {"device": ("pass", 0.975), "local": ("fail", 0.978), "nccl": ("fail", 0.978)}
+
+
 SITE = {
     "bench_data": "/data",
     "bench_mnist_folder": "/mnist",

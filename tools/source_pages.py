@@ -432,9 +432,19 @@ def _measured_row(network: str, point: Mapping[str, Any]) -> list[str]:
     row = [network, "0", str(point["batch_size"]), _schedule(point)]
     if not found:
         return [*row, "", "", "not measured", "", "", ""]
-    stores = sorted({str(run["parameters"]["kvstore"]) for run in found})
-    epochs = str(found[-1]["parameters"]["num_epochs"])
-    return [*row, ", ".join(stores), epochs, *_measured(found[-1]), found[-1]["verdict"]]
+    shown = found[-1]
+    latest = {
+        str(run["parameters"]["kvstore"]): run for run in sorted(found, key=lambda run: str(run["started"]))
+    }
+    # A store whose latest run has another verdict, or was judged by another target, is not listed.
+    stores = sorted(store for store, run in latest.items() if _judgement(run) == _judgement(shown))
+    epochs = str(shown["parameters"]["num_epochs"])
+    return [*row, ", ".join(stores), epochs, *_measured(shown), shown["verdict"]]
+
+
+def _judgement(run: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the verdict of a run, and the target that it was judged by."""
+    return run["verdict"], run["parameters"].get("target")
 
 
 GENERATED: dict[str, Callable[[], str]] = {
