@@ -526,7 +526,7 @@ def configure_all(options):
 
 
 def refuse_repair(apt, options):
-    """Refuse a repair of incomplete packages that makes unrequested changes. Return apt's simulation of it."""
+    """Refuse a repair that would make unrequested changes. Return apt's simulation of the repair."""
     simulation = apt("-s", *REPAIR)
     changes, gone = simulated_changes(output(simulation))
     bad = [f"install the kernel {name}" for name in stray_kernels(options, changes, options["present"])]
