@@ -410,7 +410,7 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
 
 
 def _clocks(run: Run, base: Run | None) -> _Found:
-    """Return reduced clocks as the cause. A power cap alone is none."""
+    """Return reduced clocks as the cause. A power cap without lower clocks does not count."""
     throttled = [reason for series in _series(run, "gpu_throttle") for reason in _throttle_reasons(series)]
     lower = _lower_clocks(run, base)
     # A power cap at full load is normal for these GPUs, and explains a slow run only with a lower clock.
