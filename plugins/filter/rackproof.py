@@ -1,7 +1,8 @@
 """Provide Rackproof's filters to Ansible.
 
-Roles and playbooks use them. Each filter checks the types of its input, calls a function of the package,
-and translates errors into Ansible's. A file with the filter's name beside this one documents it.
+Rackproof's roles and playbooks use them, except parse_log and verdict, which are for the playbooks of a site.
+Most filters check the types of their input, call a function of the package, and translate errors into
+Ansible's. A file with the filter's name beside this one documents it.
 
 Errors are raised `from None`. Otherwise, Ansible would show the cause, too, which repeats the text.
 """

@@ -19,7 +19,7 @@ FIELDS = re.compile(r"^(Package|Status|Version|Architecture):[ \t]*(.*?)[ \t]*$"
 def packages(path="/var/lib/dpkg/status"):
     """Return the installed packages, and the names of those that are incomplete.
 
-    A system without dpkg gives neither. Where dpkg is, its list is never empty.
+    A system without dpkg has neither. If dpkg's own list is missing or empty, the incomplete names say so.
     """
     installed, broken = {}, []
     if not os.path.isdir(os.path.dirname(path)):

@@ -12,7 +12,8 @@ short_description: Install packages in exact versions, hold them, and refuse cha
 description:
   - Installs exact versions of packages in one call. C(apt), C(debconf) and C(dpkg_selections) need many.
   - The module simulates the apt run first. A new kernel, or the removal of a package that was not listed, is
-    refused before anything is installed, and the kernels are compared again afterwards.
+    refused before anything is installed, and the kernels are compared again afterwards. The same is true of
+    the repair of packages that an interrupted installation left incomplete.
   - Works on a bare node, where apt's Python bindings are missing. There, in check mode, the content of the
     repositories is not known yet, and the packages to install are predicted from those that are missing.
 options:
@@ -71,7 +72,9 @@ options:
     type: int
     default: 120
   timeout_s:
-    description: Seconds that a call of apt may take, whether it installs or fetches the package lists.
+    description:
+      - Seconds that a call of apt may take, whether it installs or fetches the package lists. A call may
+        also wait O(lock_timeout_s) for locks, so it is stopped after the sum of both.
     type: int
     default: 3600
 attributes:
@@ -103,16 +106,18 @@ held:
   returned: always
   type: list
 repaired:
-  description: Whether work of dpkg that had been interrupted was finished first.
+  description:
+    - Whether work of dpkg that had been interrupted was finished first. In check mode, whether a real run
+      would finish it. Always false with O(simulate).
   returned: always
   type: bool
 simulated:
   description: Whether the prediction of check mode is apt's own.
-  returned: in check mode
+  returned: in check mode, if a package has to be installed or removed
   type: bool
 reboot_required:
   description: True if a package requires a reboot.
-  returned: always
+  returned: without O(simulate)
   type: bool
 """
 
@@ -132,6 +137,8 @@ ENVIRONMENT = {
 }
 # A query stores no files, so that a check leaves nothing behind.
 NO_FILES = ["Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
+# The repair of packages whose installation was interrupted.
+REPAIR = ["--fix-broken", "install", "--no-install-recommends"]
 KERNEL = re.compile(r"linux-image-|linux-modules-\d|kernel-image-")
 LARGEST_CLOSURE = 500
 # Messages of apt, and their meaning for an operator. The first match is used.
@@ -357,7 +364,7 @@ def fits(version, wanted):
 
 
 def arguments(options, wanted, removed):
-    """Return the flags of apt-get."""
+    """Return the arguments of apt-get: its command, its flags, and the packages to install and remove."""
     flags = ["--no-install-recommends", "--allow-change-held-packages"]
     if options["allow_downgrade"]:
         flags.append("--allow-downgrades")
@@ -377,6 +384,11 @@ def packages_not_offered(text):
         r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate", text
     )
     return list(dict.fromkeys([name for _, name in versions] + [one or other for one, other in names]))
+
+
+def lists_lack_packages(text):
+    """Return whether apt's lists lack a wanted package or a dependency of it."""
+    return bool(packages_not_offered(text)) or "but it is not installable" in text
 
 
 def refuse_not_offered(apt, options, text, wanted):
@@ -422,10 +434,29 @@ def refuse_failed_simulation(apt, simulation, wanted):
     raise RefusedError(apt.meaning("apt cannot install " + ", ".join(sorted(wanted)), simulation))
 
 
+def simulated_changes(text):
+    """Return the versions of packages that apt would install, by name, and the packages it would remove."""
+    changes = dict(re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", text, re.M))
+    return changes, re.findall(r"^Remv (\S+)", text, re.M)
+
+
+def stray_kernels(options, changes, wanted):
+    """Return the kernels among packages to install that were neither requested nor allowed."""
+    if options["allow_kernel"]:
+        return []
+    return sorted(name for name in changes if KERNEL.match(name) and name not in wanted)
+
+
+def stray_removals(options, gone, removed):
+    """Return the packages to remove whose removal was neither requested nor allowed."""
+    allowed = options["allow_remove"]
+    return sorted(name for name in gone if name not in removed and not fits_any(name, allowed))
+
+
 def refuse_kernels(apt, options, changes, wanted):
     """Refuse a kernel that would be installed as a dependency of the wanted packages."""
-    fresh = sorted(name for name in changes if KERNEL.match(name) and name not in wanted)
-    if fresh and not options["allow_kernel"]:
+    fresh = stray_kernels(options, changes, wanted)
+    if fresh:
         raise RefusedError(
             f"{apt.node}: refused before anything was installed: apt would install a kernel "
             f"({', '.join(fresh)}) "
@@ -436,12 +467,11 @@ def refuse_kernels(apt, options, changes, wanted):
 
 def refuse_removals(apt, options, gone, wanted, removed):
     """Refuse the removal of packages that was neither requested nor allowed."""
-    allowed = options["allow_remove"]
-    stray = [name for name in gone if name not in removed and not fits_any(name, allowed)]
+    stray = stray_removals(options, gone, removed)
     if stray:
         raise RefusedError(
             f"{apt.node}: refused before anything was installed: apt would remove "
-            f"{', '.join(sorted(stray))}. "
+            f"{', '.join(stray)}. "
             f"Remove them by hand if they are not needed, or correct the versions of "
             f"{', '.join(sorted(wanted))}."
         )
@@ -462,8 +492,7 @@ def refuse(apt, options, simulation, wanted, removed):
     # offered.
     refuse_not_offered(apt, options, text, wanted)
     refuse_failed_simulation(apt, simulation, wanted)
-    changes = dict(re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", text, re.M))
-    gone = re.findall(r"^Remv (\S+)", text, re.M)
+    changes, gone = simulated_changes(text)
     refuse_kernels(apt, options, changes, wanted)
     refuse_removals(apt, options, gone, wanted, removed)
     changes.update(dict.fromkeys(gone))
@@ -496,12 +525,30 @@ def configure_all(options):
     )
 
 
+def refuse_repair(apt, options):
+    """Refuse a repair that would make unrequested changes. Return apt's simulation of the repair."""
+    simulation = apt("-s", *REPAIR)
+    changes, gone = simulated_changes(output(simulation))
+    bad = [f"install the kernel {name}" for name in stray_kernels(options, changes, options["present"])]
+    bad += [f"remove {name}" for name in stray_removals(options, gone, options["absent"])]
+    if bad:
+        raise RefusedError(
+            f"{apt.node}: refused before anything was installed: an installation was interrupted on this "
+            f"node, and its repair by apt would {', '.join(bad)}. Repair the packages by hand (apt-get "
+            f"{' '.join(REPAIR[:2])}), then start the same command again."
+        )
+    return simulation
+
+
 def repair(apt, options):
     """Finish changes that an earlier run, or an operator, left half done."""
+    # This only configures packages that are unpacked already. It installs none and removes none.
     configured = configure_all(options)
     if configured["status"] != "ok":
         raise RefusedError(apt.meaning("dpkg had been interrupted, and cannot finish its work", configured))
-    fixed = apt("--fix-broken", "install", "--no-install-recommends")
+    fixed = refuse_repair(apt, options)
+    if fixed["status"] == "ok":
+        fixed = apt(*REPAIR)
     if fixed["status"] != "ok":
         raise RefusedError(apt.meaning("apt cannot repair packages that are half installed", fixed))
 
@@ -530,9 +577,8 @@ def predict(apt, options, before, wanted, removed):
     try:
         changes = refuse(apt, options, simulation, wanted, removed)
     except RefusedError:
-        # If apt lists all wanted packages, its refusal is right. Otherwise, it may list them after an
-        # update.
-        if simulation["status"] == "ok":
+        # Only the lists can be improved by an update. Any other refusal is one of the real run, too.
+        if simulation["status"] == "ok" or not lists_lack_packages(output(simulation)):
             raise
         changes = {
             **{name: version or "newest" for name, version in wanted.items()},
@@ -590,7 +636,6 @@ def bring(apt, options, before, wanted, removed):
     answer_debconf(apt, options["debconf"])
     named = apt.exact(wanted)
     refuse(apt, options, apt("-s", *arguments(options, named, removed)), wanted, removed)
-    kernels_before = kernels()
     done = apt(*arguments(options, named, removed))
     if done["status"] != "ok":
         raise RefusedError(
@@ -598,7 +643,6 @@ def bring(apt, options, before, wanted, removed):
         )
     after, broken = packages()
     refuse_unlike_wanted(apt, after, broken, wanted)
-    refuse_new_kernels(apt, options, kernels_before)
     return after
 
 
@@ -663,10 +707,12 @@ def simulate(apt, options, wanted, removed):
 def ask_only(options, check):
     """Check whether a real run could do its work. Return the module's result, without a change."""
     apt = Apt(options)
-    before, _ = packages()
+    before, damaged = settled_packages(options)
     wanted = not_as_wanted(options["present"], before)
     removed = [name for name in options["absent"] if name in before]
     extra = {}
+    if damaged:
+        refuse_repair(apt, options)
     if check:
         _, extra = predict_work(apt, options, before, wanted, removed)
     else:
@@ -682,12 +728,18 @@ def work(options, check):
     removed = [name for name in options["absent"] if name in before]
     extra = {}
     if check:
+        if damaged:
+            refuse_repair(apt, options)
         changes, extra = predict_work(apt, options, before, wanted, removed)
         held = to_hold(options, before)
     else:
+        # The repair may install a kernel, too.
+        kernels_before = kernels()
         if damaged:
             repair(apt, options)
+            refuse_new_kernels(apt, options, kernels_before)
         after = change_packages(apt, options, before, wanted, removed)
+        refuse_new_kernels(apt, options, kernels_before)
         changes = difference(before, after)
         held = to_hold(options, after)
         hold(apt, held)

@@ -12,11 +12,14 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_record
 short_description: Record a node's hardware, and compare it with the earlier record
 description:
-  - Calls C(rackproof_facts) on the node, if it answers.
-  - Fails if the node is another machine than the inventory's.
-  - With V(booted), fails if the node still runs the system that was to be replaced.
-  - With V(after), also fails if the node lacks parts that it had, or if BIOS settings or firmware are wrong
-    or not known.
+  - Calls C(rackproof_facts) on the node, if O(answers) is true.
+  - With V(before) and V(after), fails if the node's serial number is not O(serial). An unknown serial number
+    is only a remark.
+  - With V(booted), fails if the node still runs the system that was to be replaced, or does not state its
+    boot id. If the boot id from before is unknown, because the node did not answer then, this is only a
+    remark. The boot report and the host keys of the new system are its proof.
+  - With V(after), also fails if the node lacks parts that it had, if it has another number of GPUs than
+    O(gpus), or if BIOS settings or firmware are wrong or not known.
 options:
   which:
     description:
@@ -26,7 +29,9 @@ options:
     choices: [before, booted, after]
     required: true
   answers:
-    description: True if the node answers. Otherwise its last night's snapshot is its earlier state.
+    description:
+      - Whether to query the node. The caller sets it to false after the node did not answer. With V(before),
+        the node's last night is then its earlier state.
     type: bool
     default: true
   sku:

@@ -84,6 +84,12 @@ def test_all_gpus_of_all_machines_are_one_quantity() -> None:
         ((100, 100, 100, 100), None, "4 sound runs, 5 are needed"),
         ((100, 102, 98, 100, 100), 0.03, "within twice that"),
         ((100, 102, 98, 100, 100), 0.079, "8.0% is the closest"),
+        # The closest bound is one that is accepted: it is rounded up.
+        ((100, 102.02, 98, 100, 100), 0.0801, "8.1% is the closest"),
+        # A required bound may be closer than any that is proposed.
+        ((100, 100.5, 99.5, 100, 100), 0.015, "2.0% is the closest"),
+        ((100, 110, 95, 100, 100), 0.1, "too much to judge by"),
+        ((100, 100.5, 99.5, 100, 100), 0.2, "a bound of 20.0% would miss most faults; 15.0% is the widest"),
         ((100, 110, 95, 100, 100), None, "too much to judge by"),
         ((0, 0, 0, 0, 0), None, "too much to judge by"),
     ],
@@ -91,6 +97,11 @@ def test_all_gpus_of_all_machines_are_one_quantity() -> None:
 def test_what_gives_no_reference(values: tuple[float, ...], bound: float | None, objection: str) -> None:
     (one,) = propose_references(runs(*values), bound=bound)
     assert objection in one.objection
+
+
+def test_the_closest_bound_is_accepted() -> None:
+    (one,) = propose_references(runs(100, 102.02, 98, 100, 100), bound=0.081)
+    assert one.objection == ""
 
 
 def failed(one: Run) -> dict[str, Any]:
@@ -123,7 +134,13 @@ def degraded(one: Run) -> dict[str, Any]:
     return {"findings": (Finding(code="gpu_throttled", verdict=Verdict.DEGRADED, message="x"),)}
 
 
-@pytest.mark.parametrize("bad", [failed, slow, unmeasured, wrong, on_a_busy_machine, degraded])
+def nearly_slow(one: Run) -> dict[str, Any]:
+    reference = Reference(value=105, low=-0.1, warn=-0.03, unit="GB/s", source="x")
+    bad = one.judgements[0].model_copy(update={"reference": reference, "verdict": Verdict.DEGRADED})
+    return {"judgements": (bad,)}
+
+
+@pytest.mark.parametrize("bad", [failed, slow, nearly_slow, unmeasured, wrong, on_a_busy_machine, degraded])
 def test_a_run_that_something_speaks_against_does_not_count(bad: Any) -> None:
     good = runs(100, 100, 100, 100, 100)
     spoilt = [*good[:4], good[4].model_copy(update=bad(good[4]))]

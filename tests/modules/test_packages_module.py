@@ -53,6 +53,7 @@ class Node:
                 "  update|madison|show) kind=$one ;; -s) kind=simulate ;;\n"
                 "  install) [ $kind = simulate ] || kind=install ;;\nesac; done\n"
                 f"answer={folder}/answer-{name}-$kind\n"
+                'case "$*" in *" -s --fix-broken "*) answer=$answer-repair ;; esac\n'
                 '[ -e "$answer" ] || exit 0\ncat "$answer"\nexit "$(cat "$answer.rc")"\n'
             )
             path.chmod(0o755)
@@ -150,6 +151,29 @@ def test_a_bare_node_predicts_without_lists(modules: Modules, node: Node) -> Non
     assert result["simulated"] is False
     assert result["packages"] == {"nvidia-open": [None, "580.95.05-1"]}
     assert "fetches the lists first" in str(result["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("E: Packages were downgraded and -y was used without --allow-downgrades.\n", "older versions"),
+        ("E: Unable to correct problems, you have held broken packages.\n", "cannot bring these versions"),
+        ("E: dpkg was interrupted, you must manually run 'dpkg --configure -a'\n", "dpkg was interrupted"),
+    ],
+)
+def test_check_mode_refuses_what_new_lists_do_not_change(
+    modules: Modules, node: Node, text: str, part: str
+) -> None:
+    node.answers("apt-get-simulate", text, 100)
+    result = run(modules, check=True)
+    assert result["failed"] is True
+    assert part in result["msg"]
+
+
+def test_check_mode_predicts_without_a_list_of_a_dependency(modules: Modules, node: Node) -> None:
+    text = " enroot : Depends: jq but it is not installable\nE: Unable to correct problems, you have held x\n"
+    node.answers("apt-get-simulate", text, 100)
+    assert run(modules, check=True)["simulated"] is False
 
 
 KERNEL = SIMULATED + "Inst linux-image-6.1.0-99-amd64 (6.1.999-1 NVIDIA:stable [amd64])\n"
@@ -363,14 +387,51 @@ def test_interrupted_work_is_finished_first(
 ) -> None:
     monkeypatch.setattr(code, "packages", lambda: ({"a": {"version": "1", "held": False}}, ["half"]))
     options = {"present": {"a": ""}, "absent": [], "hold": False, "update": "needed", "timeout_s": 60}
-    options |= {"lock_timeout_s": 1, "allow_downgrade": False}
+    options |= {"lock_timeout_s": 1, "allow_downgrade": False, "allow_kernel": False, "allow_remove": []}
     result = code.work(options, check=False)
     assert (result["changed"], result["repaired"]) == (True, True)
-    first, second = node.calls()
+    first, second, third = node.calls()
     assert first == "dpkg --force-confdef --force-confold --configure -a"
-    assert "--fix-broken install" in second
+    assert " -s --fix-broken install" in second
+    assert "--fix-broken install" in third
+    assert " -s " not in third
     assert code.work(options, check=True)["changed"] is True
-    assert len(node.calls()) == 2
+    assert all(" -s " in call for call in node.calls()[3:])
+
+
+@pytest.mark.parametrize("how", ["real", "check", "simulate"])
+@pytest.mark.parametrize(
+    ("simulated", "part"),
+    [
+        ("Inst linux-image-6.1.0-99-amd64 (6.1.999-1 Debian)\n", "install the kernel linux-image-6.1.0-99"),
+        ("Remv slurmd [22.05]\nRemv old [1]\nRemv nvidia-x [1]\n", "would remove slurmd. Repair"),
+    ],
+)
+def test_a_repair_makes_no_change_that_nobody_asked_for(
+    code: types.ModuleType, node: Node, monkeypatch: pytest.MonkeyPatch, simulated: str, part: str, how: str
+) -> None:
+    monkeypatch.setattr(code, "packages", lambda: ({"a": {"version": "1", "held": False}}, ["half"]))
+    node.answers("apt-get-simulate-repair", simulated)
+    options = {"present": {"a": ""}, "absent": ["old"], "hold": False, "update": "needed", "timeout_s": 60}
+    options |= {"lock_timeout_s": 1, "allow_downgrade": False, "allow_kernel": False}
+    options["allow_remove"] = ["nvidia-*"]
+    do = code.ask_only if how == "simulate" else code.work
+    with pytest.raises(code.RefusedError, match="refused before anything was installed") as refusal:
+        do(options, how == "check")
+    assert part in str(refusal.value)
+    assert all(" -s " in call for call in node.calls("apt-get"))
+
+
+def test_a_kernel_of_the_repair_is_no_kernel_from_before(
+    code: types.ModuleType, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "packages", lambda: ({"a": {"version": "1", "held": False}}, ["half"]))
+    found = [["6.1.0-1"], ["6.1.0-1", "6.1.0-99"]]
+    monkeypatch.setattr(code, "kernels", lambda: found.pop(0) if len(found) > 1 else found[0])
+    options = {"present": {"a": ""}, "absent": [], "hold": False, "update": "needed", "timeout_s": 60}
+    options |= {"lock_timeout_s": 1, "allow_downgrade": False, "allow_kernel": False, "allow_remove": []}
+    with pytest.raises(code.RefusedError, match=r"behind Rackproof's back: 6\.1\.0-99"):
+        code.work(options, check=False)
 
 
 def test_work_of_another_process_is_waited_for_and_not_repaired(

@@ -14,6 +14,23 @@ import pytest
 
 SPEED = "{'value': 55, 'low': -0.07, 'high': 0.3, 'warn': -0.035, 'unit': 'GB/s'}"
 
+DPKG = """Setting up enroot (4.0.1-1) ...
+mknod: /dev/x: Operation not permitted
+dpkg: error processing package enroot (--configure):
+ dependency problems - leaving unconfigured
+Processing triggers for man-db (2.11.2-2) ...
+Processing triggers for libc-bin (2.36-9) ...
+Errors were encountered while processing:
+ enroot
+"""
+DPKG_REASON = (
+    "dpkg: error processing package enroot (--configure): / dependency problems - leaving unconfigured / "
+    "Processing triggers for libc-bin (2.36-9) ... / Errors were encountered while processing: / enroot / "
+    "E: broken"
+)
+FIRST_ERRORS = "E: a / ERROR / Error 3 / 1 / 2 / 3"
+ONE_ERROR = "error / 2 / 3 / 4 / 1 / 2 / 3 / 4 / 5"
+
 GOOD: list[tuple[str, Any]] = [
     # filter parse_log
     ("('' | parse_log).verdict", "unproven"),
@@ -51,6 +68,13 @@ GOOD: list[tuple[str, Any]] = [
     ),
     ("{'msg': 'All items', 'results': [{}] + [{'failed': true, 'msg': 'n2'}] * 2} | task_failure", "n2 / n2"),
     ("{} | task_failure", "no reason given"),
+    ("{'msg': 'non-zero return code', 'stdout': dpkg, 'stderr': 'E: broken'} | task_failure", DPKG_REASON),
+    ("{'stderr': dpkg + '\n7\n8'} | task_failure", DPKG_REASON.replace("E: broken", "7 / 8")),
+    # An unindented E: is an error of apt. Of many errors, the first are the cause. No line is repeated.
+    ("{'stdout': 'E: a\nb\nC: E: c\nERROR\nERROR\nError 3\nError 4\n1\n2\n3'} | task_failure", FIRST_ERRORS),
+    ("{'stdout': 'error\n1\n2\n3\n4', 'stderr': 'error\n1\n2\n3\n4\n5'} | task_failure", ONE_ERROR),
+    # An error that lies too far back may be one of another step.
+    ("{'stdout': 'error\n' + 'line\n' * 39 + 'end'} | task_failure", "line / line / end"),
 ]
 
 BAD: list[tuple[str, list[str]]] = [
@@ -109,6 +133,7 @@ def results(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
         "gather_facts": False,
         "vars": {
             "nccl": NCCL,
+            "dpkg": DPKG,
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
         },

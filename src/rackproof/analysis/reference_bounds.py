@@ -21,10 +21,11 @@ FEWEST_RUNS = 5
 """A spread needs this many runs. On average, two thirds of later values lie in the range of five values, so
 the proposed bound is twice the spread."""
 TIGHTEST = 0.03
-"""No bound is smaller. Power, clocks and cooling of healthy GPUs differ by this much between hosts."""
+"""No default bound is smaller. Power, clocks and cooling of healthy GPUs differ by this much between
+hosts."""
 TIGHTEST_OF_FEW = 0.05
-"""No bound for runs on one or two machines is smaller. Two pairs of H100 agreed, and a third was 3.4 %
-slower."""
+"""No default bound for runs on one or two machines is smaller. Two pairs of H100 agreed, and a third was
+3.4 % slower."""
 MACHINES = 3
 """Number of machines that it takes to see the differences between machines."""
 WIDEST = 0.15
@@ -33,7 +34,8 @@ FASTER = 0.25
 """Largest plausible excess over a reference. A larger one means that something else was measured."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
 """Labels that identify one of several equal parts. `device` distinguishes a processor from a GPU."""
-_BAD = (Verdict.FAIL, Verdict.UNPROVEN)
+_BAD = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
+"""Verdicts of findings and judgements that exclude a run. A degraded machine may be slow, too."""
 
 Key = tuple[str, tuple[tuple[str, Any], ...], str, str, tuple[tuple[str, str], ...]]
 
@@ -70,8 +72,8 @@ def propose_references(
     """Return a proposed reference for each speed that the benchmarks of repeated runs judge.
 
     Args:
-        runs: The runs of healthy machines of one SKU. A run with a fault is left out. A run that only
-            lacks references is used.
+        runs: The runs of healthy machines of one SKU. A run with a fault, or with a speed that is degraded
+            by an earlier reference, is left out. A run that only lacks references is used.
         bound: The required bound, as a fraction. None means twice the spread, but at least
             :func:`tightest_bound`.
         fewest_runs: The number of runs that a quantity needs.
@@ -104,13 +106,17 @@ def propose_references(
 
 def _is_sound(run: Run) -> bool:
     """Return whether a run has no fault. Its speeds may still lack a reference."""
-    # A degraded machine may be slow, too. On a busy one, no speed counts.
-    if any(one.verdict in (*_BAD, Verdict.DEGRADED) or one.code == MACHINE_BUSY for one in run.findings):
+    # On a busy machine, no speed counts.
+    if any(one.verdict in _BAD or one.code == MACHINE_BUSY for one in run.findings):
         return False
     return all(one.verdict not in _BAD or _lacks_reference(one) for one in run.judgements)
 
 
 def _lacks_reference(one: Judgement) -> bool:
+    """Return whether a measured value is unproven only because it has no reference.
+
+    Such a judgement is never degraded. A degraded value has a reference, and is worse than its ``warn``.
+    """
     return one.verdict is Verdict.UNPROVEN and one.reference is None and one.value is not None
 
 
@@ -126,10 +132,12 @@ def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
 
 
 def _is_judged(one: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
+    """Return whether a judgement applies to a measurement. It has the same metric, and no other labels."""
     return any(labels.items() <= one.labels.items() for labels in speeds.get(one.name, ()))
 
 
 def _key(run: Run, one: Measurement) -> Key:
+    """Return the identity of a quantity. Equal parts, such as the GPUs of all machines, are one quantity."""
     labels = tuple(sorted(item for item in one.labels.items() if item[0] not in _PART_LABELS))
     return run.benchmark, tuple(sorted(run.parameters.items())), one.name, one.unit, labels
 
@@ -147,6 +155,7 @@ def _proposed(
     asked: float | None,
     fewest_runs: int,
 ) -> ProposedReference:
+    """Return the proposal for one quantity, with an objection if its values give no reference."""
     benchmark, parameters, metric, unit, labels = key
     low, high, middle = min(values), max(values), median(values)
     # Fractions of a median of 0 are undefined, so assume a spread that is too large for any reference.
@@ -171,7 +180,7 @@ def _proposed(
         spread=spread,
         bound=bound,
         smallest_loss=loss,
-        objection=_objection(len(sources[0]), spread, tightest, bound, asked, fewest_runs),
+        objection=_objection(len(sources[0]), spread, bound, asked, fewest_runs),
     )
 
 
@@ -180,17 +189,23 @@ def tightest_bound(machines: int) -> float:
     return TIGHTEST if machines >= MACHINES else TIGHTEST_OF_FEW
 
 
-def _objection(
-    runs: int, spread: float, tightest: float, bound: float, asked: float | None, fewest_runs: int
-) -> str:
+def _objection(runs: int, spread: float, bound: float, asked: float | None, fewest_runs: int) -> str:
+    """Return why values give no reference, or "".
+
+    Either there are too few runs, the required bound would fail healthy machines, or the values vary too
+    much. A required bound may be smaller than the smallest default bound.
+    """
     if runs < fewest_runs:
         return f"{runs} sound runs, {fewest_runs} are needed: run it {fewest_runs - runs} more times"
-    if asked is not None and asked < 2 * spread:
+    closest = math.ceil(2000 * spread - 1e-6) / 1000
+    if asked is not None and asked > WIDEST >= closest:
+        return f"a bound of {asked:.1%} would miss most faults; {WIDEST:.1%} is the widest"
+    if asked is not None and asked < 2 * spread - 1e-9 and closest <= WIDEST:
         return (
             f"healthy values differ by {spread:.1%}: a bound of {asked:.1%} is within twice that, and would "
-            f"call healthy machines bad; {max(tightest, 2 * spread):.1%} is the closest"
+            f"call healthy machines bad; {closest:.1%} is the closest"
         )
-    if bound > WIDEST:
+    if max(bound, closest) > WIDEST:
         return f"healthy values differ by {spread:.1%}: too much to judge by; keep it as a figure"
     return ""
 

@@ -73,8 +73,8 @@ class StudyRow(Record):
     Attributes:
         rate: The mean throughput in ``unit`` of the runs that count, or None if there are none.
         scaling: The comparison with the smallest size that counts.
-        top_1, top_5: The mean accuracies, between 0 and 1.
-        left_out: The reasons why runs do not count.
+        top_1, top_5: The mean accuracies of all runs that measured one, between 0 and 1.
+        left_out: The reasons why runs do not count in ``rate``.
         explanations: The causes of a bad efficiency.
     """
 
@@ -97,7 +97,7 @@ class Study(Record):
     benchmark: str
     point: dict[str, str]
     where: str
-    """The node, if each run used the same single node. Empty if sizes differ in nodes, or if unknown."""
+    """The node of all runs. Empty if it is unknown, or if any run of the benchmark used several nodes."""
     base: int | None
     """Number of devices of the smallest size that counts."""
     rows: tuple[StudyRow, ...]
@@ -179,11 +179,13 @@ def studies(runs: Sequence[Run]) -> tuple[Study, ...]:
 
 
 def _first_node(run: Run) -> str:
+    """Return the name of the first requested node or, without any, of the first recorded one, or ""."""
     names = run.asked_nodes or tuple(node.name for node in run.nodes)
     return names[0] if names else ""
 
 
 def _study(runs: Sequence[Run], where: str) -> Study:
+    """Return the study of runs that differ only in size. Its base is the smallest size with a rate."""
     by_size: dict[int, list[Run]] = {}
     for run in runs:
         by_size.setdefault(devices_of(run), []).append(run)
@@ -210,6 +212,7 @@ def _study(runs: Sequence[Run], where: str) -> Study:
 
 
 def _first_unit(runs: Sequence[Run]) -> str:
+    """Return the unit of the first finite rate, or "". Rates in other units do not count."""
     for run in runs:
         rate = rate_of(run)
         if rate is not None and rate.finite:
@@ -252,13 +255,17 @@ def _study_row(
 
 
 def _counted(run: Run, unit: str) -> Measurement | None:
+    """Return a run's rate if it counts: positive, finite, in the unit, and of a run without a failure."""
     rate = rate_of(run)
     usable = rate is not None and rate.finite and rate.value > 0 and rate.unit == unit
     return rate if usable and exclusion_reason(run) is None else None
 
 
 def _why_not(run: Run, unit: str) -> str:
-    """Return the reason why a run does not count in a mean, or "" if it does."""
+    """Return the reason why a run does not count in the mean rate, or "" if it does.
+
+    Its accuracy counts in the mean accuracies in any case.
+    """
     why = exclusion_reason(run)
     if why is not None:
         place = str(why[2])
@@ -342,6 +349,7 @@ def _who(labels: Mapping[str, str]) -> str:
 
 
 def _waits(run: Run, base: Run | None) -> _Found:
+    """Return the wait of the device that waits the longest, if its share reaches :data:`WAITING`."""
     waits = _labelled(run, "data_wait_share")
     high = max(waits, key=lambda one: one.value, default=None)
     if high is None or high.value < WAITING:
@@ -361,6 +369,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
 
 
 def _network(run: Run, base: Run | None) -> _Found:
+    """Return the network as the cause if the exchange takes :data:`EXCHANGE`, or a link is nearly full."""
     shares = _labelled(run, "exchange_share")
     evidence = []
     weight = 0.0
@@ -386,6 +395,7 @@ def _network(run: Run, base: Run | None) -> _Found:
 
 
 def _slow_rank(run: Run, base: Run | None) -> _Found:
+    """Return the slowest rank if its own step exceeds the median rank's by :data:`SLOW_RANK`."""
     each = _labelled(run, "local_step_time")
     if len(each) < 2:
         return []
@@ -400,6 +410,7 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
 
 
 def _clocks(run: Run, base: Run | None) -> _Found:
+    """Return reduced clocks as the cause. A power cap without lower clocks does not count."""
     throttled = [reason for series in _series(run, "gpu_throttle") for reason in _throttle_reasons(series)]
     lower = _lower_clocks(run, base)
     # A power cap at full load is normal for these GPUs, and explains a slow run only with a lower clock.
@@ -452,6 +463,7 @@ def _median_or_zero(values: Sequence[float]) -> float:
 
 
 def _busy(run: Run, base: Run | None) -> _Found:
+    """Return the GPUs whose mean utilisation is below :data:`BUSY`."""
     low = [one for one in _series(run, "gpu_utilisation") if one.y and fmean(one.y) < BUSY * 100]
     if not low:
         return []

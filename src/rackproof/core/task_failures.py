@@ -5,12 +5,19 @@ The filter task_failure, the records of job bench, and the live lines of the pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-_WORDLESS = "non-zero return code"
+_WORDLESS = ("non-zero return code", "Module result deserialization failed", "MODULE FAILURE")
+"""Messages that Ansible gives a failed program or a module that died. Its output explains the failure."""
 _MOST_LINES = {"stdout": 3, "stderr": 5, "module_stdout": 3, "module_stderr": 5}
 """Number of last lines of each stream that explain a failure."""
+_SEARCHED = 40
+"""Number of last lines of each stream that are searched for errors. Earlier ones may be of another step."""
+_MOST_ERRORS = 3
+"""Number of lines with errors that are added to the last lines of a stream."""
+_ERROR = re.compile(r"^\s*E:|(?i:error)")
 
 
 def failure_reasons(result: Mapping[str, Any]) -> list[str]:
@@ -33,12 +40,31 @@ def message_text(message: object) -> str:
 
 
 def _reason(result: Mapping[str, Any]) -> str:
-    """Return the message of a result, or the last lines of the program if the message does not explain."""
+    """Return the message of a result, or lines of the program if the message does not explain.
+
+    These are the last lines, and errors shortly before them. dpkg, for example, prints the failed package and
+    the cause, continues with other packages, and ends with the names of the failed ones.
+    """
     message = message_text(result.get("msg"))
-    if message and not message.startswith(_WORDLESS):
-        return message
+    # The output of a task with no_log may contain secrets.
+    if (message and not message.startswith(_WORDLESS)) or result.get("_ansible_no_log"):
+        return message or "no reason given"
     # Programs such as apt-get print the cause on stdout, and only a general error on stderr.
     lines: list[str] = []
     for stream, most in _MOST_LINES.items():
-        lines += [line for line in str(result.get(stream) or "").splitlines() if line.strip()][-most:]
+        printed = [line for line in str(result.get(stream) or "").splitlines() if line.strip()][-_SEARCHED:]
+        last = printed[-most:]
+        # Errors follow from earlier ones, so the first is the cause.
+        errors = dict.fromkeys(line for line in _errors(printed[:-most]) if line not in (*lines, *last))
+        lines += [*list(errors)[:_MOST_ERRORS], *last]
     return "\n".join(lines) or message or "no reason given"
+
+
+def _errors(lines: list[str]) -> Iterator[str]:
+    """Yield lines that state an error, and the line after one that ends in a colon."""
+    announced = False
+    for line in lines:
+        is_error = _ERROR.search(line) is not None
+        if is_error or announced:
+            yield line
+        announced = is_error and line.rstrip().endswith(":")

@@ -435,6 +435,14 @@ def test_a_run_of_no_plan_is_refused(site: Site) -> None:
         ({"msg": "non-zero return code", "stderr": "a\nb\n"}, "a\nb"),
         ({"stderr": "\n".join("abcdefg")}, "c\nd\ne\nf\ng"),
         ({"module_stderr": "Traceback"}, "Traceback"),
+        (
+            {"msg": "Module result deserialization failed: No start of json", "module_stderr": "sudo: no"},
+            "sudo: no",
+        ),
+        (
+            {"msg": "non-zero return code", "stdout": "canary", "_ansible_no_log": True},
+            "non-zero return code",
+        ),
         ({"results": [{"failed": False, "msg": "x"}, {"failed": True, "msg": "second"}]}, "second"),
         ({"results": "odd", "msg": "it broke"}, "it broke"),
         ({"results": 3, "msg": "it broke"}, "it broke"),

@@ -130,6 +130,15 @@ def test_another_method_or_again_starts_from_the_beginning(
     assert hardware.check_first_boot(second, "n1", facts() | {"boot_id": "two"}) == ()
     (said_,) = hardware.check_first_boot(second, "n2", facts())
     assert "whether it has booted since is not known" in said_
+    # A node that answers and does not state its boot proves nothing, whatever is known from before.
+    for node in ("n1", "n2"):
+        with pytest.raises(ReimageError, match=f"{node} does not state which boot this is"):
+            hardware.check_first_boot(second, node, facts() | {"boot_id": ""})
+    path = hardware.boot_id_path(Path(second.folder), "n1")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ReimageError, match="cannot read "):
+        hardware.check_first_boot(second, "n1", facts())
     # Another way to install is another image; what the node was before any of it is still what it was.
     monkeypatch.setattr(tasks, "METHODS", ("rack", "another"))
     other = started(tmp_path, method="another")

@@ -1,4 +1,7 @@
-"""Compare parts, firmware, driver, speeds and answers of two certificates for the command. No I/O."""
+"""Compare parts, firmware, driver, speeds and answers of two certificates. No I/O.
+
+The command ``rackproof evidence compare`` calls :func:`certificate_changes`.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ def certificate_changes(old: Certificate, new: Certificate) -> list[CertificateC
 
 
 def _node_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
+    """Yield changed parts and versions by node. A node of one certificate alone has all its parts changed."""
     before = {node.name: node for node in old.nodes}
     after = {node.name: node for node in new.nodes}
     for name in sorted(before.keys() | after.keys()):
@@ -39,6 +43,7 @@ def _node_changes(old: Certificate, new: Certificate) -> Iterator[CertificateCha
 def _differences(
     kind: str, where: str, old: Mapping[str, str], new: Mapping[str, str]
 ) -> Iterator[CertificateChange]:
+    """Yield a change for each value that differs. An absent value equals an empty one."""
     for what in sorted(old.keys() | new.keys()):
         if old.get(what, "") != new.get(what, ""):
             yield CertificateChange(
@@ -47,6 +52,7 @@ def _differences(
 
 
 def _parts(node: Node | None) -> dict[str, str]:
+    """Return the parts of a node by name. A GPU is identified by its UUID, not by its slot."""
     if node is None:
         return {}
     gpus = {f"GPU {gpu.uuid}": _gpu_text(gpu) for gpu in node.gpus}
@@ -60,6 +66,7 @@ def _gpu_text(gpu: Gpu) -> str:
 
 
 def _versions(node: Node | None) -> dict[str, str]:
+    """Return the versions of a node's software and firmware, and of each GPU's VBIOS."""
     if node is None:
         return {}
     vbios = {f"VBIOS of {gpu.uuid}": gpu.vbios for gpu in node.gpus}
@@ -83,6 +90,10 @@ def _nodes_of(piece: EvidencePiece) -> str:
 
 
 def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
+    """Yield the speeds that moved beyond the bounds of their present reference, and those that are gone.
+
+    A speed that only the later certificate has is no change.
+    """
     before, after = _speeds(old), _speeds(new)
     for key in sorted(before):
         then, old_id = before[key]
@@ -113,6 +124,7 @@ def _within(then: Judgement, present: Judgement) -> bool:
 
 
 def _answer_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
+    """Yield the answers whose verdict differs, and those of one certificate alone."""
     before = {one.id: one.verdict.value for one in old.answers}
     after = {one.id: one.verdict.value for one in new.answers}
     yield from _differences("answer", new.catalogue.name, before, after)

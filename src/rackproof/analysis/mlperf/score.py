@@ -3,6 +3,9 @@
 ``mlperf-logging`` checks compliance and compares with reference convergence points (RCP). It runs in its
 own process on its own copy of the logs (see :mod:`rackproof.analysis.mlperf.worker`). This module
 computes the score and the verdict.
+
+The command ``rackproof score``, the records of job bench (:mod:`rackproof.jobs.bench.mlperf_checks`) and
+submissions (:mod:`rackproof.analysis.submission`) call :func:`score_folder`.
 """
 
 from __future__ import annotations
@@ -177,6 +180,7 @@ def known_rulesets(usage: str = "training") -> tuple[str, ...]:
 
     Raises:
         ValueError: The usage is unknown. The message lists the known usages.
+        ModuleNotFoundError: The package ``mlperf-logging`` is not installed.
     """
     spec = find_spec("mlperf_logging")
     if spec is None or not spec.submodule_search_locations:
@@ -217,9 +221,14 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
 def result_files(folder: Path) -> tuple[Path, ...]:
     """Return the result logs in a folder, in natural order.
 
-    The first kind that exists is used: ``result_*.txt`` (the official name), ``result_*`` with any suffix of
-        a log or none, logs of the run script (``<stamp>_<trial>.log``), or every ``*.log`` and ``*.txt`` with
-        MLPerf events that is not the output of a checker. Each file may be compressed.
+    The first kind that exists is used:
+
+    - ``result_*.txt``, the official name
+    - ``result_*`` with another suffix or none, except suffixes of other files, such as ``.json`` and ``.md``
+    - logs of the run script, ``<stamp>_<trial>.log``
+    - every ``*.log`` and ``*.txt`` with MLPerf events that is not the output of a checker
+
+    Each file may be compressed. Files whose name begins with a dot are left out.
 
     Raises:
         NotADirectoryError: The folder does not exist.
@@ -233,6 +242,7 @@ def result_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _trial_logs(files: Sequence[Path]) -> list[Path]:
+    """Return the logs that the run script names by a time stamp and the number of the trial."""
     return [path for path in files if _TRIAL_NAME.fullmatch(name_unpacked(path.name))]
 
 
@@ -247,6 +257,7 @@ def _named_results(files: Sequence[Path]) -> list[Path]:
 
 
 def _is_named_result(path: Path) -> bool:
+    """Return whether a file is named ``result_*``, and its suffix is not one of another kind of file."""
     return bool(_RESULT_NAME.fullmatch(name_unpacked(path.name))) and _suffix(path) not in _OTHER_SUFFIX
 
 
@@ -256,7 +267,10 @@ def _suffix(path: Path) -> str:
 
 
 def _may_be_log(path: Path) -> bool:
-    # A checker's output quotes events of the logs that it checked.
+    """Return whether a name is one of a log, and not one of a checker's output.
+
+    A checker's output quotes events of the logs that it checked.
+    """
     return Path(name_unpacked(path.name)).suffix in (".log", ".txt") and not _CHECKER_OUTPUT.match(path.name)
 
 
@@ -270,13 +284,14 @@ def _encoded_logs(folder: Path) -> str:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    # result_10 comes after result_2. Digits that are not ASCII are text, because int() refuses some of
-    # them.
+    """Return a sort key by which result_10 comes after result_2."""
+    # Digits that are not ASCII are text, because int() refuses some of them.
     parts = re.split(r"(\d+)", path.name)
     return [(int(part) if part.isdigit() and part.isascii() else -1, part) for part in parts]
 
 
 def _has_events(path: Path) -> bool:
+    """Return whether a log, which may be compressed, contains the mark of MLPerf events."""
     with open_log(path) as stream:
         # Keep the end of the previous chunk, because the mark may span two chunks.
         kept = b""
@@ -314,6 +329,7 @@ def score_folder(
         ValueError: The usage or ruleset is unknown, hpc is given no ruleset (the message lists the known
             ones), or the time limit is not positive.
         NotADirectoryError: The folder does not exist.
+        ModuleNotFoundError: The package ``mlperf-logging`` is not installed.
     """
     folder = Path(folder)
     known = known_rulesets(usage)
@@ -445,6 +461,7 @@ def _is_scorable(report: WorkerReport, shown: Sequence[RunScore]) -> bool:
 
 
 def _mean_minutes(runs: Sequence[RunScore], failed: Sequence[RunScore], drop: int) -> float | None:
+    """Return the olympic mean of the runs that count. Failed runs take the places of the slowest."""
     good = sorted(run.minutes for run in runs if run.scores and run.minutes is not None)
     return olympic_mean(good, failed=len(failed), drop=drop)
 
@@ -486,6 +503,7 @@ def _first_batch_size(runs: Sequence[RunScore]) -> float | None:
 
 
 def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
+    """Return the verdict of the worst problem, or a pass if there is none."""
     return worst(verdict for verdict, _ in problems) if problems else Verdict.PASS
 
 
@@ -520,6 +538,7 @@ def _problems(
 
 
 def _count_problems(benchmark: str, found: int, needed: int | None) -> Iterator[tuple[Verdict, str]]:
+    """Yield a reason if the number of runs is not exactly the required one, or none is known."""
     if needed is None:
         named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
         yield Verdict.UNPROVEN, f"the rules give no number of runs for {named}"
@@ -545,6 +564,7 @@ def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterat
 
 
 def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[tuple[Verdict, str]]:
+    """Yield a reason if the convergence is rejected or, for a complete set of runs, was not compared."""
     rcp = rcp or RcpResult(applies=True, message="nothing was compared")
     if not rcp.applies:
         return
@@ -570,6 +590,7 @@ def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult
 
 
 def _why_failed(run: RunScore) -> str:
+    """Return why a run does not count as measured, for a run that does not."""
     if run.status != "success":
         return f"{run.file} ended with {run.status!r}" if run.status else f"{run.file} has no run_stop"
     if run.minutes is None:

@@ -65,9 +65,12 @@ def build_submission(
         known_issues: Issues that were found when the runs were chosen.
 
     Raises:
-        SubmissionError: No package can be built, because there are no runs, the output folder contains other
-            files, or the disk is full.
-        ValueError: The ruleset is unknown. The message lists the known ones.
+        SubmissionError: No package can be built, because there are no runs, a run is named twice, the logs
+            name no round or several, the output is no folder, contains other files or lies in the folder of
+            a run, or the disk is full.
+        ValueError: The ruleset is unknown (the message lists the known ones), or the time limit is not
+            positive.
+        ModuleNotFoundError: The package ``mlperf-logging`` is not installed.
     """
     out = out.absolute()
     ruleset = _refuse_arguments(runs, out, ruleset, timeout_s)

@@ -1,7 +1,7 @@
 """Check that other processes did not use a machine during a run. No I/O.
 
-The supervisors of the job measure the use. Task ``record`` of bench.yml reads the use from the state of each
-job with :func:`read_machine_use`, and stores it in the record.
+The supervisors of the job measure the use. When a run is recorded, :mod:`rackproof.jobs.bench.tasks` reads
+the use from the state of each job with :func:`read_machine_use`, and stores it in the record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _DISTURBED = 0.1
 """Slowdowns by others in a smaller share of a run's time do not move its speeds beyond their bounds."""
 _STOLEN = 0.05
 """If the hypervisor takes this share of a machine's processors, averaged over a run, speeds move beyond their
-bounds, even if no window of the run stands out."""
+bounds, even if no window of the run stands out. On a machine with fewer than four processors, it must take
+:data:`_STOLEN_CPUS` of a processor."""
+_STOLEN_CPUS = 0.2
+"""Processors, averaged over a run, of which a hypervisor may always take less."""
 _FEWEST_S = 1.0
 """Fewer processor seconds of other processes do not slow even a short run. A login and a timer's script use
 about as much."""
@@ -118,7 +121,8 @@ def was_busy(use: MachineUse) -> bool:
     used_s = use.others_s + use.stolen_s
     seconds = max(use.seconds, 0.1)
     # NaN counts as busy here.
-    few = use.disturbed_s < _DISTURBED * seconds and use.stolen_s < max(0.2, _STOLEN * use.cpus) * seconds
+    stolen_limit_s = max(_STOLEN_CPUS, _STOLEN * use.cpus) * seconds
+    few = use.disturbed_s < _DISTURBED * seconds and use.stolen_s < stolen_limit_s
     return not (few or used_s < _FEWEST_S)
 
 

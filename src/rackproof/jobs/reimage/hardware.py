@@ -456,21 +456,33 @@ def _refuse_unexpected(node: str, expected: HardwareExpectation, settings: Setti
 def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the report on a node's first boot.
 
+    The boot id from before is unknown for a node that did not answer then. This is only a remark, because
+    the image's boot report and the new host keys prove the new system, too.
+
     Args:
         run: The context of the run.
         node: The name of the node.
         facts: The result of ``rackproof_facts`` after the boot.
 
     Raises:
-        ReimageError: The node still runs the system that the image should replace.
+        ReimageError: The node still runs the system that the image should replace, its present boot id is
+            unknown, or the boot id from before cannot be read.
     """
     now = sanitize(facts.get("boot_id") or "", 64)
+    path = boot_id_path(Path(run.folder), node)
     try:
-        before = boot_id_path(Path(run.folder), node).read_text().strip()
-    except OSError:
+        before = path.read_text().strip()
+    except FileNotFoundError:
         before = ""
-    if not before or not now:
-        return ("whether it has booted since is not known: its boot id is missing from before, or from now",)
+    except (OSError, ValueError) as error:
+        raise ReimageError(f"cannot read {path}: {sanitize(error, 200)}") from None
+    if not now:
+        raise ReimageError(
+            f"{node} does not state which boot this is, so it is not known to run its new system. See "
+            "/proc/sys/kernel/random/boot_id there"
+        )
+    if not before:
+        return ("whether it has booted since is not known: its boot id from before is missing",)
     if before == now:
         raise ReimageError(
             f"{node} still runs the system that was to be replaced: it has not booted since. See its console "
