@@ -298,7 +298,7 @@ def test_no_other_user_may_write_what_a_job_leaves(jobs: Jobs, umask: int) -> No
     paths = [*(top / "home").rglob("*"), top / "home", top / "made"]
     assert len(paths) >= 6
     assert [str(path) for path in paths if path.stat().st_mode & 0o002] == []
-    # Whoever shares files within a group still does.
+    # The group keeps its rights, so that users of one group can share files.
     assert (top / "made").stat().st_mode & 0o777 == 0o666 & ~(umask | 0o002)
 
 

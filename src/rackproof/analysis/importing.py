@@ -20,7 +20,17 @@ from pathlib import Path
 from rackproof import __version__
 from rackproof.core.errors import RackproofError
 from rackproof.core.evidence import EvidenceState, RequiredEvidence, lacking_evidence, state_of_value
-from rackproof.core.records import Dataset, Finding, LogFile, ParsedLog, Run, Source, Verdict, worst
+from rackproof.core.records import (
+    Dataset,
+    Finding,
+    LogFile,
+    ParsedLog,
+    Run,
+    Source,
+    Verdict,
+    tags_under,
+    worst,
+)
 from rackproof.core.text import sanitize, slug
 from rackproof.logs import read_log_file
 from rackproof.logs._mlperf import JUDGED_BY
@@ -308,8 +318,7 @@ def run_from_log(
 
 
 def _software(log: ParsedLog) -> dict[str, str]:
-    prefix = "software."
-    software = {name.removeprefix(prefix): text for name, text in log.tags.items() if name.startswith(prefix)}
+    software = tags_under(log.tags, "software.")
     if log.format == "tf_cnn" and log.tags.get("tensorflow"):
         software["tensorflow"] = log.tags["tensorflow"]
     return software

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from rackproof.analysis.representative import DEVICE_LABELS
-from rackproof.core.finding_codes import MACHINE_BUSY
+from rackproof.core.judging import UNFIT_VERDICTS, is_unfit_for_reference
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 
 FEWEST_RUNS = 5
@@ -34,8 +34,6 @@ FASTER = 0.25
 """Largest plausible excess over a reference. A larger one means that something else was measured."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
 """Labels that identify one of several equal parts. `device` distinguishes a processor from a GPU."""
-_BAD = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
-"""Verdicts of findings and judgements that exclude a run. A degraded machine may be slow, too."""
 
 Key = tuple[str, tuple[tuple[str, Any], ...], str, str, tuple[tuple[str, str], ...]]
 
@@ -106,10 +104,9 @@ def propose_references(
 
 def _is_sound(run: Run) -> bool:
     """Return whether a run has no fault. Its speeds may still lack a reference."""
-    # On a busy machine, no speed counts.
-    if any(one.verdict in _BAD or one.code == MACHINE_BUSY for one in run.findings):
+    if any(map(is_unfit_for_reference, run.findings)):
         return False
-    return all(one.verdict not in _BAD or _lacks_reference(one) for one in run.judgements)
+    return all(one.verdict not in UNFIT_VERDICTS or _lacks_reference(one) for one in run.judgements)
 
 
 def _lacks_reference(one: Judgement) -> bool:

@@ -31,6 +31,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from rackproof.core.definitions import DefinitionError, JudgeRule, Parameters
 from rackproof.core.errors import RackproofError
+from rackproof.core.finding_codes import MACHINE_BUSY
 from rackproof.core.records import (
     WORST_FIRST,
     Direction,
@@ -47,6 +48,8 @@ from rackproof.core.records import (
 from rackproof.core.spread import spread_doubt
 
 NO_REFERENCE = "no reference yet"
+UNFIT_VERDICTS = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
+"""Verdicts that keep a number from becoming a reference. A degraded machine may be slow, too."""
 _TOO_GOOD = "too good to be true, check the measurement"
 WIDEST_LOSS = 0.5
 """A bound may allow a loss of at most this fraction of a speed. A wider bound would find no fault."""
@@ -58,6 +61,14 @@ _OTHER_DEVICE = "device"
 Measurements of GPUs and links lack this label.
 """
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
+
+
+def is_unfit_for_reference(finding: Finding) -> bool:
+    """Return whether a run with this finding must not become a reference.
+
+    A fault keeps it from that, and so does a busy machine, on which no speed counts.
+    """
+    return finding.verdict in UNFIT_VERDICTS or finding.code == MACHINE_BUSY
 
 
 class SkuReference(Record):

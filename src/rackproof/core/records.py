@@ -319,6 +319,11 @@ class LogFile(Record):
     verdict: Verdict = Verdict.UNPROVEN
 
 
+def tags_under(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the tags of a log whose names begin with a prefix, by the rest of their names. No I/O."""
+    return {name.removeprefix(prefix): text for name, text in tags.items() if name.startswith(prefix)}
+
+
 class Dataset(Record):
     """The data that a run read."""
 
@@ -331,8 +336,7 @@ class Dataset(Record):
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> Dataset | None:
         """Return the data that the tags of a log describe, or None if no tag describes data."""
-        prefix = "dataset."
-        stated = {name.removeprefix(prefix): text for name, text in tags.items() if name.startswith(prefix)}
+        stated = tags_under(tags, "dataset.")
         if not stated:
             return None
         texts = {name: stated[name] for name in ("name", "source", "sha256") if name in stated}

@@ -7,7 +7,7 @@ not compared, because their submitters measured in other ways.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from itertools import pairwise
 from typing import NamedTuple
@@ -165,16 +165,9 @@ class Pace:
             at_most: Whether the target is a largest value, as for a loss.
         """
         values = [one.value for one in self.evaluations if one.value is not None]
-        for place, value in enumerate(values[: 1 - _MOST_EQUAL]):
-            # A rate of errors may stay at 1 for a while, as in rnnt.
-            if value % 1 and len(set(values[place : place + _MOST_EQUAL])) == 1:
-                yield f"{_MOST_EQUAL} evaluations in a row are exactly {value!r}"
-                break
-        if benchmark in _SMOOTH and len(values) >= _FEWEST_OF_COURSE:
-            worse = [later - one if at_most else one - later for one, later in pairwise(values)]
-            before, after = list(pairwise(values))[worse.index(max(worse))]
-            if max(worse) > _MOST_RELAPSE * (max(values) - min(values)):
-                yield f"an evaluation of {after:g} comes after one of {before:g}: training is not so uneven"
+        yield from _equal_evaluations(values)
+        if benchmark in _SMOOTH:
+            yield from _relapse(values, at_most=at_most)
 
     def instant_evaluations(self, benchmark: str) -> Iterator[str]:
         """Yield the evidence that the time of the evaluations is missing from the run."""
@@ -212,3 +205,22 @@ def _uneven_pace(run: RunTimes, points: list[tuple[float, float]]) -> str:
                 "times its usual pace"
             )
     return ""
+
+
+def _equal_evaluations(values: Sequence[float]) -> Iterator[str]:
+    """Yield the first value that several evaluations in a row share exactly."""
+    for place, value in enumerate(values[: 1 - _MOST_EQUAL]):
+        # A rate of errors may stay at 1 for a while, as in rnnt.
+        if value % 1 and len(set(values[place : place + _MOST_EQUAL])) == 1:
+            yield f"{_MOST_EQUAL} evaluations in a row are exactly {value!r}"
+            return
+
+
+def _relapse(values: Sequence[float], *, at_most: bool) -> Iterator[str]:
+    """Yield the largest step of evaluations for the worse, if it is too large for a training."""
+    if len(values) < _FEWEST_OF_COURSE:
+        return
+    sign = 1 if at_most else -1
+    before, after = max(pairwise(values), key=lambda pair: sign * (pair[1] - pair[0]))
+    if sign * (after - before) > _MOST_RELAPSE * (max(values) - min(values)):
+        yield f"an evaluation of {after:g} comes after one of {before:g}: training is not so uneven"

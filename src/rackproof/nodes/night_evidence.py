@@ -453,17 +453,10 @@ TOOL_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
         value="slurm_name",
     ),
     _row("statfs", "statvfs", "disk_unknown", state=_statfs_state, needed=_always),
-    _tool(
-        "fabricmanager",
-        "nv-fabricmanager --version",
-        "tool_failed",
-        needed=_always,
-        verdicts=_NO_VERSION,
-        harmless=_NOT_EVERYWHERE,
-    ),
     *(
         _tool(name, command, "tool_failed", needed=_always, verdicts=_NO_VERSION, harmless=_NOT_EVERYWHERE)
         for name, command in (
+            ("fabricmanager", "nv-fabricmanager --version"),
             ("ofed_info", "ofed_info -s"),
             ("slurm", "sinfo --version"),
             ("docker", "docker --version"),

@@ -184,9 +184,9 @@ def test_a_release_that_apt_cannot_install_is_known_before_a_node_is_drained(roo
     )
     done = site.play(root, ["resolve"])
     assert done.returncode == 2, done.stdout + done.stderr
-    told = " ".join(done.stdout.split())
-    assert "enroot 4.0.1-1 cannot be installed: enroot : Depends: bsdmainutils but it is not" in told
-    assert "held broken packages. Put the packages that it depends on" in told
+    output = " ".join(done.stdout.split())
+    assert "enroot 4.0.1-1 cannot be installed: enroot : Depends: bsdmainutils but it is not" in output
+    assert "held broken packages. Put the packages that it depends on" in output
 
 
 def test_a_file_that_is_not_there_is_known_before_a_node_is_touched(root: Path, site: Site) -> None:

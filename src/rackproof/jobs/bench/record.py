@@ -29,6 +29,7 @@ from rackproof.core.records import (
     Reference,
     Run,
     Verdict,
+    tags_under,
 )
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.log_checks import BY_ITSELF, log_findings
@@ -298,7 +299,7 @@ def build_run(
         nodes=evidence.nodes,
         asked_nodes=planned.nodes,
         machine_use=evidence.machine_use,
-        software=_part(tags, "software."),
+        software=tags_under(tags, "software."),
         dataset=Dataset.from_tags(tags),
         storage=evidence.storage,
         network=evidence.network,
@@ -615,8 +616,3 @@ def preload_libraries() -> None:
     A playbook forks a process for each task, and each would spend a quarter of a CPU-second on this import.
     """
     import matplotlib.backends.backend_svg  # noqa: F401
-
-
-def _part(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the tags with a prefix, without the prefix."""
-    return {key.removeprefix(prefix): value for key, value in tags.items() if key.startswith(prefix)}

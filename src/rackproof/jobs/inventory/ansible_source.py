@@ -58,21 +58,12 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
             remarks.append(f"left out: host {sanitize(name, 80)!r} of {path}: {problem}")
         elif name != "localhost":
             nodes.append(_node(name, as_mapping(inventory.hosts[name]), groups.get(name, ()), left))
-    if any(_names_gpus(node) for node in nodes):
-        # If some hosts state GPUs, the hosts that state none are others, such as file servers and login
-        # hosts.
-        nodes = [
-            node
-            if _names_gpus(node) or any(map(_GPU_GROUP.search, groups.get(node.name, ())))
-            else node.model_copy(update={"gpu_count": 0, "gpu_count_from": _NO_GPU})
-            for node in nodes
-        ]
     if not nodes:
         raise AdoptError(f"{path} has no hosts: is it what `ansible-inventory --list` prints?")
+    if any(map(_names_gpus, nodes)):
+        nodes = [_without_gpus(node, groups.get(node.name, ())) for node in nodes]
     if left:
-        shown = ", ".join(f"{variable} ({len(hosts)} hosts)" for variable, hosts in sorted(left.items())[:12])
-        more = f" and {len(left) - 12} more" if len(left) > 12 else ""
-        remarks.append(f"variables that are not taken over: {shown}{more}; add those that you need")
+        remarks.append(_left_text(left))
     if {node.rack_from for node in nodes} == {BY_NAME}:
         remarks.append(f"racks are guessed by the nodes' names: no variable or group of {path} names them")
     return AdoptedSource(nodes=tuple(nodes), controller=_controller(inventory), remarks=tuple(remarks))
@@ -84,6 +75,23 @@ _NO_GPU = "no variable or group of it names a GPU"
 def _names_gpus(node: AdoptedNode) -> bool:
     """Return whether an inventory states GPUs for a host."""
     return bool(node.sku or node.gpu_count) or any(model_of_text(hint.text) for hint in node.hints)
+
+
+def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
+    """Return a host without GPUs if nothing names any, in an inventory that states GPUs for other hosts.
+
+    Such hosts are file servers and login hosts.
+    """
+    if _names_gpus(node) or any(map(_GPU_GROUP.search, groups)):
+        return node
+    return node.model_copy(update={"gpu_count": 0, "gpu_count_from": _NO_GPU})
+
+
+def _left_text(left: Mapping[str, Sequence[str]]) -> str:
+    """Return the remark on variables that are not taken over, with the number of hosts of each."""
+    shown = ", ".join(f"{variable} ({len(hosts)} hosts)" for variable, hosts in sorted(left.items())[:12])
+    more = f" and {len(left) - 12} more" if len(left) > 12 else ""
+    return f"variables that are not taken over: {shown}{more}; add those that you need"
 
 
 def _listed(path: Path) -> Inventory:

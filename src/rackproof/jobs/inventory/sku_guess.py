@@ -7,7 +7,7 @@ shipped SKUs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -241,16 +241,18 @@ def _of_model(
     fitting = named or [sku for sku in shipped if sku.model == model and sku.gpus == count]
     sku = fitting[0] if len(fitting) == 1 else None
     if sku and (count == sku.gpus or (count is None and named)):
-        if model in MODELS_WITH_BOARDS and not _MODULE.search(why):
-            unsure.append(f"{model} is taken for the module (SXM), not a card (PCIe, NVL)")
-        if sku.parent:
-            unsure.append(
-                f"{sku.name} is a part of a machine of {sku.parent}; a board of its own is another SKU"
-            )
-        return _shipped(sku, why, unsure)
+        return _shipped(sku, why, [*unsure, *_doubts(sku, model, why)])
     if len(fitting) > 1:
         unsure.append(f"it may be {' or '.join(sku.name for sku in fitting)}: name it with --sku")
     return _skeleton(model, model, count, why, unsure)
+
+
+def _doubts(sku: ShippedSku, model: str, why: str) -> Iterator[str]:
+    """Yield why a node may differ from the shipped SKU with its model and number of GPUs."""
+    if model in MODELS_WITH_BOARDS and not _MODULE.search(why):
+        yield f"{model} is taken for the module (SXM), not a card (PCIe, NVL)"
+    if sku.parent:
+        yield f"{sku.name} is a part of a machine of {sku.parent}; a board of its own is another SKU"
 
 
 def _shipped(sku: ShippedSku, why: str, unsure: Sequence[str]) -> SkuGuess:

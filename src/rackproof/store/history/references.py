@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from rackproof.core.finding_codes import MACHINE_BUSY
 from rackproof.core.gpu_models import GpuPhysics, is_card, physics_of
-from rackproof.core.judging import TIME_UNITS, judge
+from rackproof.core.judging import TIME_UNITS, UNFIT_VERDICTS, is_unfit_for_reference, judge
 from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.store.history.identity import Kind, Place, Topology, bounded_key, canonical_json
 from rackproof.store.history.writer import is_candidate, quantity_of
@@ -89,16 +88,14 @@ def _blank_names(run: Run) -> Iterator[str]:
 
 def _bad_evidence(run: Run) -> Iterator[str]:
     """Yield the objections to a run's numbers that its findings, logs and judgements give."""
-    # A degraded run is no reference either. For example, a machine with an XID may be slow.
-    bad = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
     for finding in run.findings:
-        if finding.verdict in bad or finding.code == MACHINE_BUSY:
+        if is_unfit_for_reference(finding):
             yield finding.message or f"it has the finding {finding.code}, without words"
     for log in run.logs:
-        if log.verdict in bad:
+        if log.verdict in UNFIT_VERDICTS:
             yield f"its log {log.path} is {log.verdict.value}"
     for judged in run.judgements:
-        if judged.gating and judged.verdict in bad and not is_candidate(judged):
+        if judged.gating and judged.verdict in UNFIT_VERDICTS and not is_candidate(judged):
             yield f"{judged.metric} is {judged.verdict.value}: {judged.reason}"
         elif contradiction := _contradiction(run, judged):
             yield contradiction
