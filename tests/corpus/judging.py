@@ -89,13 +89,18 @@ def case_names() -> list[str]:
     return sorted(path.parent.name for path in (CORPUS / "cases").glob(f"*/{CASE_FILE}"))
 
 
+def load_yaml(path: Path) -> Any:
+    """Return the content of one of the project's own YAML files, which libyaml reads ten times faster."""
+    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+
+
 def read_case(name: str) -> Case:
     """Return a case.
 
     Raises:
         ValidationError: Its file has an unknown key or a wrong value.
     """
-    return Case.model_validate(yaml.safe_load((CORPUS / "cases" / name / CASE_FILE).read_text()))
+    return Case.model_validate(load_yaml(CORPUS / "cases" / name / CASE_FILE))
 
 
 def judge_case(name: str, results: Path) -> Judged:
@@ -117,7 +122,7 @@ def sku_variables(names: Sequence[str]) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     for name in names:
         path = ROOT / f"inventory/group_vars/sku_{name}.yml"
-        variables |= yaml.safe_load(path.read_text())
+        variables |= load_yaml(path)
     return variables
 
 
@@ -138,7 +143,7 @@ def machine_answer(name: str) -> dict[str, Any]:
     if (folder / "answer.json.xz").exists():
         answer: dict[str, Any] = json.loads(read_text(folder, "answer.json"))
         return answer
-    about: dict[str, Any] = yaml.safe_load((folder / "machine.yml").read_text())
+    about: dict[str, Any] = load_yaml(folder / "machine.yml")
     inside = {key: read_text(folder, path) for key, path in about.get("files", {}).items()}
     absent = {"status": "absent", "rc": None, "stdout": "", "stderr": "", "seconds": 0.0}
     gpu_tools = {
@@ -234,7 +239,7 @@ def _judge_run(name: str, case: Case, variables: Mapping[str, Any], results: Pat
 
 def write_definition(case: Case, folder: Path) -> None:
     """Write the definition of a case's benchmark into a new folder, with the case's own ``result`` keys."""
-    definition = yaml.safe_load((ROOT / case.definitions / f"{case.benchmark}.yml").read_text())
+    definition = load_yaml(ROOT / case.definitions / f"{case.benchmark}.yml")
     definition["result"] |= case.result
     folder.mkdir(parents=True)
     (folder / f"{case.benchmark}.yml").write_text(yaml.safe_dump(definition, sort_keys=False))
@@ -242,7 +247,7 @@ def write_definition(case: Case, folder: Path) -> None:
 
 def _definition_variables(sku: str) -> dict[str, Any]:
     """Return what definitions may name, as the role bench sets it."""
-    defaults = yaml.safe_load((ROOT / "roles/bench/defaults/main.yml").read_text())
+    defaults = load_yaml(ROOT / "roles/bench/defaults/main.yml")
     plain = {
         name: value
         for name, value in defaults.items()

@@ -645,6 +645,8 @@ class Recordings:
         for run in self.runs:
             run.make(folder / run.name)
             self.judged.append(run.judge(self.copy(run)))
+        verdicts = {verdict for judged in self.judged for verdict in judged.verdicts.values()}
+        assert verdicts == set(Verdict), "no recorded run has one of the verdicts"
 
     def copy(self, run: RecordedRun) -> Path:
         """Return a copy of a run, at the place where all copies are: paths in it stay the same."""

@@ -30,21 +30,15 @@ from rackproof.store.night_store import (
 from rackproof.store.probe_results import ProbeNight, read_probes, write_probes
 from rackproof.store.run_folder import ResultsError, dump_run, load_run, read_run, write_run
 from rackproof.store.sealed_json import SealError, open_sealed, seal_json
-from tests.fuzz.monotonicity import Judged, Recordings, improvements, recorded_runs, try_mutations
+from tests.fuzz.monotonicity import Judged, improvements, recorded_runs, try_mutations
 
 
 def test_a_hundred_mutations_of_recorded_runs_improve_nothing() -> None:
+    assert len(recorded_runs()) > 40
     # The suite fuzz tries 2,000, `make fuzz` 10,000.
     kinds, failures = try_mutations(20261123, 0, 100)
     assert failures == []
     assert {kind.partition(":")[0] for kind in kinds} == {"local", "slurm", "docker", "night", "reimage"}
-
-
-def test_the_recorded_runs_have_every_verdict(tmp_path: Path) -> None:
-    assert len(recorded_runs()) > 40
-    recordings = Recordings(tmp_path)
-    verdicts = {verdict for judged in recordings.judged for verdict in judged.verdicts.values()}
-    assert verdicts == set(Verdict)
 
 
 @pytest.mark.parametrize(

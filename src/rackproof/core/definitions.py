@@ -689,7 +689,7 @@ def load_definition(path: Path, *, log_formats: Collection[str]) -> LoadedDefini
     # Read the YAML nodes, because loading drops line numbers and duplicate keys.
     try:
         lines = lines_of_keys(document, path)
-        content = yaml.safe_load(data)
+        content = construct_document(document)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DefinitionError(f"{path}: not YAML: {error}") from error
     if not isinstance(content, dict):
@@ -838,6 +838,11 @@ def _near(name: str, known: Iterable[str]) -> str:
     if near:
         return "; did you mean " + " or ".join(f"`{one}`" for one in near) + "?"
     return f"; there is: {', '.join(sorted(known)) or 'none'}"
+
+
+def construct_document(document: Any) -> Any:
+    """Return the content of a composed YAML document, as `yaml.safe_load` does without a second reading."""
+    return None if document is None else yaml.SafeLoader("").construct_document(document)
 
 
 def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:

@@ -120,6 +120,8 @@ def test_a_mirror_that_does_not_answer_returns_no_node_although_nothing_lacks(
 ) -> None:
     sources, reach = rack.folder / "rackproof.sources", rack.folder / "roles/provision/tasks/reach.yml"
     shutil.copytree(ROOT / "roles/provision", rack.folder / "roles/provision")
+    # The checks of provision read its argument specification beside it.
+    shutil.copytree(ROOT / "roles/time_limits", rack.folder / "roles/time_limits")
     reach.write_text(reach.read_text().replace("/etc/apt/sources.list.d/rackproof.sources", str(sources)))
     if moment == "before the checks":
         sources.write_text(SOURCES)

@@ -15,7 +15,7 @@ import yaml
 
 from rackproof.analysis.submission.agreement import COUNTS, Doubt, doubt_of, same_version
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
-from rackproof.core.definitions import DefinitionError, lines_of_keys
+from rackproof.core.definitions import DefinitionError, construct_document, lines_of_keys
 from rackproof.core.records import Node, Record, Verdict
 from rackproof.core.text import sanitize
 
@@ -143,8 +143,9 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
         raise SubmissionError(f"{path} is too large: more than {_FILE_BYTES} bytes")
     try:
         # If a key is written twice, YAML drops the first.
-        lines_of_keys(yaml.compose(data, Loader=yaml.SafeLoader), path)
-        content = yaml.safe_load(data)
+        document = yaml.compose(data, Loader=yaml.SafeLoader)
+        lines_of_keys(document, path)
+        content = construct_document(document)
     except DefinitionError as error:
         raise SubmissionError(sanitize(error, 400)) from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
