@@ -62,7 +62,7 @@ class DcgmDiagParser(LogParser):
         """Number of GPUs that DCGM detected, if it states it."""
         self.tables = 0
         self.is_open = False
-        """Whether the last table has no end yet."""
+        """True from the start of a table to its end."""
 
     def block(self, data: bytes) -> None:
         """Read the rows of a table, or collect the JSON."""

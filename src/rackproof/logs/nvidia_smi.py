@@ -42,7 +42,7 @@ DOUBLE_BIT_SRAM = tuple(
 )
 """Errors of two bits, as V100 and older GPUs count them, except those of ``device_memory``."""
 PENDING_PAGES = ("retired_pages/pending_retirement", "retired_pages/pending_blacklist")
-"""Whether a page of memory waits for a reset, of GPUs before A100. Newer drivers have the first name."""
+"""Paths of the flag that a page of memory waits for a reset, of GPUs before A100."""
 _UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 

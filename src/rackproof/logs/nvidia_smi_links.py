@@ -53,9 +53,9 @@ class _Gpu:
     numbers: set[int] = field(default_factory=set)
     """Numbers of all listed links."""
     lacks_links: bool = False
-    """Whether the driver states that the device has no NVLink."""
+    """True if the driver states that the device has no NVLink."""
     is_divided: bool = False
-    """Whether the driver shows no links because the GPU is divided (MIG)."""
+    """True if the driver shows no links because the GPU is divided (MIG)."""
 
 
 class NvlinkStatusParser(LogParser):
