@@ -59,6 +59,7 @@ FAULT_WORDS = (
     "pcie ",
     "dmar: ",
     "amd-vi",
+    "arm-smmu",
     "memory failure",
     "mlx5_core",
     "bnxt_en",

@@ -74,6 +74,8 @@ _SUCCESSES: dict[str, tuple[bytes, ...]] = {
     "nvidia_smi_csv": (),
     "nvlink_status": (b"GB/s", b"UUID"),
     "nvidia_smi_topo": (b"GPU0",),
+    "dcgmi_diag": (b"Successfully", b"software", b"GPU0: Pass"),
+    "dcgm_json": (b"test_categories", b"results"),
 }
 _JUDGED = {
     "mllog": rb'(?:"eval_accuracy", "value": |"train_loss": |"train_step_time": )([0-9.]+)',

@@ -433,6 +433,56 @@ GPU1\tNV18\t X \t0-63\t0\t\tN/A
 Legend:
 """
 
+_DCGM_ROWS = (
+    ("-----  Metadata  ----------+", ""),
+    ("DCGM Version", "4.2.3"),
+    ("GPU Device IDs Detected", "2335, 2335"),
+    ("-----  Deployment  --------+", ""),
+    *(("software", "Pass"), ("", "GPU0: Pass"), ("", "GPU1: Pass")),
+    ("-----  Hardware  ----------+", ""),
+    *(("memory", "Pass"), ("", "GPU0: Pass"), ("", "GPU1: Pass")),
+    ("-----  Integration  -------+", ""),
+    *(("pcie", "Pass"), ("", "GPU0: Pass"), ("", "GPU1: Pass")),
+)
+_DCGM_RULE = f"+{'-' * 27}+{'-' * 48}+\n"
+# The form is that of NVIDIA/DCGM issue 253.
+DCGM = (
+    "Successfully ran diagnostic for group.\n"
+    + _DCGM_RULE
+    + f"| {'Diagnostic':25} | {'Result':46} |\n+{'=' * 27}+{'=' * 48}+\n"
+    + "".join(
+        f"|{name}{'-' * 48}|\n" if name.startswith("-") else f"| {name:25} | {word:46} |\n"
+        for name, word in _DCGM_ROWS
+    )
+    + _DCGM_RULE
+).encode()
+
+
+def dcgm_json(name: str = "DCGM Diagnostic", **statuses: str) -> bytes:
+    """Return the JSON of two GPUs, in which tests have other words than Pass."""
+    tests = [
+        {
+            "name": test,
+            "results": [
+                {
+                    "entity_group": "GPU",
+                    "entity_group_id": 1,
+                    "entity_id": gpu,
+                    "status": statuses.get(test, "Pass"),
+                }
+                for gpu in (0, 1)
+            ],
+            "test_summary": {"status": statuses.get(test, "Pass")},
+        }
+        for test in ("software", "memory", "pcie")
+    ]
+    body = {"test_categories": [{"category": "Deployment", "tests": tests}]}
+    groups = [{"entity_group": "GPU", "entity_group_id": 1, "entities": [{"entity_id": 0}, {"entity_id": 1}]}]
+    return (
+        json.dumps({name: body, "entity_groups": groups, "metadata": {"version": "4.2.3"}}).encode() + b"\n"
+    )
+
+
 XID = b"[1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n"
 
 PASSING: dict[str, bytes] = {
@@ -452,10 +502,12 @@ PASSING: dict[str, bytes] = {
     "nvidia_smi_csv": NVIDIA_SMI_CSV,
     "nvlink_status": NVLINK,
     "nvidia_smi_topo": TOPO,
+    "dcgmi_diag": DCGM,
+    "dcgm_json": dcgm_json(),
 }
 """Logs by format (or variant of one) that are a pass as they stand."""
 
-FORMAT_OF = {"minigo": "mll06", "nccl_json": "nccl_tests"}
+FORMAT_OF = {"minigo": "mll06", "nccl_json": "nccl_tests", "dcgm_json": "dcgmi_diag"}
 """Format of the variants in :data:`PASSING`."""
 
 END_OF_PROOF: dict[str, bytes] = {
@@ -472,6 +524,8 @@ END_OF_PROOF: dict[str, bytes] = {
     "ib_write_bw": b"0.751895\n--------------------",
     "nvidia_smi_xml": b"</nvidia_smi_log>",
     "nvidia_smi_text": b"Processes                             : None\n",
+    "dcgmi_diag": _DCGM_RULE.encode().rstrip(),
+    "dcgm_json": b"}",
 }
 """What ends the proof in each of :data:`PASSING`: a log cut before the end of this is not a pass.
 

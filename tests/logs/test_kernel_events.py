@@ -19,7 +19,7 @@ from rackproof.logs.kernel_events import (
     read_unknown_line,
     requested_action,
 )
-from rackproof.logs.known_kernel_lines import HARMLESS_LINES, unknown_error
+from rackproof.logs.known_kernel_lines import HARMLESS_LINES, level_is_error, unknown_error
 
 PASS, FAIL, DEGRADED, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.DEGRADED, Verdict.UNPROVEN
 
@@ -305,6 +305,52 @@ HARMLESS = [
 ]
 PREFIXES = ["", "[131453.740743] ", "1795000000.123456 n1 kernel: ", "Nov 23 03:14:07 gpu-17 kernel: [ 7.1] "]
 
+# The tool or option that writes each form. The first three are from logs of leptonai/gpud
+# (components/memory/testdata, pkg/kmsg/testdata) and rwth-i6/returnn issue 1500.
+PREFIXES_OF_TOOLS = [
+    "kern  :warn  : 2025-01-21T04:41:44,283302+00:00 ",  # dmesg --decode --time-format iso
+    "6,3973,227986636,-;",  # /dev/kmsg
+    "[  +0.000844] ",  # dmesg --human
+    "2025-01-21T04:41:44,283302+00:00 ",  # dmesg --time-format iso
+    "[Feb23 16:24] ",  # dmesg --human, the first line of a minute
+    "[   12.345678 <    0.000844>] ",  # dmesg --show-delta
+    "[   32.298491][  T896] ",  # CONFIG_PRINTK_CALLER, on Arm servers
+    "[   32.298491] [    C3] ",
+    "[   12.345678] n01 kernel: ",  # journalctl --output short-monotonic
+    "Feb 14 05:03:41.123456 n01 kernel: ",  # short-precise
+    "Fri 2025-02-14 05:03:41 UTC n01 kernel: ",  # short-full
+    "2025-02-14T05:03:41.123456+00:00 n01 kernel: ",  # short-iso-precise, rsyslog
+    "1739509421.123456 n01 kernel: ",  # short-unix
+    "Feb 14 05:03:41 kernel: ",  # --no-hostname
+]
+
+# Drivers before 530 wrote no colon: NVIDIA/open-gpu-kernel-modules issues 402, 116 and 120.
+LINES += [
+    ("NVRM nvAssertFailedNoLog: Assertion failed: 0 @ osapi.c:1688", DEGRADED, "gpu_driver_error"),
+    (
+        "NVRM nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0xF)",
+        FAIL,
+        "gpu_driver_error",
+    ),
+    (
+        "NVRM _issueRpcAndWait: RPC failed with status 0x0000000f for fn 76!",
+        UNPROVEN,
+        "gpu_driver_error",
+    ),
+    # radxa-pkg/edk2-cix issue 13, and drivers/iommu/arm of the kernel: the IOMMU of Arm servers, as Grace.
+    ("arm-smmu-v3 arm-smmu-v3.0.auto: event 0x10 received:", UNPROVEN, "pcie_error"),
+    (
+        "arm-smmu-v3 arm-smmu-v3.0.auto: event: F_TRANSLATION client: 0000:c1:00.0 sid: 0xc100 iova: 0x0",
+        UNPROVEN,
+        "pcie_error",
+    ),
+    (
+        "arm-smmu 5000000.iommu: Unhandled context fault: fsr=0x402, iova=0xffffb000, fsynr=0x2",
+        UNPROVEN,
+        "pcie_error",
+    ),
+]
+
 
 def parsed(text: str) -> ParsedLog:
     return logs.parse(io.BytesIO(text.encode()), format="xid", name="dmesg")
@@ -489,6 +535,10 @@ HARMLESS_OF_LEVEL_ERROR = [
     "Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on, data leaks possible via",
     "RETBleed: WARNING: Spectre v2 mitigation leaves CPU vulnerable to RETBleed attacks",
     "i8042: Can't read CTR while initializing i8042",
+    "i8042 i8042: probe with driver i8042 failed with error -5",
+    "nvidia 0000:02:00.0: [drm] Cannot find any crtc or sizes",
+    "nvme c4c2:00:00.0: can't derive routing for PCI INT A",
+    "pcieport 0000:00:17.0: can't derive routing for PCI INT A",
     "sd 0:0:0:0: [sda] Assuming drive cache: write through",
     "blk_update_request: I/O error, dev fd0, sector 0 op 0x0:(READ) flags 0x0",
     "xhci-pci-renesas 0000:41:00.0: failed to load firmware renesas_usb_fw.mem, fallback to ROM",
@@ -504,12 +554,21 @@ HARMLESS_OF_LEVEL_ERROR = [
     "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
     "mlx5_core 0000:d2:00.0: mlx5_cmd_out_err:838:(pid 1441871): ACCESS_REG(0x805) op_mod(0x1) failed, "
     "status bad operation(0x2), syndrome (0x9a6171), err(-22)",
+    "mlx5_core 36fd:00:02.0: Successfully registered panic handler for port 1",
+    "mlx5_core 36fd:00:02.0: Successfully unregistered panic handler for port 1",
+    "nvidia-gpu 0000:01:00.3: i2c timeout error e0000000",
+    "ucsi_ccg 1-0008: i2c_transfer failed -110",
+    "ucsi_ccg 1-0008: ucsi_ccg_init failed - -110",
     "nvme nvme0: Shutdown timeout set to 10 seconds",
     "Memory cgroup out of memory: Killed process 15617 (python3) total-vm:11892kB, anon-rss:4292kB",
     "      Not tainted 7.0.0-rc1-00007-g2a93f5747d0e #1",
     '"echo 0 > /proc/sys/kernel/hung_task_timeout_secs" disables this message.',
     "pcieport 0000:00:00.0:   device [8086:2030] error status/mask=000000c0/00002000",
     "pcieport 0000:00:00.0:    [ 6] Bad TLP",
+    "pcieport 0000:00:02.0: broadcast error_detected message",
+    "ath10k_pci 0000:07:00.0: AER:   Error of this Agent is reported first",
+    "pcieport 0000:00:02.0: AER:   Error of this Agent(0010) is reported first",
+    "pcieport 0000:80:1b.4: AER:   TLP Header: 0x34000000 0x00000052 0x00000000 0x00000000",
     "blacklist: Problem blacklisting hash (-13)",
     "Couldn't get size: 0x800000000000000e",
     "MODSIGN: Couldn't get UEFI db list",
@@ -522,6 +581,7 @@ HARMLESS_OF_LEVEL_ERROR = [
     "check: Scanning 1 areas for low memory corruption",
     "Scanning for low memory corruption every 60 seconds",
     "ERST: Failed to get Error Log Address Range.",
+    "BERT: Boot Error Record Table support is disabled. Enable it by using bert_enable as kernel parameter.",
     "ACPI: _OSC evaluation for CPUs failed, trying _PDC",
     "Intel machine check architecture supported.",
     "Intel machine check reporting enabled on CPU#0.",
@@ -541,6 +601,10 @@ HEALTHY_BOOT = [
     "ACPI Warning: \\_SB.PCI0.S60.S00._DSM: Argument #4 type mismatch - Found [Buffer]",
     "nvidia-nvlink: Nvlink Core is being initialized, major device number 240",
     "nvidia 0000:02:00.0: [drm] No compatible format found",
+    "NVRM cpuidInfoAMD: Unrecognized AMD processor in cpuidInfoAMD",
+    "arm-smmu-v3 arm-smmu-v3.0.auto: option mask 0x0",
+    "arm-smmu-v3 arm-smmu-v3.0.auto: ias 48-bit, oas 48-bit (features 0x001e1fbf)",
+    "arm-smmu-v3 arm-smmu-v3.0.auto: allocated 65536 entries for evtq",
     "systemd[1]: Failed to find module 'autofs4'",
     "python[2213]: segfault at 0 ip 000055 sp 00007ffd error 4 in python3.11",
 ]
@@ -560,6 +624,48 @@ def test_what_healthy_nodes_write_at_level_error_is_no_finding(
 @pytest.mark.parametrize("level", [None, False])
 def test_a_healthy_boot_without_levels_is_no_finding(level: bool | None, line: str) -> None:
     assert read_unknown_line(f"[ 12.5] {line}", level) is None
+
+
+QUIET = [
+    "Linux version 6.8.0-48-generic (buildd@lcy02-amd64-010)",
+    "nvidia-nvlink: Nvlink Core is being initialized, major device number 240",
+    "ACPI Error: AE_NOT_FOUND, During name lookup/catalog (20230628/psobject-220)",
+    "nvme nvme0: missing or invalid SUBNQN field.",
+    "pt_main_thread[2536443]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in libnccl.so.2[7f7c]",
+    "mlx5_core 0000:41:00.0 ibp65s0: Link up",
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES_OF_TOOLS)
+def test_a_quiet_log_passes_in_the_form_of_each_tool(prefix: str) -> None:
+    for lines in (QUIET, QUIET[1:]):
+        text = "".join(f"{prefix}{line}\n" for line in lines)
+        result = logs.parse(io.BytesIO(text.encode()))
+        assert (result.format, result.verdict, result.findings) == ("xid", PASS, ())
+
+
+@pytest.mark.parametrize("prefix", PREFIXES_OF_TOOLS)
+def test_faults_and_unknown_errors_are_found_in_the_form_of_each_tool(prefix: str) -> None:
+    for line, verdict, name in LINES:
+        event = read_kernel_line(prefix + line)
+        assert event is not None
+        assert (event.name, event.verdict) == (name, verdict)
+    for line in UNKNOWN:
+        text = "".join(f"{prefix}{one}\n" for one in [*QUIET, line])
+        assert logs.parse(io.BytesIO(text.encode())).verdict in (UNPROVEN, FAIL)
+        event = read_kernel_line(prefix + line) or read_unknown_line(prefix + line, None)
+        assert event is not None
+        assert event.kind != "unknown_kernel_error" or event.text == line
+
+
+@pytest.mark.parametrize(
+    ("level", "is_error"),
+    [("3,", True), ("6,", False), ("2,", True), ("30,", False), ("27,", True), ("4,", False)],
+)
+def test_the_level_of_a_line_of_dev_kmsg_counts(level: str, is_error: bool) -> None:
+    line = f"{level}3973,227986636,-;i801_smbus 0000:00:1f.4: SMBus is busy, can't use it!"
+    assert level_is_error(line) is is_error
+    assert (parsed(line + "\n").verdict is UNPROVEN) is is_error
 
 
 def test_each_harmless_line_has_a_source_and_an_example() -> None:

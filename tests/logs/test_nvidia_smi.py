@@ -53,6 +53,9 @@ def links(speed: float | str, count: int = 4) -> str:
 
 
 H200, UP = "NVIDIA H200", links("26.562", 18)
+# Of utkuozdemir/nvidia_gpu_exporter, internal/captures: L40S and RTX 4080 (driver 595), H100 and H200 (590).
+LINKLESS = "Device does not have or support Nvlink\n"
+DIVIDED = "Nvlink queries are not supported for Devices in MIG mode\n"
 DOWN = "\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
 
 
@@ -69,6 +72,12 @@ DOWN = "\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
         ([(H200, ALL_INACTIVE)], UNPROVEN, "nvlink_absent"),
         ([(H200, ALL_INACTIVE), (H200, ALL_INACTIVE)], UNPROVEN, "nvlink_absent"),
         ([("NVIDIA Next", ALL_INACTIVE)], UNPROVEN, "nvlink_absent"),
+        ([(H200, LINKLESS)], UNPROVEN, "nvlink_absent"),
+        ([(H200, UP), (H200, LINKLESS)], FAIL, "nvlink_missing"),
+        ([("NVIDIA Next", links(50)), ("NVIDIA Next", LINKLESS)], FAIL, "nvlink_missing"),
+        ([(H200, DIVIDED)], UNPROVEN, "nvlink_unclear"),
+        ([("NVIDIA H100 80GB HBM3", DIVIDED)] * 8, UNPROVEN, "nvlink_unclear"),
+        ([(H200, UP), (H200, DIVIDED)], UNPROVEN, "nvlink_unclear"),
         ([(H200, UP), (H200, links("26.562", 3))], FAIL, "nvlink_uneven"),
         ([(H200, links(1.5)), (H200, links(1.5))], FAIL, "nvlink_slow"),
         ([(H200, links("0.001"))], FAIL, "nvlink_slow"),
@@ -100,6 +109,9 @@ def test_links_that_are_missing_or_slow(gpus: list[tuple[str, str]], verdict: Ve
         [("NVIDIA H200 NVL", ALL_INACTIVE)] * 2,
         [("NVIDIA A100 80GB PCIe", DOWN)],
         [("NVIDIA L40S", ALL_INACTIVE)],
+        [("NVIDIA L40S", LINKLESS)] * 2,
+        [("NVIDIA GeForce RTX 4080 SUPER", LINKLESS)],
+        [("Tesla T4", LINKLESS), (H200, UP)],
         [("Tesla T4", ""), (H200, UP), (H200, UP)],
         [("Tesla V100-SXM2-16GB", links("25.781", 6))] * 8,
         [("NVIDIA A100-SXM4-40GB", links(25, 12))] * 4,
@@ -500,6 +512,56 @@ def test_a_bad_value_of_the_text(old: str, new: str, verdict: Verdict, code: str
     assert judged(text) == (PASS, set())
     assert old in text
     assert judged(text.replace(old, new, 1)) == (verdict, {code})
+
+
+# The counters of V100 and older GPUs, as in influxdata/telegraf (plugins/inputs/nvidia_smi/testdata)
+# and Azure/azurehpc-health-checks (test/data/bad_nvsmi8_output.txt).
+PLACES = ("device_memory", "register_file", "l1_cache", "l2_cache", "texture_memory", "texture_shm", "cbu")
+
+
+def with_places(kind: str, place: str, count: int) -> str:
+    """Return the XML of two GPUs whose first counts errors by the number of wrong bits."""
+    counts = "".join(
+        f"<{bits}>"
+        + "".join(f"<{one}>{count if (bits, one) == (kind, place) else 0}</{one}>" for one in PLACES)
+        + f"</{bits}>"
+        for bits in ("single_bit", "double_bit")
+    )
+    return re.sub("(?s)<volatile>.*?</volatile>", f"<volatile>{counts}</volatile>", XML)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_errors_of_two_bits_are_a_fault(place: str) -> None:
+    # A page of memory is replaced, like a row of newer GPUs.
+    wanted = (DEGRADED, "ecc_dram_uncorrected") if place == "device_memory" else (FAIL, "ecc_uncorrected")
+    parsed = logs.parse(io.BytesIO(with_places("double_bit", place, 3).encode()))
+    assert wanted in {(one.verdict, one.code) for one in parsed.findings}
+    for kind, count in (("double_bit", 0), ("single_bit", 3)):
+        assert wanted[1] not in judged(with_places(kind, place, count))[1]
+
+
+DOUBLE = "ECC Errors\n        Volatile\n            Double Bit\n                "
+
+
+@pytest.mark.parametrize(
+    ("section", "code"),
+    [
+        (
+            "Retired Pages\n        Double Bit ECC  : 61\n        Pending Page Blacklist  : Yes\n",
+            "remap_pending",
+        ),
+        ("Retired Pages\n        Pending Page Blacklist  : Yes\n", "remap_pending"),
+        (f"{DOUBLE}L2 Cache  : 1\n", "ecc_uncorrected"),
+        (f"{DOUBLE}Register File  : 4\n", "ecc_uncorrected"),
+    ],
+)
+def test_faults_of_older_gpus_are_found_in_the_text(section: str, code: str) -> None:
+    # A query of some sections (nvidia-smi -q -d PAGE_RETIREMENT,ECC) shows nothing else.
+    head = "==============NVSMI LOG==============\n\nDriver Version : 535.86.10\n\nAttached GPUs : 1\n"
+    verdict, codes = judged(f"{head}GPU 00000002:00:00.0\n    {section}\n")
+    assert (verdict, code in codes) == (FAIL, True)
+    sound = re.sub("Yes|: [1-9]", lambda found: "No" if found[0] == "Yes" else ": 0", section)
+    assert judged(f"{head}GPU 00000002:00:00.0\n    {sound}\n") == (UNPROVEN, {"cut_off"})
 
 
 # What a description of a GPU lacks: a part that every driver prints, or a reading that its neighbours have.

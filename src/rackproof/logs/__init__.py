@@ -17,6 +17,7 @@ from typing import BinaryIO, cast
 from rackproof.core.line_rules import LineRules
 from rackproof.core.records import LogFile, ParsedLog, Verdict
 from rackproof.logs._reading import LineFeed, LineObserver, Log, LogParser, blocks
+from rackproof.logs.dcgm_diag import DcgmDiagParser
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.encodings import HEAD_BYTES, encoding_problem
 from rackproof.logs.gpu_burn import GpuBurnParser
@@ -62,6 +63,7 @@ _PARSERS: tuple[type[LogParser], ...] = (
     NcclTestsParser,
     NvbandwidthParser,
     GpuBurnParser,
+    DcgmDiagParser,
     PerftestParser,
     NvidiaSmiTextParser,
     NvidiaSmiCsvParser,

@@ -111,7 +111,7 @@ PARTS: tuple[Part, ...] = (
         )
     ),
     *_below("ecc_errors/aggregate", "sram_threshold_exceeded|sram_uncorrectable|double_bit"),
-    *_below("retired_pages", "pending_retirement|pending_blacklist|pending_page_blacklist"),
+    *_below("retired_pages", "pending_retirement|pending_blacklist"),
     *_below("remapped_rows", "remapped_row_pending", "remapped_row_failure"),
     *_below("remapped_rows", "remapped_row_corr|correctable_error", "remapped_row_unc|uncorrectable_error"),
     *_below("temperature", "gpu_temp", "memory_temp"),

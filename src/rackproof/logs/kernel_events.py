@@ -95,15 +95,16 @@ _DISK = r"dev(?:ice)? (?!loop|sr\d|fd\d|zram)"
 _NVME = r"nvme\w*: (?:[\w ]{0,20}: )?"
 
 _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
+    # Drivers before 530 write "NVRM" without a colon before the name of a function.
     # Only messages of the driver about a GPU that does not answer or must be reset. The GPU survives others.
     (
         "gpu_driver_error",
         Verdict.FAIL,
-        r"NVRM: .{0,200}NV_ERR_(?:GPU_IS_LOST|RESET_REQUIRED|ECC_ERROR|GPU_IN_FULLCHIP_RESET)|"
-        r"NVRM: .{0,200}(?:GSP Timeout|Timeout (?:after|waiting) .{0,40}RPC)|NVRM: API mismatch|"
+        r"NVRM:? .{0,200}NV_ERR_(?:GPU_IS_LOST|RESET_REQUIRED|ECC_ERROR|GPU_IN_FULLCHIP_RESET)|"
+        r"NVRM:? .{0,200}(?:GSP Timeout|Timeout (?:after|waiting) .{0,40}RPC)|NVRM: API mismatch|"
         # The discovery of NVLinks does not finish. nvidia-smi hangs from then on.
-        r"NVRM: knvlink\w{0,40}: .{0,80}(?:postRxDetLinkMask failed|Failed to update Rx Detect)|"
-        r"NVRM: .{0,100}Memory Subsystem Error detected|"
+        r"NVRM:? knvlink\w{0,40}: .{0,80}(?:postRxDetLinkMask failed|Failed to update Rx Detect)|"
+        r"NVRM:? .{0,100}Memory Subsystem Error detected|"
         r"NVRM: No NVIDIA (?:GPU|devices?) (?:was |were )?found|"
         r"NVRM: GPU \S{1,20} is already bound to |"
         r"NVRM: The NVIDIA probe routine failed|NVRM: None of the NVIDIA devices were initialized|"
@@ -112,13 +113,13 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     (
         "gpu_driver_error",
         Verdict.UNPROVEN,
-        r"NVRM: .{0,200}(?:GSP RPC error|RPC .{0,60}(?:failed|timeout)|Need to shutdown all links|"
+        r"NVRM:? .{0,200}(?:GSP RPC error|RPC .{0,60}(?:failed|timeout)|Need to shutdown all links|"
         r"[Hh]eartbeat timed out|bad state and may need to be reset)",
     ),
     (
         "gpu_driver_error",
         Verdict.DEGRADED,
-        r"NVRM: .{0,200}Assertion failed|nv(?:idia-peermem|_mem) nv_get_p2p_free_callback",
+        r"NVRM:? .{0,200}Assertion failed|nv(?:idia-peermem|_mem) nv_get_p2p_free_callback",
     ),
     # AMD's driver reports programs that hit a missing page, a ring that does not advance, or memory
     # faults.
@@ -134,6 +135,12 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("pcie_error", Verdict.UNPROVEN, r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
     # A device accessed memory that is not its own, or a slot is too narrow for a fast card.
     ("pcie_error", Verdict.UNPROVEN, r"\bDMAR: \[.{0,60}\] Request device|\bAMD-Vi: .{0,40}IO_PAGE_FAULT"),
+    # The same on Arm. The kernel gives most of these lines the level info.
+    (
+        "pcie_error",
+        Verdict.UNPROVEN,
+        r"\barm-smmu\S{0,10} \S{1,60}: (?:event 0x[0-9a-f]{2} received|event: [CF]_|Unhandled context fault)",
+    ),
     (
         "pcie_error",
         Verdict.UNPROVEN,
@@ -222,6 +229,7 @@ FAULT_WORDS = (
     "pcie ",
     "dmar: ",
     "amd-vi",
+    "arm-smmu",
     "memory failure",
     "mlx5_core",
     "bnxt_en",

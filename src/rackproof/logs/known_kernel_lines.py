@@ -45,8 +45,10 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "arch/x86/kernel/check.c: each start of Ubuntu; boot log of a healthy machine, Ubuntu 20.04",
     ),
     (
-        r"^ERST: (?:Failed to get Error Log Address Range|Error Record Serialization Table \(ERST\) support)",
-        "drivers/acpi/apei/erst.c: firmware without a log of errors; boot log of a Supermicro server",
+        r"^ERST: (?:Failed to get Error Log Address Range|Error Record Serialization Table \(ERST\) support)|"
+        r"^BERT: Boot Error Record Table support is disabled",
+        "drivers/acpi/apei/erst.c: firmware without a log of errors; boot log of a Supermicro server; "
+        "github.com/microsoft/lisa/pull/846",
     ),
     (
         r"^ACPI: _OSC evaluation for CPUs failed, trying _PDC",
@@ -101,7 +103,11 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         r"^Spectre V2 : WARNING: |^RETBleed: WARNING: ",
         "github.com/microsoft/OHCL-Linux-Kernel/issues/40: warnings of level error",
     ),
-    (r"^i8042: ", "drivers/input/serio: a keyboard's controller, which servers and virtual machines lack"),
+    (
+        r"^i8042(?: i8042)?: ",
+        "drivers/input/serio, github.com/thesofproject/sof-test/issues/1163: a keyboard's controller, which "
+        "servers and virtual machines lack",
+    ),
     (
         r"^blacklist: Problem blacklisting hash \(-13\)",
         "the kernel's mailing list, patch of Thomas Weissschuh, 2022: firmware of several vendors",
@@ -156,6 +162,23 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "github.com/leptonai/gpud/issues/1164: ConnectX-7 of an HGX B200, after a request for an absent "
         "feature",
     ),
+    (
+        r"^nvidia \S+: \[drm\] Cannot find any crtc or sizes",
+        "github.com/NVIDIA/nvtrust/issues/128: a GPU without a display, at each start; H20 that work",
+    ),
+    (
+        r"^(?:nvme|pcieport) \S+: can't derive routing for PCI INT [A-D]",
+        "github.com/triton-inference-server/server/issues/4154: disks of Azure, which need no such interrupt",
+    ),
+    (
+        r"^mlx5_core \S+: Successfully (?:un)?registered panic handler",
+        "github.com/oracle/oracle-linux/issues/85: MLNX_OFED at each start and stop",
+    ),
+    (
+        r"^nvidia-gpu \S+: i2c timeout error|^ucsi_ccg \S+: (?:i2c_transfer|ucsi_ccg_init) failed",
+        "github.com/TLATER/nixos-hosts/issues/69, NVIDIA/open-gpu-kernel-modules/issues/116: the USB-C port "
+        "that a card lacks",
+    ),
     (r"^nvme nvme\d+: (?:Shutdown timeout set to|missing or invalid SUBNQN)", "drivers/nvme/host/core.c"),
     # Faults that programs cause to themselves, and lines that only follow another line.
     (r"^\[ *\d+\] +\d+ +\d+ +\d+ ", "mm/oom_kill.c: its table of tasks, whose names may have any word"),
@@ -168,21 +191,37 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "the kernel's test robot, report on dmaengine/idxd, May 2026: follows a hung task (kern.err)",
     ),
     (
-        r"device \[[0-9a-f]{4}:[0-9a-f]{4}\] error status/mask=|^\S+ [0-9a-f:.]+: +\[ ?\d{1,2}\] ",
-        "Red Hat Enterprise Linux 8, managing the kernel, 32.1: follows a line of AER",
+        r"device \[[0-9a-f]{4}:[0-9a-f]{4}\] error status/mask=|^\S+ [0-9a-f:.]+: +\[ ?\d{1,2}\] |"
+        r"AER: +(?:Error of this Agent(?:\(\S{1,10}\))? is reported first|TLP Header: )|"
+        r"^\S+ [0-9a-f:.]+: broadcast \w{1,20} message$",
+        "Red Hat Enterprise Linux 8, managing the kernel, 32.1; github.com/wilicc/gpu-burn/issues/1, "
+        "Dasharo/dasharo-issues/issues/746, minisforum-docs/MS-02-Ultra/issues/10: follows a line of AER",
     ),
 )
 """Pattern and source of each harmless line."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_LINES))
 
-_PREFIX = re.compile(
-    r"(?:<\d{1,3}>|kern\s*:\w+\s*: )?"
-    r"(?:\d{9,12}(?:\.\d{1,9})? \S{1,255} kernel: |\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,255} kernel: |"
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20} \S{1,255} kernel: )?"
-    r"(?:\[\s*\d{1,12}\.\d{1,9}\] ?|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] )?"
+_LEVEL_PREFIX = r"<\d{1,3}>|kern\s*:\w+\s*: |\d{1,4},\d{1,20},\d{1,20},[^;\n]{1,40};"
+"""Pattern of the levels of ``dmesg -r``, ``dmesg -x``, and /dev/kmsg."""
+_SENT = (
+    r"\d{9,12}(?:\.\d{1,9})? |(?:\w{3} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20} (?:[A-Z]{3,5} )?|"
+    r"\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? |\[\s*\d{1,12}\.\d{1,9}\] "
 )
-"""Pattern of the prefixes of lines of dmesg (``-x``, ``-T``, ``-r``), journalctl and syslog."""
-_LEVEL = re.compile(r"<(\d{1,3})>|kern\s*:(\w+)\s*: ")
+"""Pattern of the times of journalctl (its outputs ``short…``) and syslog. The host follows."""
+_OF_RING = (
+    r"\[\s*\+?\d{1,12}\.\d{1,9}(?: <\s*\d{1,12}\.\d{1,9}>)?\] ?|\[\w{3}[ \d]\d \d\d:\d\d\] |"
+    r"\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
+)
+"""Pattern of the times of ``dmesg`` (``--time-format`` raw, delta, reltime, ctime and iso)."""
+_PREFIX = re.compile(
+    rf"(?:{_LEVEL_PREFIX})?"
+    rf"(?:(?:{_SENT})?(?:[\w.:-]{{1,255}} )?kernel: )?"
+    rf"(?:{_OF_RING})?"
+    # A kernel with CONFIG_PRINTK_CALLER adds the task or the processor.
+    r"(?:\[\s*[CT]\d{1,10}\] ?)?"
+)
+"""Pattern of the prefixes of lines of dmesg, journalctl, syslog and /dev/kmsg."""
+_LEVEL = re.compile(r"<(\d{1,3})>|kern\s*:(\w+)\s*: |(\d{1,4}),\d{1,20},\d{1,20},[^;\n]{1,40};")
 _BAD_LEVELS = ("emerg", "alert", "crit", "err")
 _PROGRAM = re.compile(r"(?:traps: )?[\w.@:-]{1,40}\[\d{1,10}\]:? ")
 _HARDWARE = re.compile(
@@ -220,11 +259,13 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
 
 
 def level_is_error(line: str) -> bool | None:
-    """Return whether a line of ``dmesg -x`` or ``-r`` is an error or worse, or None without a level."""
+    """Return whether a line of ``dmesg -x``, ``-r`` or /dev/kmsg is an error or worse, or None without a
+    level.
+    """
     found = _LEVEL.match(line)
     if found is None:
         return None
-    return int(found[1]) & 7 <= 3 if found[1] else found[2] in _BAD_LEVELS
+    return found[2] in _BAD_LEVELS if found[2] else int(found[1] or found[3]) & 7 <= 3
 
 
 def message_of(line: str) -> str:

@@ -35,6 +35,14 @@ MAX_DEPTH = 40
 MAX_ELEMENTS = 200_000
 _MAX_REREAD = 512 << 10
 """Largest XML whose tree is kept for the next reader; a node with eight GPUs writes a third of it."""
+DOUBLE_BIT = "ecc_errors/volatile/double_bit"
+DOUBLE_BIT_SRAM = tuple(
+    f"{DOUBLE_BIT}/{place}"
+    for place in ("register_file", "l1_cache", "l2_cache", "texture_memory", "texture_shm", "cbu")
+)
+"""Errors of two bits, as V100 and older GPUs count them, except those of ``device_memory``."""
+PENDING_PAGES = ("retired_pages/pending_retirement", "retired_pages/pending_blacklist")
+"""Paths of the flag that a page of memory waits for a reset, of GPUs before A100."""
 _UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -401,8 +409,10 @@ class NvidiaSmiXmlParser(_Whole):
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
         """Add the measurements and findings of one GPU."""
         log = self.log
+        # A query of some sections (-d) names no GPU; what it lacks is a finding already.
+        of_sections = element.find("uuid") is None and element.find("product_name") is None
         for what, is_there in (("UUID", gpu.uuid.startswith("GPU-")), ("product name", bool(gpu.name))):
-            if not is_there:
+            if not is_there and not of_sections:
                 log.find("gpu_lost", f"GPU {gpu.index} has no {what}", Verdict.UNPROVEN, line=element.line)
         labels = {"gpu": gpu.uuid, "index": str(gpu.index)}
         for name, unit, direction, paths in _XML_VALUES:
@@ -736,6 +746,8 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
         Verdict.DEGRADED,
         "DRAM uncorrectable errors",
     ),
+    (f"{DOUBLE_BIT}/device_memory", "ecc_dram_uncorrected", Verdict.DEGRADED, "DRAM errors of two bits"),
+    *((path, "ecc_uncorrected", Verdict.FAIL, "SRAM errors of two bits") for path in DOUBLE_BIT_SRAM),
     ("ecc_errors/unrepairable_memory", "memory_unrepairable", Verdict.FAIL, "unrepairable memory"),
     ("ecc_errors/channel_repair_pending", "repair_pending", Verdict.FAIL, "a channel repair is pending"),
     ("ecc_errors/tpc_repair_pending", "repair_pending", Verdict.FAIL, "a TPC repair is pending"),
@@ -746,17 +758,9 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
         "a row remap waits for a reset",
     ),
     ("remapped_rows/remapped_row_failure", "remap_failure", Verdict.FAIL, "a row could not be remapped"),
-    (
-        "retired_pages/pending_retirement",
-        "remap_pending",
-        Verdict.FAIL,
-        "a page waits for a reset to be retired",
-    ),
-    (
-        "retired_pages/pending_blacklist",
-        "remap_pending",
-        Verdict.FAIL,
-        "a page waits for a reset to be retired",
+    *(
+        (path, "remap_pending", Verdict.FAIL, "a page waits for a reset to be retired")
+        for path in PENDING_PAGES
     ),
 )
 
@@ -784,6 +788,7 @@ _TEXT_TAGS: dict[str, dict[str, str]] = {
     "link_widths": {"current": "current_link_width", "max": "max_link_width"},
     "volatile": {"sram_uncorrectable_sec_ded": "sram_uncorrectable_secded"},
     "aggregate": {"sram_uncorrectable_sec_ded": "sram_uncorrectable_secded"},
+    "retired_pages": {"pending_page_blacklist": "pending_blacklist"},
     "remapped_rows": {
         "pending": "remapped_row_pending",
         "remapping_failure_occurred": "remapped_row_failure",

@@ -28,12 +28,16 @@ from rackproof.logs._reading import Log, LogParser, clean, number
 _GPU_LINE = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))\s*$")
 _NO_LINK_LINE = re.compile(
-    r"(?:NVML: .{0,80}|unable to retrieve .{0,40})(?:links are inactive|NVLink)", re.IGNORECASE
+    r"(?:NVML: .{0,80}|unable to retrieve .{0,40})(?:links are inactive|NVLink)|"
+    r"(?P<lacks>Device does not have or support Nvlink)|"
+    r"(?P<divided>Nvlink queries are not supported for .{0,20}MIG)",
+    re.IGNORECASE,
 )
-"""Pattern of ``NVML: Unable to retrieve NVLink information as all links are inActive``, below a heading."""
+"""Pattern of the words in place of a list of links, below a heading."""
 _NVLINK_HEAD = re.compile(
     rb"GPU \d+: [^\n]{1,100} \(UUID: GPU-[^\n]{1,60}\)[ \t\r]*\n"
-    rb"[ \t]*(?:Link \d+: (?![^\n]*Errors)|NVML: [^\n]{0,80}NVLink)",
+    rb"[ \t]*(?:Link \d+: (?![^\n]*Errors)|NVML: [^\n]{0,80}NVLink|Device does not [^\n]{0,20}NVLink|"
+    rb"NVLink queries are not )",
     re.IGNORECASE,
 )
 
@@ -48,6 +52,10 @@ class _Gpu:
     """Inactive links: number, line and text."""
     numbers: set[int] = field(default_factory=set)
     """Numbers of all listed links."""
+    lacks_links: bool = False
+    """True if the driver states that the device has no NVLink."""
+    is_divided: bool = False
+    """True if the driver shows no links because the GPU is divided (MIG)."""
 
 
 class NvlinkStatusParser(LogParser):
@@ -77,11 +85,18 @@ class NvlinkStatusParser(LogParser):
             self._heading(at, text, *found.groups())
         elif found := _LINK_LINE.match(text):
             self._link(at, text, found[1], number(found[2]))
-        elif not _NO_LINK_LINE.search(text):
+        elif found := _NO_LINK_LINE.search(text):
+            self._no_links(at, text, found)
+        else:
             self._other(at, text)
-        elif self.of_gpu:
+
+    def _no_links(self, at: int, text: str, found: re.Match[str]) -> None:
+        """Read the words in place of a list of links."""
+        if self.of_gpu:
             message = f"links of {self.uuid} are listed, and none of them can be retrieved"
             self.log.find("nvlink_unclear", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        if gpu := self.gpus.get(self.uuid):
+            gpu.lacks_links, gpu.is_divided = bool(found["lacks"]), bool(found["divided"])
 
     def _other(self, at: int, text: str) -> None:
         is_heading = text.startswith("GPU ")
@@ -171,10 +186,13 @@ class NvlinkStatusParser(LogParser):
 
     def _judge_unlinked(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
         """Record a GPU without an active link although GPUs of its model are linked."""
-        if gpu.name in linked:
+        if gpu.is_divided:
+            message = f"no NVLink of {uuid} is shown, because the GPU is divided (MIG)"
+            self.log.find("nvlink_unclear", message, Verdict.UNPROVEN, line=gpu.line)
+        elif gpu.name in linked:
             message = f"no NVLink of {uuid} is up, and some of another {gpu.name}: reset the GPU"
             self.log.find("nvlink_missing", message, Verdict.FAIL, line=gpu.line)
-        elif has_own_links(gpu.name) is not False:
+        elif has_own_links(gpu.name) is not False and not (gpu.lacks_links and links_of(gpu.name) is None):
             message = f"no NVLink of {uuid} ({gpu.name}) is up: right only where it is the only GPU"
             self.log.find("nvlink_absent", message, Verdict.UNPROVEN, line=gpu.line)
 

@@ -16,6 +16,7 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
         rb'(?m)^(?:nvbandwidth Version: |[ \t]{0,200}+(?:\{\s{0,200}+)?"nvbandwidth"\s{0,200}+:\s{0,200}+\{)'
     ),
     "gpu_burn": re.compile(rb"(?m)^(?:Tested \d+ GPUs:|\d[\d.]*%\s+proc'd: )"),
+    "dcgmi_diag": re.compile(rb"(?m)^Successfully ran diagnostic for group\."),
     "ib_write_bw": re.compile(rb"(?m)^ *#bytes +#iterations +(?:BW |t_min)"),
     "nvidia_smi_xml": re.compile(rb"<nvidia_smi_log>"),
     "nvidia_smi_text": re.compile(rb"(?m)^=+NVSMI LOG=+"),

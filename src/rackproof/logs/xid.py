@@ -19,32 +19,46 @@ _HEAD = re.compile(
     rb"NVRM: Xid|NVRM: [^\n]{0,200}(?:fallen off the bus|RmInitAdapter failed)|SXid \(|\[Hardware Error\]|"
     rb"EDAC \w{1,20}: [^\n]{0,20}\b[CU]E\b|PCIe Bus Error: severity="
 )
-_RING = re.compile(rb"\s*(?:(?:<\d{1,3}>|kern *:\w+ *: )?\[ *\d{1,9}\.\d{6}\] [^\n]*\n){3}")
-"""Pattern of dmesg's lines, which identifies a kernel log even without a fault."""
-_DATED = re.compile(rb"\s*(?:\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] [^\n]*\n){3}")
-"""Pattern of the lines of `dmesg -T`. Programs write such dates, too."""
-_SUBSYSTEM = re.compile(
-    rb":\d\d \d{4}\] (?:\[drm\] |(?:ACPI|BIOS|EXT4-fs|IPv6|NVRM|PCI|XFS|audit|clocksource|mlx5_core|nvidia|"
-    rb"nvme|pci|pcieport|rcu|scsi|systemd|usb)\b)"
+_RING = re.compile(
+    rb"\s*(?:-- (?:Logs|Journal) [^\n]*\n)?(?:(?:"
+    rb"(?:<\d{1,3}>|kern *:\w+ *: )?"
+    rb"(?:\[ *\+?\d{1,9}\.\d{6}(?: <[ .\d]{1,20}>)?\]|\[\w{3}[ \d]\d \d\d:\d\d\] )|"
+    rb"kern *:\w+ *: \d{4}-\d\d-\d\dT|\d{1,4},\d{1,20},\d{1,20},[^;\n]{1,40};|"
+    rb"(?:\w{3} [ \d]\d|(?:\w{3} )?\d{4}-\d\d-\d\d)[T ]\d\d:\d\d:\d\d[^\n]{0,100} kernel: |"
+    rb"\d{9,12}\.\d{1,9} \S{1,255} kernel: "
+    rb")[^\n]*\n){3}"
 )
-"""Pattern of a message of `dmesg -T` that only a kernel or its driver writes."""
+"""Pattern of lines of dmesg, /dev/kmsg and ``journalctl -k``, which identify a kernel log without a fault."""
+_DATED = re.compile(
+    rb"\s*(?:(?:\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\]|"
+    rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d) [^\n]*\n){3}"
+)
+"""Pattern of the lines of `dmesg -T` and `--time-format iso`. Programs write such dates, too."""
+_SUBSYSTEM = re.compile(
+    rb":\d\d(?: \d{4}\]|,\d{6}[+-]\d\d:\d\d) (?:\[drm\] |(?:ACPI|BIOS|EXT4-fs|IPv6|NVRM|PCI|XFS|audit|"
+    rb"clocksource|mlx5_core|nvidia|nvme|pci|pcieport|rcu|scsi|systemd|usb)\b)"
+)
+"""Pattern of a message with such a date that only a kernel or its driver writes."""
 _START = re.compile(
-    rb"(?:\A|\n)[^\n]{0,80}(?:kernel: (?:\[ *\d{1,9}\.\d{6}\] )?|\[ *0\.000000\] |:\d\d \d{4}\] )"
+    rb"(?:\A|\n)[^\n]{0,80}(?:kernel: (?:\[ *\d{1,9}\.\d{6}\] ?)?|\[ *0\.000000\] ?|:\d\d \d{4}\] |"
+    rb",\d{6}[+-]\d\d:\d\d |;)(?:\[ *[CT]\d{1,10}\] )?"
     rb"Linux version \d"
 )
 """Pattern of the first line that a kernel writes when it starts."""
 _LINE = re.compile(
-    r"^\[\s*(?:\d+\.\d+|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|^\d{9,11}\.\d+ |\bkernel: |"
-    r"^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+    r"^\[\s*(?:\+?\d+\.\d+|\w{3} \w{3}|\w{3}[ \d]\d \d\d:\d\d\])|^<\d{1,3}>|^kern\s*:|^\d{9,11}\.\d+ |"
+    r"\bkernel: |^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d|^\d{1,4},\d+,\d+,"
 )
-"""Pattern of the prefixes of lines of dmesg, journalctl and syslog."""
+"""Pattern of the prefixes of lines of dmesg, /dev/kmsg, journalctl and syslog."""
 _MOMENT = re.compile(
     r"^\[\w{3} (\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] |^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)"
 )
 """Pattern of the date in lines of `dmesg -T` and of journalctl; lines of syslog and plain dmesg
 have no year."""
 _OF_KERNEL = re.compile(
-    rb"^\[\s*(?:\d+\.\d+\]|\w{3} \w{3})|^<\d{1,3}>|^kern\s*:|\bkernel: |NVRM: |SXid \(|^EDAC "
+    rb"^\[\s*(?:\+?\d+\.\d+(?: <[ .\d]{1,20}>)?\]|\w{3} \w{3}|\w{3}[ \d]\d \d\d:\d\d\])|"
+    rb"^<\d{1,3}>|^kern\s*:|\bkernel: |"
+    rb"^\d{1,4},\d+,\d+,[^;]{1,40};|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]|NVRM: |SXid \(|^EDAC "
 )
 """Pattern of the kernel's own messages; messages about a node's programs are not faults of the node."""
 _LOST_LINES = re.compile(

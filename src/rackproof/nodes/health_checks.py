@@ -461,7 +461,7 @@ def _row_remapping(subject: GpuSubject) -> Iterator[HealthFinding]:
         evidence = "a row of its memory could not be remapped"
         yield subject.finding("remap_failure", Verdict.FAIL, "rma", evidence)
     if gpu.remap_pending:
-        evidence = "a row of its memory waits for a reset to be remapped"
+        evidence = "a row or page of its memory waits for a reset to be replaced"
         yield subject.finding("remap_pending", Verdict.FAIL, "reset", evidence)
     elif gpu.dram_uncorrectable:
         # The row is remapped, so the error is resolved.

@@ -49,7 +49,13 @@ from rackproof.core.untrusted import (
 )
 from rackproof.logs._nvidia_smi import inforom_address
 from rackproof.logs.declared_lines import DeclaredLines
-from rackproof.logs.nvidia_smi import lines_beside, read_gpu_texts
+from rackproof.logs.nvidia_smi import (
+    DOUBLE_BIT,
+    DOUBLE_BIT_SRAM,
+    PENDING_PAGES,
+    lines_beside,
+    read_gpu_texts,
+)
 from rackproof.nodes.clock import read_synchronized
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.kernel_log import (
@@ -554,13 +560,18 @@ def _read_gpu(
             "ecc_errors/volatile/sram_uncorrectable",
             "ecc_errors/volatile/sram_uncorrectable_parity",
             "ecc_errors/volatile/sram_uncorrectable_secded",
+            *DOUBLE_BIT_SRAM,
         ),
         sram_threshold=_flag(text, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes", "No"),
         sram_correctable=_whole_sum(text, "ecc_errors/aggregate/sram_correctable"),
-        dram_uncorrectable=_whole_sum(text, "ecc_errors/volatile/dram_uncorrectable"),
-        dram_correctable=_whole_sum(text, "ecc_errors/aggregate/dram_correctable"),
+        dram_uncorrectable=_whole_sum(
+            text, "ecc_errors/volatile/dram_uncorrectable", f"{DOUBLE_BIT}/device_memory"
+        ),
+        dram_correctable=_whole_sum(
+            text, "ecc_errors/aggregate/dram_correctable", "ecc_errors/aggregate/single_bit/device_memory"
+        ),
         ecc_enabled=_flag(text, "ecc_mode/current_ecc", "Enabled", "Disabled"),
-        remap_pending=_flag(text, "remapped_rows/remapped_row_pending", "Yes", "No"),
+        remap_pending=_any_flag(text, "remapped_rows/remapped_row_pending", *PENDING_PAGES),
         remap_failure=_flag(text, "remapped_rows/remapped_row_failure", "Yes", "No"),
         memory_unrepairable=_flag(text, "ecc_errors/unrepairable_memory", "Yes", "No"),
         repairs_pending=_pending_repairs(text),
@@ -619,6 +630,12 @@ def _flag(text: Callable[[str], str], path: str, yes: str, no: str) -> bool | No
     value = text(path)
     # An error text in place of a value ("Unknown Error") is not an answer.
     return value == yes if value in (yes, no) else None
+
+
+def _any_flag(text: Callable[[str], str], *paths: str) -> bool | None:
+    """Return whether any of several words is ``Yes``, or None if none of them is ``Yes`` or ``No``."""
+    known = [flag for path in paths if (flag := _flag(text, path, "Yes", "No")) is not None]
+    return any(known) if known else None
 
 
 def _active_throttles(text: Callable[[str], str]) -> tuple[str, ...] | None:

@@ -70,6 +70,17 @@ def codes_of(snapshot: NodeSnapshot, expected: Expectation | None = None) -> set
         ("<unrepairable_memory>No", "<unrepairable_memory>Yes", "memory_unrepairable"),
         ("<tpc_repair_pending>No", "<tpc_repair_pending>Yes", "repair_pending"),
         ("<channel_repair_pending>No", "<channel_repair_pending>Yes", "repair_pending"),
+        # As V100 and older GPUs report them.
+        ("<pending_retirement>N/A", "<pending_retirement>Yes", "remap_pending"),
+        ("<pending_blacklist>N/A", "<pending_blacklist>Yes", "remap_pending"),
+        *(
+            (
+                "<volatile>",
+                f"<volatile><double_bit><{place}>1</{place}></double_bit>",
+                f"ecc_{kind}_uncorrectable",
+            )
+            for place, kind in (("device_memory", "dram"), ("l2_cache", "sram"), ("cbu", "sram"))
+        ),
         ("<pending_ecc>Enabled", "<pending_ecc>Disabled", "ecc_off"),
         ("<current_mig>Disabled", "<current_mig>Enabled", "mig_on"),
         ("<total>143771 MiB", "<total>71885 MiB", "gpu_memory"),

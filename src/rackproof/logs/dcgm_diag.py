@@ -1,0 +1,201 @@
+"""Parse the table and the JSON of ``dcgmi diag``, for :func:`rackproof.logs.parse`.
+
+DCGM 2 and 3 print one row for each test, with the GPUs that failed (``Fail - GPU: 0``). DCGM 4 prints one
+more row for each GPU (``GPU0: Pass``). The JSON (``-j``) has the same words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import orjson
+
+from rackproof.core.records import Direction, ParsedLog, Verdict
+from rackproof.logs._reading import Log, LogParser
+
+_TITLE = "Successfully ran diagnostic for group."
+_ROW = re.compile(r"^\| (.{25}) \| (.*?) *\|$")
+_SECTION = re.compile(r"^[|+]-----  (\w{1,40})  -{2,40}\+-{20,80}[|+]$")
+_FOOTER = re.compile(r"^\+-{20,40}\+-{30,80}\+$")
+_PART = re.compile(r"^([A-Za-z]{1,20} ?\d{1,4}): (Pass|Fail|Warn|Skip)\b")
+_ERROR = re.compile(r"^Error: .{0,200}(?:diagnostic|host engine|GPU)", re.IGNORECASE)
+_REMARKS = ("warning", "error", "info")
+"""Names of the rows that explain the test above."""
+_JSON_ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
+"""Name of the document of DCGM 4, and of the releases before."""
+_WITHOUT_TOOL = re.compile(r"(?:cpu_?)?\s*eud\b|pulse", re.IGNORECASE)
+"""Pattern of tests that need a package of their own, or a board for which NVIDIA supports them."""
+_SOFTWARE = (
+    *("NVML Library", "CUDA Main Library", "Permissions and OS Blocks", "Persistence Mode"),
+    *("Environment Variables", "Page Retirement", "Graphics Processes", "Inforom"),
+)
+"""The tests of software in each level of DCGM 2 and 3. DCGM 4 has one test, ``software``."""
+_MAX_JSON = 16 << 20
+
+
+class DcgmDiagParser(LogParser):
+    """The parser of the results of ``dcgmi diag``, as table or JSON."""
+
+    format: ClassVar[str] = "dcgmi_diag"
+    description: ClassVar[str] = "dcgmi diag, table or JSON of -j"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Return whether the bytes contain a result of ``dcgmi diag``."""
+        if b"test_categories" in head and any(f'"{root}"'.encode() in head for root in _JSON_ROOTS):
+            return True
+        return _TITLE.encode() in head and b"| Diagnostic " in head
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        log.reads_line = lambda line: line.startswith(b"|")
+        self.document: bytearray | None = None
+        self.tests: dict[str, str] = {}
+        """The last word of each test."""
+        self.section = ""
+        self.test = ""
+        self.parts: dict[str, set[str]] = {}
+        """GPUs and other parts that each test lists."""
+        self.gpus: int | None = None
+        """Number of GPUs that DCGM detected, if it states it."""
+        self.tables = 0
+        self.is_open = False
+        """True from the start of a table to its end."""
+
+    def block(self, data: bytes) -> None:
+        """Read the rows of a table, or collect the JSON."""
+        if self.document is None and not self.tables and b'"test_categories"' in data:
+            self.document = bytearray()
+        if self.document is None:
+            super().block(data)
+        elif len(self.document) < _MAX_JSON:
+            self.document += data
+
+    def line(self, at: int, text: str) -> None:
+        """Read one line of the table."""
+        if row := _ROW.match(text):
+            self._row(at, row[1].strip(), row[2].strip(), text)
+        elif section := _SECTION.match(text):
+            self.section = section[1]
+        elif _FOOTER.match(text):
+            # The same rule is above the heading.
+            self.is_open = self.is_open and not self.section
+        elif _TITLE in text:
+            self.tables += 1
+            self.is_open, self.section = True, ""
+        elif text.startswith("|"):
+            self.log.find(
+                "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
+            )
+        elif _ERROR.match(text):
+            message = "dcgmi did not run the diagnostic"
+            self.log.find("tool_error", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def _row(self, at: int, name: str, result: str, text: str) -> None:
+        """Read one row: a test, a part of it, or a remark on it."""
+        if self.section in ("", "Metadata"):
+            if name == "GPU Device IDs Detected":
+                self.gpus = len(result.split(","))
+            return
+        kind = name.partition(":")[0].lower()
+        if kind in _REMARKS:
+            if kind != "info":
+                self._remark(at, text)
+        elif name:
+            self.test = name
+            self._result(at, name, "", result, text)
+        elif self.test and (part := _PART.match(result)):
+            self._result(at, self.test, part[1], part[2], text)
+
+    def _remark(self, at: int | None, text: str) -> None:
+        message = "DCGM reports a problem, even of a test that passed: read the row"
+        self.log.find("dcgm_warning", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def _result(self, at: int | None, test: str, part: str, result: str, text: str) -> None:
+        """Judge the word for a test, or for one part of it."""
+        word = result.partition(" ")[0].lower()
+        self.tests[test] = word if self.tests.get(test) in (None, "pass") else self.tests[test]
+        if part:
+            self.parts.setdefault(test, set()).add(part)
+        name = f"{test}{f' of {part}' if part else ''}"
+        if word == "fail":
+            self.log.find("dcgm_fault", f"{name} failed", Verdict.FAIL, line=at, excerpt=text)
+        elif word == "warn":
+            self.log.find("dcgm_warning", f"{name} warns", Verdict.DEGRADED, line=at, excerpt=text)
+        elif word == "skip":
+            verdict = None if _WITHOUT_TOOL.match(test) else Verdict.UNPROVEN
+            message = f"{name} was skipped: support it, or ask for a level without it"
+            self.log.find("dcgm_skipped", message, verdict, line=at, excerpt=text)
+        elif word != "pass":
+            message = f"{name} has no known result: {result:.40}"
+            self.log.find("dcgm_warning", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def finish(self) -> ParsedLog:
+        """Return the verdict, and the number of tests that passed."""
+        log = self.log
+        if self.document is not None:
+            self._read_document(bytes(self.document))
+        elif self.is_open or not self.tables:
+            log.find("cut_off", "the table has no end", Verdict.UNPROVEN)
+        if self.tables > 1:
+            message = "several diagnostics in one log: give each its own file"
+            log.find("several_runs", message, Verdict.UNPROVEN)
+        self._judge_tests()
+        passed = sum(word == "pass" for word in self.tests.values())
+        measurements = [self.measure("dcgm_tests_passed", float(passed), "", Direction.HIGHER, None)]
+        return log.parsed(self.format, Verdict.PASS if passed else Verdict.UNPROVEN, measurements)
+
+    def _judge_tests(self) -> None:
+        """Find tests and parts that the results lack."""
+        if not self.tests:
+            self.log.find("no_rows", "no result of a test", Verdict.UNPROVEN)
+        lacking = [name for name in _SOFTWARE if not any(test.startswith(name) for test in self.tests)]
+        if lacking and "software" not in self.tests:
+            message = f"the tests of software are not whole: no {', '.join(lacking)}"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN)
+        everywhere = set().union(*self.parts.values()) if self.parts else set()
+        for test, parts in self.parts.items():
+            if parts != everywhere or (self.gpus is not None and len(parts) < self.gpus):
+                message = (
+                    f"{test} has results of {len(parts)} parts, of {max(len(everywhere), self.gpus or 0)}"
+                )
+                self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+
+    def _read_document(self, document: bytes) -> None:
+        """Read the JSON, which launchers may print between other lines."""
+        start, end = document.find(b"{"), document.rfind(b"}")
+        try:
+            root = orjson.loads(document[start : end + 1])
+            body = next(root[name] for name in _JSON_ROOTS if name in root)
+            if error := body.get("runtime_error"):
+                message = "dcgmi did not run the diagnostic"
+                self.log.find("tool_error", message, Verdict.UNPROVEN, excerpt=str(error))
+            self.gpus = _count_gpus(root)
+            for test, part, status, entry in _results(body):
+                self._result(None, test, part, status, f"{test}: {status}")
+                for warning in entry.get("warnings", ()):
+                    self._remark(None, str(warning.get("warning") if isinstance(warning, dict) else warning))
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+            self.log.find("damaged_json", f"the JSON cannot be read: {error!r:.100}", Verdict.UNPROVEN)
+
+
+def _count_gpus(root: Mapping[str, Any]) -> int | None:
+    """Return the number of GPUs in the JSON of DCGM 4, or None if it does not state it."""
+    groups = (group for group in root.get("entity_groups", ()) if group["entity_group"] == "GPU")
+    return next((len(group["entities"]) for group in groups), None)
+
+
+def _results(body: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
+    """Yield test, part, word and entry of each result in a JSON."""
+    for category in body["test_categories"]:
+        for test in category["tests"]:
+            name = str(test["name"])
+            if summary := test.get("test_summary"):
+                yield name, "", str(summary["status"]), summary
+            for entry in test["results"]:
+                ids = str(entry.get("entity_id", entry.get("gpu_id", entry.get("gpu_ids", ""))))
+                group = str(entry.get("entity_group", "GPU"))
+                for part in ids.split(","):
+                    yield name, part.strip() and f"{group}{part.strip()}", str(entry["status"]), entry
