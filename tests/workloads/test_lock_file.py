@@ -11,12 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.modules.conftest import load_module
 from tests.workloads.programs import load_program
-
-
-def hold_node_lock(path: Path) -> None:
-    os.close(load_module("rackproof_job").take_lock(str(path))[0])
 
 
 def hold(program: str) -> Callable[[Path], None]:
@@ -31,11 +26,13 @@ def hold(program: str) -> Callable[[Path], None]:
 
 
 def stage_pictures(path: Path) -> None:
-    load_program("stage_pictures").stage(path.parent / path.name[1:].removesuffix(".lock"), 1)
+    staging, folder = load_program("stage_pictures"), path.parent / "pictures"
+    folder.mkdir()
+    (folder / staging.MANIFEST).write_text('{"per_class": 1}')
+    staging.stage(folder, 1)
 
 
 LOCKS: dict[str, tuple[str, Callable[[Path], None]]] = {
-    "rackproof_job": ("node.lock", hold_node_lock),
     "slurm_run": ("image.lock", hold("slurm_run")),
     "stage_imagenet": ("data.lock", hold("stage_imagenet")),
     "stage_mnist": (load_program("stage_mnist").LOCK, lambda path: hold("stage_mnist")(path.parent)),
