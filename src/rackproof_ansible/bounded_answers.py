@@ -49,10 +49,8 @@ class _BoundedProcess(subprocess.Popen[bytes]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if _BoundedProcess.is_command:
-            self.stdout, self.stderr = (
-                pipe and _BoundedPipe(pipe, self)  # type: ignore[assignment]
-                for pipe in (self.stdout, self.stderr)
-            )
+            pipes: list[Any] = [pipe and _BoundedPipe(pipe, self) for pipe in (self.stdout, self.stderr)]
+            self.stdout, self.stderr = pipes
 
 
 class _Subprocess:

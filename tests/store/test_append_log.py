@@ -62,7 +62,8 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     # As on a full disk, a part of the line is taken.
     program = (
         "import resource; from pathlib import Path; from rackproof.store.append_log import append_text\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, (3, 3)); append_text(Path({str(tmp_path / 'log')!r}), 'line')"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3, 3))\n"
+        f"append_text(Path({str(tmp_path / 'log')!r}), 'line')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "OSError: [Errno 28] No space left" in done.stderr

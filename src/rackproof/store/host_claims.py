@@ -51,7 +51,8 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                     since = claim.get("since", "some time")
                     raise HostClaimedError(
                         f"{host} is being {doing} by another playbook (pid {claim['pid']}, since {since})"
-                        "; wait for it, or end it and start again: its work is kept"
+                        "; wait for it, or end it and start again: its work is kept. If that process is no "
+                        f"playbook, remove {path}"
                     )
                 claims[host] = {
                     "pid": owner_pid,
