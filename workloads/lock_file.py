@@ -1,7 +1,7 @@
 """Open a lock that no other user of the node can hold.
 
-Who can open a file, even for reading alone, can hold its lock for ever. Programs that stage data or make a
-runtime open their locks here.
+A user who can open a file, even for reading alone, can hold its lock for ever. Programs that stage data or
+make a runtime open their locks here.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class _BoundedProcess(subprocess.Popen[bytes]):
     """A program of OpenSSH that runs a command on a node."""
 
     is_command = False
-    """Whether the next program runs a command. Files are also copied by such programs, and may be larger."""
+    """A mark that the next program runs a command. Such programs also copy files, which may be larger."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

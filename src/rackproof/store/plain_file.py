@@ -49,7 +49,7 @@ def open_plain(path: Path, flags: int, mode: int = 0o640) -> int:
 def open_lock(path: Path) -> int:
     """Open a file that is only a lock, and return its descriptor.
 
-    Other users, also of the group, cannot open it. Who can read a file can hold its lock.
+    Other users, also of the group, cannot open it, because a user who can read a file can hold its lock.
 
     Raises:
         OSError: As for :func:`open_plain`.
