@@ -23,7 +23,7 @@ def open_lock(path: str | os.PathLike[str]) -> IO[str]:
     if not stat.S_ISREG(mode):
         os.close(handle)
         raise OSError(0, "it is not a plain file", str(path))
-    # Locks of earlier versions could be read by everybody.
+    # Earlier versions let all users read their locks.
     with suppress(OSError):
         os.fchmod(handle, stat.S_IMODE(mode) & 0o770)
     return os.fdopen(handle, "a+")

@@ -800,7 +800,7 @@ def going_down():
 def open_own_lock(path):
     """Open a lock that no other user can hold, which opening it for reading would be enough for."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    # Locks of earlier versions could be read by everybody.
+    # Earlier versions let all users read their locks.
     with suppress(PermissionError):
         os.fchmod(descriptor, 0o600)
     return descriptor

@@ -151,14 +151,14 @@ def find_checkout(file: str, named: Path | None) -> Path:
         ToolError: There is no checkout.
     """
     own = Path(__file__).resolve().parents[3]
-    current = [] if _is_everybodys(Path()) else [Path()]
+    current = [] if _all_users_write(Path()) else [Path()]
     for folder in [named] if named is not None else [*current, own]:
         if (folder / file).is_file() and (folder / "ansible.cfg").is_file():
             return folder
     raise ToolError(f"{named or Path.cwd()} holds no {file}: name a checkout of Rackproof with --checkout")
 
 
-def _is_everybodys(folder: Path) -> bool:
+def _all_users_write(folder: Path) -> bool:
     """Return whether every user can write a folder. A folder that was removed counts as one."""
     try:
         return bool(folder.stat().st_mode & stat.S_IWOTH)
