@@ -37,6 +37,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import slurm_run
+from bounded_tar import Member, TooLargeError, members
 from limited_download import Limits, open_limited
 from slurm_run import (
     EXIT_DATA,
@@ -64,8 +65,6 @@ TREES = {"76c9fa035846370d66c7e107471b8989b5908037": "dacafd23d825023166f58785cb
 """Names that git gives to the commits' trees. An archive that is made again may have another checksum."""
 MOST_ARCHIVE_BYTES, MOST_UNPACKED_BYTES = 2_000_000_000, 8_000_000_000
 """Limits that no sources reach. Larger ones would fill the disk that all benchmarks share."""
-MEMBER_BYTES = 1 << 15
-"""Bytes that each member counts in addition to its size, so that the number of members is limited, too."""
 TOP = "/sources"
 """The folder of the sources for a script in the container."""
 SHIM = """\
@@ -225,8 +224,8 @@ class Docker(slurm_run.Work):
         """Unpack into a folder, without the archive's top folder. No file or link leaves the folder."""
         links: set[PurePosixPath] = set()
         try:
-            with tarfile.open(str(archive)) as packed:
-                for member in without_top(self.members(packed)):
+            with tarfile.open(str(archive), tarinfo=Member) as packed:
+                for member in without_top([*members(packed, MOST_UNPACKED_BYTES)]):
                     self.check_member(member, links)
                     if member.issym():
                         links.add(PurePosixPath(member.name))
@@ -234,6 +233,8 @@ class Docker(slurm_run.Work):
                     member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
                     member.uid, member.gid = os.geteuid(), os.getegid()
                     packed.extract(member, str(folder), numeric_owner=True)
+        except TooLargeError:
+            raise self.too_large(MOST_UNPACKED_BYTES) from None
         except (tarfile.TarError, EOFError, OSError) as error:
             raise Refusal(
                 EXIT_IMAGE, f"{self.spec['sources']} is not a whole archive (tar.gz): {error}"
@@ -253,16 +254,6 @@ class Docker(slurm_run.Work):
         leads_away = member.islnk() or (member.issym() and member.linkname.startswith("/"))
         if leaves or passes_link or leads_away:
             raise self.outside(member.name)
-
-    def members(self, packed: tarfile.TarFile) -> list[tarfile.TarInfo]:
-        """Return the members of an archive, which is read no further than sources are large."""
-        members, size = [], 0
-        for member in packed:
-            members.append(member)
-            size += member.size + MEMBER_BYTES
-            if size > MOST_UNPACKED_BYTES:
-                raise self.too_large(MOST_UNPACKED_BYTES)
-        return members
 
     def too_large(self, limit: int) -> Refusal:
         """Return the refusal of an archive that does not end."""

@@ -19,9 +19,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from bounded_tar import Member, members
+
 CHUNK = 1 << 20
 MOST_DEVKIT_BYTES = 16 << 20
 """Largest number of bytes to read of a file of the development kit. The real ones have less than 1 MB."""
+MOST_UNPACKED_DEVKIT_BYTES = 256 << 20
 TAR_BUFFER = 1 << 16
 """Number of bytes that tarfile reads at once. It copies the rest at each header, so a larger number is
 slower."""
@@ -231,7 +234,7 @@ def images_of_class(tar: tarfile.TarFile, start: int, wnid: str, archive: str) -
 def scan_train(stream: Any, archive: str) -> dict[str, list[tuple[str, int, int]]]:
     """Return the images of each class in the archive of archives."""
     classes: dict[str, list[tuple[str, int, int]]] = {}
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=TAR_BUFFER) as outer:
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=TAR_BUFFER, tarinfo=Member) as outer:
         for member in outer:
             match = check_name(member.name, _CLASS_ARCHIVE, archive, "no archive of a class (nNNNNNNNN.tar)")
             inner = outer.extractfile(member) if member.isreg() else None
@@ -239,7 +242,7 @@ def scan_train(stream: Any, archive: str) -> dict[str, list[tuple[str, int, int]
                 raise StagingError(
                     f"{archive} holds {match[0]} twice, or not as a file; do not use this archive"
                 )
-            with tarfile.open(fileobj=inner, mode="r|", bufsize=TAR_BUFFER) as tar:
+            with tarfile.open(fileobj=inner, mode="r|", bufsize=TAR_BUFFER, tarinfo=Member) as tar:
                 classes[match[1]] = images_of_class(
                     tar, member.offset_data, match[1], f"{archive}, {member.name}"
                 )
@@ -249,7 +252,7 @@ def scan_train(stream: Any, archive: str) -> dict[str, list[tuple[str, int, int]
 def scan_val(stream: Any, archive: str) -> dict[int, tuple[str, int, int]]:
     """Return name, offset and size of each validation image by its number."""
     found: dict[int, tuple[str, int, int]] = {}
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=TAR_BUFFER) as tar:
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=TAR_BUFFER, tarinfo=Member) as tar:
         for member in tar:
             if member.isdir():
                 continue
@@ -265,8 +268,8 @@ def scan_val(stream: Any, archive: str) -> dict[int, tuple[str, int, int]]:
 def read_devkit(stream: Any, archive: str) -> tuple[dict[str, str], list[str]]:
     """Return the words of each class by its name, and the class of each validation image in order."""
     files: dict[str, bytes] = {}
-    with tarfile.open(fileobj=stream, mode="r|gz") as tar:
-        for member in tar:
+    with tarfile.open(fileobj=stream, mode="r|gz", tarinfo=Member) as tar:
+        for member in members(tar, MOST_UNPACKED_DEVKIT_BYTES):
             for name in (_META, _TRUTH):
                 if member.name.endswith(f"/{name}") and ".." not in member.name.split("/"):
                     held = tar.extractfile(member)

@@ -34,6 +34,8 @@ import sys
 import tempfile
 import time
 
+from lock_file import open_lock
+
 MARKER = "rackproof-runtime.sha256"
 CUDA = "requirements-cuda.txt"
 REQUIREMENTS = ("requirements.txt", CUDA, "requirements-no-deps.txt")
@@ -405,7 +407,7 @@ def main():
         return
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-        with open(folder + ".lock", "w", encoding="ascii") as lock:
+        with open_lock(folder + ".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             changed = not made_before(folder, checksum)
             if changed:

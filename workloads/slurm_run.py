@@ -47,6 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from limited_download import Limits, open_limited
+from lock_file import open_lock
 
 EXIT_JOB, EXIT_DATA, EXIT_IMAGE, EXIT_SLURM = 1, 5, 6, 7
 MARK = ":::RACKPROOF "
@@ -294,7 +295,7 @@ def free_gb(folder: Path) -> float:
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold a lock on shared storage. While waiting for it, print which process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as stream:
+    with open_lock(path) as stream:
         told = 0.0
         while True:
             try:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import samples
+from lock_file import open_lock
 from soak_series import READINGS, StepTimes, Window, Windows, counted_seconds
 
 FOLDER, FAULT = "soak-unfinished", "fault"
@@ -330,7 +331,7 @@ class Keeper:
             return
         try:
             self.place.parent.mkdir(exist_ok=True)
-            self._lock = self.place.with_suffix(".lock").open("w")
+            self._lock = open_lock(self.place.with_suffix(".lock"))
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise

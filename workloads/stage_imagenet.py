@@ -44,6 +44,7 @@ from typing import Any, NamedTuple
 import imagenet_archives
 import imagenet_records
 from imagenet_archives import PARTS, Images, StagingError
+from lock_file import open_lock
 
 EXIT_DATA = 5
 FORMATS = ("images", "recordio", "tfrecord")
@@ -885,7 +886,7 @@ def print_odd_images(name: str, odd: list[str], *, encoded: bool) -> None:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock that the processes of a killed run also hold while one of them lives."""
-    with path.open("a") as handle:
+    with open_lock(path) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

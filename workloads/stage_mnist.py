@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from limited_download import Limits, add_limits, open_limited
+from lock_file import open_lock
 
 EXIT_DATA = 5
 LOCK = ".lock"
@@ -139,7 +140,7 @@ def manifest(pins: dict[str, Any], source: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Wait for the folder's lock, and hold it, so that the folder is staged by one process at a time."""
-    with (folder / LOCK).open("a") as handle:
+    with open_lock(folder / LOCK) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lock_file import open_lock
+
 EXIT_DATA = 5
 SIDE = 32
 MANIFEST = "dataset.json"
@@ -83,7 +85,7 @@ def described(folder: Path) -> dict[str, Any]:
 def stage(folder: Path, per_class: int) -> dict[str, Any]:
     """Draw the missing pictures. Return the program's last line."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+    with open_lock(folder.parent / f".{folder.name}.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = described(folder)
         if known.get("per_class") == per_class:

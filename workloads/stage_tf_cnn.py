@@ -24,13 +24,15 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from bounded_tar import Member, TooLargeError, members
 from limited_download import Limits, add_limits, open_limited
+from lock_file import open_lock
 
 EXIT_DATA = 5
 PART = "scripts/tf_cnn_benchmarks"
 MARKER = "rackproof-sources.json"
-MOST_BYTES = 50_000_000
-"""Largest size of an archive, and of the files from it. The whole repository has a fiftieth of it."""
+MOST_BYTES, MOST_UNPACKED_BYTES = 50_000_000, 200_000_000
+"""Largest size of an archive, and of what it unpacks to. The repository has 1 MB and a few hundred files."""
 
 
 class StagingError(Exception):
@@ -52,19 +54,15 @@ def wanted(path: str) -> str:
 def from_archive(data: bytes, name: str) -> dict[str, bytes]:
     """Return the files of an archive (tar, packed or not)."""
     files: dict[str, bytes] = {}
-    left = MOST_BYTES
     try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            for member in archive:
+        with tarfile.open(fileobj=io.BytesIO(data), tarinfo=Member) as archive:
+            for member in members(archive, MOST_UNPACKED_BYTES):
                 stream = archive.extractfile(member) if member.isfile() else None
                 place = wanted(member.name)
                 if stream is not None and place:
-                    files[place] = stream.read(left + 1)
-                    left -= len(files[place])
-                if left < 0:
-                    raise StagingError(
-                        f"{name} unpacks to more than {MOST_BYTES:,} bytes; name another source"
-                    )
+                    files[place] = stream.read()
+    except TooLargeError as error:
+        raise StagingError(f"{name} is not used: {error}; name another source") from error
     except (tarfile.TarError, EOFError, OSError) as error:
         raise StagingError(
             f"{name} is not an archive that can be read ({error}); name another source"
@@ -156,7 +154,7 @@ def main() -> int:
     options = arguments.parse_args()
     try:
         options.folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{options.folder}.lock", "w", encoding="ascii") as lock:
+        with open_lock(f"{options.folder}.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             limits = Limits(options.min_bytes_per_s, options.timeout_s)
             changed = stage(options.source, options.folder, options.sha256, limits)

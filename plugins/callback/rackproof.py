@@ -24,12 +24,14 @@ except ImportError:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from rackproof_ansible.asked_hosts import asked_hosts, hosts_left_out
+from rackproof_ansible.bounded_answers import bound_answers
 from rackproof_ansible.harmless_output import clean_display
 from rackproof_ansible.playbook_events import EventReporter, EventWriter, open_events
 from rackproof_ansible.playbook_summary import ChangeTable, RunTable, describe_left_out
 
 # Do this before the first task, because Ansible itself may show a task's output.
 clean_display()
+bound_answers()
 
 DOCUMENTATION = """
 name: rackproof
@@ -42,6 +44,7 @@ description:
   - Names the hosts that were requested and that no task was run on. With such hosts a playbook does not end
     with status 0.
   - Removes terminal escapes from all that Ansible prints, and cuts messages of more than 256 KiB.
+  - Ends a command or module whose answer over ssh has more than 64 MiB. Only this node's task fails.
   - Adds every node that a task drained or resumed in Slurm to C(audit.jsonl) in the results folder, with
     user, reason and playbook; keeps the changes that provisioning made to each node in C(provisions), and a
     run with a page. Not in check mode.

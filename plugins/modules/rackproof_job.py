@@ -420,7 +420,7 @@ class Folder:
         """Prevent other starts in this folder, and yield the descriptor of the lock."""
         path = os.path.join(self.path, ".starting")
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            descriptor = open_own_lock(path)
         except OSError as error:
             raise explain(error, path, "write") from error
         try:
@@ -797,6 +797,15 @@ def going_down():
     return done.stdout.strip() == b"stopping"
 
 
+def open_own_lock(path):
+    """Open a lock that no other user can hold, which opening it for reading would be enough for."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    # Earlier versions let all users read their locks.
+    with suppress(PermissionError):
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
 def take_lock(path):
     """Take the node's lock for this job.
 
@@ -808,7 +817,7 @@ def take_lock(path):
     """
     try:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        descriptor = open_own_lock(path)
     except OSError as error:
         raise explain(error, path, "use the lock") from error
     try:

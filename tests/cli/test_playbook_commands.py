@@ -200,6 +200,21 @@ def read_or_end(descriptor: int) -> bytes:
         return b""
 
 
+@pytest.mark.parametrize("file", ["bench.yml", "provision.yml", "validate.yml", "reimage.yml"])
+@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o757])
+def test_no_playbook_of_a_folder_that_every_user_writes_is_started(
+    file: str, mode: int, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / file).write_text("- hosts: localhost\n")
+    (tmp_path / "ansible.cfg").touch()
+    monkeypatch.chdir(tmp_path)
+    assert playbooks.find_checkout(file, None) == Path()
+    tmp_path.chmod(mode)
+    assert playbooks.find_checkout(file, None) == root
+    # What the user names is used.
+    assert playbooks.find_checkout(file, tmp_path) == tmp_path
+
+
 def test_a_folder_without_the_playbook_and_a_checkout_elsewhere(
     command: Callable[..., list[str]], tmp_path: Path, root: Path
 ) -> None:

@@ -302,6 +302,24 @@ def test_no_other_user_may_write_what_a_job_leaves(jobs: Jobs, umask: int) -> No
     assert (top / "made").stat().st_mode & 0o777 == 0o666 & ~(umask | 0o002)
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_no_other_user_can_hold_the_locks_of_a_job(jobs: Jobs, umask: int, is_old: bool) -> None:
+    paths = [jobs.folder / "job/.starting", jobs.folder / "node.lock"]
+    before = os.umask(umask)
+    try:
+        if is_old:
+            paths[0].parent.mkdir()
+            for path in paths:
+                path.touch(0o644)
+        jobs("job", "true", lock=str(paths[1]))
+        jobs.ended()
+    finally:
+        os.umask(before)
+    # Reading a file is enough to hold its lock.
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o600, 0o600]
+
+
 def test_check_mode_changes_nothing(jobs: Jobs) -> None:
     assert jobs("job", "true", check=True)["changed"] is True
     assert not (jobs.folder / "job").exists()

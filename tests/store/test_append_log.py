@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +13,6 @@ from typing import Any
 import pytest
 
 from rackproof.store import acceptance_log, audit_log
-from rackproof.store.append_log import append_text
 from rackproof.store.run_folder import ResultsError
 
 
@@ -57,6 +58,12 @@ def test_what_is_no_file_is_not_taken_for_no_acts(
         read(tmp_path)
 
 
-def test_a_full_disk_is_an_error() -> None:
-    with pytest.raises(OSError, match="No space left"):
-        append_text(Path("/dev/full"), "line\n")
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    # As on a full disk, a part of the line is taken.
+    program = (
+        "import resource; from pathlib import Path; from rackproof.store.append_log import append_text\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3, 3))\n"
+        f"append_text(Path({str(tmp_path / 'log')!r}), 'line')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "OSError: [Errno 28] No space left" in done.stderr

@@ -10,7 +10,9 @@ import os
 import stat
 import struct
 import tarfile
+import tracemalloc
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -158,10 +160,97 @@ def test_sources_that_unpack_to_more_than_an_archive_may_have_are_refused(
     sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = load_program("stage_tf_cnn")
-    monkeypatch.setattr(staging, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(staging, "MOST_UNPACKED_BYTES", 1 << 16)
     members = [file(f"{staging.PART}/{number}.py", bytes(size)) for number, size in enumerate(sizes)]
     with pytest.raises(staging.StagingError, match="unpacks to more than 65,536 bytes"):
         staging.from_archive(packed(*members), "evil.tar.gz")
+
+
+def header(name: str, kind: bytes, size: int, **about: Any) -> bytes:
+    """Return the header of a member, whatever size it states."""
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.size = kind, size
+    for key, value in about.items():
+        setattr(entry, key, value)
+    return entry.tobuf(tarfile.GNU_FORMAT)
+
+
+def keys(count: int) -> bytes:
+    text = b"".join(b"10 %04d=1\n" % key for key in range(count))
+    return text.ljust(-(-len(text) // 512) * 512, b"\0")
+
+
+SPARSE = (
+    b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n29 GNU.sparse.realsize=99999\n25 GNU.sparse.name=top/x\n"
+)
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "long_name": lambda: header("top/x", tarfile.GNUTYPE_LONGNAME, 64 << 20) + bytes(64 << 20),
+    "long_link": lambda: header("top/x", tarfile.GNUTYPE_LONGLINK, 64 << 20) + bytes(64 << 20),
+    "pax_header": lambda: header("top/x", tarfile.XHDTYPE, 64 << 20) + bytes(64 << 20),
+    "global_header": lambda: header("top/x", tarfile.XGLTYPE, 64 << 20) + bytes(64 << 20),
+    "many_keys": lambda: header("top/x", tarfile.XGLTYPE, 10 * 5000) + keys(5000),
+    "many_headers": lambda: (header("top/x", tarfile.XHDTYPE, 10) + keys(1)) * 3000,
+    "sparse_map": lambda: header("top/x", tarfile.XHDTYPE, len(SPARSE)) + SPARSE.ljust(512, b"\0")
+    + header("top/x", tarfile.REGTYPE, 512) + b"999999999\n".ljust(512, b"1"),
+    "sparse": lambda: header("top/x", tarfile.GNUTYPE_SPARSE, 0),
+    "negative_size": lambda: header("top/x", tarfile.REGTYPE, -512),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ["docker_run", "stage_tf_cnn", "imagenet_archives"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_header_that_no_honest_archive_has_is_an_error_and_fills_no_memory(
+    kind: str, program: str, tmp_path: Path, docker_run: ModuleType
+) -> None:
+    first = header("top/first", tarfile.REGTYPE, 0)
+    archive = gzip.compress(first + HOSTILE[kind]() + header("top/x", tarfile.REGTYPE, 0) + bytes(1024), 1)
+    tracemalloc.start()
+    if program == "docker_run":
+        with pytest.raises(docker_run.Refusal, match="is not a whole archive"):
+            unpack(docker_run, tmp_path, archive)
+    elif program == "stage_tf_cnn":
+        staging = load_program(program)
+        with pytest.raises(staging.StagingError, match="not an archive that can be read"):
+            staging.from_archive(archive, "evil.tar.gz")
+    else:
+        archives = load_program(program)
+        with pytest.raises(tarfile.ReadError):
+            archives.read_devkit(io.BytesIO(archive), "devkit")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 24 << 20
+
+
+@pytest.mark.parametrize("program", ["docker_run", "stage_tf_cnn", "imagenet_archives"])
+def test_an_archive_with_members_without_end_is_refused(
+    program: str, tmp_path: Path, docker_run: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = packed(*(file(f"top/{number}", b"") for number in range(40)))
+    staging = docker_run if program == "docker_run" else load_program(program)
+    name = "MOST_UNPACKED_DEVKIT_BYTES" if program == "imagenet_archives" else "MOST_UNPACKED_BYTES"
+    monkeypatch.setattr(staging, name, 1 << 20)
+    calls: dict[str, Callable[[], object]] = {
+        "docker_run": lambda: unpack(docker_run, tmp_path, archive),
+        "stage_tf_cnn": lambda: staging.from_archive(archive, "evil.tar.gz"),
+        "imagenet_archives": lambda: staging.read_devkit(io.BytesIO(archive), "devkit"),
+    }
+    with pytest.raises(Exception, match="more than") as refused:
+        calls[program]()
+    assert type(refused.value).__name__ in ("Refusal", "StagingError", "TooLargeError")
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_an_honest_archive_in_every_format_is_unpacked(
+    docker_run: ModuleType, tmp_path: Path, form: int
+) -> None:
+    name = f"top/{'a' * 90}/{'b' * 90}" + ("/ü" * 200 if form != tarfile.USTAR_FORMAT else "")
+    raw = io.BytesIO()
+    comment = {"comment": "f" * 40} if form == tarfile.PAX_FORMAT else {}
+    with tarfile.open(fileobj=raw, mode="w:gz", format=form, pax_headers=comment) as archive:
+        archive.addfile(tarfile.TarInfo(name))
+        archive.addfile(tarfile.TarInfo("top/x"))
+    unpack(docker_run, tmp_path, raw.getvalue())
+    assert (tmp_path / "deep/sources" / name.removeprefix("top/")).is_file()
 
 
 class Endless(io.RawIOBase):

@@ -13,6 +13,7 @@ import click
 from rackproof.cli.live_lines import LiveLines
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json
+from rackproof.cli.playbooks import find_checkout
 from rackproof.cli.screen import Screen
 from rackproof.core.text import sanitize
 from rackproof.jobs.validate.nightly import NightlyOutcome, NightlySettings, run_nightly
@@ -22,8 +23,8 @@ from rackproof.jobs.validate.nightly import NightlyOutcome, NightlySettings, run
 @click.option(
     "--checkout",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    help="Checkout of Rackproof whose validate.yml is run. The default is the current folder.",
+    help="Checkout of Rackproof whose validate.yml is run. The default is the current folder, or else the "
+    "command's own.",
 )
 @click.option("--limit", default="", help="Nodes or groups, as for ansible-playbook -l.  [default: all]")
 @click.option("--timeout", default=14_400.0, show_default=True, help="Seconds until the playbook is stopped.")
@@ -56,6 +57,7 @@ def nightly_command(
     gpu_minutes: float | None,
     verbose: bool,
     as_json: bool,
+    checkout: Path | None,
     **settings: Any,
 ) -> None:
     """Validate the fleet once and report the changes.
@@ -75,7 +77,8 @@ def nightly_command(
     # Pass the budget only if it is given. An extra variable would override the inventory's budget.
     if gpu_minutes is not None:
         variables["validate_probe_gpu_minutes"] = gpu_minutes
-    given = NightlySettings(timeout_s=timeout, variables=variables, **settings)
+    folder = checkout or find_checkout("validate.yml", None)
+    given = NightlySettings(timeout_s=timeout, variables=variables, checkout=folder, **settings)
     # Standard output is the summary that cron mails.
     view = _Night(Screen(sys.stderr), shows_ansible=verbose)
     try:

@@ -15,6 +15,7 @@ import select
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -139,6 +140,9 @@ def _same_places(arguments: Sequence[str]) -> list[str]:
 def find_checkout(file: str, named: Path | None) -> Path:
     """Return the checkout: the given folder, or else the current folder, or else that of this program.
 
+    A current folder that every user can write, such as /tmp, is not used. Ansible ignores its ansible.cfg,
+    too.
+
     Args:
         file: A playbook that the checkout must contain.
         named: The folder that the user gave.
@@ -147,10 +151,19 @@ def find_checkout(file: str, named: Path | None) -> Path:
         ToolError: There is no checkout.
     """
     own = Path(__file__).resolve().parents[3]
-    for folder in (named,) if named is not None else (Path(), own):
+    current = [] if _all_users_write(Path()) else [Path()]
+    for folder in [named] if named is not None else [*current, own]:
         if (folder / file).is_file() and (folder / "ansible.cfg").is_file():
             return folder
     raise ToolError(f"{named or Path.cwd()} holds no {file}: name a checkout of Rackproof with --checkout")
+
+
+def _all_users_write(folder: Path) -> bool:
+    """Return whether every user can write a folder. A folder that was removed counts as one."""
+    try:
+        return bool(folder.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return True
 
 
 def _path_of(folder: Path, file: str) -> str:

@@ -115,7 +115,7 @@ PROBES = (
         "soak", "probe_soak.py", "soak",
         ("--seconds", "600"),
         ("--seconds", "5"),
-        files=("probe_gemm.py", "soak_resume.py", "soak_series.py"),
+        files=("lock_file.py", "probe_gemm.py", "soak_resume.py", "soak_series.py"),
         optional=True,
         adds_s=900,
     ),

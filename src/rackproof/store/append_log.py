@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
+from rackproof.store.plain_file import open_plain
 from rackproof.store.run_folder import ResultsError
 
 Act = TypeVar("Act", bound=Record)
@@ -40,9 +41,10 @@ def append_text(path: Path, text: str) -> None:
         text: The complete lines, each with a line feed.
 
     Raises:
-        OSError: The lines cannot be written completely.
+        OSError: The path is not a plain file, or the lines cannot be written completely.
     """
-    with path.open("a+b", buffering=0) as log:
+    handle = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    with open(handle, "a+b", buffering=0) as log:
         # A full disk may have left an incomplete line. End that line, so that it does not spoil this one.
         data = (b"" if _ends_a_line(log) else b"\n") + text.encode()
         # A full disk may accept a part of the data without an error.
@@ -52,8 +54,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def _ends_a_line(log: RawIOBase) -> bool:
-    # The end of a pipe or a device cannot be examined, and nothing was added to it before.
-    if not log.seekable() or log.seek(0, os.SEEK_END) == 0:
+    if log.seek(0, os.SEEK_END) == 0:
         return True
     log.seek(-1, os.SEEK_END)
     return log.read(1) == b"\n"

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
 from rackproof.store.append_log import acting_user, append_text, read_log_of_acts
-from rackproof.store.run_folder import ResultsError, write_file
+from rackproof.store.run_folder import RECORD_LIMIT_BYTES, ResultsError, read_file, write_file
 
 LOG_NAME = "audit.jsonl"
 PROVISIONS = "provisions"
@@ -152,7 +152,7 @@ def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
     found, damaged = [], 0
     for path in sorted((results / PROVISIONS).glob("provision-*.json")):
         try:
-            found.append(ProvisionRecord.model_validate_json(path.read_bytes()))
+            found.append(ProvisionRecord.model_validate_json(read_file(path, RECORD_LIMIT_BYTES)))
         except (OSError, ValidationError):
             damaged += 1
     return found, damaged

@@ -9,16 +9,18 @@ A claim lasts until that process ends, so a killed playbook leaves no claim behi
 
 from __future__ import annotations
 
-import fcntl
 import json
+import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rackproof.core.errors import RackproofError
-from rackproof.store.run_folder import ResultsError
+from rackproof.store.plain_file import hold_lock
+from rackproof.store.run_folder import ResultsError, read_file, write_file
 
 CLAIMS = ".claims.json"
+_LARGEST_BYTES = 64 * 2**20
 
 
 class HostClaimedError(RackproofError):
@@ -36,13 +38,11 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
 
     Raises:
         HostClaimedError: Another living process claimed one of the hosts.
-        ResultsError: The results folder cannot be written.
+        ResultsError: The results folder cannot be written, or its claims cannot be read.
     """
     try:
         results.mkdir(parents=True, exist_ok=True)
-        with (results / ".claims.lock").open("w") as lock:
-            # The kernel releases the lock when its process ends, so no cleanup is needed.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with hold_lock(results / ".claims.lock"):
             path = results / CLAIMS
             claims = {name: kept for name, kept in _read(path).items() if _alive(kept)}
             for host in hosts:
@@ -51,7 +51,8 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                     since = claim.get("since", "some time")
                     raise HostClaimedError(
                         f"{host} is being {doing} by another playbook (pid {claim['pid']}, since {since})"
-                        "; wait for it, or end it and start again: its work is kept"
+                        "; wait for it, or end it and start again: its work is kept. If that process is no "
+                        f"playbook, remove {path}"
                     )
                 claims[host] = {
                     "pid": owner_pid,
@@ -59,18 +60,21 @@ def claim_hosts(results: Path, hosts: Iterable[str], owner_pid: int, doing: str 
                     "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
                 }
             # Readers take no lock, and find either the old or the new claims, never a mixture.
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(json.dumps(claims, indent=1))
-            temporary.replace(path)
+            write_file(path, json.dumps(claims, indent=1).encode())
+            _give_to_owner(path)
     except OSError as error:
         raise ResultsError(
-            f"results folder {results} cannot be written ({error.strerror}); "
+            f"results folder {results} cannot be written ({error.strerror}: {error.filename}); "
             "give another with -e bench_results=FOLDER or change its owner"
         ) from error
 
 
 def claimed_hosts(results: Path) -> frozenset[str]:
-    """Return the hosts that running processes claimed in a folder."""
+    """Return the hosts that running processes claimed in a folder.
+
+    Raises:
+        ResultsError: The claims cannot be read.
+    """
     return frozenset(host for host, claim in _read(results / CLAIMS).items() if _alive(claim))
 
 
@@ -96,11 +100,23 @@ def _alive(claim: dict[str, object]) -> bool:
     return started is not None and started == claim.get("start_ticks")
 
 
+def _give_to_owner(path: Path) -> None:
+    """Give a file that root wrote to the owner of its folder, who must be able to read it later."""
+    if os.geteuid() == 0:
+        facts = path.parent.stat()
+        os.chown(path, facts.st_uid, facts.st_gid, follow_symlinks=False)
+
+
 def _read(path: Path) -> dict[str, dict[str, object]]:
     try:
-        claims = json.loads(path.read_text())
-    except (OSError, ValueError):
+        claims = json.loads(read_file(path, _LARGEST_BYTES))
+    except (FileNotFoundError, ValueError):
         return {}
+    except OSError as error:
+        raise ResultsError(
+            f"{path} cannot be read ({error.strerror}), so it is not known which hosts other playbooks use; "
+            "when no playbook runs, remove it"
+        ) from None
     if not isinstance(claims, dict):
         return {}
     return {host: claim for host, claim in claims.items() if isinstance(claim, dict)}

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import zlib
@@ -33,6 +32,7 @@ from rackproof.core.records import Record
 from rackproof.core.text import sanitize
 from rackproof.jobs.reimage import lifecycle
 from rackproof.jobs.reimage.lifecycle import Entry, Step
+from rackproof.store.plain_file import open_plain, wait_for_lock
 from rackproof.store.run_folder import RECORD_LIMIT_BYTES, new_run_id, read_file, stamp_of
 from rackproof.store.sealed_json import open_sealed
 
@@ -245,16 +245,15 @@ def read_journal(path: Path) -> tuple[Entry, ...]:
         JournalError: The journal cannot be read, or is damaged.
     """
     try:
-        with open(path, "rb") as stream:
-            data = stream.read(_LARGEST + 1)
+        data = read_file(path, _LARGEST)
     except FileNotFoundError:
         return ()
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise JournalError(
+                f"{path} is larger than any journal; was it overwritten? Start with -e reimage_again=true"
+            ) from None
         raise JournalError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > _LARGEST:
-        raise JournalError(
-            f"{path} is larger than any journal; was it overwritten? Start with -e reimage_again=true"
-        )
     entries = parse_journal(data, str(path))
     if entries and entries[0].journal not in ("", journal_name(path)):
         raise JournalError(
@@ -322,9 +321,9 @@ def _reserve(path: Path) -> Path:
 def _locked(path: Path) -> Iterator[int]:
     """Open a journal for one writer at a time, and store its name on the disk if it is new."""
     new = not path.exists()
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    handle = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        wait_for_lock(handle, path)
         yield handle
         # Flushing a file does not store its name, which is in the folder.
         if new:
@@ -360,7 +359,7 @@ def _take(path: Path) -> None:
     if path.exists() and path.stat().st_size == RESERVE_BYTES:
         return
     try:
-        with open(path, "wb") as stream:
+        with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as stream:
             # Use random bytes, because file systems that compress (ZFS, Btrfs) need no space for zeros.
             stream.write(os.urandom(RESERVE_BYTES))
             stream.flush()

@@ -45,6 +45,7 @@ from rackproof.jobs.validate.fleet import probe_scheduler
 from rackproof.store import host_claims, night_store, probe_results
 from rackproof.store.audit_log import AuditEntry, read_acts
 from rackproof.store.night_store import NightRecord
+from rackproof.store.plain_file import open_lock
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 EXIT_PASS, EXIT_TOOL, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
@@ -183,7 +184,7 @@ def _single_nightly(results: Path) -> Iterator[None]:
     """Hold a lock, so that only one nightly at a time uses a results folder."""
     try:
         results.mkdir(parents=True, exist_ok=True)
-        lock = (results / LOCK).open("a+")
+        lock = os.fdopen(open_lock(results / LOCK), "r+")
     except OSError as error:
         raise NightlyError(f"results folder {results} cannot be written: {error.strerror}") from error
     with lock:

@@ -18,9 +18,10 @@ from pathlib import Path
 from rackproof.core.records import Run
 from rackproof.store.history.database import HistoryError
 from rackproof.store.history.repository import Store, open_store
-from rackproof.store.run_folder import ResultsError, iter_runs, read_run, write_file
+from rackproof.store.run_folder import ResultsError, iter_runs, read_file, read_run, write_file
 
 _SUFFIX = ".json"
+_LARGEST_BYTES = 2**20
 
 
 class _NoteGoneError(Exception):
@@ -215,7 +216,7 @@ def _noted_run(note: Path, spool: Path) -> Run:
         _NoteGoneError: Another process just stored the run.
     """
     try:
-        content = json.loads(note.read_bytes())
+        content = json.loads(read_file(note, _LARGEST_BYTES))
         places = (spool / str(content["relative"]), Path(str(content["folder"])))
     except FileNotFoundError:
         raise _NoteGoneError from None

@@ -1,0 +1,116 @@
+"""Open locks, journals and logs of a results folder in which another user may have put something else.
+
+A link would lead to another file of this user, a pipe would wait for its other end, and a lock that another
+process never releases would stop every playbook.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pwd
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LOCK_WAIT_S = 120.0
+"""Seconds to wait for a lock. Rackproof itself holds these locks for a few writes."""
+
+_POLL_S = 0.05
+
+
+def open_plain(path: Path, flags: int, mode: int = 0o640) -> int:
+    """Open a file without waiting, and return its descriptor.
+
+    Args:
+        path: The path of the file.
+        flags: The flags for ``os.open``.
+        mode: The mode of a new file.
+
+    Raises:
+        OSError: The path is a link, a pipe or a device, or the file cannot be opened.
+    """
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        # A link is ELOOP. A pipe without a reader is ENXIO, and so is a socket.
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _not_plain(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _not_plain(path)
+    return handle
+
+
+def open_lock(path: Path) -> int:
+    """Open a file that is only a lock, and return its descriptor.
+
+    Other users, also of the group, cannot open it, because a user who can read a file can hold its lock.
+
+    Raises:
+        OSError: As for :func:`open_plain`.
+    """
+    handle = open_plain(path, os.O_RDWR | os.O_CREAT, 0o600)
+    # Locks of earlier versions were readable.
+    with suppress(PermissionError):
+        os.fchmod(handle, 0o600)
+    return handle
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold a lock while the context lasts.
+
+    Raises:
+        OSError: The lock cannot be opened, or another process does not release it.
+    """
+    handle = open_lock(path)
+    try:
+        wait_for_lock(handle, path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def wait_for_lock(handle: int, path: Path) -> None:
+    """Wait for the lock of an open file. The kernel releases it when the descriptor is closed.
+
+    Raises:
+        OSError: Another process held it for :data:`LOCK_WAIT_S`. The error names the process.
+    """
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                held = f"{_lock_holder(os.fstat(handle))} holds its lock and does not release it"
+                raise OSError(errno.EAGAIN, held, str(path)) from None
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
+def _not_plain(path: Path) -> OSError:
+    return OSError(errno.EINVAL, "it is not a plain file: move it away", str(path))
+
+
+def _lock_holder(facts: os.stat_result) -> str:
+    """Describe the process that holds the lock of a file, from the kernel's table."""
+    device = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"
+    with suppress(OSError, IndexError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if "->" not in fields and fields[1] == "FLOCK" and fields[5] == device:
+                return f"process {fields[4]}{_of_user(Path('/proc', fields[4]))}"
+    return "another process"
+
+
+def _of_user(process: Path) -> str:
+    with suppress(OSError, KeyError):
+        return f" of {pwd.getpwuid(process.stat().st_uid).pw_name}"
+    return ""

@@ -1,0 +1,168 @@
+"""Files with fixed names in a results folder: another user put a link, a pipe or a held lock there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rackproof.core.errors import RackproofError
+from rackproof.jobs.reimage.acceptance import _add_pair
+from rackproof.jobs.reimage.lifecycle import Entry, Step
+from rackproof.jobs.reimage.run_files import append_entry, read_journal
+from rackproof.jobs.validate.nightly import LOCK, _single_nightly
+from rackproof.store import audit_log
+from rackproof.store.history import spool
+from rackproof.store.host_claims import CLAIMS, claim_hosts, claimed_hosts
+
+ENTRY = Entry(at=datetime(2026, 1, 1, tzinfo=UTC), event="begun", step=Step.DRAIN)
+
+
+def nightly(results: Path) -> None:
+    with _single_nightly(results):
+        pass
+
+
+def use_journal(results: Path) -> None:
+    append_entry(results / "n1.journal", ENTRY, reserve=True)
+
+
+WRITERS: list[tuple[str, Callable[[Path], object]]] = [
+    (".claims.lock", lambda results: claim_hosts(results, ["n1"], os.getpid())),
+    (audit_log.LOG_NAME, lambda results: audit_log.append_acts(results, [("n1", "drain", "")], "x.yml")),
+    ("n1.journal", use_journal),
+    (".n1.journal.reserve", use_journal),
+    ("pairs.lock", lambda results: _add_pair(results, "n1", None, "why")),
+    (LOCK, nightly),
+]
+LOCKS = [one for one in WRITERS if one[0] in (".claims.lock", "n1.journal", "pairs.lock")]
+READERS: list[tuple[str, Callable[[Path], object]]] = [
+    (CLAIMS, claimed_hosts),
+    (CLAIMS, lambda results: claim_hosts(results, ["n1"], os.getpid())),
+    ("n1.journal", lambda results: read_journal(results / "n1.journal")),
+]
+
+
+@pytest.fixture(autouse=True)
+def alarm() -> Iterator[None]:
+    """End a call that waits for ever."""
+
+    def stop(*_: object) -> None:
+        raise AssertionError("it waits for a pipe or a lock")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(("name", "write"), WRITERS, ids=[name for name, _ in WRITERS])
+def test_a_link_in_the_place_of_a_file_is_not_followed(
+    tmp_path: Path, name: str, write: Callable[[Path], object]
+) -> None:
+    results, victim = tmp_path / "results", tmp_path / "authorized_keys"
+    results.mkdir()
+    victim.write_text("ssh-ed25519 AAAA\n")
+    (results / name).symlink_to(victim)
+    with pytest.raises((RackproofError, OSError), match="not a plain file"):
+        write(results)
+    assert victim.read_text() == "ssh-ed25519 AAAA\n"
+
+
+@pytest.mark.parametrize(("name", "write"), WRITERS, ids=[name for name, _ in WRITERS])
+def test_a_pipe_in_the_place_of_a_file_is_neither_written_nor_waited_for(
+    tmp_path: Path, name: str, write: Callable[[Path], object]
+) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises((RackproofError, OSError), match="not a plain file"):
+        write(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "read"), READERS)
+def test_a_pipe_is_not_read(tmp_path: Path, name: str, read: Callable[[Path], object]) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(RackproofError, match="not a plain file"):
+        read(tmp_path)
+
+
+def test_a_pipe_among_records_is_one_damaged_record(tmp_path: Path) -> None:
+    (tmp_path / audit_log.PROVISIONS).mkdir()
+    os.mkfifo(tmp_path / audit_log.PROVISIONS / "provision-x.json")
+    assert audit_log.read_provisions(tmp_path) == ([], 1)
+    os.mkfifo(tmp_path / "note.json")
+    drained = spool.drain_spool(tmp_path / "history.sqlite", tmp_path)
+    assert drained.waiting == ("note",)
+
+
+@pytest.mark.parametrize(("name", "write"), LOCKS, ids=[name for name, _ in LOCKS])
+def test_a_lock_that_is_never_released_is_an_error_that_names_its_holder(
+    tmp_path: Path, name: str, write: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rackproof.store.plain_file.LOCK_WAIT_S", 0.0)
+    (tmp_path / name).touch()
+    # A user of the group may read what an earlier version wrote, and so hold its lock.
+    program = (
+        "import fcntl, sys; held = open(sys.argv[1]); fcntl.flock(held, fcntl.LOCK_EX);"
+        "print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path / name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises((RackproofError, OSError), match=f"process {other.pid} of .* holds its lock"):
+            write(tmp_path)
+        other.kill()
+    write(tmp_path)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("name", [".claims.lock", "pairs.lock", LOCK])
+def test_no_other_user_can_open_a_lock(tmp_path: Path, name: str, umask: int, is_old: bool) -> None:
+    if is_old:
+        (tmp_path / name).touch(0o644)
+    before = os.umask(umask)
+    try:
+        dict(WRITERS)[name](tmp_path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads and gives away files of others")
+def test_after_a_playbook_of_root_the_owner_of_the_folder_knows_its_claims(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    os.chown(results, 12345, 12345)
+    claim_hosts(results, ["n1"], os.getpid())
+    assert (results / CLAIMS).stat().st_uid == 12345
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("call", ["claimed_hosts(Path('.'))", "claim_hosts(Path('.'), ['n2'], os.getpid())"])
+def test_claims_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, call: str, root: Path) -> None:
+    tmp_path.chmod(0o777)
+    claim_hosts(tmp_path, ["n1"], os.getpid())
+    (tmp_path / ".claims.lock").unlink()
+    os.chown(tmp_path / CLAIMS, 0, 0)
+    (tmp_path / CLAIMS).chmod(0o640)
+    known = (tmp_path / CLAIMS).read_bytes()
+    program = (
+        "import os; from pathlib import Path\n"
+        "from rackproof.store.host_claims import claim_hosts, claimed_hosts\n"
+        f"os.chdir({str(tmp_path)!r}); os.setgid(12345); os.setuid(12345)\n{call}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "it is not known which hosts other playbooks use" in done.stderr
+    assert (tmp_path / CLAIMS).read_bytes() == known
+    assert json.loads(known)["n1"]["pid"] == os.getpid()
