@@ -522,9 +522,19 @@ def test_while_pip_works_the_size_of_the_environment_is_reported(
     monkeypatch.setattr(make_runtime, "REPORT_S", 0.2)
     folder = tmp_path / "environment"
     folder.mkdir()
+    reports: list[str] = []
+
+    def report(text: str, **options: Any) -> None:
+        print(text, **options)
+        reports.append(text)
+        (tmp_path / f"reported-{len(reports)}").touch()
+
+    monkeypatch.setattr(make_runtime, "print", report, raising=False)
+    # A busy machine reports late, so this pip goes on after each report.
+    reported = f"until [ -e {tmp_path}/reported-$i ]; do sleep 0.1; done"
     pip = program(
         tmp_path / "pip",
-        f"for i in 1 2 3; do head -c 1000000 /dev/zero >>{folder}/wheel; sleep 0.5; done; echo said; exit 3",
+        f"for i in 1 2 3; do head -c 1000000 /dev/zero >>{folder}/wheel; {reported}; done; echo said; exit 3",
     )
     status, output = make_runtime.run_pip([str(pip)], str(folder), 4_000_000, "torch", dict(os.environ))
     assert (status, output) == (3, "said\n")
