@@ -258,7 +258,7 @@ class Cluster:
 
     def __call__(self, *words: str, **environment: str) -> tuple[int, str]:
         process = self.start(*words, **environment)
-        output, _ = process.communicate(timeout=90)
+        output, _ = process.communicate(timeout=300)
         return process.returncode, output
 
     def calls(self, name: str) -> list[str]:
