@@ -144,6 +144,7 @@ def test_facts_are_found(line: str, found: bool) -> None:
 MEASURED_TIME = re.compile(
     r"assert .*\btime\.(?:monotonic|perf_counter|time)\(\) - \w+ <"
     r"|\.(?:wait|communicate)\((?:timeout=)?[1-9]\d?\)"
+    r"|^(?!.*\burlopen\().*[ ,]timeout=[1-9]\d?(?=[,)]|$)"
     r"|\btime\.monotonic\(\) \+ [1-9]\d?$"
 )
 
@@ -168,6 +169,8 @@ def test_no_test_outside_the_playbooks_measures_the_machine(root: Path) -> None:
         ("    assert 0.4 < time.monotonic() - begin < 5", True),
         ("    child.communicate(timeout=20)", True),
         ("    assert half.wait(10) != 0", True),
+        ("        timeout=60,", True),
+        ("    done = subprocess.run(command, capture_output=True, timeout=20)", True),
         ("    deadline = time.monotonic() + 15", True),
         ("    assert time.monotonic() - begin > 0.4", False),
         ("    child.communicate(timeout=300)", False),

@@ -228,7 +228,7 @@ def unprivileged(program: str, *words: str) -> subprocess.CompletedProcess[str]:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

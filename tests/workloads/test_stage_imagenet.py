@@ -511,7 +511,7 @@ def test_without_its_packages_it_says_which(root: Path, archives: Path, tmp_path
     done = subprocess.run([words[0], "-I", "-S", "-c", "import sys, runpy; sys.argv = sys.argv[1:];"
         "sys.path.insert(0, sys.argv[0].rpartition('/')[0]);"
         "runpy.run_path(sys.argv[0], run_name='__main__')",
-        *words[1:]], capture_output=True, text=True, timeout=60)  # fmt: skip
+        *words[1:]], capture_output=True, text=True, timeout=300)  # fmt: skip
     assert done.returncode == 5, done.stderr
     assert "lacks google-crc32c" in done.stderr
     assert "Pillow" in done.stderr

@@ -115,7 +115,7 @@ def test_success(script: Path) -> None:
 )
 def test_a_rank_that_ends_badly_ends_all(script: Path, what: str, status: int, reason: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(script), "--do", what], capture_output=True, text=True, timeout=60
+        [sys.executable, str(script), "--do", what], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == status
     assert ending(done.stdout) == {**ending(done.stdout), "status": "aborted", "reason": reason}

@@ -169,7 +169,7 @@ def prepare(cluster: Cluster, folder: Path, answers: str) -> tuple[int, str]:
     """Run energon prepare with answers on its standard input."""
     words = ["-m", "fake_ngc.energon", "prepare", "--split-parts", "train:train/.*"]
     process = script(cluster, "flux1", *words, "--split-parts", "val:val/.*", str(folder))
-    output = process.communicate(answers, timeout=60)[0]
+    output = process.communicate(answers, timeout=300)[0]
     return process.returncode, output
 
 
