@@ -35,7 +35,6 @@ def outcomes(root: Path, folder: Path, reason: str, ci: str) -> tuple[dict[str, 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     summary = re.findall(r"^([A-Z]+) (?:\[1\] )?test_(\w+)\.py", done.stdout, re.MULTILINE)
     return {kind: outcome for outcome, kind in summary}, done.stdout

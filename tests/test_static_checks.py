@@ -139,3 +139,43 @@ def test_no_role_reads_a_fact_as_a_variable(root: Path) -> None:
 )
 def test_facts_are_found(line: str, found: bool) -> None:
     assert bool(FACT_AS_VARIABLE.search(line)) is found
+
+
+MEASURED_TIME = re.compile(
+    r"assert .*\btime\.(?:monotonic|perf_counter|time)\(\) - \w+ <"
+    r"|\.(?:wait|communicate)\((?:timeout=)?[1-9]\d?\)"
+    r"|^(?!.*\burlopen\().*[ ,]timeout=[1-9]\d?(?=[,)]|$)"
+    r"|\btime\.monotonic\(\) \+ [1-9]\d?$"
+)
+
+
+def test_no_test_outside_the_playbooks_measures_the_machine(root: Path) -> None:
+    """A busy machine is ten times slower, so a test waits for an event, and pytest's own limit ends it."""
+    found = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for folder in ("tests", "testrack/tests")
+        for path in sorted((root / folder).rglob("*.py"))
+        if not {"e2e", "perf", "test_static_checks.py"} & set(path.parts)
+        for line in path.read_text().splitlines()
+        if MEASURED_TIME.search(line)
+    ]
+    assert not found, "let it wait for an event; a limit that has to end something needs no such line"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("    assert time.monotonic() - begin < 5", True),
+        ("    assert 0.4 < time.monotonic() - begin < 5", True),
+        ("    child.communicate(timeout=20)", True),
+        ("    assert half.wait(10) != 0", True),
+        ("        timeout=60,", True),
+        ("    done = subprocess.run(command, capture_output=True, timeout=20)", True),
+        ("    deadline = time.monotonic() + 15", True),
+        ("    assert time.monotonic() - begin > 0.4", False),
+        ("    child.communicate(timeout=300)", False),
+        ("    deadline = time.monotonic() + 300", False),
+    ],
+)
+def test_a_measured_time_is_found(line: str, found: bool) -> None:
+    assert bool(MEASURED_TIME.search(line)) is found

@@ -53,7 +53,7 @@ def rack(root_here: None, driver: Command) -> Command:
         done = driver("up", "--nodes", "2")
         assert done.returncode == 0, done.stdout + done.stderr
     return lambda host, *words, timeout=60: run(
-        "ssh", "-o", "ConnectTimeout=5", host, *words, timeout=timeout
+        "ssh", "-o", "ConnectTimeout=30", host, *words, timeout=timeout
     )
 
 

@@ -90,7 +90,7 @@ class Jobs:
     def log(self, job_id: str = "job") -> str:
         return (self.folder / job_id / "log.txt").read_text()
 
-    def ended(self, job_id: str = "job", within_s: float = 30) -> dict[str, Any]:
+    def ended(self, job_id: str = "job", within_s: float = 300) -> dict[str, Any]:
         """Wait until the job has ended; returns its state."""
         return until(lambda: (s := self.state(job_id))["phase"] == "ended" and s, within_s)
 
@@ -112,7 +112,7 @@ def _carries(pid: int, marker: bytes) -> bool:
         return False
 
 
-def until(condition: Callable[[], Any], within_s: float = 30) -> Any:
+def until(condition: Callable[[], Any], within_s: float = 300) -> Any:
     """Wait until a condition holds, bounded; returns its value."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):

@@ -45,7 +45,7 @@ class Namespace:
             ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", *words],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
             **more,
         )
@@ -162,6 +162,6 @@ def test_a_cache_that_cannot_be_emptied_is_reported(root: Path) -> None:
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False
     )
     assert json.loads(done.stdout) == [1 << 16, 1 << 16], done.stderr

@@ -58,7 +58,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shell(command: str) -> tuple[int, str, str]:
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
 

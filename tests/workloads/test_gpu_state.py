@@ -245,7 +245,7 @@ def test_a_probe_states_its_gpu_before_its_ranks_start_and_after_they_ended(
     script.write_text(SCRIPT.format(workloads=str(root / "workloads"), uuid=UUID))
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [sys.executable, str(script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == (1 if "3" in arguments else 0), done.stderr
     found = []
     for line in done.stdout.splitlines():
@@ -304,7 +304,7 @@ def test_mxnet_states_its_gpus_before_its_training_and_after_it(
     script.write_text(MXNET.format(workloads=str(root / "workloads"), uuid=UUID))
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [sys.executable, str(script), "--data", str(tmp_path), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == status, done.stderr
     prefix = load_program("state_gpus").PREFIX
     assert prefix == STATE_LINE

@@ -232,7 +232,7 @@ def test_two_nodes_reduce_together(root: Path, torch_python: str) -> None:
         subprocess.Popen([torch_python, program, *words, str(rank)], stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    first, second = (one.communicate(timeout=90)[0] for one in both)
+    first, second = (one.communicate(timeout=300)[0] for one in both)
     assert [one.returncode for one in both] == [0, 0], first + second
     measured = values(first, "measurement")
     assert {one["name"] for one in measured} == {"fabric_busbw", "wrong_values"}

@@ -17,7 +17,7 @@ def run(root: Path, *command: str, path: str = "/usr/bin:/bin") -> subprocess.Co
         env={"PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

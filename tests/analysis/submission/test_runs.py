@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -140,10 +139,9 @@ def test_what_the_run_script_printed(log: bytes, found: dict[str, str]) -> None:
 
 
 def test_a_hostile_log_costs_no_time() -> None:
-    began = time.monotonic()
-    system_of(b":::SYSJSON {" * 400_000)
-    system_of(b" " * 5_000_000)
-    assert time.monotonic() - began < 5
+    # In the square of its length, this would take hours.
+    assert system_of(b":::SYSJSON {" * 400_000) == {}
+    assert system_of(b" " * 5_000_000) == {}
 
 
 def test_what_the_record_and_the_log_say(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def bench(root: Path, tmp_path: Path) -> Bench:
     return Bench(root, tmp_path)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "what the test waits for did not happen"

@@ -228,21 +228,20 @@ def test_how_long_to_wait(followed_s: float, poll_s: float, expected: float) -> 
 
 
 def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "1"]) as process:
+    with subprocess.Popen(["sleep", "3600"]) as process:
         begin = time.monotonic()
         subprocess.run(
             ["sh", "-c", poll_command(str(tmp_path), 0, job_pid=process.pid, wait_s=0.5)], check=True
         )
-        assert 0.4 < time.monotonic() - begin < 5
-        assert process.poll() is None or time.monotonic() - begin > 0.9
-    begin = time.monotonic()
+        assert time.monotonic() - begin > 0.4
+        assert process.poll() is None
+        process.kill()
     done = subprocess.run(
-        ["sh", "-c", poll_command(str(tmp_path), 0, job_pid=process.pid, wait_s=30)],
+        ["sh", "-c", poll_command(str(tmp_path), 0, job_pid=process.pid, wait_s=3600)],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert time.monotonic() - begin < 10
     assert parse_poll(done.stdout) == PollResult(None, None, None, 0, b"")
 
 

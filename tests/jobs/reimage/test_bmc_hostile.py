@@ -118,10 +118,8 @@ def test_another_than_the_pinned_certificate_is_refused(tls: Tls, tmp_path: Path
     ["http://192.0.2.9", "http://bmc17:8000/redfish/v1", "http://[fd00::11]", "http://127.0.0.1.example"],
 )
 def test_no_password_travels_readable(address: str) -> None:
-    begin = time.monotonic()
     with pytest.raises(BmcError, match="by plain HTTP, by which everybody on the way reads the password"):
         read(address)
-    assert time.monotonic() - begin < 2
 
 
 class Hostile(BaseHTTPRequestHandler):
@@ -212,10 +210,8 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_answer_that_does_not_end_is_cut(hostile: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hostile, "how", how)
-    begin = time.monotonic()
     with pytest.raises(BmcError, match=r"n1: its BMC at .* was not trusted: .*does not end within 16 MiB"):
         read(hostile)
-    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.usefixtures("short_limit")

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,10 +101,8 @@ def test_a_bmc_that_misbehaves_is_reported_with_what_to_do(
     node: FakeIpmi, fault: str, changed: dict[str, Any], why: str
 ) -> None:
     node.fault = fault
-    begin = time.monotonic()
     with pytest.raises(BmcError, match=f"n1: its BMC .*{why}") as caught:
         set_boot("n1", opener(node, **changed), "pxe")
-    assert time.monotonic() - begin < 10
     assert "hunter2" not in str(caught.value)
     assert isinstance(caught.value, BmcSilentError) == (fault in ("silent", "hung"))
 

@@ -390,7 +390,7 @@ def test_dnsmasq_answers_unknown_machines_only_while_boot_reports_are_accepted(
         dnsmasq=program, folder=tmp_path, python=sys.executable, macs=" ".join(macs), count=len(macs)
     )
     subprocess.run(
-        ["unshare", "--net", "sh", "-c", script], env=os.environ | {"ASKS": ASKS}, timeout=60, check=True
+        ["unshare", "--net", "sh", "-c", script], env=os.environ | {"ASKS": ASKS}, timeout=300, check=True
     )
     log = (tmp_path / "log").read_text()
     assert log.count("DHCPDISCOVER") == len(macs), log

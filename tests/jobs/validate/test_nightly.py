@@ -37,8 +37,8 @@ results = Path(json.loads(Path(given.removeprefix("@")).read_text())["validate_r
 Path(os.environ["SEEN"]).write_text(json.dumps(dict(os.environ)))
 do = os.environ["DO"]
 print("TASK [Take snapshots of the nodes]", flush=True)
-if do == "hang":
-    time.sleep(60)
+while do == "hang" and not Path(os.environ["SEEN"] + ".end").exists():
+    time.sleep(0.05)
 for host in ("n2", "n1"):
     end = {{"kind": "end", "host": host, "state": "unreachable", "task": "validate : Take snapshots"}}
     with open(os.environ["RACKPROOF_EVENTS_PIPE"], "w") as pipe:
@@ -162,9 +162,7 @@ def test_what_changed_is_reported_before_what_is_wrong(
 
 def test_a_playbook_that_hangs_is_stopped(settings: NightlySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DO", "hang")
-    begin_ = time.monotonic()
     done = run_nightly(NightlySettings(**(vars(settings) | {"timeout_s": 1.5})), View())
-    assert time.monotonic() - begin_ < 15
     assert done.status == 1
     assert "was stopped after" in done.lines[0]
 
@@ -214,7 +212,8 @@ def test_a_server_of_messages_that_never_finishes_holds_no_night(
     message: str,
 ) -> None:
     monkeypatch.setenv("DO", "good")
-    monkeypatch.setattr(nightly, "_WHOLE_S", 0.5)
+    if drip:
+        monkeypatch.setattr(nightly, "_WHOLE_S", 0.5)
     with DrippingServer(at_once, drip) as server:
         if way == "webhook":
             monkeypatch.setenv(nightly.WEBHOOK, server.url)
@@ -267,7 +266,7 @@ def test_two_nightlies_at_once_are_refused_and_a_killed_one_is_not_in_the_way(
     settings.results.mkdir()
     hold = (
         "import fcntl, os, time; lock = open('.nightly.lock', 'a+'); fcntl.flock(lock, fcntl.LOCK_EX);"
-        " lock.write(str(os.getpid())); lock.flush(); print('held', flush=True); time.sleep(60)"
+        " lock.write(str(os.getpid())); lock.flush(); print('held', flush=True); time.sleep(600)"
     )
     python = os.path.realpath("/proc/self/exe")
     with subprocess.Popen([python, "-I", "-c", hold], cwd=settings.results, stdout=subprocess.PIPE) as other:
@@ -285,7 +284,7 @@ def test_two_nightlies_at_once_are_refused_and_a_killed_one_is_not_in_the_way(
 
 def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: NightlySettings) -> None:
     results = settings.results
-    owner = subprocess.Popen(["sleep", "30"])
+    owner = subprocess.Popen(["sleep", "600"])
     unjudged = begin_night(results, NODES, owner_pid=owner.pid)
     look_at(unjudged, 0)
     judged = begin_night(results, NODES, owner_pid=owner.pid)
@@ -341,18 +340,15 @@ def test_the_playbook_gets_no_secret_that_it_does_not_need(
 
 
 def test_what_the_playbook_says_is_there_while_it_runs(
-    settings: NightlySettings, monkeypatch: pytest.MonkeyPatch
+    settings: NightlySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DO", "hang")
     said = View()
-    thread = threading.Thread(
-        target=run_nightly,
-        args=(NightlySettings(**(vars(settings) | {"timeout_s": 20.0})), said),
-        daemon=True,
-    )
+    thread = threading.Thread(target=run_nightly, args=(settings, said), daemon=True)
     thread.start()
     while "TASK [Take snapshots of the nodes]" not in said.getvalue():
         assert thread.is_alive(), said.getvalue()
         time.sleep(0.05)
-    thread.join(40)
-    assert not thread.is_alive()
+    assert thread.is_alive()
+    (tmp_path / "seen.json.end").touch()
+    thread.join()

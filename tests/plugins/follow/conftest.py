@@ -66,7 +66,7 @@ class Playbook:
         """The lines of the follower."""
         return [line for line in self.lines if line.startswith("run-1 · ")]
 
-    def until(self, pattern: str, within_s: float = 60) -> str:
+    def until(self, pattern: str, within_s: float = 300) -> str:
         """Wait for a line while the playbook runs; returns it."""
         deadline = time.monotonic() + within_s
         while True:
@@ -80,7 +80,7 @@ class Playbook:
     def signal(self, number: int) -> None:
         os.killpg(self.process.pid, number)
 
-    def wait(self, within_s: float = 90) -> int:
+    def wait(self, within_s: float = 300) -> int:
         """Wait for the end; returns the exit status."""
         status = self.process.wait(within_s)
         self._reader.join(10)
@@ -195,7 +195,7 @@ def controller(root: Path, tmp_path: Path) -> Iterator[Controller]:
     one.end()
 
 
-def until(condition: Callable[[], Any], within_s: float = 30) -> Any:
+def until(condition: Callable[[], Any], within_s: float = 300) -> Any:
     """Wait until a condition holds, bounded; returns its value."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
