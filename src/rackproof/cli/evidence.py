@@ -28,7 +28,7 @@ from rackproof.cli.find_run import history_path
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
 from rackproof.core.hostlist import expand_hostlist
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.inventory.lint import list_inventory
 from rackproof.report.certificate import certificate_shell, count_text
 from rackproof.report.terminal import text_table
@@ -95,7 +95,7 @@ def make_command(
         print_json(json_value(certificate))
     else:
         title = sanitize(catalogue.title, 300)
-        click.echo(f"{certificate.verdict.value}: {title}, {len(asked)} nodes: {out}")
+        click.echo(f"{certificate.verdict.value}: {title}, {amount(len(asked), 'node')}: {out}")
         click.echo(_answer_text(certificate, certificate.answers))
     ctx.exit(exit_status(certificate.verdict))
 

@@ -13,7 +13,7 @@ from rackproof.cli.find_run import history_path, run_ids_of_plan
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.core.errors import RackproofError
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.report.terminal import text_table
 from rackproof.store.acceptance_log import (
     LOG_NAME,
@@ -71,7 +71,7 @@ def _rebuild(results: Path) -> None:
     with open_store(path) as store:
         accepted, _ = standing_acceptances(results)
         lost = store.without_references(accepted)
-    click.echo(f"{done.runs} runs entered the history", err=True)
+    click.echo(f"{amount(done.runs, 'run')} entered the history", err=True)
     for run_id in lost:
         click.echo(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", err=True)
 
@@ -188,7 +188,7 @@ def _accept_plan(
             click.echo(f"not accepted: {reason}", err=True)
     if not accepted:
         raise ToolError(
-            f"nothing of {sanitize(plan_id, 130)} was accepted: none of its {len(ids)} runs may be"
+            f"nothing of {sanitize(plan_id, 130)} was accepted: none of its {amount(len(ids), 'run')} may be"
         )
     return accepted, refused
 
@@ -219,7 +219,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
 
 def _acceptance_lines(one: _Acceptance) -> list[str]:
     """Describe an acceptance, with a warning about metrics without an independent limit."""
-    references = f"{_references(one.references)} from {one.run_id}"
+    references = f"{amount(one.references, 'reference')} from {one.run_id}"
     nodes = f" for {', '.join(one.nodes)}" if one.nodes else ""
     lines = [
         f"accepted {sanitize(references + nodes, 600)}",
@@ -272,12 +272,7 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
     if as_json:
         print_json({"run_id": run_id, "references": count, "reason": reason})
         return
-    click.echo(f"withdrew {_references(count)} from {sanitize(run_id, 130)}")
-
-
-def _references(count: int) -> str:
-    """Return a number of references as text."""
-    return f"{count} reference{'' if count == 1 else 's'}"
+    click.echo(f"withdrew {amount(count, 'reference')} from {sanitize(run_id, 130)}")
 
 
 def _show_acceptances(results: Path, as_json: bool) -> None:
@@ -302,4 +297,4 @@ def _show_acceptances(results: Path, as_json: bool) -> None:
     else:
         click.echo("nothing was accepted from this results folder")
     if damaged:
-        click.echo(f"note: {damaged} lines of {results / LOG_NAME} are damaged", err=True)
+        click.echo(f"note: {amount(damaged, 'line')} of {results / LOG_NAME} are damaged", err=True)

@@ -19,7 +19,7 @@ from rackproof.cli.errors import ToolError
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json
 from rackproof.core.records import Run
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import iter_runs
 
@@ -73,8 +73,8 @@ def references_command(
     proposed = propose_references(runs, bound=bound, fewest_runs=repeats)
     if not proposed:
         raise ToolError(
-            f"none of {len(runs)} runs in {results} has a speed that its benchmark judges and no finding "
-            f"against it; run the benchmark {repeats} times on healthy machines"
+            f"none of {amount(len(runs), 'run')} in {results} has a speed that its benchmark judges "
+            f"and no finding against it; run the benchmark {repeats} times on healthy machines"
         )
     if as_json:
         print_json([one.model_dump(mode="json") for one in proposed])
@@ -82,7 +82,7 @@ def references_command(
     for one in proposed:
         click.echo(_entry_text(one, source))
     refused = sum(bool(one.objection) for one in proposed)
-    click.echo(f"{len(proposed) - refused} references, {refused} refused", err=True)
+    click.echo(f"{amount(len(proposed) - refused, 'reference')}, {refused} refused", err=True)
 
 
 def _refuse_several_skus(runs: Sequence[Run]) -> None:

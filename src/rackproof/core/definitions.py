@@ -27,6 +27,7 @@ from rackproof.core.line_rules import FORMAT as LINES
 from rackproof.core.line_rules import LineMetric, LineRules
 from rackproof.core.records import Direction, Name, Record, Reference, Text
 from rackproof.core.secret_names import refuse_secrets
+from rackproof.core.text import amount
 
 Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
@@ -615,7 +616,7 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
     """Return the message about a matrix with too many points, or "" if they can be planned."""
     points = math.prod(len(values) for values in axes.values())
-    return f"{points} points, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
+    return f"{amount(points, 'point')}, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
 
 def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:

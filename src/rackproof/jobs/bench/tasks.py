@@ -24,7 +24,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Finding, Node, Record, Run, Verdict, worst
 from rackproof.core.task_failures import failure_reasons
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.bench import node_setup, plan_text, planning, runtime_needs
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.bench.launch_slurm import Site
@@ -684,7 +684,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     elsewhere = results.resolve() != Path("results").resolve()
     name = f"{plan_id} --results {shlex.quote(str(results))}" if elsewhere else plan_id
     lines = [
-        f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)",
+        f"{made.title}: {verdict.value} ({len(runs)} of {amount(len(made.runs), 'run')} recorded)",
         *filter(None, [speeds_not_judged(runs, name)]),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof.core.child_environment import ANSIBLE_NEEDS, environment_of_tool
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.lint import Inventory, list_inventory, read_inventory
@@ -89,7 +89,9 @@ def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
 
 def _left_text(left: Mapping[str, Sequence[str]]) -> str:
     """Return the remark on variables that are not taken over, with the number of hosts of each."""
-    shown = ", ".join(f"{variable} ({len(hosts)} hosts)" for variable, hosts in sorted(left.items())[:12])
+    shown = ", ".join(
+        f"{variable} ({amount(len(hosts), 'host')})" for variable, hosts in sorted(left.items())[:12]
+    )
     more = f" and {len(left) - 12} more" if len(left) > 12 else ""
     return f"variables that are not taken over: {shown}{more}; add those that you need"
 

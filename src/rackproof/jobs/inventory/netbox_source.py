@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from rackproof.core.addresses import is_this_machine
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import as_int, as_mapping, list_at, mapping_at, text_at
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.nodes import (
@@ -402,7 +402,7 @@ def _misnamed_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
 
 
 def _counted_devices(count: int) -> str:
-    return f"{count} device{'' if count == 1 else 's'}"
+    return amount(count, "device")
 
 
 def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
