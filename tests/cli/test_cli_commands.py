@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from click.testing import Result
 
 from rackproof.cli import main as lazy
 from rackproof.cli.main import main
-from rackproof.core.records import Finding, LogFile, ParsedLog, Verdict, json_schema
+from rackproof.core.records import Finding, ParsedLog, Verdict, json_schema
 from rackproof.store.acceptance_log import bounding_acceptances
 from rackproof.store.run_folder import ResultsError, read_run, write_file, write_run
 from tests.report import example_runs
@@ -266,26 +265,6 @@ class TestImportAndHistory:
         result = run("import", log(), "--format", "mlog")
         assert result.exit_code == 1
         assert "did you mean mllog" in output_of(result)
-
-
-@pytest.fixture
-def kept(run: Call, tmp_path: Path) -> str:
-    """Keep a run of known hardware in results and history; return its id."""
-    from rackproof.store.history.client import History
-
-    text = b"0.992 reached\n"
-    log = LogFile(
-        path="logs/log.txt",
-        sha256=hashlib.sha256(text).hexdigest(),
-        size_bytes=len(text),
-        verdict=Verdict.PASS,
-    )
-    made = example_runs.healthy(logs=(log,))
-    (tmp_path / "results" / made.run_id / "logs").mkdir(parents=True)
-    (tmp_path / "results" / made.run_id / log.path).write_bytes(text)
-    write_run(made, tmp_path / "results" / made.run_id)
-    assert History(tmp_path / "results").keep(tmp_path / "results" / made.run_id) == ""
-    return made.run_id
 
 
 class TestAccept:
@@ -535,7 +514,7 @@ class TestWithdraw:
         assert run("withdraw", kept).exit_code == 0
         shown = output_of(run("accept", "--list"))
         assert shown.count(kept) == 2
-        assert "1 lines of" in shown
+        assert "1 damaged line of" in shown
 
     def test_what_was_accepted_into_a_history_that_is_gone_can_be_accepted_or_withdrawn(
         self, run: Call, kept: str, tmp_path: Path

@@ -71,7 +71,7 @@ def by_signers(folder: Path) -> tuple[object, ...]:
 def test_a_contract_of_three_rows_is_answered_signed_and_verified(run: Call, folder: Path) -> None:
     result = make(run, folder, *signed(folder))
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("pass: A customer's contract, 1 nodes")
+    assert result.output.startswith("pass: A customer's contract, 1 node")
     shutil.move(folder / "results", folder / "gone")  # verified on another machine
     result = verify(run, folder, *by_signers(folder))
     assert result.exit_code == 0, result.output

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rackproof.cli.errors import ToolError
+from rackproof.core.near_names import near_names, near_text
 from rackproof.core.records import Run
+from rackproof.core.text import sanitize
 from rackproof.jobs.bench.planning import read_plan
 from rackproof.store.run_folder import RECORD_NAME, read_run, run_folders
 
@@ -60,8 +62,11 @@ def run_ids_of_plan(name: str, results: Path) -> list[str] | None:
     Raises:
         ResultsError: The plan is damaged.
     """
-    if not name.startswith("plan-") or not (results / name).is_dir():
+    if not name.startswith("plan-"):
         return None
+    if not (results / name).is_dir():
+        plans = [path.name for path in results.glob("plan-*")]
+        raise ToolError(f"no plan {sanitize(name, 130)} in {results}{near_text(name, plans)}")
     return [run.run_id for run in read_plan(results, name).runs]
 
 
@@ -101,6 +106,8 @@ def _run_of_history(name: str, results: Path) -> Run:
         with open_store(history_path(results)) as store:
             return store.run(name)
     except (HistoryError, ToolError) as error:
+        near = near_names(name, [folder.name for folder in run_folders(results)])
+        hint = f"; did you mean {near}?" if near else ""
         raise ToolError(
-            f"no run {name}: neither a run folder, nor an id in {results}, nor in the history ({error})"
+            f"no run {name}: neither a run folder, nor an id in {results}, nor in the history ({error}){hint}"
         ) from None

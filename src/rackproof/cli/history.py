@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from rackproof.cli.errors import ToolError
+from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.find_run import history_path, run_ids_of_plan
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.core.errors import RackproofError
+from rackproof.core.near_names import near_text
 from rackproof.core.text import amount, sanitize
 from rackproof.report.terminal import text_table
 from rackproof.store.acceptance_log import (
@@ -49,6 +50,8 @@ def history_command(
         click.echo(f"note: a run waits to enter the history: {sanitize(problem, 600)}", err=True)
     with open_store(where) as store:
         runs = store.runs(benchmark=benchmark, node=node, limit=limit)
+        if not runs:
+            _refuse_unknown(store, benchmark, node)
     if as_json:
         print_json([_summary_json(run) for run in runs])
     elif runs:
@@ -58,6 +61,16 @@ def history_command(
         click.echo("\n".join(text_table(columns, rows, terminal_width(), (2, 3, 4))))
     else:
         click.echo("no such runs in the history")
+
+
+def _refuse_unknown(store: Store, benchmark: str | None, node: str | None) -> None:
+    """Refuse a benchmark that neither ran nor is defined here, and a node of which nothing ran."""
+    known = store.names()
+    if benchmark is not None:
+        defined = [path.stem for path in Path("benchmarks").glob("*.y*ml")]
+        refuse_unknown_names([benchmark], [*known.benchmarks, *defined], "no such benchmark ran")
+    if node is not None and not store.knows_node(node):
+        refuse_unknown_names([node], known.nodes, "nothing ran on such a node")
 
 
 def _rebuild(results: Path) -> None:
@@ -265,9 +278,10 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
         # must see this.
         note(0)
     elif not count:
+        near = near_text(run_id, standing_acceptances(results)[0])
         raise ToolError(
             f"no reference comes from {sanitize(run_id, 130)}: give the whole id of a run that was accepted "
-            "(`rackproof accept --list`)"
+            f"(`rackproof accept --list`){near}"
         )
     if as_json:
         print_json({"run_id": run_id, "references": count, "reason": reason})
@@ -297,4 +311,4 @@ def _show_acceptances(results: Path, as_json: bool) -> None:
     else:
         click.echo("nothing was accepted from this results folder")
     if damaged:
-        click.echo(f"note: {amount(damaged, 'line')} of {results / LOG_NAME} are damaged", err=True)
+        click.echo(f"note: {amount(damaged, 'damaged line')} of {results / LOG_NAME}", err=True)

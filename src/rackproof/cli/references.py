@@ -15,7 +15,7 @@ from rackproof.analysis.reference_bounds import (
     propose_references,
     reference_entry,
 )
-from rackproof.cli.errors import ToolError
+from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json
 from rackproof.core.records import Run
@@ -62,12 +62,16 @@ def references_command(
     """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
-    runs = [
-        run
-        for run in iter_runs(results, on_error=lambda error: click.echo(f"note: {error}", err=True))
-        if benchmark in (None, run.benchmark) and (sku is None or {node.sku for node in run.nodes} == {sku})
-        if _has_its_logs(run, results)
-    ]
+    runs, benchmarks, skus = [], set(), set()
+    for run in iter_runs(results, on_error=lambda error: click.echo(f"note: {error}", err=True)):
+        own_skus = {node.sku for node in run.nodes}
+        benchmarks.add(run.benchmark)
+        skus |= own_skus - {""}
+        is_wanted = benchmark in (None, run.benchmark) and (sku is None or own_skus == {sku})
+        if is_wanted and _has_its_logs(run, results):
+            runs.append(run)
+    refuse_unknown_names([benchmark] if benchmark else [], benchmarks, "no such benchmark ran")
+    refuse_unknown_names([sku] if sku else [], skus, "no run is of such a SKU")
     if sku is None:
         _refuse_several_skus(runs)
     proposed = propose_references(runs, bound=bound, fewest_runs=repeats)

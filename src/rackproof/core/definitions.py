@@ -10,12 +10,11 @@ a path of the node. There are no expressions, filters or conditions, and the tex
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +24,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from rackproof.core.errors import RackproofError
 from rackproof.core.line_rules import FORMAT as LINES
 from rackproof.core.line_rules import LineMetric, LineRules
+from rackproof.core.near_names import near_text
 from rackproof.core.records import Direction, Name, Record, Reference, Text
 from rackproof.core.secret_names import refuse_secrets
 from rackproof.core.text import amount
@@ -382,7 +382,7 @@ class Result(Record):
             return format
         known = ["auto", *log_formats, LINES]
         if format not in known:
-            raise ValueError(f"no log format `{format}`{_near(format, known)}")
+            raise ValueError(f"no log format `{format}`{near_text(format, known)}")
         return format
 
     @model_validator(mode="after")
@@ -394,7 +394,7 @@ class Result(Record):
             for rule in self.judge:
                 if rule.metric not in self.lines.metrics:
                     known = self.lines.metrics
-                    raise ValueError(f"judge: no pattern for `{rule.metric}`{_near(rule.metric, known)}")
+                    raise ValueError(f"judge: no pattern for `{rule.metric}`{near_text(rule.metric, known)}")
                 unit = self.lines.metrics[rule.metric].unit
                 if rule.unit not in ("", unit):
                     raise ValueError(f"judge: `{rule.metric}` is read in `{unit}`, judged in `{rule.unit}`")
@@ -503,7 +503,9 @@ class Definition(Record):
     def _check_parameter(self, place: str, axis: str) -> None:
         """Refuse an axis that is not a parameter."""
         if axis not in self.parameters:
-            raise ValueError(f"{place}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}")
+            raise ValueError(
+                f"{place}: `{axis}` is not one of the parameters{near_text(axis, self.parameters)}"
+            )
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Definition:
@@ -582,7 +584,7 @@ class Definition(Record):
         for name, values in overrides.items():
             if name not in self.parameters:
                 raise DefinitionError(
-                    f"benchmark {self.name} has no parameter `{name}`{_near(name, self.parameters)}"
+                    f"benchmark {self.name} has no parameter `{name}`{near_text(name, self.parameters)}"
                 )
             known = self._known_values(name)
             for value in values:
@@ -653,7 +655,7 @@ def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in variables:
-            raise DefinitionError(f"{where}: no variable `{name}`{_near(name, variables)}")
+            raise DefinitionError(f"{where}: no variable `{name}`{near_text(name, variables)}")
         return str(variables[name])
 
     replaced = _VARIABLE.sub(value, text)
@@ -812,17 +814,18 @@ def select_benchmarks(
     known = benchmarks_by_suite(definitions)
     if not suite:
         raise UnknownBenchmarkError(
-            f"no benchmark or suite is given: give one (-e benchmark=NAME, -e suite=NAME){_near('', known)}"
+            "no benchmark or suite is given: give one (-e benchmark=NAME, -e suite=NAME)"
+            + near_text("", known)
         )
     if suite not in known:
-        raise UnknownBenchmarkError(f"no suite `{suite}`{_near(suite, known)}")
+        raise UnknownBenchmarkError(f"no suite `{suite}`{near_text(suite, known)}")
     return [definitions[name] for name in known[suite]]
 
 
 def _check_known(name: str, known: Collection[str]) -> None:
     """Refuse a benchmark that does not exist, and suggest similar names."""
     if name not in known:
-        raise UnknownBenchmarkError(f"no benchmark `{name}`{_near(name, known)}")
+        raise UnknownBenchmarkError(f"no benchmark `{name}`{near_text(name, known)}")
 
 
 def _listed(axes: Any) -> Any:
@@ -830,15 +833,6 @@ def _listed(axes: Any) -> Any:
     if not isinstance(axes, Mapping):
         return axes
     return {axis: values if isinstance(values, list | tuple) else [values] for axis, values in axes.items()}
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name, with similar names or else all known ones."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return "; did you mean " + " or ".join(f"`{one}`" for one in near) + "?"
-    return f"; there is: {', '.join(sorted(known)) or 'none'}"
 
 
 def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
@@ -894,7 +888,7 @@ def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> 
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(place[:-1])
-        message = "unknown key" + _near(place[-1], allowed)
+        message = "unknown key" + near_text(place[-1], allowed)
     elif problem["type"] == "missing":
         message = "required key is missing"
     return f"{path}:{lines.get(known, 1)}: {'.'.join(place) or 'definition'}: {message}"

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from rackproof.core.child_environment import SLURM_NEEDS, environment_of_tool
 from rackproof.core.records import Record, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.nodes.slurm_states import drain_owner
 from rackproof.store import night_store
 from rackproof.store.audit_log import (
@@ -113,9 +113,9 @@ def read_rows(
         imaging: The progress of nodes that are being re-imaged.
     """
     provisions, damaged = read_provisions(results)
-    remarks = [f"{damaged} records of provisioning are damaged"] if damaged else []
+    remarks = [amount(damaged, "damaged record") + " of provisioning"] if damaged else []
     acts, lost = read_acts(results)
-    remarks += [f"{lost} lines of the audit log are damaged"] if lost else []
+    remarks += [amount(lost, "damaged line") + " of the audit log"] if lost else []
     folders = night_store.night_folders(results)
     nights, damaged_nights = _last_nights(folders)
     remarks += damaged_nights
