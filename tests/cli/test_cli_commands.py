@@ -274,6 +274,26 @@ class TestAccept:
         assert re.match(rf"accepted \d+ references? from {kept} for node-01", output_of(result))
         assert "note: nothing independent bounds " in output_of(result)
 
+    @pytest.mark.parametrize(
+        ("between", "acts"),
+        [
+            ((), ["accept"]),
+            (("withdraw", "{kept}"), ["accept", "withdraw", "accept"]),
+            (("history", "--rebuild"), ["accept"]),
+        ],
+    )
+    def test_a_second_acceptance_changes_nothing(
+        self, run: Call, kept: str, between: tuple[str, ...], acts: list[str]
+    ) -> None:
+        assert run("accept", kept).exit_code == 0
+        if between:
+            run(*(one.format(kept=kept) for one in between))
+        again = run("accept", kept)
+        assert again.exit_code == 0
+        assert again.output.startswith("accepted before: " if len(acts) == 1 else "accepted ")
+        listed = json.loads(run("accept", "--list", "--json").stdout)["acts"]
+        assert [one["act"] for one in listed] == acts
+
     def test_unknown_run(self, run: Call, kept: str) -> None:
         result = run("accept", "nothing")
         assert result.exit_code == 1
@@ -344,7 +364,9 @@ class TestAccept:
         assert (result.exit_code, result.stderr.count("not accepted: ")) == (0, 1)
         printed = json.loads(result.stdout)
         (accepted,), (refused,) = printed["accepted"], printed["refused"]
-        assert set(accepted) == {"run_id", "title", "references", "nodes", "metrics", "unbounded"}
+        assert set(accepted) == {
+            *("run_id", "title", "references", "nodes", "metrics", "unbounded", "was_accepted")
+        }
         assert (accepted["run_id"], accepted["nodes"], refused["run_id"]) == (kept, ["node-01"], "gone")
         assert accepted["references"] > 0
         listed = json.loads(run("accept", "--list", "--json").stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from datetime import datetime
@@ -210,3 +211,18 @@ def test_a_damaged_record_of_a_provisioning_is_named(fleet: Path, run: Callable[
     (fleet / "provisions" / "provision-20260101T000000Z-ffffff.json").write_text("{")
     assert len(read_provisions(fleet)[0]) == 1
     assert "1 damaged record of provisioning" in run("status").stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("status", "--json"), ("explain", "n2"), ("accept", "nothing"), ("withdraw", "nothing")]
+)
+def test_an_advised_command_names_the_results_folder(
+    fleet: Path, run: Callable[..., Result], arguments: tuple[str, ...]
+) -> None:
+    """Whoever types it finds the results that the message is about."""
+    moved = fleet.rename(fleet.with_name("my results"))
+    run("history", "--rebuild", "--results", moved)
+    shown = run(*arguments, "--results", moved).output
+    advised = re.findall(r"rackproof (?:explain|history|accept)[^`\n\"]*", shown)
+    assert advised
+    assert [one for one in advised if f"--results '{moved}'" not in one] == []

@@ -12,6 +12,7 @@ from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.find_run import history_path, run_ids_of_plan
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
+from rackproof.core.advised_commands import add_results
 from rackproof.core.errors import RackproofError
 from rackproof.core.near_names import near_text
 from rackproof.core.text import amount, sanitize
@@ -86,7 +87,8 @@ def _rebuild(results: Path) -> None:
         lost = store.without_references(accepted)
     click.echo(f"{amount(done.runs, 'run')} entered the history", err=True)
     for run_id in lost:
-        click.echo(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", err=True)
+        again = add_results(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", results)
+        click.echo(again, err=True)
 
 
 def _summary_json(run: RunRow) -> dict[str, Any]:
@@ -173,6 +175,8 @@ class _Acceptance:
     nodes: tuple[str, ...]
     metrics: tuple[str, ...]
     unbounded: tuple[str, ...]
+    was_accepted: bool = False
+    """Whether the run was accepted before, so that nothing changed."""
 
 
 def _show_accepted(one: _Acceptance, as_json: bool) -> None:
@@ -198,7 +202,7 @@ def _accept_plan(
         except RackproofError as error:
             reason = sanitize(str(error), 600)
             refused.append({"run_id": run_id, "reason": reason})
-            click.echo(f"not accepted: {reason}", err=True)
+            click.echo(f"not accepted: {add_results(reason, results)}", err=True)
     if not accepted:
         raise ToolError(
             f"nothing of {sanitize(plan_id, 130)} was accepted: none of its {amount(len(ids), 'run')} may be"
@@ -221,13 +225,18 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
         note_acceptance(results, "accept", run.run_id, references, despite)
 
     unbounded = store.unbounded_metrics(run.run_id)
-    # Store the whole id, because the operator may have given only a prefix.
-    count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
+    # With a reason, numbers may be accepted that were refused the first time.
+    was_accepted = not despite and run.run_id in standing_acceptances(results)[0]
+    count = store.references_of(run.run_id) if was_accepted else 0
+    if not count:
+        was_accepted = False
+        # Store the whole id, because the operator may have given only a prefix.
+        count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
     if not count:
         raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")
     metrics = dict.fromkeys(one.metric for one in run.judgements if one.value is not None)
     nodes = tuple(node.name for node in run.nodes)
-    return _Acceptance(run.run_id, run.title, count, nodes, tuple(metrics), tuple(unbounded))
+    return _Acceptance(run.run_id, run.title, count, nodes, tuple(metrics), tuple(unbounded), was_accepted)
 
 
 def _acceptance_lines(one: _Acceptance) -> list[str]:
@@ -235,7 +244,7 @@ def _acceptance_lines(one: _Acceptance) -> list[str]:
     references = f"{amount(one.references, 'reference')} from {one.run_id}"
     nodes = f" for {', '.join(one.nodes)}" if one.nodes else ""
     lines = [
-        f"accepted {sanitize(references + nodes, 600)}",
+        f"{'accepted before: ' if one.was_accepted else 'accepted '}{sanitize(references + nodes, 600)}",
         f"covers {sanitize(one.title, 300)}: {sanitize(', '.join(one.metrics), 300)}",
     ]
     if one.unbounded:

@@ -11,6 +11,7 @@ import click
 from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
+from rackproof.core.advised_commands import add_results
 from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.text import amount, sanitize
 from rackproof.jobs.fleet_status import NodeRow, ask_slurm, read_rows
@@ -49,7 +50,7 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     elif shown:
         click.echo(_table(shown))
     elif not rows:
-        click.echo(_nothing_known(results, is_slurm_read=ask and not why))
+        click.echo(add_results(_nothing_known(results, is_slurm_read=ask and not why), results))
     refuse_unknown_names(asked, [row.node for row in rows], "not known here")
 
 

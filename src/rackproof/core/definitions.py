@@ -27,11 +27,13 @@ from rackproof.core.line_rules import LineMetric, LineRules
 from rackproof.core.near_names import near_text
 from rackproof.core.records import Direction, Name, Record, Reference, Text
 from rackproof.core.secret_names import refuse_secrets
-from rackproof.core.text import amount
+from rackproof.core.text import amount, number
 
 Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
+Number = Annotated[int | float, Field(allow_inf_nan=False)]
+Bounds = tuple[Number, Number]
 Filter = dict[str, tuple[Scalar, ...]]
 """A point fits a filter if the value of each of the filter's parameters is one of those listed."""
 
@@ -411,6 +413,11 @@ class Definition(Record):
         default=0, ge=0, description="Suites leave the benchmark out on nodes with fewer GPUs."
     )
     parameters: Parameters = Field(default={}, description="Parameters and their defaults.")
+    bounds: dict[str, Bounds] = Field(
+        default={},
+        description="Smallest and largest value of a numeric parameter: `[1, 4096]`. Two whole numbers allow "
+        "only whole numbers.",
+    )
     matrix: Matrix = Field(default={}, description="Values to sweep when you name the benchmark.")
     suites: dict[str, tuple[Matrix, ...]] = Field(
         default={}, description="Suites that contain it, each with the matrix, or list of matrices, to sweep."
@@ -466,6 +473,7 @@ class Definition(Record):
         """Refuse matrices, filters and bounds that do not fit the parameters."""
         self._check_matrices()
         self._check_filters()
+        self._check_values()
         for name, matrices in self.suites.items():
             if not matrices:
                 raise ValueError(
@@ -499,6 +507,33 @@ class Definition(Record):
                     raise ValueError(f"{place}: an empty entry fits every point")
                 for axis in each:
                     self._check_parameter(place, axis)
+
+    def _check_values(self) -> None:
+        """Refuse bounds that allow nothing, and values of the file that are outside of its bounds."""
+        for name, (least, most) in self.bounds.items():
+            self._check_parameter("bounds", name)
+            if least > most:
+                raise ValueError(f"bounds: `{name}`: {least} is more than {most}")
+        for name in self.parameters:
+            for value in self._known_values(name):
+                if isinstance(value, int | float) and (wrong := self._wrong_number(name, value)):
+                    raise ValueError(f"parameter `{name}` is {value!r}: {wrong}")
+
+    def _wrong_number(self, name: str, value: Scalar) -> str:
+        """Return a message about a value that is not a number within its parameter's bounds, or ""."""
+        # An empty value leaves a parameter out, and `all` is replaced by a number of GPUs.
+        if value == "" or (name, value) == ("gpus", "all"):
+            return ""
+        size = math.nan if isinstance(value, str | bool) else value
+        if name in self.bounds:
+            least, most = self.bounds[name]
+            is_whole = isinstance(least, int) and isinstance(most, int)
+            fits = least <= size <= most and (isinstance(value, int) or not is_whole)
+            kind = "whole number" if is_whole else "number"
+            return "" if fits else f"it has to be a {kind} from {number(least)} to {number(most)}"
+        if isinstance(value, float) and not math.isfinite(value):
+            return "it has to be a finite number"
+        return ""
 
     def _check_parameter(self, place: str, axis: str) -> None:
         """Refuse an axis that is not a parameter."""
@@ -588,7 +623,7 @@ class Definition(Record):
                 )
             known = self._known_values(name)
             for value in values:
-                if wrong := _wrong_kind(value, known):
+                if wrong := self._wrong_number(name, value) or _wrong_kind(value, known):
                     raise DefinitionError(f"benchmark {self.name}: parameter `{name}` is {value!r}: {wrong}")
 
     def _known_values(self, name: str) -> list[Scalar]:
@@ -609,10 +644,12 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
         return ""
     if all(isinstance(one, bool) for one in known) and not isinstance(value, bool):
         return "it has to be true or false"
-    are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in known)
-    if are_numbers and (isinstance(value, bool) or not isinstance(value, int | float)):
-        return "" if value == "all" else f"it has to be a number, as {known[0]}"
-    return ""
+    numbers = [one for one in known if isinstance(one, int | float) and not isinstance(one, bool)]
+    if len(numbers) < len(known) or value == "all":
+        return ""
+    if isinstance(value, str | bool):
+        return f"it has to be a number, as {known[0]}"
+    return "it must not be negative" if value < 0 <= min(numbers) else ""
 
 
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:

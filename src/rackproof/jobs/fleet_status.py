@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from rackproof.core.advised_commands import add_results
 from rackproof.core.child_environment import SLURM_NEEDS, environment_of_tool
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import amount, sanitize
@@ -123,12 +124,13 @@ def read_rows(
     last = last_provisions(provisions)
     drains = {act.node: act for act in acts}
     names = sorted({*slurm, *nights, *by_imaging, *last})
-    return [
+    rows = [
         build_row(
             name, slurm.get(name), nights.get(name), last.get(name), by_imaging.get(name), drains.get(name)
         )
         for name in names
-    ], remarks
+    ]
+    return [row.model_copy(update={"next": add_results(row.next, results)}) for row in rows], remarks
 
 
 def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | None, NodeNight]], list[str]]:

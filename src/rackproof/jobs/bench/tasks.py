@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import Field, ValidationError
 from rackproof.analysis.compare.naming import published_system
 from rackproof.analysis.compare.systems import compare_systems, systems_of
 from rackproof.core import definitions
+from rackproof.core.advised_commands import add_results
 from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scalar
 from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
@@ -680,12 +680,10 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     # A missing run gates like an unproven one, because the plan proves nothing without it.
     verdicts = [run.verdict for run in runs]
     verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
-    # The command is typed where the playbook was started, and looks there for the folder `results`.
-    elsewhere = results.resolve() != Path("results").resolve()
-    name = f"{plan_id} --results {shlex.quote(str(results))}" if elsewhere else plan_id
     lines = [
         f"{made.title}: {verdict.value} ({len(runs)} of {amount(len(made.runs), 'run')} recorded)",
-        *filter(None, [speeds_not_judged(runs, name)]),
+        # The command is typed where the playbook was started, and looks there for the folder `results`.
+        *filter(None, [add_results(speeds_not_judged(runs, plan_id), results)]),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),
         *_with_verdict(scores, None, Verdict.PASS),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rackproof.core.advised_commands import add_results
 from rackproof.core.errors import RackproofError
 from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
@@ -70,7 +71,9 @@ def explain_node(results: Path, node: str) -> Explanation:
             "results with --results, check the name against the inventory, or run ansible-playbook "
             f"validate.yml -l {sanitize(node, 100)}"
         )
-    return build_explanation(nights).model_copy(update={"damaged": tuple(damaged)})
+    found = build_explanation(nights)
+    steps = tuple(add_results(step, results) for step in found.next)
+    return found.model_copy(update={"damaged": tuple(damaged), "next": steps})
 
 
 def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, Select, delete, exists, or_, select
+from sqlalchemy import Connection, Engine, Select, delete, exists, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
@@ -584,6 +584,13 @@ class Store(AbstractContextManager["Store"]):
             return count
 
         return self._write(take_back)
+
+    def references_of(self, run_id: str) -> int:
+        """Return the number of references that a run provides."""
+        table = schema.baselines
+        query = select(func.count()).select_from(table).where(table.c.run_id == run_id)
+        with self._reading() as connection:
+            return int(connection.scalar(query) or 0)
 
     def without_references(self, run_ids: Sequence[str]) -> list[str]:
         """Return the ids of the runs that provide no reference."""
