@@ -332,10 +332,10 @@ def test_without_bounds_a_number_is_finite_and_no_size_is_negative(
 @pytest.mark.parametrize(
     ("bounds", "problem"),
     [
-        ("{batch_size: [10, 1]}", "10 is more than 1"),
+        ("{batch_size: [10, 1]}", "10 to 1 is not a range"),
         ("{batch_size: [1000, 2000]}", "it has to be a whole number from 1,000 to 2,000"),
         ("{batch_siez: [1, 2]}", "did you mean `batch_size`"),
-        ("{batch_size: [1, .nan]}", "finite number"),
+        ("{batch_size: [1, .nan]}", "1 to nan is not a range of finite numbers"),
         ("{batch_size: [1]}", "bounds.batch_size.1: required key is missing"),
     ],
 )

@@ -33,6 +33,7 @@ _NO_HOSTS = "leaves us with no hosts to target"
 _USAGE = "usage: ansible-playbook "
 _USAGE_ERROR = "ansible-playbook: error: "
 """ansible-core prints these texts, which do not give the next step."""
+_TRACEBACK = "Traceback (most recent call last)"
 _NOT_YAML = "YAML parsing failed: "
 _ORIGIN = "Origin: "
 _AROUND_YAML = re.compile(
@@ -77,6 +78,7 @@ class LiveLines:
         self._not_yaml = ""
         self._yaml_place = ""
         self._around_yaml: list[str] = []
+        self._traceback: list[str] = []
         self._failures = FailureLines()
         self.named_program = False
 
@@ -150,7 +152,7 @@ class LiveLines:
 
     def finish(self) -> list[str]:
         """Return the last lines of a playbook that ended."""
-        lines = self._failures.finish()
+        lines = [*self._failures.finish(), *self._traceback]
         if not self._not_yaml:
             return [*self._around_yaml, *lines]
         if self._yaml_place:
@@ -213,6 +215,8 @@ class LiveLines:
     def add_error(self, line: str, now: float) -> list[str]:
         """Process a line of the error output. Return the lines to print permanently."""
         shown = _clean(line)
+        if self._is_of_traceback(shown):
+            return self._ended_traceback(shown)
         if self._is_about_yaml(shown):
             return []
         unknown = shown.partition(_UNKNOWN_HOST)[2]
@@ -231,6 +235,20 @@ class LiveLines:
             ]
         # The message after Ctrl-C lists the jobs that are still running.
         return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
+
+    def _is_of_traceback(self, shown: str) -> bool:
+        """Return whether a line belongs to a traceback. Hold its lines until the error's own line."""
+        if not self._traceback and not shown.startswith(_TRACEBACK):
+            return False
+        self._traceback.append(shown)
+        return True
+
+    def _ended_traceback(self, shown: str) -> list[str]:
+        """Return a traceback that is complete, but not one of Ctrl-C while ansible-playbook was starting."""
+        if shown.startswith((" ", _TRACEBACK)) or not shown:
+            return []
+        lines, self._traceback = self._traceback, []
+        return [] if shown.startswith("KeyboardInterrupt") else self._after_failures(lines)
 
     def _is_usage(self, shown: str) -> bool:
         """Return whether a line belongs to the pages of usage that ansible-playbook prints twice."""

@@ -8,6 +8,7 @@ top. This module must not, because the import of Pydantic or SQLAlchemy alone ta
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -212,6 +213,9 @@ def _named_results(ctx: click.Context, text: str) -> str:
 @click.version_option(__version__, prog_name="rackproof", message="%(prog)s %(version)s")
 def main(debug: bool) -> None:
     """Read, score, judge and compare results of benchmarks on GPU nodes."""
+    # The command is imported now, and may have to clean up after Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     hide_from_others()
     # A terminal without UTF-8 gets "?" for a character that it cannot show, not a traceback.
     for stream in (sys.stdout, sys.stderr):

@@ -32,8 +32,7 @@ from rackproof.core.text import amount, number
 Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
-Number = Annotated[int | float, Field(allow_inf_nan=False)]
-Bounds = tuple[Number, Number]
+Bounds = tuple[int | float, int | float]
 Filter = dict[str, tuple[Scalar, ...]]
 """A point fits a filter if the value of each of the filter's parameters is one of those listed."""
 
@@ -512,8 +511,8 @@ class Definition(Record):
         """Refuse bounds that allow nothing, and values of the file that are outside of its bounds."""
         for name, (least, most) in self.bounds.items():
             self._check_parameter("bounds", name)
-            if least > most:
-                raise ValueError(f"bounds: `{name}`: {least} is more than {most}")
+            if not (math.isfinite(least) and math.isfinite(most) and least <= most):
+                raise ValueError(f"bounds: `{name}`: {least} to {most} is not a range of finite numbers")
         for name in self.parameters:
             for value in self._known_values(name):
                 if isinstance(value, int | float) and (wrong := self._wrong_number(name, value)):
