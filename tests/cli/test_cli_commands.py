@@ -235,7 +235,7 @@ class TestImportAndHistory:
         assert len(json.loads(output_of(run("history", "--json", "--limit", 2)))) == 2
         (one,) = json.loads(output_of(run("history", "--json", "--benchmark", "b1")))
         assert one["benchmark"] == "b1"
-        assert "no such runs" in output_of(run("history", "--node", "nobody"))
+        assert "nothing ran on such a node" in output_of(run("history", "--node", "nobody"))
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -293,6 +293,13 @@ class TestAccept:
         assert again.output.startswith("accepted before: " if len(acts) == 1 else "accepted ")
         listed = json.loads(run("accept", "--list", "--json").stdout)["acts"]
         assert [one["act"] for one in listed] == acts
+
+    @pytest.mark.parametrize("path", ["{0}/{1}", "{0}/{1}/", "{0}/{1}/run.json"])
+    def test_a_run_is_named_by_its_folder_too(self, run: Call, kept: str, tmp_path: Path, path: str) -> None:
+        moved = (tmp_path / "results").rename(tmp_path / "others")
+        named = path.format(moved, kept)
+        assert run("accept", named).output.startswith("accepted ")
+        assert run("withdraw", named).output.startswith("withdrew ")
 
     def test_unknown_run(self, run: Call, kept: str) -> None:
         result = run("accept", "nothing")
@@ -703,7 +710,7 @@ class TestReport:
         ("arguments", "message"),
         [
             (["gone"], "no run gone"),
-            (["plan-gone"], "no run plan-gone"),
+            (["plan-gone"], "no plan plan-gone"),
             ([], "Missing argument 'RUN|PLAN...'"),
             (["x", "--format", "pdf"], "'pdf' is not one of"),
         ],

@@ -213,9 +213,7 @@ def test_a_damaged_record_of_a_provisioning_is_named(fleet: Path, run: Callable[
     assert "1 damaged record of provisioning" in run("status").stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [("status", "--json"), ("explain", "n2"), ("accept", "nothing"), ("withdraw", "nothing")]
-)
+@pytest.mark.parametrize("arguments", [("status", "--json"), ("accept", "nothing"), ("withdraw", "nothing")])
 def test_an_advised_command_names_the_results_folder(
     fleet: Path, run: Callable[..., Result], arguments: tuple[str, ...]
 ) -> None:

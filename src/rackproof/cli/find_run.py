@@ -10,7 +10,7 @@ from rackproof.cli.errors import ToolError
 from rackproof.core.near_names import near_names, near_text
 from rackproof.core.records import Run
 from rackproof.core.text import sanitize
-from rackproof.jobs.bench.planning import read_plan
+from rackproof.jobs.bench.planning import PLAN_FILE, read_plan
 from rackproof.store.run_folder import RECORD_NAME, read_run, run_folders
 
 _SHOWN_IDS = 4
@@ -54,6 +54,18 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
     if folder is not None:
         return read_run(folder), folder
     return _run_of_history(name, results), None
+
+
+def split_run_path(name: str, results: Path) -> tuple[str, Path]:
+    """Return the id and the results folder of a run or plan that is named by its folder or its record.
+
+    Another name is returned unchanged.
+    """
+    path = Path(name)
+    folder = path.parent if path.is_file() and path.name in (RECORD_NAME, PLAN_FILE) else path
+    if os.sep in name and any((folder / record).is_file() for record in (RECORD_NAME, PLAN_FILE)):
+        return folder.resolve().name, folder.resolve().parent
+    return name, results
 
 
 def run_ids_of_plan(name: str, results: Path) -> list[str] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rackproof.cli.errors import ToolError, refuse_unknown_names
-from rackproof.cli.find_run import history_path, run_ids_of_plan
+from rackproof.cli.find_run import history_path, run_ids_of_plan, split_run_path
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.core.advised_commands import add_results
@@ -150,6 +150,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
         return
     if not name:
         raise ToolError("name the run or plan to accept (`rackproof history` lists them), or give --list")
+    name, results = split_run_path(name, results)
     ids = run_ids_of_plan(name, results)
     refused: list[dict[str, str]] = []
     with open_store(history_path(results)) as store:
@@ -274,6 +275,7 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
     withdrawn ones only with a reason, such as a part that was changed.
     """
     reason = sanitize(reason.strip(), 400)
+    run_id, results = split_run_path(run_id, results)
 
     def note(references: int) -> None:
         note_acceptance(results, "withdraw", run_id, references, reason)
