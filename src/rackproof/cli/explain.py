@@ -61,7 +61,7 @@ def _code_of_reason(text: str) -> str:
     Other text is returned unchanged.
     """
     words = text.removeprefix(DRAIN_PREFIX).strip()
-    if number := re.match(r"xid[ _:]+([0-9]{1,6})\b", words, re.IGNORECASE):
+    if number := re.match(r"xid[ _:]*([0-9]{1,6})\b", words, re.IGNORECASE):
         return f"xid_{number[1]}"
     return re.split(r"[ ;]", words)[0] if text.startswith(DRAIN_PREFIX) else text
 

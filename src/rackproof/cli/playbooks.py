@@ -32,7 +32,6 @@ from rackproof.cli.output import print_json, terminal_width
 from rackproof.cli.playbook_outcome import PlaybookOutcome
 from rackproof.cli.screen import Screen
 from rackproof.core.child_environment import environment_of_playbook
-from rackproof.core.text import utf8_locale
 
 _TICK_S = 0.25
 _LAST_WORDS_S = 5.0
@@ -182,7 +181,7 @@ def _environment(folder: Path) -> dict[str, str]:
     environment["PATH"] = f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}"
     if folder != Path():
         environment.setdefault("ANSIBLE_CONFIG", str(folder.resolve() / "ansible.cfg"))
-    return environment | utf8_locale()
+    return environment
 
 
 def _let_signals_in() -> None:

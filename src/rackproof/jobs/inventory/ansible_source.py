@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rackproof.core.child_environment import ANSIBLE_NEEDS, environment_of_tool
+from rackproof.core.child_environment import environment_of_written_inventory
 from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
@@ -99,7 +99,7 @@ def _left_text(left: Mapping[str, Sequence[str]]) -> str:
 def _listed(path: Path) -> Inventory:
     """Return an inventory, from its saved JSON or from Ansible."""
     if not path.is_file() or path.suffix != ".json":
-        inventory, complaints = list_inventory(path, environment_of_tool(*ANSIBLE_NEEDS))
+        inventory, complaints = list_inventory(path, environment_of_written_inventory())
         if complaints and not inventory.hosts:
             raise AdoptError(f"{complaints[0].where}: {complaints[0].what}")
         return inventory
