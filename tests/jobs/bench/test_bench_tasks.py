@@ -276,13 +276,13 @@ def test_all_runs_pass_and_so_does_the_plan(site: Site) -> None:
 def test_accept_is_suggested_with_the_results_folder_that_it_needs(
     site: Site, monkeypatch: pytest.MonkeyPatch, is_default: bool
 ) -> None:
-    monkeypatch.setattr(tasks, "speeds_not_judged", lambda runs, name: f"accept {name}.")
+    monkeypatch.setattr(tasks, "speeds_not_judged", lambda runs, name: f"rackproof accept {name}.")
     outcome = site.plan()
     site.record(outcome)
     monkeypatch.chdir(site.results.parent if is_default else site.results)
     words = "" if is_default else f" --results {site.results}"
     message = tasks.report_plan(site.results, outcome.plan.plan_id).message
-    assert f"accept {outcome.plan.plan_id}{words}." in message
+    assert f"rackproof accept{words} {outcome.plan.plan_id}." in message
 
 
 def test_a_run_that_is_recorded_is_not_made_again(site: Site) -> None:
@@ -292,6 +292,9 @@ def test_a_run_that_is_recorded_is_not_made_again(site: Site) -> None:
     assert (second.plan.plan_id, second.resumed) == (first.plan.plan_id, True)
     assert [run["run_id"] for run in second.remaining["n1"]] == [first.plan.runs[1].run_id]
     assert "1 of 2 done" in second.description
+    # It listed all runs again, with the time that all of them take.
+    assert "two: 1 run;" in second.description
+    assert second.description.count("  n1: ") == len(first.plan.runs) - 1
 
 
 def test_a_job_left_running_is_followed_by_the_next_playbook(site: Site) -> None:

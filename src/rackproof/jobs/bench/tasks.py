@@ -289,7 +289,9 @@ def plan_runs(
         raise BenchError(str(error)) from error
     given_up = made.given_up(done)
     to_do = list(made.remaining_runs(done, given_up))
-    description = plan_text.describe_plan(made, _sku_references(sku_references))
+    # Recorded runs need no time, and are not started again.
+    left = made.model_copy(update={"runs": tuple(to_do)}) if resumed else made
+    description = plan_text.describe_plan(left, _sku_references(sku_references))
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
     lacking = _lacking_for_runtimes(to_do, answered, workloads) if workloads is not None else []
