@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -226,7 +227,7 @@ def _next(output: Path) -> str:
     """Return the text about the next command."""
     return (
         "Next, read-only, beside running jobs:\n"
-        f"    rackproof validate -i {output} --check\n"
+        f"    rackproof validate -i {shlex.quote(str(output))} --check\n"
         "Without --check the night is kept, and its pages are written."
     )
 

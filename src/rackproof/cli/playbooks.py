@@ -118,7 +118,7 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
             lines = [f"Interrupted. A job that was started continues; {stop} -l HOSTS ends it.", *lines[1:]]
         screen.show(lines, [])
     elif view.named_program and program != "rackproof":
-        screen.show([f"`rackproof` is {program} here, or type: source {Path(program).parent}/activate"], [])
+        screen.show([_how_to_type(program)], [])
     if as_json:
         print_json(outcome.as_json(status, was_interrupted, view.running_jobs))
     return status
@@ -172,6 +172,12 @@ def _own_name() -> str:
         return "rackproof"
     path = Path(sys.executable).with_name("rackproof")
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _how_to_type(program: str) -> str:
+    """Return the hint about a program that is not on PATH, for commands that begin with its plain name."""
+    activate = shlex.quote(str(Path(program).with_name("activate")))
+    return f"`rackproof` is {shlex.quote(program)} here, or type: source {activate}"
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import ssl
 import stat
 import time
@@ -78,7 +79,9 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
             with os.fdopen(descriptor, "rb") as stream:
                 about = os.fstat(descriptor)
                 if not stat.S_ISREG(about.st_mode) or about.st_mode & 0o077:
-                    raise AdoptError(f"{path} holds a token that others may read: chmod 600 {path}")
+                    raise AdoptError(
+                        f"{path} holds a token that others may read: chmod 600 {shlex.quote(str(path))}"
+                    )
                 text = stream.read(4096).decode("ascii", "replace")
         except OSError as error:
             raise AdoptError(f"{path} cannot be read: {error.strerror or error}") from None
