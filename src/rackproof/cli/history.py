@@ -177,7 +177,7 @@ class _Acceptance:
     metrics: tuple[str, ...]
     unbounded: tuple[str, ...]
     was_accepted: bool = False
-    """Whether the run was accepted before, so that nothing changed."""
+    """True if the run was accepted before, so that nothing changed."""
 
 
 def _show_accepted(one: _Acceptance, as_json: bool) -> None:

@@ -9,6 +9,7 @@ failures and long steps are then printed as separate lines.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -35,6 +36,7 @@ _USAGE_ERROR = "ansible-playbook: error: "
 """ansible-core prints these texts, which do not give the next step."""
 _TRACEBACK = "Traceback (most recent call last)"
 _NOT_YAML = "YAML parsing failed: "
+_NO_INVENTORY = "Completely failed to parse inventory source "
 _ORIGIN = "Origin: "
 _AROUND_YAML = re.compile(
     r"^$|^\[WARNING\]: Failed to parse inventory|^Failed to parse inventory|^<<< caused by >>>|"
@@ -154,7 +156,7 @@ class LiveLines:
         """Return the last lines of a playbook that ended."""
         lines = [*self._failures.finish(), *self._traceback]
         if not self._not_yaml:
-            return [*self._around_yaml, *lines]
+            return [*map(_without_inventory, self._around_yaml), *lines]
         if self._yaml_place:
             return [*lines, f"rackproof: {self._yaml_place}: it is not YAML: {self._not_yaml}"]
         where = "`rackproof lint-inventory` (with the same -i) names file and line"
@@ -313,6 +315,17 @@ class LiveLines:
         failure = node.state if node.state in ("failed", "unreachable") else ""
         parts = (failure, node.stage.replace("_", " "), node.step, end)
         return _SEPARATOR.join(part for part in parts if part)
+
+
+def _without_inventory(line: str) -> str:
+    """Return a line of the error output, or the next step if it names an inventory that cannot be read."""
+    source = line.partition(_NO_INVENTORY)[2]
+    if not source:
+        return line
+    lint = f"rackproof lint-inventory -i {shlex.quote(source)}"
+    return (
+        f"rackproof: {source} is no inventory that Ansible can read: correct -i; `{lint}` names the mistake"
+    )
 
 
 def _step(task: str) -> tuple[str, str]:
