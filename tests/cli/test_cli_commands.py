@@ -261,6 +261,18 @@ class TestImportAndHistory:
         assert result.exit_code == 1
         assert "results" in output_of(result)
 
+    @pytest.mark.parametrize(
+        "arguments", [("history",), ("accept", "{0}"), ("withdraw", "{0}"), ("compare", "nothing", "{0}")]
+    )
+    def test_a_folder_without_its_history_names_the_next_step(
+        self, run: Call, kept: str, tmp_path: Path, arguments: tuple[str, ...]
+    ) -> None:
+        """It said that nothing had run there."""
+        (tmp_path / "results" / "history.sqlite").unlink()
+        result = run(*(one.format(kept) for one in arguments))
+        assert "`rackproof history --rebuild`" in result.output
+        assert run("history", "--rebuild").exit_code == 0
+
     def test_an_unknown_format_offers_near_names(self, run: Call, log: Log) -> None:
         result = run("import", log(), "--format", "mlog")
         assert result.exit_code == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from rackproof.cli.errors import ToolError
 from rackproof.core.near_names import near_names, near_text
 from rackproof.core.records import Run
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.bench.planning import PLAN_FILE, read_plan
 from rackproof.store.run_folder import RECORD_NAME, read_run, run_folders
 
@@ -25,6 +25,13 @@ def history_path(results: Path) -> Path:
     path = results / "history.sqlite"
     # SQLite would create an empty file, so that a wrong --results would look like an empty history.
     if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not path.is_file():
+        count = sum(1 for _ in run_folders(results))
+        if count:
+            # A folder that was copied without its database, or whose database was removed.
+            raise ToolError(
+                f"there is no history at {path}, but the records of {amount(count, 'run')} are there: enter "
+                "them with `rackproof history --rebuild`"
+            )
         raise ToolError(
             f"there is no history at {path}: nothing has run or been imported there yet; "
             "name another folder with --results, or a database with RACKPROOF_DATABASE_URL"

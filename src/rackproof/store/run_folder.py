@@ -312,12 +312,15 @@ def _explain(error: OSError, path: Path) -> str:
 
 
 def _owner_note(path: Path) -> str:
-    """Describe the owner of ``path`` or of its nearest existing parent, and the current user."""
+    """Describe why the user may not write ``path`` or its nearest existing parent: its owner or mode."""
     for place in (path, *path.parents):
         try:
             facts = place.stat()
         except OSError:
             continue
+        if facts.st_uid == os.geteuid():
+            mode = stat.S_IMODE(facts.st_mode)
+            return "" if mode & stat.S_IWUSR else f" ({place} is your own, but its mode is {mode:o})"
         return f" ({place} belongs to {_user(facts.st_uid)}, this is {_user(os.geteuid())})"
     return ""
 
