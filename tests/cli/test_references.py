@@ -51,6 +51,12 @@ def test_what_is_refused_is_a_comment(
     assert asked[0]["objection"]
 
 
+@pytest.mark.parametrize("options", [(), ("--sku", "h100"), ("--benchmark", "gemm")])
+def test_a_folder_without_runs_is_named(run: Call, tmp_path: Path, options: tuple[str, ...]) -> None:
+    answer = run("references", "--results", tmp_path, *options)
+    assert (answer.exit_code, f"no run is in {tmp_path}" in answer.output) == (1, True)
+
+
 @pytest.mark.parametrize(
     "alter",
     [

@@ -70,6 +70,10 @@ def references_command(
         is_wanted = benchmark in (None, run.benchmark) and (sku is None or own_skus == {sku})
         if is_wanted and _has_its_logs(run, results):
             runs.append(run)
+    if not benchmarks:
+        raise ToolError(
+            f"no run is in {results}: run a benchmark first, or name another folder with --results"
+        )
     refuse_unknown_names([benchmark] if benchmark else [], benchmarks, "no such benchmark ran")
     refuse_unknown_names([sku] if sku else [], skus, "no run is of such a SKU")
     if sku is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,24 @@ def test_accept_is_suggested_with_the_results_folder_that_it_needs(
     words = "" if is_default else f" --results {site.results}"
     message = tasks.report_plan(site.results, outcome.plan.plan_id).message
     assert f"rackproof accept{words} {outcome.plan.plan_id}." in message
+
+
+@pytest.mark.parametrize("place", ["there", "not/yet/there", "file/below"])
+def test_a_dry_run_names_results_that_cannot_be_written(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    """It planned runs whose records nobody could write."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").write_text("")
+    assert "cannot write" not in site.plan(dry_run=True).description
+    if not place.startswith("file"):
+        # Root may write anywhere, whatever a folder's mode is.
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    site.results = tmp_path / place
+    text = site.plan(dry_run=True).description
+    assert f"cannot write {tmp_path / place}" in text
+    assert "bench_results" in text
+    assert not (tmp_path / "not").exists()
 
 
 def test_a_run_that_is_recorded_is_not_made_again(site: Site) -> None:

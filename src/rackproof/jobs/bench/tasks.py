@@ -43,7 +43,7 @@ from rackproof.store.history.client import History
 from rackproof.store.known_parts import parts_of_others, without_parts
 from rackproof.store.night_store import night_folders
 from rackproof.store.run_evidence import log_objections
-from rackproof.store.run_folder import RECORD_NAME, ResultsError
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, why_unwritable
 
 SIDE_BY_SIDE = 18
 """Largest number of systems in the comparison table.
@@ -295,6 +295,9 @@ def plan_runs(
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
     lacking = _lacking_for_runtimes(to_do, answered, workloads) if workloads is not None else []
+    # A run fails at its first write, after the nodes were prepared.
+    obstacle = why_unwritable(results) if dry_run else ""
+    lacking += [f"{obstacle}; set bench_results to another folder"] if obstacle else []
     description = "\n".join([description, *lacking])
     # How a run is started is read from its lead, which in a dry run may not have answered.
     startable = [run for run in to_do if run.lead in answered]
