@@ -58,7 +58,7 @@ def test_a_command_that_began_can_clean_up() -> None:
     assert (done.returncode, done.stderr.strip()) == (1, "Aborted!")
 
 
-@pytest.mark.parametrize("tool", ["add-corpus-case", "compact-results", "make-docs", "read-source-logs"])
+@pytest.mark.parametrize("tool", ["compact-results", "make-docs", "read-source-logs"])
 def test_a_tool_says_that_it_was_interrupted(tool: str) -> None:
     start = f"sys.path.insert(0, 'tools'); runpy.run_path('tools/{tool}', run_name='__main__')"
     done = interrupt_at("pydantic", [tool], start)
