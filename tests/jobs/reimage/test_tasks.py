@@ -371,7 +371,7 @@ def test_status_on_the_command_line(tmp_path: Path) -> None:
     assert "its jobs do not end" in text
     assert "next: ansible-playbook reimage.yml -l n2,n3" in text
     assert "returned to service" in said(tmp_path, "--all")[1]
-    assert "never imaged from here: n9" in said(tmp_path, "n1", "n9")[1]
+    assert "n9: never imaged from here" in said(tmp_path, "n1", "n9")[1]
     found = json.loads(said(tmp_path, "--json")[1])
     assert [(one["node"], one["progress"]["state"]) for one in found] == [
         ("n1", "returned"),
