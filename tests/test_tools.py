@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,10 +17,10 @@ INSTALL = "-qq -o DPkg::Lock::Timeout=600 install -y --no-install-recommends"
 Tool = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def python(version: str, venv: bool = True, pip: int = 0) -> str:
+def python(version: str, venv: bool = True, pip: int = 0, pip_says: str = ":") -> str:
     """A script that answers as a Python of that version does; what it makes says which one made it."""
     fits = (3, 11) <= tuple(map(int, version.split("."))) <= (3, 13)
-    made = f'#!/bin/sh\necho "$@" >> "${{0%/bin/python}}/installed"\nexit {pip}\n'
+    made = f'#!/bin/sh\necho "$@" >> "${{0%/bin/python}}/installed"\n{pip_says}\nexit {pip}\n'
     return (
         'case "$2" in\n'
         f"*sys.exit*) exit {int(not fits)};;\n"
@@ -168,6 +169,20 @@ def test_pytest_has_a_locale_that_ansible_starts_in(root: Path) -> None:
         check=True,
     )
     assert done.stdout.split() == ["C.UTF-8"]
+
+
+@pytest.mark.parametrize(("fetched", "shown"), [(0, []), (24, []), (25, ["25"]), (60, ["25", "50"])])
+def test_make_venv_shows_each_step_and_how_far_it_is(
+    tool: Tool, tmp_path: Path, fetched: int, shown: list[str]
+) -> None:
+    """It printed one line, and then nothing for nine minutes."""
+    lines = "".join(f'echo "Collecting p{number}";' for number in range(fetched))
+    pip = f'{lines} echo "Installing collected packages: all"'
+    done = tool("make-venv", str(tmp_path / "venv"), programs={"python3": python("3.11", pip_says=pip)})
+    assert done.returncode == 0, done
+    steps = re.findall(r"^make: (\d)/4 .*\(about ", done.stderr, re.MULTILINE)
+    assert steps == ["1", "2", "3", "4"]
+    assert re.findall(r"^make: (\d+) of \d+ packages$", done.stderr, re.MULTILINE) == shown
 
 
 def test_make_venv_is_not_ready_where_pip_failed(tool: Tool, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Any
 
 from ansible.plugins.callback import CallbackBase
@@ -48,6 +50,9 @@ class CallbackModule(CallbackBase):
         from rackproof_ansible.playbook_events import EventReporter, EventWriter
 
         self._report = EventReporter(EventWriter(self.get_option("descriptor")))
+        # Ansible leaves its output in a buffer, so that a pipe would get a job's progress after 8 KiB only.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
         self._display.columns = self.get_option("columns") or self._display.columns
         self._display.banner = lambda *_, **__: None
 

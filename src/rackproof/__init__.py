@@ -1,8 +1,20 @@
 """Rackproof: read, score, judge, keep and show the results of benchmarks on GPU nodes."""
 
-from importlib import metadata
+from typing import TYPE_CHECKING
 
-try:
-    __version__ = metadata.version("rackproof")
-except metadata.PackageNotFoundError:  # run straight from a checkout's src/
-    __version__ = "0+checkout"
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name):
+        """Return the version, whose look-up takes as long as all other imports, when it is first needed."""
+        if name != "__version__":
+            raise AttributeError(name)
+        from importlib import metadata
+
+        try:
+            version = metadata.version("rackproof")
+        except metadata.PackageNotFoundError:  # run straight from a checkout's src/
+            version = "0+checkout"
+        globals()["__version__"] = version
+        return version

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+
+from rackproof.core.records import LogFile, Verdict
+from rackproof.jobs import fleet_status
+from rackproof.store.acceptance_log import note_acceptance
+from rackproof.store.audit_log import append_acts, provision_of, write_provision
+from rackproof.store.night_store import NightRecord, NodeNight, SlurmState, write_night
+from rackproof.store.run_folder import write_run
+from tests.report import example_runs
+
+NOW = datetime(2026, 11, 22, 2, tzinfo=UTC)
+Call = Callable[..., Result]
 
 EVENTS = (
     ("POINT_IN_TIME", "submission_benchmark", '"llama2_70b_lora"', "{}"),
@@ -83,3 +96,47 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
         return CliRunner().invoke(main, [str(one) for one in arguments], input=stdin)
 
     return call
+
+
+@pytest.fixture
+def kept(run: Call, tmp_path: Path) -> str:
+    """Keep a run of known hardware in results and history; return its id."""
+    from rackproof.store.history.client import History
+
+    text = b"0.992 reached\n"
+    log = LogFile(
+        path="logs/log.txt",
+        sha256=hashlib.sha256(text).hexdigest(),
+        size_bytes=len(text),
+        verdict=Verdict.PASS,
+    )
+    made = example_runs.healthy(logs=(log,))
+    (tmp_path / "results" / made.run_id / "logs").mkdir(parents=True)
+    (tmp_path / "results" / made.run_id / log.path).write_bytes(text)
+    write_run(made, tmp_path / "results" / made.run_id)
+    assert History(tmp_path / "results").keep(tmp_path / "results" / made.run_id) == ""
+    return made.run_id
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A results folder with a night, a provisioning and acts; this machine has no sinfo."""
+    results = tmp_path / "results"
+    monkeypatch.setenv("SUDO_USER", "ada")
+    monkeypatch.setattr(fleet_status, "_ASK", ("/nonexistent/sinfo",))
+    nodes = tuple(
+        NodeNight(node=name, verdict=verdict, slurm=SlurmState(known=True, state=state, reason=reason))
+        for name, verdict, state, reason in (
+            ("n1", Verdict.PASS, "IDLE", ""),
+            ("n2", Verdict.FAIL, "IDLE+DRAIN", "rackproof-night: xid_79"),
+        )
+    )
+    night = results / "20261122T020000Z-health-abcdef"
+    record = NightRecord(night_id=night.name, started=NOW, ended=NOW, verdict=Verdict.FAIL, nodes=nodes)
+    write_night(night, record)
+    done = provision_of({"n3": ["Install the driver"], "n4": []}, {"n4": ["apt: \x1b[31mno space"]}, {"n4"})
+    write_provision(results, NOW, done, playbook="provision.yml", limit="rack")
+    append_acts(results, [("n2", "drain", "rackproof-night: xid_79"), ("n3", "drain", "x")], "validate.yml")
+    append_acts(results, [("n3", "resume", "")], "provision.yml")
+    note_acceptance(results, "accept", "20261121T1-gemm", 3)
+    return results

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from click.testing import Result
 
 from rackproof.cli import main as lazy
 from rackproof.cli.main import main
-from rackproof.core.records import Finding, LogFile, ParsedLog, Verdict, json_schema
+from rackproof.core.records import Finding, ParsedLog, Verdict, json_schema
 from rackproof.store.acceptance_log import bounding_acceptances
 from rackproof.store.run_folder import ResultsError, read_run, write_file, write_run
 from tests.report import example_runs
@@ -236,7 +235,7 @@ class TestImportAndHistory:
         assert len(json.loads(output_of(run("history", "--json", "--limit", 2)))) == 2
         (one,) = json.loads(output_of(run("history", "--json", "--benchmark", "b1")))
         assert one["benchmark"] == "b1"
-        assert "no such runs" in output_of(run("history", "--node", "nobody"))
+        assert "nothing ran on such a node" in output_of(run("history", "--node", "nobody"))
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -262,30 +261,22 @@ class TestImportAndHistory:
         assert result.exit_code == 1
         assert "results" in output_of(result)
 
+    @pytest.mark.parametrize(
+        "arguments", [("history",), ("accept", "{0}"), ("withdraw", "{0}"), ("compare", "nothing", "{0}")]
+    )
+    def test_a_folder_without_its_history_names_the_next_step(
+        self, run: Call, kept: str, tmp_path: Path, arguments: tuple[str, ...]
+    ) -> None:
+        """It said that nothing had run there."""
+        (tmp_path / "results" / "history.sqlite").unlink()
+        result = run(*(one.format(kept) for one in arguments))
+        assert "`rackproof history --rebuild`" in result.output
+        assert run("history", "--rebuild").exit_code == 0
+
     def test_an_unknown_format_offers_near_names(self, run: Call, log: Log) -> None:
         result = run("import", log(), "--format", "mlog")
         assert result.exit_code == 1
         assert "did you mean mllog" in output_of(result)
-
-
-@pytest.fixture
-def kept(run: Call, tmp_path: Path) -> str:
-    """Keep a run of known hardware in results and history; return its id."""
-    from rackproof.store.history.client import History
-
-    text = b"0.992 reached\n"
-    log = LogFile(
-        path="logs/log.txt",
-        sha256=hashlib.sha256(text).hexdigest(),
-        size_bytes=len(text),
-        verdict=Verdict.PASS,
-    )
-    made = example_runs.healthy(logs=(log,))
-    (tmp_path / "results" / made.run_id / "logs").mkdir(parents=True)
-    (tmp_path / "results" / made.run_id / log.path).write_bytes(text)
-    write_run(made, tmp_path / "results" / made.run_id)
-    assert History(tmp_path / "results").keep(tmp_path / "results" / made.run_id) == ""
-    return made.run_id
 
 
 class TestAccept:
@@ -294,6 +285,33 @@ class TestAccept:
         assert result.exit_code == 0
         assert re.match(rf"accepted \d+ references? from {kept} for node-01", output_of(result))
         assert "note: nothing independent bounds " in output_of(result)
+
+    @pytest.mark.parametrize(
+        ("between", "acts"),
+        [
+            ((), ["accept"]),
+            (("withdraw", "{kept}"), ["accept", "withdraw", "accept"]),
+            (("history", "--rebuild"), ["accept"]),
+        ],
+    )
+    def test_a_second_acceptance_changes_nothing(
+        self, run: Call, kept: str, between: tuple[str, ...], acts: list[str]
+    ) -> None:
+        assert run("accept", kept).exit_code == 0
+        if between:
+            run(*(one.format(kept=kept) for one in between))
+        again = run("accept", kept)
+        assert again.exit_code == 0
+        assert again.output.startswith("accepted before: " if len(acts) == 1 else "accepted ")
+        listed = json.loads(run("accept", "--list", "--json").stdout)["acts"]
+        assert [one["act"] for one in listed] == acts
+
+    @pytest.mark.parametrize("path", ["{0}/{1}", "{0}/{1}/", "{0}/{1}/run.json"])
+    def test_a_run_is_named_by_its_folder_too(self, run: Call, kept: str, tmp_path: Path, path: str) -> None:
+        moved = (tmp_path / "results").rename(tmp_path / "others")
+        named = path.format(moved, kept)
+        assert run("accept", named).output.startswith("accepted ")
+        assert run("withdraw", named).output.startswith("withdrew ")
 
     def test_unknown_run(self, run: Call, kept: str) -> None:
         result = run("accept", "nothing")
@@ -365,7 +383,9 @@ class TestAccept:
         assert (result.exit_code, result.stderr.count("not accepted: ")) == (0, 1)
         printed = json.loads(result.stdout)
         (accepted,), (refused,) = printed["accepted"], printed["refused"]
-        assert set(accepted) == {"run_id", "title", "references", "nodes", "metrics", "unbounded"}
+        assert set(accepted) == {
+            *("run_id", "title", "references", "nodes", "metrics", "unbounded", "was_accepted")
+        }
         assert (accepted["run_id"], accepted["nodes"], refused["run_id"]) == (kept, ["node-01"], "gone")
         assert accepted["references"] > 0
         listed = json.loads(run("accept", "--list", "--json").stdout)
@@ -535,7 +555,7 @@ class TestWithdraw:
         assert run("withdraw", kept).exit_code == 0
         shown = output_of(run("accept", "--list"))
         assert shown.count(kept) == 2
-        assert "1 lines of" in shown
+        assert "1 damaged line of" in shown
 
     def test_what_was_accepted_into_a_history_that_is_gone_can_be_accepted_or_withdrawn(
         self, run: Call, kept: str, tmp_path: Path
@@ -702,7 +722,7 @@ class TestReport:
         ("arguments", "message"),
         [
             (["gone"], "no run gone"),
-            (["plan-gone"], "no run plan-gone"),
+            (["plan-gone"], "no plan plan-gone"),
             ([], "Missing argument 'RUN|PLAN...'"),
             (["x", "--format", "pdf"], "'pdf' is not one of"),
         ],

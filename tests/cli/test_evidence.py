@@ -71,7 +71,7 @@ def by_signers(folder: Path) -> tuple[object, ...]:
 def test_a_contract_of_three_rows_is_answered_signed_and_verified(run: Call, folder: Path) -> None:
     result = make(run, folder, *signed(folder))
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("pass: A customer's contract, 1 nodes")
+    assert result.output.startswith("pass: A customer's contract, 1 node")
     shutil.move(folder / "results", folder / "gone")  # verified on another machine
     result = verify(run, folder, *by_signers(folder))
     assert result.exit_code == 0, result.output
@@ -334,7 +334,18 @@ def test_a_run_that_the_history_does_not_know_proves_nothing(run: Call, folder: 
 
 def test_groups_of_the_inventory_and_lists_of_nodes_are_taken(run: Call, folder: Path) -> None:
     inventory = folder / "hosts.yml"
-    inventory.write_text(yaml.safe_dump({"all": {"children": {"rack": {"hosts": {"n1": {}, "n2": {}}}}}}))
+    inventory.write_text(
+        yaml.safe_dump(
+            {
+                "all": {
+                    "children": {
+                        "rack": {"hosts": {"n1": {}, "n2": {}}},
+                        "b": {"hosts": {"m01": {}, "m02": {}}},
+                    }
+                }
+            }
+        )
+    )
     result = run(
         *("evidence", "rack", "m[01-02]", "--results", folder / "results", "--catalogue", "acceptance"),
         *("--out", folder / "c.html", "--inventory", inventory, "--json"),
@@ -342,6 +353,18 @@ def test_groups_of_the_inventory_and_lists_of_nodes_are_taken(run: Call, folder:
     assert result.exit_code == 3
     assert json.loads(result.output)["asked"] == ["n1", "n2", "m01", "m02"]
     assert {one["verdict"] for one in json.loads(result.output)["answers"]} == {"unproven"}
+
+
+@pytest.mark.parametrize("name", ["rak", "n9", "m[01-02]"])
+def test_a_name_that_exists_nowhere_gets_no_certificate(run: Call, folder: Path, name: str) -> None:
+    inventory = folder / "hosts.yml"
+    inventory.write_text(yaml.safe_dump({"all": {"children": {"rack": {"hosts": {"n1": {}, "n2": {}}}}}}))
+    result = run(
+        *("evidence", name, "--results", folder / "results", "--catalogue", "acceptance"),
+        *("--out", folder / "c.html", "--inventory", inventory),
+    )
+    assert "no such group or node" in result.output
+    assert (result.exit_code, (folder / "c.html").exists()) == (1, False)
 
 
 @pytest.mark.parametrize(

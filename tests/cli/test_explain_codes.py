@@ -54,6 +54,8 @@ def test_an_xid_has_the_verdict_of_its_number(code: str, verdict: str, run: Call
     ("typed", "code"),
     [
         ("xid 94", "xid_94"),
+        ("xid79", "xid_79"),
+        ("XID79", "xid_79"),
         ("XID_79", "xid_79"),
         ("Xid: 48", "xid_48"),
         ("rackproof-night: xid_79 gpu 3; rackproof explain gb300-r01-n03", "xid_79"),
@@ -77,7 +79,7 @@ def test_a_code_as_json(run: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "near"), [("ecc_of", "ecc_off"), ("nvlinkdown", "nvlink_down"), ("xid79", "xid_")]
+    ("typed", "near"), [("ecc_of", "ecc_off"), ("nvlinkdown", "nvlink_down"), ("xidd", "xid")]
 )
 def test_an_unknown_code_names_near_ones(typed: str, near: str, run: Call, tmp_path: Path) -> None:
     result = run("explain", typed, "--results", tmp_path)

@@ -90,6 +90,9 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
         (inventory(sku_h200=("n1",)), "n2", "no SKU"),
         (inventory(sku_b200=("n2",)), "n2", "of several SKUs (sku_b200, sku_h200)"),
         (inventory({"n1": {"slurm_racks": ["rcak"]}}), "rcak", "slurm_racks names it"),
+        (Inventory(hosts={}, groups={"all": (), "ungrouped": ()}, files={}), "all", "no host is in"),
+        (Inventory(hosts={}, groups={"all": (), "rack": ()}, files={}), "all", "no host is in"),
+        (Inventory(hosts={}, groups={"gpu_nodes": ()}, files={}), "all", "no host is in"),
         (inventory(gpu_nodes=()), "rack, sku_h200", "no host is in the group gpu_nodes"),
         (
             inventory({"n1": {"ansible_hots": "a"}}),

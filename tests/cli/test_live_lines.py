@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import Any
 
@@ -78,11 +79,13 @@ def test_a_file_that_is_not_yaml_is_one_line_with_its_place(text: str, last: str
     assert shown.startswith(last)
 
 
-def test_another_error_of_an_inventory_is_shown() -> None:
+@pytest.mark.parametrize("source", ["hosts.yml", "/srv/my inventory", "/empty"])
+def test_an_inventory_that_cannot_be_read_is_shown_with_the_next_step(source: str) -> None:
     view = LiveLines("bench", moves=False)
-    line = "[ERROR]: Completely failed to parse inventory source hosts.yml"
-    assert view.add_error(line, 1) == []
-    assert view.finish() == [line]
+    assert view.add_error(f"[ERROR]: Completely failed to parse inventory source {source}", 1) == []
+    (shown,) = view.finish()
+    assert shown.startswith(f"rackproof: {source} is no inventory that Ansible can read")
+    assert source in shlex.split(shown.replace("`", " "))[-4:]
 
 
 def test_what_a_job_reports_becomes_part_of_its_nodes_line(view: LiveLines) -> None:

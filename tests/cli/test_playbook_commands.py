@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rackproof.cli import playbooks
+from rackproof.cli import adopt, playbooks
 
 FAKE = """#!{python}
 import json, os, signal, sys, time
@@ -41,7 +42,7 @@ os.kill(os.getpid(), 9) if "die" in arguments else sys.exit(int(arguments[-1]))
 """
 MAIN = """import sys
 from rackproof.cli.main import main
-from rackproof.cli import playbooks
+from rackproof.cli import adopt, playbooks
 fake = sys.argv.pop(1)
 playbooks._program = lambda name: fake
 main(prog_name="rackproof")
@@ -244,3 +245,11 @@ def test_stop_gets_the_options_by_which_it_finds_the_same_jobs(arguments: list[s
 @pytest.mark.parametrize("name", ["bench", "provision", "validate", "stop", "reimage"])
 def test_each_playbook_of_a_command_is_there(root: Path, name: str) -> None:
     assert (root / ("playbooks/stop.yml" if name == "stop" else f"{name}.yml")).is_file()
+
+
+@pytest.mark.parametrize("folder", ["/opt/rackproof", "/home/ada/my rack proof", "/srv/ada's"])
+def test_advised_commands_can_be_typed_in_any_folder(folder: str) -> None:
+    hint = playbooks._how_to_type(f"{folder}/.venv/bin/rackproof")
+    assert shlex.split(hint.partition("type: ")[2]) == ["source", f"{folder}/.venv/bin/activate"]
+    assert f"{folder}/.venv/bin/rackproof" in shlex.split(hint)
+    assert str(Path(folder) / "inventory") in shlex.split(adopt._next(Path(folder) / "inventory"))

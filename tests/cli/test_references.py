@@ -51,6 +51,12 @@ def test_what_is_refused_is_a_comment(
     assert asked[0]["objection"]
 
 
+@pytest.mark.parametrize("options", [(), ("--sku", "h100"), ("--benchmark", "gemm")])
+def test_a_folder_without_runs_is_named(run: Call, tmp_path: Path, options: tuple[str, ...]) -> None:
+    answer = run("references", "--results", tmp_path, *options)
+    assert (answer.exit_code, f"no run is in {tmp_path}" in answer.output) == (1, True)
+
+
 @pytest.mark.parametrize(
     "alter",
     [
@@ -72,7 +78,7 @@ def test_a_run_whose_log_is_not_the_recorded_one_does_not_count(
         entry = LogFile(path="logs/copy.log", sha256=digest, size_bytes=log.stat().st_size, format="lines")
         write_run(one.model_copy(update={"logs": (entry,)}), results / one.run_id)
     command = ("references", "--results", results, "--repeats", 5)
-    assert "1 references, 0 refused" in run(*command).output
+    assert "1 reference, 0 refused" in run(*command).output
     alter(log)
     answer = run(*command)
     assert "0 references, 1 refused" in answer.output
@@ -87,7 +93,7 @@ def test_runs_of_several_skus_make_no_reference_until_one_is_chosen(run: Call, t
     answer = run("references", "--results", results)
     assert answer.exit_code == 1
     assert "the runs are of several SKUs (h100, h200); choose one with --sku" in answer.output
-    assert "1 references, 0 refused" in run("references", "--results", results, "--sku", "h100").output
+    assert "1 reference, 0 refused" in run("references", "--results", results, "--sku", "h100").output
 
 
 @pytest.mark.parametrize("options", [("--sku", "h900"), ("--benchmark", "none"), ("--results", "nowhere")])

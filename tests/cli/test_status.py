@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,7 @@ import pytest
 from click.testing import Result
 
 from rackproof.core.records import Verdict
-from rackproof.jobs import fleet_status
 from rackproof.jobs.fleet_status import SlurmNow, ask_slurm, build_row, read_sinfo
-from rackproof.store.acceptance_log import note_acceptance
 from rackproof.store.audit_log import (
     acts_of,
     append_acts,
@@ -25,9 +24,9 @@ from rackproof.store.audit_log import (
     read_provisions,
     write_provision,
 )
-from rackproof.store.night_store import NightRecord, NodeNight, SlurmState, write_night
+from rackproof.store.night_store import NodeNight, SlurmState
 
-NOW = datetime(2026, 11, 22, 2, tzinfo=UTC)
+from .conftest import NOW
 
 
 def slurm_node(before: str, after: str, reason: str = "") -> dict[str, str]:
@@ -131,30 +130,6 @@ def test_a_row_joins_what_is_known_and_names_the_next_command(
     assert {key: getattr(row, key) for key in shown} == shown
 
 
-@pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A results folder with a night, a provisioning and acts; this machine has no sinfo."""
-    results = tmp_path / "results"
-    monkeypatch.setenv("SUDO_USER", "ada")
-    monkeypatch.setattr(fleet_status, "_ASK", ("/nonexistent/sinfo",))
-    nodes = tuple(
-        NodeNight(node=name, verdict=verdict, slurm=SlurmState(known=True, state=state, reason=reason))
-        for name, verdict, state, reason in (
-            ("n1", Verdict.PASS, "IDLE", ""),
-            ("n2", Verdict.FAIL, "IDLE+DRAIN", "rackproof-night: xid_79"),
-        )
-    )
-    night = results / "20261122T020000Z-health-abcdef"
-    record = NightRecord(night_id=night.name, started=NOW, ended=NOW, verdict=Verdict.FAIL, nodes=nodes)
-    write_night(night, record)
-    done = provision_of({"n3": ["Install the driver"], "n4": []}, {"n4": ["apt: \x1b[31mno space"]}, {"n4"})
-    write_provision(results, NOW, done, playbook="provision.yml", limit="rack")
-    append_acts(results, [("n2", "drain", "rackproof-night: xid_79"), ("n3", "drain", "x")], "validate.yml")
-    append_acts(results, [("n3", "resume", "")], "provision.yml")
-    note_acceptance(results, "accept", "20261121T1-gemm", 3)
-    return results
-
-
 def test_one_table_has_all_nodes(fleet: Path, run: Callable[..., Result]) -> None:
     shown = run("status", "--json")
     assert shown.exit_code == 0
@@ -169,7 +144,7 @@ def test_one_table_has_all_nodes(fleet: Path, run: Callable[..., Result]) -> Non
     assert all(name in text for name in rows)
     assert "\x1b" not in text
     unknown = run("status", "n9")
-    assert ("not known here: n9" in unknown.stderr, unknown.stdout) == (True, "")
+    assert ("n9: not known here" in unknown.stderr, unknown.stdout, unknown.exit_code) == (True, "", 1)
 
 
 @pytest.mark.parametrize(
@@ -235,4 +210,17 @@ def test_every_act_is_listed(
 def test_a_damaged_record_of_a_provisioning_is_named(fleet: Path, run: Callable[..., Result]) -> None:
     (fleet / "provisions" / "provision-20260101T000000Z-ffffff.json").write_text("{")
     assert len(read_provisions(fleet)[0]) == 1
-    assert "1 records of provisioning are damaged" in run("status").stderr
+    assert "1 damaged record of provisioning" in run("status").stderr
+
+
+@pytest.mark.parametrize("arguments", [("status", "--json"), ("accept", "nothing"), ("withdraw", "nothing")])
+def test_an_advised_command_names_the_results_folder(
+    fleet: Path, run: Callable[..., Result], arguments: tuple[str, ...]
+) -> None:
+    """Whoever types it finds the results that the message is about."""
+    moved = fleet.rename(fleet.with_name("my results"))
+    run("history", "--rebuild", "--results", moved)
+    shown = run(*arguments, "--results", moved).output
+    advised = re.findall(r"rackproof (?:explain|history|accept)[^`\n\"]*", shown)
+    assert advised
+    assert [one for one in advised if f"--results '{moved}'" not in one] == []

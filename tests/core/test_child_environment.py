@@ -24,6 +24,7 @@ from rackproof.core.child_environment import (
     environment_of_inventory,
     environment_of_playbook,
     environment_of_tool,
+    environment_of_written_inventory,
 )
 from rackproof.core.errors import RackproofError
 from rackproof.jobs.fleet_status import ask_slurm
@@ -192,3 +193,16 @@ def test_every_program_is_started_with_an_environment_of_its_own() -> None:
     started = [one for path in files for one in started_programs(path)]
     assert len(started) >= 12
     assert [one for one in started if "environment" not in one] == []
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "xx_YY.UTF-8"}, {"LC_ALL": "", "LANG": ""}])
+@pytest.mark.parametrize(
+    "environment", [environment_of_inventory, environment_of_playbook, environment_of_written_inventory]
+)
+def test_ansible_gets_a_locale_that_it_starts_in(
+    environment: Callable[[], dict[str, str]], locale: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rackproof lint-inventory`, `adopt` and `nightly` ended with an error of Ansible under LC_ALL=C."""
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+    assert environment()["LC_ALL"] == "C.UTF-8"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
 import pytest
 
 from rackproof.core import definitions
-from rackproof.core.definitions import DefinitionError, UnknownBenchmarkError
+from rackproof.core.definitions import DefinitionError, Scalar, UnknownBenchmarkError
 from rackproof.logs import FORMATS
 
 GOOD = """\
@@ -281,3 +282,64 @@ def test_both_endings_of_yaml_count_and_one_name_has_one_file(tmp_path: Path) ->
     write(tmp_path)
     with pytest.raises(DefinitionError, match="of the same name"):
         definitions.load_definitions(tmp_path, log_formats=FORMATS)
+
+
+SHIPPED = definitions.load_definitions(Path(__file__).parents[2] / "benchmarks", log_formats=FORMATS)
+NUMBERS = [
+    (loaded.name, parameter)
+    for loaded in SHIPPED.values()
+    for parameter, value in loaded.definition.parameters.items()
+    if isinstance(value, int | float) or parameter == "gpus"
+]
+
+
+@pytest.mark.parametrize(("name", "parameter"), NUMBERS)
+def test_a_number_that_no_program_can_use_is_refused_before_the_run(name: str, parameter: str) -> None:
+    """-5, 1e9 and NaN were planned as a batch size."""
+    definition = SHIPPED[name].definition
+    least, most = definition.bounds[parameter]
+    wrong: list[Scalar] = [-5, 1e15, math.nan, math.inf, True, "abc", least - 1, most * 2]
+    if isinstance(least, int):
+        wrong += [least + 0.5, "5"]
+    for value in wrong:
+        with pytest.raises(DefinitionError, match=rf"parameter `{parameter}` is .*: it has to be a .*number"):
+            list(definition.points("", {parameter: (value,)}))
+    for value in (least, most):
+        list(definition.points("", {parameter: (value,)}))
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (-5, "must not be negative"),
+        (math.nan, "finite number"),
+        (math.inf, "finite number"),
+        (0, ""),
+        (7, ""),
+    ],
+)
+def test_without_bounds_a_number_is_finite_and_no_size_is_negative(
+    tmp_path: Path, value: float, problem: str
+) -> None:
+    definition = definitions.load_definition(write(tmp_path), log_formats=FORMATS).definition
+    if problem:
+        with pytest.raises(DefinitionError, match=problem):
+            list(definition.points("", {"batch_size": (value,)}))
+    else:
+        assert list(definition.points("", {"batch_size": (value,)}))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        ("{batch_size: [10, 1]}", "10 to 1 is not a range"),
+        ("{batch_size: [1000, 2000]}", "it has to be a whole number from 1,000 to 2,000"),
+        ("{batch_siez: [1, 2]}", "did you mean `batch_size`"),
+        ("{batch_size: [1, .nan]}", "1 to nan is not a range of finite numbers"),
+        ("{batch_size: [1]}", "bounds.batch_size.1: required key is missing"),
+    ],
+)
+def test_bounds_that_do_not_fit_the_file_are_refused(tmp_path: Path, bounds: str, problem: str) -> None:
+    path = write(tmp_path, GOOD.replace("launch:", f"bounds: {bounds}\nlaunch:", 1))
+    with pytest.raises(DefinitionError, match=problem):
+        definitions.load_definition(path, log_formats=FORMATS)

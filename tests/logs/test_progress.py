@@ -97,6 +97,29 @@ def test_a_line_without_end_does_not_fill_memory() -> None:
     assert progress.throughput == 326.58
 
 
+@pytest.mark.parametrize(
+    ("name", "stated", "begins", "goes_on"),
+    [
+        ("gemm", "gemm", "running", "gemm"),
+        ("all-reduce", "all_reduce", "running", "all_reduce"),
+        ("soak", None, "running", "running"),
+        ("mnist-lenet", "train", "running", "train"),
+        ("llama2_70b_lora", None, "training", "training"),
+        (None, None, "training", "training"),
+    ],
+)
+def test_a_phase_is_called_as_the_benchmark_calls_it(
+    name: str | None, stated: str | None, begins: str, goes_on: str
+) -> None:
+    """A measurement of matrix products was called a training."""
+    follower = Follower()
+    named = event("submission_benchmark", name) if name else ""
+    assert follower.feed((named + event("run_start", None, 1)).encode()).phase == begins
+    progress = event("progress", {"step": 1, "steps": 3, "phase": stated}) if stated else ""
+    after = event("eval_start", None, 2) + event("eval_stop", None, 3)
+    assert follower.feed((progress + after).encode()).phase == goes_on
+
+
 def test_message_is_clean_and_readable() -> None:
     value = {"step": 1, "steps": 10, "epoch": 1, "epochs": 2, "phase": "\x1b[31mtrain\x00"}
     assert fed(event("progress", value).encode()).message == "train, epoch 1/2, step 1/10"

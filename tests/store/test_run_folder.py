@@ -180,7 +180,7 @@ def test_a_damaged_run_among_others_is_reported_or_raised(tmp_path: Path) -> Non
         (errno.ENOSPC, "the disk is full.*Free space there.*nothing half-written"),
         (errno.EDQUOT, "the quota is used up"),
         (errno.EROFS, "read-only file system"),
-        (errno.EACCES, "not permitted .* belongs to .*, this is "),
+        (errno.EACCES, r"not permitted\. Give this user the right"),
         (errno.EIO, "Input/output error"),
     ],
 )
@@ -200,6 +200,22 @@ def test_a_failing_disk_leaves_the_old_record_and_nothing_half_written(
     assert str(tmp_path / "run.json") in str(caught.value)
     assert read_run(tmp_path).notes == ""
     assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [(0o500, "is your own, but its mode is 500"), (0o555, "but its mode is 555"), (0o700, ""), (0o755, "")],
+)
+def test_of_ones_own_folder_the_mode_is_named_and_not_the_owner(
+    tmp_path: Path, mode: int, words: str
+) -> None:
+    """It said: belongs to ada, this is ada."""
+    tmp_path.chmod(mode)
+    note = run_folder._owner_note(tmp_path / "run.json")
+    tmp_path.chmod(0o700)
+    assert words in note
+    assert bool(note) == bool(words)
+    assert "belongs to" not in note
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:

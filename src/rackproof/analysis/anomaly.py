@@ -44,7 +44,7 @@ from rackproof.analysis.fleet_model import (
 )
 from rackproof.core.judging import NO_REFERENCE, SkuReference, judge, warns_above
 from rackproof.core.records import Direction, Measurement, Node, Reference, Verdict
-from rackproof.core.text import percent, quantity
+from rackproof.core.text import amount, percent, quantity
 from rackproof.store.history.readings import Accepted, Floats, Integers, Part, Readings
 from rackproof.store.history.references import physical_objection
 from rackproof.store.history.rows import Measured
@@ -814,7 +814,7 @@ def _weigh_floors(
             setattr(made, name, getattr(made, name)[keep])
     nodes = Counter(quantity for quantity, _ in warned)
     return [
-        f"{quantity_name(fleet.quantities[number])}: {count} nodes lie beyond a warning bound, "
+        f"{quantity_name(fleet.quantities[number])}: {amount(count, 'node')} lie beyond a warning bound, "
         "as they did before and no lower than others are"
         for number, count in sorted(nodes.items())
     ]
@@ -1023,7 +1023,7 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
 
 def _duration_and_odds(nights: int, odds: float) -> str:
     """Return how long a loss lasted, and how rarely healthy hardware shows such a loss."""
-    lasted = f"{nights} night{'s' if nights > 1 else ''}"
+    lasted = amount(nights, "night")
     # The noise model is not exact enough for odds of more than a million.
     return f"; for {lasted}; a healthy node shows that in at most one night of {min(odds, 1e6):,.0f}"
 

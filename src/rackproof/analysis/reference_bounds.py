@@ -16,6 +16,7 @@ from typing import Any
 from rackproof.analysis.representative import DEVICE_LABELS
 from rackproof.core.judging import UNFIT_VERDICTS, is_unfit_for_reference
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
+from rackproof.core.text import amount
 
 FEWEST_RUNS = 5
 """A spread needs this many runs. On average, two thirds of later values lie in the range of five values, so
@@ -227,6 +228,6 @@ def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
         "low": -round(one.bound, 4) if higher else -FASTER,
         "high": FASTER if higher else round(one.bound, 4),
         "unit": one.unit,
-        "source": f"{source}, {one.runs} runs, machines {one.machines}: {shown}",
+        "source": f"{source}, {amount(one.runs, 'run')}, machines {one.machines}: {shown}",
     }
     return {key: held for key, held in entry.items() if held not in ({}, "")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rackproof.cli.options import json_option
 from rackproof.cli.output import SHOWN_FINDINGS, more_line, print_json, terminal_width
 from rackproof.cli.playbooks import find_checkout
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.inventory.ansible_source import read_ansible_nodes
 from rackproof.jobs.inventory.csv_source import read_csv_nodes
 from rackproof.jobs.inventory.folder import (
@@ -198,7 +199,16 @@ def _text(
     output: Path, cluster: AdoptedCluster, change: InventoryChange, remarks: Sequence[str], *, written: bool
 ) -> str:
     """Return the result as text for a terminal."""
-    lines = [f"{len(cluster.nodes)} nodes, {len(cluster.racks)} racks, {len(cluster.partitions)} partitions"]
+    lines = [
+        ", ".join(
+            amount(len(each), noun)
+            for each, noun in (
+                (cluster.nodes, "node"),
+                (cluster.racks, "rack"),
+                (cluster.partitions, "partition"),
+            )
+        )
+    ]
     lines += _sku_table(cluster)
     lines += [f"note: {sanitize(one, 600)}" for one in remarks[:SHOWN_FINDINGS]]
     lines += more_line(len(remarks) - SHOWN_FINDINGS, "notes")
@@ -217,7 +227,7 @@ def _next(output: Path) -> str:
     """Return the text about the next command."""
     return (
         "Next, read-only, beside running jobs:\n"
-        f"    rackproof validate -i {output} --check\n"
+        f"    rackproof validate -i {shlex.quote(str(output))} --check\n"
         "Without --check the night is kept, and its pages are written."
     )
 

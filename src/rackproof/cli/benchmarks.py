@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from rackproof.cli.errors import EXIT_ERROR
+from rackproof.cli.errors import EXIT_ERROR, refuse_unknown_names
 from rackproof.cli.options import json_option
 from rackproof.cli.output import print_json, terminal_width
-from rackproof.core.definitions import load_valid_definitions
+from rackproof.core.definitions import benchmarks_by_suite, load_valid_definitions
 from rackproof.core.text import sanitize
 from rackproof.logs import FORMATS
 from rackproof.report.terminal import text_table
@@ -59,6 +59,8 @@ def benchmarks_command(definitions: Path, suite: str | None, unpinned: bool, as_
         click.echo("\n".join(text_table(("Benchmark", "Suites", "Summary"), cells, terminal_width(), (1, 2))))
     else:
         click.echo("no such benchmarks")
+    if suite is not None and not mistakes:
+        refuse_unknown_names([suite], benchmarks_by_suite(loaded_definitions), "no such suite")
     for mistake in mistakes:
         click.echo(f"note: not listed: {sanitize(mistake, 2000, newlines=True)}", err=True)
     if mistakes:

@@ -5,19 +5,21 @@ Commands raise :class:`ToolError`, and :mod:`rackproof.cli.main` prints it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from rackproof.core.errors import RackproofError
+from rackproof.core.near_names import near_text
 from rackproof.core.text import sanitize
 
 # 1 is a failure of the tool, as for every Unix program, so verdicts begin at 2.
 EXIT_PASS, EXIT_ERROR, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 
 _ERROR_LIMIT = 2000
+_SHOWN_NAMES = 10
 
 
 class ToolError(click.ClickException):
@@ -42,6 +44,25 @@ def usage_errors_end_with_1() -> Iterator[None]:
     except click.UsageError as error:
         error.exit_code = EXIT_ERROR  # type: ignore[misc]  # click reads it from the instance
         raise
+
+
+def refuse_unknown_names(names: Iterable[str], known: Collection[str], problem: str) -> None:
+    """Refuse names that do not exist, and suggest similar ones.
+
+    Args:
+        names: The names as typed.
+        known: The names that exist.
+        problem: The end of the sentence that begins with the names, such as ``is not known here``.
+
+    Raises:
+        ToolError: One or more names are unknown.
+    """
+    missing = sorted(set(names) - set(known))
+    if missing:
+        shown = ", ".join(sanitize(name, 130) for name in missing[:_SHOWN_NAMES])
+        more = f" and {len(missing) - _SHOWN_NAMES} more" if len(missing) > _SHOWN_NAMES else ""
+        near = near_text(missing[0], (sanitize(name, 130) for name in known))
+        raise ToolError(f"{shown}{more}: {problem}{near}")
 
 
 def operator_message(error: Exception) -> str:

@@ -23,12 +23,12 @@ from rackproof.analysis.certificate.page_parts import (
 )
 from rackproof.analysis.certificate.signature import sign_bytes
 from rackproof.analysis.certificate.verification import BESIDE, Verification, verify_certificate
-from rackproof.cli.errors import ToolError
+from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.find_run import history_path
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
 from rackproof.core.hostlist import expand_hostlist
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.inventory.lint import list_inventory
 from rackproof.report.certificate import certificate_shell, count_text
 from rackproof.report.terminal import text_table
@@ -85,35 +85,38 @@ def make_command(
     if out.suffix != ".html":
         raise ToolError(f"--out {out}: name a page, FILE.html; the JSON is written beside it")
     catalogue = load_catalogue(catalogue_name)
-    asked = _asked_nodes(names, inventory)
+    asked, listed = _asked_nodes(names, inventory)
     with open_store(history_path(results)) as store:
         certificate = make_certificate(
             results, store, catalogue, asked, now=datetime.now(UTC), command=("rackproof", *sys.argv[1:])
         )
+    known = {*listed, *(node.name for node in certificate.nodes)}
+    refuse_unknown_names(asked, known, f"no such group or node in {inventory}, and no run of it in {results}")
     certificate = _write(certificate, out, key)
     if as_json:
         print_json(json_value(certificate))
     else:
         title = sanitize(catalogue.title, 300)
-        click.echo(f"{certificate.verdict.value}: {title}, {len(asked)} nodes: {out}")
+        click.echo(f"{certificate.verdict.value}: {title}, {amount(len(asked), 'node')}: {out}")
         click.echo(_answer_text(certificate, certificate.answers))
     ctx.exit(exit_status(certificate.verdict))
 
 
-def _asked_nodes(names: Sequence[str], inventory: Path) -> list[str]:
-    """Return the nodes for names of nodes and of groups in the inventory.
+def _asked_nodes(names: Sequence[str], inventory: Path) -> tuple[list[str], list[str]]:
+    """Return the nodes for names of nodes and of groups, and all names in the inventory.
 
     Raises:
         ToolError: A name is that of an empty group, or names no node.
     """
-    groups = list_inventory(inventory)[0].groups if inventory.exists() else {}
+    found = list_inventory(inventory)[0] if inventory.exists() else None
+    groups = found.groups if found else {}
     asked: dict[str, None] = {}
     for name in names:
         hosts = groups.get(name) or expand_hostlist(name)
         if not hosts or (name in groups and not groups[name]):
             raise ToolError(f"{name} names no node")
         asked |= dict.fromkeys(hosts)
-    return list(asked)
+    return list(asked), [*groups, *(found.hosts if found else ())]
 
 
 def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate:

@@ -11,7 +11,9 @@ import click
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, print_or_write
 from rackproof.core.finding_codes import find_code, near_codes
+from rackproof.core.near_names import near_names
 from rackproof.core.text import moment, sanitize
+from rackproof.jobs.fleet_status import read_rows
 from rackproof.jobs.validate.explain import (
     ExplainError,
     Explanation,
@@ -59,7 +61,7 @@ def _code_of_reason(text: str) -> str:
     Other text is returned unchanged.
     """
     words = text.removeprefix(DRAIN_PREFIX).strip()
-    if number := re.match(r"xid[ _:]+([0-9]{1,6})\b", words, re.IGNORECASE):
+    if number := re.match(r"xid[ _:]*([0-9]{1,6})\b", words, re.IGNORECASE):
         return f"xid_{number[1]}"
     return re.split(r"[ ;]", words)[0] if text.startswith(DRAIN_PREFIX) else text
 
@@ -108,6 +110,9 @@ def _explain_node(results: Path, name: str, *, is_provisioned: bool) -> Explanat
     except ExplainError as error:
         if is_provisioned:
             return None
+        nodes = [row.node for row in read_rows(results, {}, ())[0]]
+        if near_nodes := near_names(name, nodes):
+            raise ExplainError(f"{error}; did you mean {near_nodes}?") from None
         near = near_codes(name)
         if not near:
             raise

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rackproof.cli.errors import ToolError
+from rackproof.core.near_names import near_names, near_text
 from rackproof.core.records import Run
-from rackproof.jobs.bench.planning import read_plan
+from rackproof.core.text import amount, sanitize
+from rackproof.jobs.bench.planning import PLAN_FILE, read_plan
 from rackproof.store.run_folder import RECORD_NAME, read_run, run_folders
 
 _SHOWN_IDS = 4
@@ -23,6 +25,13 @@ def history_path(results: Path) -> Path:
     path = results / "history.sqlite"
     # SQLite would create an empty file, so that a wrong --results would look like an empty history.
     if not os.environ.get("RACKPROOF_DATABASE_URL", "").strip() and not path.is_file():
+        count = sum(1 for _ in run_folders(results))
+        if count:
+            # A folder that was copied without its database, or whose database was removed.
+            raise ToolError(
+                f"there is no history at {path}, but the records of {amount(count, 'run')} are there: enter "
+                "them with `rackproof history --rebuild`"
+            )
         raise ToolError(
             f"there is no history at {path}: nothing has run or been imported there yet; "
             "name another folder with --results, or a database with RACKPROOF_DATABASE_URL"
@@ -54,14 +63,29 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
     return _run_of_history(name, results), None
 
 
+def split_run_path(name: str, results: Path) -> tuple[str, Path]:
+    """Return the id and the results folder of a run or plan that is named by its folder or its record.
+
+    Another name is returned unchanged.
+    """
+    path = Path(name)
+    folder = path.parent if path.is_file() and path.name in (RECORD_NAME, PLAN_FILE) else path
+    if os.sep in name and any((folder / record).is_file() for record in (RECORD_NAME, PLAN_FILE)):
+        return folder.resolve().name, folder.resolve().parent
+    return name, results
+
+
 def run_ids_of_plan(name: str, results: Path) -> list[str] | None:
     """Return the ids of the runs of a plan, or None if there is no plan with that name.
 
     Raises:
         ResultsError: The plan is damaged.
     """
-    if not name.startswith("plan-") or not (results / name).is_dir():
+    if not name.startswith("plan-"):
         return None
+    if not (results / name).is_dir():
+        plans = [path.name for path in results.glob("plan-*")]
+        raise ToolError(f"no plan {sanitize(name, 130)} in {results}{near_text(name, plans)}")
     return [run.run_id for run in read_plan(results, name).runs]
 
 
@@ -101,6 +125,8 @@ def _run_of_history(name: str, results: Path) -> Run:
         with open_store(history_path(results)) as store:
             return store.run(name)
     except (HistoryError, ToolError) as error:
+        near = near_names(name, [folder.name for folder in run_folders(results)])
+        hint = f"; did you mean {near}?" if near else ""
         raise ToolError(
-            f"no run {name}: neither a run folder, nor an id in {results}, nor in the history ({error})"
+            f"no run {name}: neither a run folder, nor an id in {results}, nor in the history ({error}){hint}"
         ) from None

@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
-from rackproof.cli.errors import ToolError
-from rackproof.cli.find_run import history_path, run_ids_of_plan
+from rackproof.cli.errors import ToolError, refuse_unknown_names
+from rackproof.cli.find_run import history_path, run_ids_of_plan, split_run_path
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
+from rackproof.core.advised_commands import add_results
 from rackproof.core.errors import RackproofError
-from rackproof.core.text import sanitize
+from rackproof.core.near_names import near_text
+from rackproof.core.text import amount, sanitize
 from rackproof.report.terminal import text_table
 from rackproof.store.acceptance_log import (
     LOG_NAME,
@@ -49,6 +51,8 @@ def history_command(
         click.echo(f"note: a run waits to enter the history: {sanitize(problem, 600)}", err=True)
     with open_store(where) as store:
         runs = store.runs(benchmark=benchmark, node=node, limit=limit)
+        if not runs:
+            _refuse_unknown(store, benchmark, node)
     if as_json:
         print_json([_summary_json(run) for run in runs])
     elif runs:
@@ -58,6 +62,16 @@ def history_command(
         click.echo("\n".join(text_table(columns, rows, terminal_width(), (2, 3, 4))))
     else:
         click.echo("no such runs in the history")
+
+
+def _refuse_unknown(store: Store, benchmark: str | None, node: str | None) -> None:
+    """Refuse a benchmark that neither ran nor is defined here, and a node of which nothing ran."""
+    known = store.names()
+    if benchmark is not None:
+        defined = [path.stem for path in Path("benchmarks").glob("*.y*ml")]
+        refuse_unknown_names([benchmark], [*known.benchmarks, *defined], "no such benchmark ran")
+    if node is not None and not store.knows_node(node):
+        refuse_unknown_names([node], known.nodes, "nothing ran on such a node")
 
 
 def _rebuild(results: Path) -> None:
@@ -71,9 +85,10 @@ def _rebuild(results: Path) -> None:
     with open_store(path) as store:
         accepted, _ = standing_acceptances(results)
         lost = store.without_references(accepted)
-    click.echo(f"{done.runs} runs entered the history", err=True)
+    click.echo(f"{amount(done.runs, 'run')} entered the history", err=True)
     for run_id in lost:
-        click.echo(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", err=True)
+        again = add_results(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", results)
+        click.echo(again, err=True)
 
 
 def _summary_json(run: RunRow) -> dict[str, Any]:
@@ -135,6 +150,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
         return
     if not name:
         raise ToolError("name the run or plan to accept (`rackproof history` lists them), or give --list")
+    name, results = split_run_path(name, results)
     ids = run_ids_of_plan(name, results)
     refused: list[dict[str, str]] = []
     with open_store(history_path(results)) as store:
@@ -160,6 +176,8 @@ class _Acceptance:
     nodes: tuple[str, ...]
     metrics: tuple[str, ...]
     unbounded: tuple[str, ...]
+    was_accepted: bool = False
+    """True if the run was accepted before, so that nothing changed."""
 
 
 def _show_accepted(one: _Acceptance, as_json: bool) -> None:
@@ -185,10 +203,10 @@ def _accept_plan(
         except RackproofError as error:
             reason = sanitize(str(error), 600)
             refused.append({"run_id": run_id, "reason": reason})
-            click.echo(f"not accepted: {reason}", err=True)
+            click.echo(f"not accepted: {add_results(reason, results)}", err=True)
     if not accepted:
         raise ToolError(
-            f"nothing of {sanitize(plan_id, 130)} was accepted: none of its {len(ids)} runs may be"
+            f"nothing of {sanitize(plan_id, 130)} was accepted: none of its {amount(len(ids), 'run')} may be"
         )
     return accepted, refused
 
@@ -208,21 +226,26 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
         note_acceptance(results, "accept", run.run_id, references, despite)
 
     unbounded = store.unbounded_metrics(run.run_id)
-    # Store the whole id, because the operator may have given only a prefix.
-    count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
+    # With a reason, numbers may be accepted that were refused the first time.
+    was_accepted = not despite and run.run_id in standing_acceptances(results)[0]
+    count = store.references_of(run.run_id) if was_accepted else 0
+    if not count:
+        was_accepted = False
+        # Store the whole id, because the operator may have given only a prefix.
+        count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
     if not count:
         raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")
     metrics = dict.fromkeys(one.metric for one in run.judgements if one.value is not None)
     nodes = tuple(node.name for node in run.nodes)
-    return _Acceptance(run.run_id, run.title, count, nodes, tuple(metrics), tuple(unbounded))
+    return _Acceptance(run.run_id, run.title, count, nodes, tuple(metrics), tuple(unbounded), was_accepted)
 
 
 def _acceptance_lines(one: _Acceptance) -> list[str]:
     """Describe an acceptance, with a warning about metrics without an independent limit."""
-    references = f"{_references(one.references)} from {one.run_id}"
+    references = f"{amount(one.references, 'reference')} from {one.run_id}"
     nodes = f" for {', '.join(one.nodes)}" if one.nodes else ""
     lines = [
-        f"accepted {sanitize(references + nodes, 600)}",
+        f"{'accepted before: ' if one.was_accepted else 'accepted '}{sanitize(references + nodes, 600)}",
         f"covers {sanitize(one.title, 300)}: {sanitize(', '.join(one.metrics), 300)}",
     ]
     if one.unbounded:
@@ -252,6 +275,7 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
     withdrawn ones only with a reason, such as a part that was changed.
     """
     reason = sanitize(reason.strip(), 400)
+    run_id, results = split_run_path(run_id, results)
 
     def note(references: int) -> None:
         note_acceptance(results, "withdraw", run_id, references, reason)
@@ -265,19 +289,15 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
         # must see this.
         note(0)
     elif not count:
+        near = near_text(run_id, standing_acceptances(results)[0])
         raise ToolError(
             f"no reference comes from {sanitize(run_id, 130)}: give the whole id of a run that was accepted "
-            "(`rackproof accept --list`)"
+            f"(`rackproof accept --list`){near}"
         )
     if as_json:
         print_json({"run_id": run_id, "references": count, "reason": reason})
         return
-    click.echo(f"withdrew {_references(count)} from {sanitize(run_id, 130)}")
-
-
-def _references(count: int) -> str:
-    """Return a number of references as text."""
-    return f"{count} reference{'' if count == 1 else 's'}"
+    click.echo(f"withdrew {amount(count, 'reference')} from {sanitize(run_id, 130)}")
 
 
 def _show_acceptances(results: Path, as_json: bool) -> None:
@@ -302,4 +322,4 @@ def _show_acceptances(results: Path, as_json: bool) -> None:
     else:
         click.echo("nothing was accepted from this results folder")
     if damaged:
-        click.echo(f"note: {damaged} lines of {results / LOG_NAME} are damaged", err=True)
+        click.echo(f"note: {amount(damaged, 'damaged line')} of {results / LOG_NAME}", err=True)

@@ -10,7 +10,7 @@ from rackproof.cli.errors import EXIT_FAIL
 from rackproof.cli.options import json_option
 from rackproof.cli.output import json_value, print_json
 from rackproof.cli.playbooks import find_checkout
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
 
 
@@ -44,6 +44,7 @@ def lint_inventory_command(inventory: Path, checkout: Path | None, as_json: bool
     else:
         for one in complaints:
             click.echo(f"{sanitize(one.where, 200)}: {sanitize(one.what, 600)}")
-        click.echo(f"{len(listed.hosts)} hosts, {len(listed.groups)} groups: {len(complaints)} mistakes")
+        hosts, groups = amount(len(listed.hosts), "host"), amount(len(listed.groups), "group")
+        click.echo(f"{hosts}, {groups}: {amount(len(complaints), 'mistake')}")
     if complaints:
         raise click.exceptions.Exit(EXIT_FAIL)

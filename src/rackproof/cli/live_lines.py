@@ -9,6 +9,7 @@ failures and long steps are then printed as separate lines.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -33,7 +34,9 @@ _NO_HOSTS = "leaves us with no hosts to target"
 _USAGE = "usage: ansible-playbook "
 _USAGE_ERROR = "ansible-playbook: error: "
 """ansible-core prints these texts, which do not give the next step."""
+_TRACEBACK = "Traceback (most recent call last)"
 _NOT_YAML = "YAML parsing failed: "
+_NO_INVENTORY = "Completely failed to parse inventory source "
 _ORIGIN = "Origin: "
 _AROUND_YAML = re.compile(
     r"^$|^\[WARNING\]: Failed to parse inventory|^Failed to parse inventory|^<<< caused by >>>|"
@@ -77,6 +80,7 @@ class LiveLines:
         self._not_yaml = ""
         self._yaml_place = ""
         self._around_yaml: list[str] = []
+        self._traceback: list[str] = []
         self._failures = FailureLines()
         self.named_program = False
 
@@ -150,9 +154,9 @@ class LiveLines:
 
     def finish(self) -> list[str]:
         """Return the last lines of a playbook that ended."""
-        lines = self._failures.finish()
+        lines = [*self._failures.finish(), *self._traceback]
         if not self._not_yaml:
-            return [*self._around_yaml, *lines]
+            return [*map(_without_inventory, self._around_yaml), *lines]
         if self._yaml_place:
             return [*lines, f"rackproof: {self._yaml_place}: it is not YAML: {self._not_yaml}"]
         where = "`rackproof lint-inventory` (with the same -i) names file and line"
@@ -213,6 +217,8 @@ class LiveLines:
     def add_error(self, line: str, now: float) -> list[str]:
         """Process a line of the error output. Return the lines to print permanently."""
         shown = _clean(line)
+        if self._is_of_traceback(shown):
+            return self._ended_traceback(shown)
         if self._is_about_yaml(shown):
             return []
         unknown = shown.partition(_UNKNOWN_HOST)[2]
@@ -231,6 +237,20 @@ class LiveLines:
             ]
         # The message after Ctrl-C lists the jobs that are still running.
         return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
+
+    def _is_of_traceback(self, shown: str) -> bool:
+        """Return whether a line belongs to a traceback. Hold its lines until the error's own line."""
+        if not self._traceback and not shown.startswith(_TRACEBACK):
+            return False
+        self._traceback.append(shown)
+        return True
+
+    def _ended_traceback(self, shown: str) -> list[str]:
+        """Return a traceback that is complete, but not one of Ctrl-C while ansible-playbook was starting."""
+        if shown.startswith((" ", _TRACEBACK)) or not shown:
+            return []
+        lines, self._traceback = self._traceback, []
+        return [] if shown.startswith("KeyboardInterrupt") else self._after_failures(lines)
 
     def _is_usage(self, shown: str) -> bool:
         """Return whether a line belongs to the pages of usage that ansible-playbook prints twice."""
@@ -295,6 +315,17 @@ class LiveLines:
         failure = node.state if node.state in ("failed", "unreachable") else ""
         parts = (failure, node.stage.replace("_", " "), node.step, end)
         return _SEPARATOR.join(part for part in parts if part)
+
+
+def _without_inventory(line: str) -> str:
+    """Return a line of the error output, or the next step if it names an inventory that cannot be read."""
+    source = line.partition(_NO_INVENTORY)[2]
+    if not source:
+        return line
+    lint = f"rackproof lint-inventory -i {shlex.quote(source)}"
+    return (
+        f"rackproof: {source} is no inventory that Ansible can read: correct -i; `{lint}` names the mistake"
+    )
 
 
 def _step(task: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ top. This module must not, because the import of Pydantic or SQLAlchemy alone ta
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ import click
 from rackproof import __version__
 from rackproof.cli.arguments import refuse_unfit_values
 from rackproof.cli.errors import ToolError, operator_message, usage_errors_end_with_1
+from rackproof.cli.options import RESULTS_KEY
+from rackproof.core.advised_commands import add_results
 from rackproof.core.file_modes import hide_from_others
 
 _EPILOG = """\b
@@ -183,6 +186,8 @@ class Program(click.Group):
         with usage_errors_end_with_1():
             try:
                 return super().invoke(ctx)
+            except ToolError as error:
+                raise ToolError(_named_results(ctx, error.message)) from None
             # Leave click's own exceptions to click. `| head` causes BrokenPipeError, and click then prints
             # nothing.
             except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -190,7 +195,13 @@ class Program(click.Group):
             except Exception as error:
                 if ctx.params.get("debug"):
                     raise
-                raise ToolError(operator_message(error)) from None
+                raise ToolError(_named_results(ctx, operator_message(error))) from None
+
+
+def _named_results(ctx: click.Context, text: str) -> str:
+    """Return an error's text, whose commands name the results folder of the command."""
+    results = ctx.meta.get(RESULTS_KEY)
+    return text if results is None else add_results(text, results)
 
 
 @click.group(
@@ -202,6 +213,9 @@ class Program(click.Group):
 @click.version_option(__version__, prog_name="rackproof", message="%(prog)s %(version)s")
 def main(debug: bool) -> None:
     """Read, score, judge and compare results of benchmarks on GPU nodes."""
+    # The command is imported now, and may have to clean up after Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     hide_from_others()
     # A terminal without UTF-8 gets "?" for a character that it cannot show, not a traceback.
     for stream in (sys.stdout, sys.stderr):

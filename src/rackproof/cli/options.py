@@ -8,7 +8,19 @@ from typing import Any, TypeVar
 
 import click
 
+from rackproof.core.advised_commands import DEFAULT_RESULTS, RESULTS_VARIABLE
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+RESULTS_KEY = "rackproof.results"
+"""Key of the results folder in the context of a command, so that an error can name it."""
+
+
+def _note_results(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
+    """Keep the results folder for the message of an error."""
+    ctx.meta[RESULTS_KEY] = value
+    return value
 
 
 def results_option(command: _Command) -> _Command:
@@ -16,9 +28,10 @@ def results_option(command: _Command) -> _Command:
     return click.option(
         "--results",
         type=click.Path(path_type=Path, file_okay=False),
-        default=Path("results"),
+        default=Path(DEFAULT_RESULTS),
         show_default=True,
-        envvar="RACKPROOF_RESULTS",
+        envvar=RESULTS_VARIABLE,
+        callback=_note_results,
         show_envvar=True,
         help="The results folder.",
     )(command)

@@ -33,7 +33,6 @@ from rackproof.cli.output import print_json, terminal_width
 from rackproof.cli.playbook_outcome import PlaybookOutcome
 from rackproof.cli.screen import Screen
 from rackproof.core.child_environment import environment_of_playbook
-from rackproof.core.text import utf8_locale
 
 _TICK_S = 0.25
 _LAST_WORDS_S = 5.0
@@ -120,7 +119,7 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
             lines = [f"Interrupted. A job that was started continues; {stop} -l HOSTS ends it.", *lines[1:]]
         screen.show(lines, [])
     elif view.named_program and program != "rackproof":
-        screen.show([f"`rackproof` is {program} here, or type: source {Path(program).parent}/activate"], [])
+        screen.show([_how_to_type(program)], [])
     if as_json:
         print_json(outcome.as_json(status, was_interrupted, view.running_jobs))
     return status
@@ -188,6 +187,12 @@ def _own_name() -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
+def _how_to_type(program: str) -> str:
+    """Return the hint about a program that is not on PATH, for commands that begin with its plain name."""
+    activate = shlex.quote(str(Path(program).with_name("activate")))
+    return f"`rackproof` is {shlex.quote(program)} here, or type: source {activate}"
+
+
 def _environment(folder: Path) -> dict[str, str]:
     """Return the environment of a playbook."""
     environment = environment_of_playbook()
@@ -195,7 +200,7 @@ def _environment(folder: Path) -> dict[str, str]:
     environment["PATH"] = f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}"
     if folder != Path():
         environment.setdefault("ANSIBLE_CONFIG", str(folder.resolve() / "ansible.cfg"))
-    return environment | utf8_locale()
+    return environment
 
 
 def _let_signals_in() -> None:

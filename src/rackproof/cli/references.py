@@ -15,11 +15,11 @@ from rackproof.analysis.reference_bounds import (
     propose_references,
     reference_entry,
 )
-from rackproof.cli.errors import ToolError
+from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json
 from rackproof.core.records import Run
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.store.run_evidence import log_objections
 from rackproof.store.run_folder import iter_runs
 
@@ -62,19 +62,27 @@ def references_command(
     """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
-    runs = [
-        run
-        for run in iter_runs(results, on_error=lambda error: click.echo(f"note: {error}", err=True))
-        if benchmark in (None, run.benchmark) and (sku is None or {node.sku for node in run.nodes} == {sku})
-        if _has_its_logs(run, results)
-    ]
+    runs, benchmarks, skus = [], set(), set()
+    for run in iter_runs(results, on_error=lambda error: click.echo(f"note: {error}", err=True)):
+        own_skus = {node.sku for node in run.nodes}
+        benchmarks.add(run.benchmark)
+        skus |= own_skus - {""}
+        is_wanted = benchmark in (None, run.benchmark) and (sku is None or own_skus == {sku})
+        if is_wanted and _has_its_logs(run, results):
+            runs.append(run)
+    if not benchmarks:
+        raise ToolError(
+            f"no run is in {results}: run a benchmark first, or name another folder with --results"
+        )
+    refuse_unknown_names([benchmark] if benchmark else [], benchmarks, "no such benchmark ran")
+    refuse_unknown_names([sku] if sku else [], skus, "no run is of such a SKU")
     if sku is None:
         _refuse_several_skus(runs)
     proposed = propose_references(runs, bound=bound, fewest_runs=repeats)
     if not proposed:
         raise ToolError(
-            f"none of {len(runs)} runs in {results} has a speed that its benchmark judges and no finding "
-            f"against it; run the benchmark {repeats} times on healthy machines"
+            f"none of {amount(len(runs), 'run')} in {results} has a speed that its benchmark judges "
+            f"and no finding against it; run the benchmark {repeats} times on healthy machines"
         )
     if as_json:
         print_json([one.model_dump(mode="json") for one in proposed])
@@ -82,7 +90,7 @@ def references_command(
     for one in proposed:
         click.echo(_entry_text(one, source))
     refused = sum(bool(one.objection) for one in proposed)
-    click.echo(f"{len(proposed) - refused} references, {refused} refused", err=True)
+    click.echo(f"{amount(len(proposed) - refused, 'reference')}, {refused} refused", err=True)
 
 
 def _refuse_several_skus(runs: Sequence[Run]) -> None:

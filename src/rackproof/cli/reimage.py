@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rackproof.cli.errors import ToolError
+from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
 from rackproof.cli.playbooks import playbook_command
@@ -62,26 +62,18 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
     statuses = read_progress(results, nodes or None)
     if as_json:
         print_json([json_value(node) for node in statuses])
-        return
     # A node that was named explicitly is shown in any state.
     shown = statuses if show_all or nodes else [node for node in statuses if _is_in_progress(node)]
-    if shown:
+    if shown and not as_json:
         _print_status(shown)
-    else:
+    elif not as_json and not nodes:
         click.echo("no node is being imaged" if statuses else f"no node was ever imaged from {results}")
-    _warn_of_unknown(nodes, statuses)
+    refuse_unknown_names(nodes, [node.node for node in read_progress(results)], "never imaged from here")
 
 
 def _is_in_progress(status: NodeStatus) -> bool:
     """Return whether the imaging of a node is not finished."""
     return status.progress.state != "returned"
-
-
-def _warn_of_unknown(nodes: Sequence[str], statuses: Sequence[NodeStatus]) -> None:
-    """Print the names of nodes that were never imaged."""
-    missing = sorted(set(nodes) - {node.node for node in statuses})
-    if missing:
-        click.echo(f"never imaged from here: {', '.join(sanitize(name, 80) for name in missing)}", err=True)
 
 
 def _print_status(statuses: Sequence[NodeStatus]) -> None:

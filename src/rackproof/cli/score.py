@@ -11,7 +11,7 @@ from rackproof.cli.errors import ToolError
 from rackproof.cli.options import json_option, ruleset_option
 from rackproof.cli.output import exit_status, one_or_all, print_json, terminal_width
 from rackproof.core.records import worst
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.report.terminal import text_table
 
 
@@ -76,4 +76,4 @@ def _facts_line(score: FolderScore) -> str:
     rules = f"rules {sanitize(score.ruleset, 20)}" if score.ruleset else "rules unknown"
     if score.ruleset_origin:
         rules += f" (by {score.ruleset_origin})"
-    return f"{benchmark}, {rules}, {score.runs_found} runs of {needed} needed"
+    return f"{benchmark}, {rules}, {amount(score.runs_found, 'run')} of {needed} needed"

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import click
 
-from rackproof.cli.errors import ToolError
+from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import json_value, print_json, terminal_width
-from rackproof.core.text import sanitize
+from rackproof.core.advised_commands import add_results
+from rackproof.core.hostlist import expand_hostlist
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.fleet_status import NodeRow, ask_slurm, read_rows
 from rackproof.jobs.reimage.tasks import read_progress
 from rackproof.report.terminal import text_table
@@ -39,15 +41,17 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     slurm, why = ask_slurm() if ask else ({}, "")
     imaging = [one for one in read_progress(results) if one.progress.state != "returned"]
     rows, remarks = read_rows(results, slurm, imaging)
-    shown = [row for row in rows if not nodes or row.node in nodes]
-    for remark in filter(None, [why, *remarks, *_unknown(nodes, rows)]):
+    asked = [name for one in nodes for name in expand_hostlist(one) or [one]]
+    shown = [row for row in rows if not asked or row.node in asked]
+    for remark in filter(None, [why, *remarks]):
         click.echo(f"note: {remark}", err=True)
     if as_json:
         print_json([json_value(row) for row in shown])
     elif shown:
         click.echo(_table(shown))
     elif not rows:
-        click.echo(_nothing_known(results, is_slurm_read=ask and not why))
+        click.echo(add_results(_nothing_known(results, is_slurm_read=ask and not why), results))
+    refuse_unknown_names(asked, [row.node for row in rows], "not known here")
 
 
 def _nothing_known(results: Path, *, is_slurm_read: bool) -> str:
@@ -57,12 +61,6 @@ def _nothing_known(results: Path, *, is_slurm_read: bool) -> str:
         f"no node is known here: {results} has no night, no provisioning and no imaging{slurm_too}. "
         "`rackproof validate -l RACK` makes a night; `rackproof history` lists runs of benchmarks"
     )
-
-
-def _unknown(nodes: Sequence[str], rows: Sequence[NodeRow]) -> list[str]:
-    """Return a remark about the named nodes without a row, if there are any."""
-    missing = sorted(set(nodes) - {row.node for row in rows})
-    return [f"not known here: {', '.join(sanitize(name, 80) for name in missing)}"] if missing else []
 
 
 def _table(rows: Sequence[NodeRow]) -> str:
@@ -95,6 +93,9 @@ def audit_command(node: str | None, results: Path, as_json: bool) -> None:
     """
     entries = _entries(results)
     shown = [entry for entry in entries if node is None or entry[2] == node]
+    if node is not None and not shown:
+        known = [row.node for row in read_rows(results, {}, ())[0]]
+        refuse_unknown_names([node], [*known, *(entry[2] for entry in entries)], "not known here")
     if as_json:
         keys = ("moment", "act", "what", "actor", "playbook", "reason")
         print_json([dict(zip(keys, (entry[0].isoformat(), *entry[1:]), strict=True)) for entry in shown])
@@ -111,7 +112,7 @@ def _entries(results: Path) -> list[tuple[datetime, str, str, str, str, str]]:
     acts, lost = read_acts(results)
     accepted, damaged = read_acceptances(results)
     if lost + damaged:
-        click.echo(f"note: {lost + damaged} lines are damaged", err=True)
+        click.echo(f"note: {amount(lost + damaged, 'damaged line')}", err=True)
     found: list[tuple[datetime, str, str, str, str, str]] = [
         (one.moment, one.act, one.node, f"{one.actor}@{one.host}", one.playbook, sanitize(one.reason, 300))
         for one in acts

@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection
 
 from rackproof.core.secret_names import secret_variables
+from rackproof.core.text import utf8_locale
 
 NIGHTLY_SECRETS = ("RACKPROOF_WEBHOOK_URL", "RACKPROOF_SMTP_USER", "RACKPROOF_SMTP_PASSWORD")
 """Secrets that only ``rackproof nightly`` itself uses. No playbook reads them."""
@@ -37,12 +38,17 @@ def environment_of_tool(*needed: str) -> dict[str, str]:
 
 def environment_of_inventory() -> dict[str, str]:
     """Return an environment for the programs of a site's inventory, which may need secrets of the site."""
-    return _without(OWN_SECRETS)
+    return _without(OWN_SECRETS) | utf8_locale()
+
+
+def environment_of_written_inventory() -> dict[str, str]:
+    """Return an environment for Ansible that only reads the files of an inventory."""
+    return environment_of_tool(*ANSIBLE_NEEDS) | utf8_locale()
 
 
 def environment_of_playbook() -> dict[str, str]:
     """Return an environment for a playbook, whose roles and variables may read any other secret."""
-    return _without(NIGHTLY_SECRETS)
+    return _without(NIGHTLY_SECRETS) | utf8_locale()
 
 
 def _without(names: Collection[str]) -> dict[str, str]:

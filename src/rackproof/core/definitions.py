@@ -10,12 +10,11 @@ a path of the node. There are no expressions, filters or conditions, and the tex
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,12 +24,15 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from rackproof.core.errors import RackproofError
 from rackproof.core.line_rules import FORMAT as LINES
 from rackproof.core.line_rules import LineMetric, LineRules
+from rackproof.core.near_names import near_text
 from rackproof.core.records import Direction, Name, Record, Reference, Text
 from rackproof.core.secret_names import refuse_secrets
+from rackproof.core.text import amount, number
 
 Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
 Parameters = dict[str, Scalar]
+Bounds = tuple[int | float, int | float]
 Filter = dict[str, tuple[Scalar, ...]]
 """A point fits a filter if the value of each of the filter's parameters is one of those listed."""
 
@@ -381,7 +383,7 @@ class Result(Record):
             return format
         known = ["auto", *log_formats, LINES]
         if format not in known:
-            raise ValueError(f"no log format `{format}`{_near(format, known)}")
+            raise ValueError(f"no log format `{format}`{near_text(format, known)}")
         return format
 
     @model_validator(mode="after")
@@ -393,7 +395,7 @@ class Result(Record):
             for rule in self.judge:
                 if rule.metric not in self.lines.metrics:
                     known = self.lines.metrics
-                    raise ValueError(f"judge: no pattern for `{rule.metric}`{_near(rule.metric, known)}")
+                    raise ValueError(f"judge: no pattern for `{rule.metric}`{near_text(rule.metric, known)}")
                 unit = self.lines.metrics[rule.metric].unit
                 if rule.unit not in ("", unit):
                     raise ValueError(f"judge: `{rule.metric}` is read in `{unit}`, judged in `{rule.unit}`")
@@ -410,6 +412,11 @@ class Definition(Record):
         default=0, ge=0, description="Suites leave the benchmark out on nodes with fewer GPUs."
     )
     parameters: Parameters = Field(default={}, description="Parameters and their defaults.")
+    bounds: dict[str, Bounds] = Field(
+        default={},
+        description="Smallest and largest value of a numeric parameter: `[1, 4096]`. Two whole numbers allow "
+        "only whole numbers.",
+    )
     matrix: Matrix = Field(default={}, description="Values to sweep when you name the benchmark.")
     suites: dict[str, tuple[Matrix, ...]] = Field(
         default={}, description="Suites that contain it, each with the matrix, or list of matrices, to sweep."
@@ -465,6 +472,7 @@ class Definition(Record):
         """Refuse matrices, filters and bounds that do not fit the parameters."""
         self._check_matrices()
         self._check_filters()
+        self._check_values()
         for name, matrices in self.suites.items():
             if not matrices:
                 raise ValueError(
@@ -499,10 +507,39 @@ class Definition(Record):
                 for axis in each:
                     self._check_parameter(place, axis)
 
+    def _check_values(self) -> None:
+        """Refuse bounds that allow nothing, and values of the file that are outside of its bounds."""
+        for name, (least, most) in self.bounds.items():
+            self._check_parameter("bounds", name)
+            if not (math.isfinite(least) and math.isfinite(most) and least <= most):
+                raise ValueError(f"bounds: `{name}`: {least} to {most} is not a range of finite numbers")
+        for name in self.parameters:
+            for value in self._known_values(name):
+                if isinstance(value, int | float) and (wrong := self._wrong_number(name, value)):
+                    raise ValueError(f"parameter `{name}` is {value!r}: {wrong}")
+
+    def _wrong_number(self, name: str, value: Scalar) -> str:
+        """Return a message about a value that is not a number within its parameter's bounds, or ""."""
+        # An empty value leaves a parameter out, and `all` is replaced by a number of GPUs.
+        if value == "" or (name, value) == ("gpus", "all"):
+            return ""
+        size = math.nan if isinstance(value, str | bool) else value
+        if name in self.bounds:
+            least, most = self.bounds[name]
+            is_whole = isinstance(least, int) and isinstance(most, int)
+            fits = least <= size <= most and (isinstance(value, int) or not is_whole)
+            kind = "whole number" if is_whole else "number"
+            return "" if fits else f"it has to be a {kind} from {number(least)} to {number(most)}"
+        if isinstance(value, float) and not math.isfinite(value):
+            return "it has to be a finite number"
+        return ""
+
     def _check_parameter(self, place: str, axis: str) -> None:
         """Refuse an axis that is not a parameter."""
         if axis not in self.parameters:
-            raise ValueError(f"{place}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}")
+            raise ValueError(
+                f"{place}: `{axis}` is not one of the parameters{near_text(axis, self.parameters)}"
+            )
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Definition:
@@ -581,11 +618,11 @@ class Definition(Record):
         for name, values in overrides.items():
             if name not in self.parameters:
                 raise DefinitionError(
-                    f"benchmark {self.name} has no parameter `{name}`{_near(name, self.parameters)}"
+                    f"benchmark {self.name} has no parameter `{name}`{near_text(name, self.parameters)}"
                 )
             known = self._known_values(name)
             for value in values:
-                if wrong := _wrong_kind(value, known):
+                if wrong := self._wrong_number(name, value) or _wrong_kind(value, known):
                     raise DefinitionError(f"benchmark {self.name}: parameter `{name}` is {value!r}: {wrong}")
 
     def _known_values(self, name: str) -> list[Scalar]:
@@ -606,16 +643,18 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
         return ""
     if all(isinstance(one, bool) for one in known) and not isinstance(value, bool):
         return "it has to be true or false"
-    are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in known)
-    if are_numbers and (isinstance(value, bool) or not isinstance(value, int | float)):
-        return "" if value == "all" else f"it has to be a number, as {known[0]}"
-    return ""
+    numbers = [one for one in known if isinstance(one, int | float) and not isinstance(one, bool)]
+    if len(numbers) < len(known) or value == "all":
+        return ""
+    if isinstance(value, str | bool):
+        return f"it has to be a number, as {known[0]}"
+    return "it must not be negative" if value < 0 <= min(numbers) else ""
 
 
 def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
     """Return the message about a matrix with too many points, or "" if they can be planned."""
     points = math.prod(len(values) for values in axes.values())
-    return f"{points} points, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
+    return f"{amount(points, 'point')}, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
 
 def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
@@ -652,7 +691,7 @@ def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in variables:
-            raise DefinitionError(f"{where}: no variable `{name}`{_near(name, variables)}")
+            raise DefinitionError(f"{where}: no variable `{name}`{near_text(name, variables)}")
         return str(variables[name])
 
     replaced = _VARIABLE.sub(value, text)
@@ -811,17 +850,18 @@ def select_benchmarks(
     known = benchmarks_by_suite(definitions)
     if not suite:
         raise UnknownBenchmarkError(
-            f"no benchmark or suite is given: give one (-e benchmark=NAME, -e suite=NAME){_near('', known)}"
+            "no benchmark or suite is given: give one (-e benchmark=NAME, -e suite=NAME)"
+            + near_text("", known)
         )
     if suite not in known:
-        raise UnknownBenchmarkError(f"no suite `{suite}`{_near(suite, known)}")
+        raise UnknownBenchmarkError(f"no suite `{suite}`{near_text(suite, known)}")
     return [definitions[name] for name in known[suite]]
 
 
 def _check_known(name: str, known: Collection[str]) -> None:
     """Refuse a benchmark that does not exist, and suggest similar names."""
     if name not in known:
-        raise UnknownBenchmarkError(f"no benchmark `{name}`{_near(name, known)}")
+        raise UnknownBenchmarkError(f"no benchmark `{name}`{near_text(name, known)}")
 
 
 def _listed(axes: Any) -> Any:
@@ -829,20 +869,6 @@ def _listed(axes: Any) -> Any:
     if not isinstance(axes, Mapping):
         return axes
     return {axis: values if isinstance(values, list | tuple) else [values] for axis, values in axes.items()}
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name, with similar names or else all known ones."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return "; did you mean " + " or ".join(f"`{one}`" for one in near) + "?"
-    return f"; there is: {', '.join(sorted(known)) or 'none'}"
-
-
-def construct_document(document: Any) -> Any:
-    """Return the content of a composed YAML document, as `yaml.safe_load` does without a second reading."""
-    return None if document is None else yaml.SafeLoader("").construct_document(document)
 
 
 def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
@@ -898,7 +924,7 @@ def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> 
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(place[:-1])
-        message = "unknown key" + _near(place[-1], allowed)
+        message = "unknown key" + near_text(place[-1], allowed)
     elif problem["type"] == "missing":
         message = "required key is missing"
     return f"{path}:{lines.get(known, 1)}: {'.'.join(place) or 'definition'}: {message}"

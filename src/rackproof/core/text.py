@@ -124,6 +124,17 @@ def quantity(value: float | None, unit: str = "") -> str:
     return f"{number(value)} {unit}" if unit and value is not None else number(value)
 
 
+def amount(count: int, noun: str, plural: str = "") -> str:
+    """Format a number of things: ``1 node``, ``18 nodes``. No I/O.
+
+    Args:
+        count: The number.
+        noun: The word for one of them.
+        plural: The word for several, if it is not the noun with an ``s``.
+    """
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 _SMALLER = {
     "TB/s": "GB/s", "GB/s": "MB/s", "MB/s": "kB/s", "TFLOP/s": "GFLOP/s", "GFLOP/s": "MFLOP/s", "s": "ms",
     "ms": "µs", "µs": "ns",

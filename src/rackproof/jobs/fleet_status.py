@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from rackproof.core.advised_commands import add_results
 from rackproof.core.child_environment import SLURM_NEEDS, environment_of_tool
 from rackproof.core.records import Record, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.nodes.slurm_states import drain_owner
 from rackproof.store import night_store
 from rackproof.store.audit_log import (
@@ -113,9 +114,9 @@ def read_rows(
         imaging: The progress of nodes that are being re-imaged.
     """
     provisions, damaged = read_provisions(results)
-    remarks = [f"{damaged} records of provisioning are damaged"] if damaged else []
+    remarks = [amount(damaged, "damaged record") + " of provisioning"] if damaged else []
     acts, lost = read_acts(results)
-    remarks += [f"{lost} lines of the audit log are damaged"] if lost else []
+    remarks += [amount(lost, "damaged line") + " of the audit log"] if lost else []
     folders = night_store.night_folders(results)
     nights, damaged_nights = _last_nights(folders)
     remarks += damaged_nights
@@ -123,12 +124,13 @@ def read_rows(
     last = last_provisions(provisions)
     drains = {act.node: act for act in acts}
     names = sorted({*slurm, *nights, *by_imaging, *last})
-    return [
+    rows = [
         build_row(
             name, slurm.get(name), nights.get(name), last.get(name), by_imaging.get(name), drains.get(name)
         )
         for name in names
-    ], remarks
+    ]
+    return [row.model_copy(update={"next": add_results(row.next, results)}) for row in rows], remarks
 
 
 def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | None, NodeNight]], list[str]]:

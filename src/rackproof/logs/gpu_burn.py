@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from rackproof.core.gpu_models import HOTTEST_GPU_C, physics_of
 from rackproof.core.records import Direction, ParsedLog, Verdict
+from rackproof.core.text import amount
 from rackproof.logs._launchers import split_label
 from rackproof.logs._nvidia_smi import COLDEST_C, HOTTEST_C, find_twice
 from rackproof.logs._reading import Log, LogParser, number
@@ -234,7 +235,8 @@ class GpuBurnParser(LogParser):
         working = sum(0 < speed < math.inf for speed, _line in self.speeds.values())
         if working < self.tested:
             # "OK" means that a GPU found no wrong result, even if it computed none.
-            message = f"{working} of {self.tested} GPUs show a speed at the end: the others computed nothing"
+            tested = amount(self.tested, "GPU")
+            message = f"{working} of {tested} show a speed at the end: the others computed nothing"
             log.find("no_work", message, Verdict.UNPROVEN)
             return False
         if self.done != _WHOLE:

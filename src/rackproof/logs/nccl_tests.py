@@ -22,6 +22,7 @@ import orjson
 
 from rackproof.core.gpu_models import physics_of
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.core.text import amount
 from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs._nccl_checks import Devices, Figures, count_sizes
 from rackproof.logs._reading import Log, LogParser, number, text_of, whole
@@ -685,7 +686,7 @@ class NcclTestsParser(LogParser):
                 self.log.find("busbw_contradicts", message, Verdict.UNPROVEN, line=line)
             if table.contradicts(name) and not contradictions:
                 lowest, highest = table.ratios
-                ranks = f" of {table.ranks} ranks" if table.ranks else ""
+                ranks = f" of {amount(table.ranks, 'rank')}" if table.ranks else ""
                 message = f"busbw is {lowest:.3g} to {highest:.3g} times algbw, which is not {name}'s{ranks}"
                 self.log.find("busbw_contradicts", message, Verdict.UNPROVEN)
         if self.unchecked:

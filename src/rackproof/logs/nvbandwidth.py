@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.core.text import amount
 from rackproof.logs._launchers import split_label
 from rackproof.logs._nvidia_smi import find_missing_indexes, find_mixed_models
 from rackproof.logs._reading import Log, LogParser, number, text_of
@@ -245,9 +246,12 @@ class NvbandwidthParser(LogParser):
         elif columns != numbered[: len(columns)]:
             message = f"a matrix of {self.test} has the columns {', '.join(columns)[:100]}: one is missing"
         elif _BETWEEN_GPUS.search(self.test) and len(rows) != len(columns) and "->" not in "".join(rows):
-            message = f"a matrix of {self.test} has {len(rows)} rows and {len(columns)} columns"
+            message = (
+                f"a matrix of {self.test} has {amount(len(rows), 'row')} and {amount(len(columns), 'column')}"
+            )
         elif self._is_by_device() and len(columns) < len(self.devices):
-            message = f"a matrix of {self.test} has {len(columns)} columns for {len(self.devices)} devices"
+            devices = amount(len(self.devices), "device")
+            message = f"a matrix of {self.test} has {amount(len(columns), 'column')} for {devices}"
         elif lost := next((pair for pair in sorted(self.absent) if pair[0] != pair[1]), None):
             message = (
                 f"a matrix of {self.test} has no value from {lost[0]} to {lost[1]}: no access between them?"
@@ -261,7 +265,8 @@ class NvbandwidthParser(LogParser):
         find_missing_indexes(self.log, "the list of devices", map(int, self.devices))
         find_mixed_models(self.log, self.devices.values())
         if self.widest > len(self.devices) and not self.of_processes:
-            message = f"{len(self.devices)} devices are listed, and a matrix has {self.widest} columns"
+            devices = amount(len(self.devices), "device")
+            message = f"{devices} listed, and a matrix has {amount(self.widest, 'column')}"
             self.log.find("devices_contradict", message, Verdict.UNPROVEN)
 
     def _is_by_device(self) -> bool:
@@ -397,7 +402,9 @@ class NvbandwidthParser(LogParser):
         # Between GPUs, a matrix is square. Otherwise, a direction is missing.
         square = len(names) > 1 or _BETWEEN_GPUS.search(name) is not None
         if rest or len(columns) > 1 or (square and columns != {size}):
-            self.log.find("damaged_json", f"{name} has {len(matrix)} rows in its matrix", Verdict.UNPROVEN)
+            self.log.find(
+                "damaged_json", f"{name} has {amount(len(matrix), 'row')} in its matrix", Verdict.UNPROVEN
+            )
             return
         self.parts = {}
         for index, one in enumerate(names):

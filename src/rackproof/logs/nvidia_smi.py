@@ -12,6 +12,7 @@ from xml.parsers import expat
 
 from rackproof.core.gpu_models import MODELS_OF_DOMAINS, MOST_SLOWDOWN_S, is_one_of
 from rackproof.core.records import Direction, Gpu, Measurement, ParsedLog, Verdict
+from rackproof.core.text import amount
 from rackproof.logs._nvidia_smi import (
     MAX_GPUS,
     GpuReadings,
@@ -385,7 +386,9 @@ class NvidiaSmiXmlParser(_Whole):
         attached = leading(top.get("attached_gpus"))
         if not gpus or attached != len(gpus):
             log.find(
-                "gpu_missing", f"{len(gpus)} GPUs described, {attached or 0:.0f} attached", Verdict.UNPROVEN
+                "gpu_missing",
+                f"{amount(len(gpus), 'GPU')} described, {attached or 0:.0f} attached",
+                Verdict.UNPROVEN,
             )
         driver = _driver_number(top.get("driver_version"))
         seen: set[str] = set()

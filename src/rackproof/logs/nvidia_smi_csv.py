@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
+from rackproof.core.text import amount
 from rackproof.logs._nvidia_smi import (
     INFOROM_REMEDY,
     MAX_GPUS,
@@ -150,7 +151,7 @@ class NvidiaSmiCsvParser(LogParser):
             return  # The query was started again with the same output file.
         elif len(cells) != len(self.columns):
             if not find_remark(self.log, at, text):
-                message = f"{len(cells)} values for {len(self.columns)} columns"
+                message = f"{amount(len(cells), 'value')} for {amount(len(self.columns), 'column')}"
                 self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
         elif self.other_list:
             find_no_answer(self.log, at, text)
@@ -349,7 +350,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         elif any(count != len(self.gpus) for count in self.counted):
             counted = ", ".join(f"{count:g}" for count in sorted(self.counted)[:4])
-            message = f"rows of {len(self.gpus)} GPUs, and {counted} counted"
+            message = f"rows of {amount(len(self.gpus), 'GPU')}, and {counted} counted"
             self.log.find("gpu_missing", message, Verdict.UNPROVEN)
         # When a query in a loop is ended, one GPU may be listed once more than another.
         fewest = min(self.gpus, key=lambda gpu: self.gpus[gpu], default="")

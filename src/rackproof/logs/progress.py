@@ -33,11 +33,11 @@ _BURN = re.compile(rb"^(\d[\d.]{0,9})%\s+proc'd: ")
 _PHASES = {
     "init_start": "starting",
     "init_stop": "ready",
-    "run_start": "training",
     "eval_start": "evaluating",
-    "eval_stop": "training",
     "run_stop": "ended",
 }
+_AT_WORK = ("run_start", "eval_stop")
+"""After these events, a job does its own work. Its benchmark decides what the phase is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,7 @@ class Follower:
         self._now = Progress(epochs=epochs, steps=steps)
         self._own_progress = False
         self._batch_size: float | None = None
+        self._work = "training"
 
     @property
     def progress(self) -> Progress:
@@ -184,7 +185,7 @@ class Follower:
     def _position(self, key: str, meta: Mapping[str, object]) -> dict[str, Any]:
         """Return phase, step and epoch from an event's key and metadata."""
         changes: dict[str, Any] = {}
-        if phase := _PHASES.get(key):
+        if phase := self._work if key in _AT_WORK else _PHASES.get(key):
             changes["phase"] = phase
         status = meta.get("status")
         if key == "run_stop" and isinstance(status, str):
@@ -206,6 +207,9 @@ class Follower:
             self._batch_size = number(value)
             return {}
         if key == "submission_benchmark" and isinstance(value, str):
+            # Only MLPerf's benchmarks are known to train. Others state their own phase with their progress.
+            if value not in (TARGETS_06 if old else TARGETS):
+                self._work = "running"
             return _benchmark_target(value, old=old)
         if key == "tracked_stats" and isinstance(value, dict):
             return self._stats(value)
@@ -222,6 +226,8 @@ class Follower:
         phase = value.get("phase")
         if isinstance(phase, str):
             changes["phase"] = clean(phase, 40)
+            if not phase.startswith("eval"):
+                self._work = changes["phase"]
         return changes
 
     def _stats(self, value: Mapping[str, object]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.records import Direction, Finding, Measurement, Record, Source, Verdict, worst
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.logs import parse
 from rackproof.logs._reading import observe_path
 
@@ -472,7 +472,8 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
     fitting = {"gpu": len(nodes) * gpus, "node": len(nodes)}
     if output.ranks in ([fitting[script.processes]] if script.processes else fitting.values()):
         return []
-    message = f"{output.ranks} ranks trained, {len(nodes)} nodes with {gpus or '?'} GPUs each were requested"
+    asked = f"{amount(len(nodes), 'node')} with {gpus or '?'} GPUs each"
+    message = f"{amount(output.ranks, 'rank')} trained, {asked} were requested"
     if output.ranks == len(nodes):
         message += "; where one process a node is meant, the definition needs processes: node"
     return [_finding("wrong_ranks", Verdict.UNPROVEN, message)]
@@ -483,7 +484,7 @@ def _cache_findings(output: RunSubOutput, nodes: Sequence[str]) -> list[Finding]
     is_shown = output.cache_clearings or output.caches_cleared or output.cache_errors
     if not is_shown or (output.caches_cleared >= len(nodes) and not output.cache_errors):
         return []
-    message = f"the page cache was cleared on {output.caches_cleared} of {len(nodes)} nodes"
+    message = f"the page cache was cleared on {output.caches_cleared} of {amount(len(nodes), 'node')}"
     if output.cache_errors:
         message += f": {output.cache_errors[0]}"
     return [_finding("cache_not_cleared", Verdict.UNPROVEN, message)]
@@ -533,7 +534,7 @@ def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -
     if not hosts or not gpus or not nodes:
         return []
     if len(hosts) != len(nodes) * gpus:
-        message = f"the NCCL preflight ran on {len(hosts)} GPUs, the nodes have {len(nodes) * gpus}"
+        message = f"the NCCL preflight ran on {amount(len(hosts), 'GPU')}, the nodes have {len(nodes) * gpus}"
         return [_finding("nccl_preflight", Verdict.UNPROVEN, message)]
     ranks, asked = Counter(hosts), {node.partition(".")[0] for node in nodes}
     odd = [f"{sanitize(host, 100)} has {count} ranks" for host, count in ranks.items() if count != gpus]

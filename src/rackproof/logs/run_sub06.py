@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof.core.records import Finding, Record, Source, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.logs._reading import observe_path
 from rackproof.logs.run_sub import (
     MARK,
@@ -121,7 +121,9 @@ def run_sub06_findings(
     findings += [*_node_findings(output, asked_nodes), *ended]
     none_cleared = "cache_clearing" in script.lacks and not output.caches_cleared
     if output.caches_cleared < len(asked_nodes) and not none_cleared:
-        message = f"the page cache was cleared on {output.caches_cleared} of {len(asked_nodes)} nodes"
+        message = (
+            f"the page cache was cleared on {output.caches_cleared} of {amount(len(asked_nodes), 'node')}"
+        )
         findings.append(_finding("cache_not_cleared", Verdict.UNPROVEN, message))
     return findings
 

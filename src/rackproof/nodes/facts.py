@@ -14,7 +14,7 @@ from typing import Any
 
 from rackproof.core.gpu_models import expected_model, other_models
 from rackproof.core.records import Finding, Gpu, Node, Source, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import list_at, mapping_at, stdout_of, text_at
 from rackproof.logs import read_gpus
 from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
@@ -107,7 +107,8 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
     findings += _smi_remarks(name, text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout"), source)
     count = len(gpus_from_facts(raw))
     if count < expected_gpus:
-        text = f"{name}: has {count} of {expected_gpus} GPUs; look for XIDs in its kernel log, then RMA"
+        expected = amount(expected_gpus, "GPU")
+        text = f"{name}: has {count} of {expected}; look for XIDs in its kernel log, then RMA"
         findings.append(_finding("gpus_missing", text, Verdict.FAIL, "", source))
     if not tools:
         text = f"{name}: the facts hold no tool's answer"
@@ -145,7 +146,7 @@ def _sku_count_problem(sku: str, count: int, expected_gpus: int) -> dict[str, st
         text = f"how many GPUs SKU {sku} has is not known: set bench_sku_gpus in its group_vars"
         return {"sku_gpus_unknown": text}
     if count > expected_gpus:
-        text = f"has {count} GPUs, SKU {sku} has {expected_gpus}; correct its SKU in the inventory"
+        text = f"has {amount(count, 'GPU')}, SKU {sku} has {expected_gpus}; correct its SKU in the inventory"
         return {"sku_gpus_exceeded": text}
     return {}
 

@@ -19,7 +19,7 @@ from itertools import islice
 from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
 from rackproof.core.gpu_models import SLOW_LINK_SHARE, expected_model, least_link_gb_s, other_models
 from rackproof.core.records import WORST_FIRST, Verdict
-from rackproof.core.text import number, percent, sanitize, size
+from rackproof.core.text import amount, number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
 from rackproof.logs._nvidia_smi import INFOROM_REMEDY, MOST_REMAPPED_ROWS, fabric_fault, inforom_address
 from rackproof.logs.kernel_events import verdict_of
@@ -97,7 +97,7 @@ def _sku_size(node: NodeSubject) -> Iterator[HealthFinding]:
         evidence = f"how many GPUs SKU {sku} has is not known (bench_sku_gpus)"
         yield node.finding("sku_gpus_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
     elif sku and (count := len({gpu.uuid for gpu in node.snapshot.gpus})) > size:
-        evidence = f"{count} GPUs, SKU {sku} has {size}: correct its SKU in the inventory"
+        evidence = f"{amount(count, 'GPU')}, SKU {sku} has {size}: correct its SKU in the inventory"
         yield node.finding("sku_gpus_exceeded", Verdict.UNPROVEN, "configure", evidence, "likely")
 
 
@@ -373,7 +373,7 @@ def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
     lacking = node.expected.gpus - count
     # Skip this if each missing GPU has a finding of its own.
     if count and lacking > 0 and len(node.gpu_changes.gone) < lacking:
-        evidence = f"{count} of {node.expected.gpus} GPUs"
+        evidence = f"{count} of {amount(node.expected.gpus, 'GPU')}"
         yield node.finding("gpus_missing", Verdict.FAIL, "reboot", evidence)
 
 
@@ -381,7 +381,7 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a list of GPUs that is shorter or longer than the driver's count."""
     attached, listed = node.snapshot.attached_gpus, len(node.snapshot.gpus)
     if attached is not None and attached != listed:
-        evidence = f"nvidia-smi counts {attached} GPUs and lists {listed}"
+        evidence = f"nvidia-smi counts {amount(attached, 'GPU')} and lists {listed}"
         yield node.finding("gpu_list_contradictory", Verdict.UNPROVEN, "watch", evidence, "hint")
     if unlisted := node.snapshot.unlisted_gpus:
         shown = ", ".join(sanitize(uuid, 60) for uuid in unlisted)
@@ -762,7 +762,7 @@ def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU with fewer active NVLinks than its SKU."""
     count, wanted = sum(subject.gpu.links.values()), subject.node.expected.nvlinks
     if subject.node.snapshot.tools.get("nvlink_status") == "ok" and count < wanted:
-        evidence = f"{count} of {wanted} NVLinks"
+        evidence = f"{count} of {amount(wanted, 'NVLink')}"
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence)
 
 
@@ -773,7 +773,9 @@ def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
     if subject.node.expected.nvlinks or not (beside := _links_beside(subject)):
         return
     if not count or len(links) < beside:
-        evidence = f"{count} NVLinks up, {beside} of a GPU of its model beside it: see baseboard or bridge"
+        evidence = (
+            f"{amount(count, 'NVLink')} up, {beside} of a GPU of its model beside it: see baseboard or bridge"
+        )
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence, "likely")
 
 
@@ -884,7 +886,7 @@ def _xid_finding(node: NodeSubject, event: XidEvent) -> HealthFinding:
     # A fault is resolved by a boot, unless earlier boots did not help.
     if resolved_by_boot(event) and action != "inspect":
         verdict, action = Verdict.DEGRADED, "watch"
-    times = f", {event.times} times" if event.times > 1 else ""
+    times = f", {amount(event.times, 'time')}" if event.times > 1 else ""
     evidence = _event_evidence(f"XID {event.xid}{times}: {event.text}", event)
     if action == "inspect":
         evidence += f"; {snapshot.reboots[reboot_counter_key(event)]} reboots for it have not helped"
@@ -946,7 +948,7 @@ def _hardware_events(node: NodeSubject) -> Iterator[HealthFinding]:
     unknown = []
     for event in node.snapshot.hardware_events:
         if event.code == "unknown_kernel_error":
-            unknown.append(f"{event.times} times: {event.text}" if event.times > 1 else event.text)
+            unknown.append(f"{amount(event.times, 'time')}: {event.text}" if event.times > 1 else event.text)
         else:
             yield _hardware_finding(node, event)
     if unknown:
@@ -961,7 +963,7 @@ def _hardware_finding(node: NodeSubject, event: HardwareEvent) -> HealthFinding:
     # A boot resets GPUs and switches. A fault that requires an inspection remains.
     if verdict is Verdict.FAIL and event.rebooted and action == "reboot":
         verdict, action = Verdict.DEGRADED, "watch"
-    times = f"{event.times} times: " if event.times > 1 else ""
+    times = f"{amount(event.times, 'time')}: " if event.times > 1 else ""
     return HealthFinding(
         node=node.snapshot.node,
         code="kernel_log_damaged" if event.code == "damaged_line" else event.code,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rackproof.analysis.certificate.models import Answer, Certificate, EvidencePiece, Requirement
 from rackproof.core.records import Verdict
-from rackproof.core.text import moment, number, quantity, sanitize, size
+from rackproof.core.text import amount, moment, number, quantity, sanitize, size
 from rackproof.report.html import environment, style
 from rackproof.report.view import WORDS, Cell, Table, label_text, table, verdict_cell
 
@@ -52,7 +52,7 @@ def count_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     text = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     nothing = len(unmeasured_requirements(certificate))
     measures = "; of the unproven, Rackproof measures nothing of"
-    return f"{len(answers)} requirements: {text}{f'{measures} {nothing}' if nothing else ''}"
+    return f"{amount(len(answers), 'requirement')}: {text}{f'{measures} {nothing}' if nothing else ''}"
 
 
 def unmeasured_requirements(certificate: Certificate) -> list[Requirement]:

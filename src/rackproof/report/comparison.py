@@ -17,7 +17,7 @@ from rackproof.analysis.compare.several_runs import SeveralRuns
 from rackproof.analysis.compare.systems import ComparedMetric, Kind, Ratio, SystemComparison
 from rackproof.analysis.compare.systems import ComparisonCell as Value
 from rackproof.core.records import Direction, Judgement, Reference, Verdict, worst
-from rackproof.core.text import NOTHING, number, percent, quantity, sanitize
+from rackproof.core.text import NOTHING, amount, number, percent, quantity, sanitize
 from rackproof.report import charts, several_runs, view
 from rackproof.report.markdown import escape, table_text
 from rackproof.report.terminal import text_table
@@ -41,7 +41,7 @@ _FAIRER = (
 def title(comparison: SystemComparison) -> str:
     """Return the heading."""
     if len(comparison.systems) > _MOST_IN_TITLE:
-        return f"{len(comparison.systems)} systems beside {sanitize(comparison.systems[0], 200)}"
+        return f"{amount(len(comparison.systems), 'system')} beside {sanitize(comparison.systems[0], 200)}"
     return sanitize(" against ".join(comparison.systems), 300)
 
 
@@ -58,7 +58,7 @@ def lead(comparison: SystemComparison) -> str:
         return "Nothing here was judged: no system has a published counterpart."
     totals = {one: sum(judgement.verdict is one for judgement in judged) for one in Verdict}
     counts = ", ".join(f"{count} {one.value}" for one, count in totals.items() if count)
-    return f"{len(judged)} cells judged against published results: {counts}."
+    return f"{amount(len(judged), 'cell')} judged against published results: {counts}."
 
 
 def remarks(comparison: SystemComparison) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _benchmark(row: ComparedMetric) -> Cell:
 
 def _value(cell: Value) -> Cell:
     """Return the cell of a mean, with its unit and the number of its runs."""
-    runs = f"{len(cell.values)} run{'s' * (len(cell.values) != 1)}"
+    runs = amount(len(cell.values), "run")
     if cell.published:
         runs = "published mean" if cell.value is not None else ""
     if cell.low is not None and cell.high is not None:
@@ -377,7 +377,7 @@ def comparison_page(
             kind="Comparison",
             when="",
             style=style(),
-            title=f"{len(several.runs)} runs" if several else title(comparison),
+            title=amount(len(several.runs), "run") if several else title(comparison),
             counts=_counts_text(len(comparison.counted), len(comparison.left_out)),
             verdict=verdict(comparison),
             lead=lead(comparison),
@@ -413,7 +413,7 @@ def comparison_terminal(
     """Return the tables as text for a terminal of ``width`` cells."""
     lines = [title(comparison), lead(comparison), *(f"- {remark}" for remark in remarks(comparison))]
     if several:
-        lines = [f"{len(several.runs)} runs", lead(comparison)]
+        lines = [amount(len(several.runs), "run"), lead(comparison)]
     for ident, heading, tables in sections(comparison, several=several):
         # Some columns, such as single runs and their publications, are only on a page and in --json.
         if ident == "s-counted":

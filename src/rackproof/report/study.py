@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rackproof.analysis.scaling_study import ScalingExplanation, Study, StudyRow, rate_of, studies
 from rackproof.core.records import Run
-from rackproof.core.text import NOTHING, moment, number, quantity, sanitize, size, unit_text
+from rackproof.core.text import NOTHING, amount, moment, number, quantity, sanitize, size, unit_text
 from rackproof.report import view
 from rackproof.report.charts import MAX_LINES, Chart, Line
 from rackproof.report.view import Cell, Table, table
@@ -101,7 +101,7 @@ def _devices_text(row: StudyRow) -> str:
     on_cpu = "gpus" in parameters and parameters["gpus"] in (0, "", None)
     one, many = ("process", "processes") if on_cpu else ("GPU", "GPUs")
     devices = f"{row.devices} {one if row.devices == 1 else many}"
-    return devices + (f" on {row.nodes} nodes" if row.nodes > 1 else "")
+    return devices + (f" on {amount(row.nodes, 'node')}" if row.nodes > 1 else "")
 
 
 def _details(row: StudyRow, link: Callable[[Run], str] | None) -> Cell:
@@ -147,7 +147,7 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
     point = row.scaling
     if point is None:
         return Cell(NOTHING, "number", note="no valid rate")
-    repeats = f"{point.repeats} run{'' if point.repeats == 1 else 's'}"
+    repeats = amount(point.repeats, "run")
     # The base is 1 by definition. An interval would suggest a measurement.
     if point.devices == point.base:
         return Cell(f"{point.efficiency:.3f}", "number", note=f"the base, {repeats}")
@@ -276,7 +276,8 @@ def _addresses(run: Run) -> str:
 def _node_hardware(run: Run) -> str:
     """Return the processors, memory and GPUs of each node."""
     return "; ".join(
-        f"{node.name}: {node.cpu_count} CPUs, {_memory(node.memory_bytes)}, {len(node.gpus)} GPUs"
+        f"{node.name}: {amount(node.cpu_count, 'CPU')}, {_memory(node.memory_bytes)}, "
+        f"{amount(len(node.gpus), 'GPU')}"
         for node in run.nodes
     )
 
@@ -326,7 +327,7 @@ def cause_table(runs: Sequence[Run]) -> Table:
     """Return the causes of bad scaling that the samples show, with the evidence."""
     rows = [
         (
-            Cell(sanitize(study.benchmark, 100), note=f"{row.devices} devices"),
+            Cell(sanitize(study.benchmark, 100), note=f"{amount(row.devices, 'device')}"),
             Cell(f"{row.scaling.efficiency:.3f}" if row.scaling else NOTHING, "number"),
             Cell(sanitize(one.text, 300)),
             Cell(sanitize("; ".join(one.evidence) or "none", 600)),

@@ -33,6 +33,7 @@ from rackproof.core.records import (
 from rackproof.core.secret_names import hide_secrets
 from rackproof.core.text import (
     NOTHING,
+    amount,
     duration,
     elapsed,
     moment,
@@ -226,7 +227,7 @@ def spread_text(spread: Spread | None) -> str:
     """Write the spread of a measurement's samples (``98 to 104 (200 samples)``), or "" if there is none."""
     if spread is None:
         return ""
-    return f"{number(spread.low)} to {number(spread.high)} ({spread.count} samples)"
+    return f"{number(spread.low)} to {number(spread.high)} ({amount(spread.count, 'sample')})"
 
 
 def _short_spread(spread: Spread | None) -> str:
@@ -555,15 +556,12 @@ def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
                 waiting, other = waiting + is_waiting, other + (not is_waiting)
     parts = []
     if waiting:
-        parts.append(f"{_speeds(waiting)} not judged: no reference. Idle? then `rackproof accept {name}`.")
+        parts.append(
+            f"{amount(waiting, 'speed')} not judged: no reference. Idle? then `rackproof accept {name}`."
+        )
     if other:
-        parts.append(f"{_speeds(other)} not judged: see the reasons, and run again.")
+        parts.append(f"{amount(other, 'speed')} not judged: see the reasons, and run again.")
     return " ".join(parts)
-
-
-def _speeds(count: int) -> str:
-    """Return a number of speeds as text."""
-    return f"{count} speed{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -844,7 +842,7 @@ def counts(runs: Sequence[Run]) -> str:
 
 def run_total(runs: Sequence[Run]) -> str:
     """Return the number of runs, in all and by verdict."""
-    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {counts(runs)}"
+    return f"{amount(len(runs), 'run')}: {counts(runs)}"
 
 
 def summary_line(runs: Sequence[Run]) -> str:

@@ -311,13 +311,26 @@ def _explain(error: OSError, path: Path) -> str:
     return f"cannot write {path}: {error.strerror or error}{_owner_note(folder)}"
 
 
+def why_unwritable(folder: Path) -> str:
+    """Return why this user can neither create nor write a folder, or ""."""
+    place = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    if not place.is_dir():
+        return f"cannot write {folder}: {place} is a file"
+    if os.access(place, os.W_OK | os.X_OK):
+        return ""
+    return f"cannot write {folder}: not permitted{_owner_note(place)}"
+
+
 def _owner_note(path: Path) -> str:
-    """Describe the owner of ``path`` or of its nearest existing parent, and the current user."""
+    """Describe why the user may not write ``path`` or its nearest existing parent: its owner or mode."""
     for place in (path, *path.parents):
         try:
             facts = place.stat()
         except OSError:
             continue
+        if facts.st_uid == os.geteuid():
+            mode = stat.S_IMODE(facts.st_mode)
+            return "" if mode & stat.S_IWUSR else f" ({place} is your own, but its mode is {mode:o})"
         return f" ({place} belongs to {_user(facts.st_uid)}, this is {_user(os.geteuid())})"
     return ""
 

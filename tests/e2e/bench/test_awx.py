@@ -89,7 +89,7 @@ def test_a_job_ends_with_the_verdict_and_keeps_its_results_in_the_shared_folder(
 ) -> None:
     status, output = job(7, benchmark="dd")
     assert status == "successful", output
-    assert "dd: pass (1 of 1 runs recorded)" in output
+    assert "dd: pass (1 of 1 run recorded)" in output
     assert "1 run: 1 pass" in output
     # The next job, in a folder of its own, has the history of the first.
     status, output = job(8, benchmark=["dd"])

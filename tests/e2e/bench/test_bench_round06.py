@@ -110,6 +110,6 @@ def test_a_run_whose_cache_was_not_cleared_is_unproven_and_another_sku_is_shown_
     by_host = {run.asked_nodes[0]: run for run in iter_runs(tmp_path / "results")}
     assert [by_host[host].verdict.value for host in HOSTS] == ["fail", "unproven"], output
     reasons = " ".join(by_host[HOSTS[0]].reasons)
-    assert "the page cache was cleared on 0 of 1 nodes" in reasons
+    assert "the page cache was cleared on 0 of 1 node" in reasons
     assert "not compliant with the rules 0.6.0" in reasons
     assert "no config for SKU h100; there are hyperplane" in " ".join(by_host[HOSTS[1]].reasons)

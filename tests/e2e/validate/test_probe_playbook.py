@@ -46,7 +46,7 @@ def test_silent_corruption_is_measured_drained_measured_again_and_returned(fleet
     assert [one.nodes for one in probed.pairs] == [("n01", "n03")]
     assert found["n01"].measured
     assert not found["n04"].measured
-    assert "measured: 3 nodes, 1 pairs" in done.stdout
+    assert "measured: 3 nodes, 1 pair" in done.stdout
     with open_store(fleet.results / "history.sqlite") as store:
         assert {one.benchmark for one in store.runs()} == {"health", "probes"}
 

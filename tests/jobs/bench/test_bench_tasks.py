@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -276,13 +277,31 @@ def test_all_runs_pass_and_so_does_the_plan(site: Site) -> None:
 def test_accept_is_suggested_with_the_results_folder_that_it_needs(
     site: Site, monkeypatch: pytest.MonkeyPatch, is_default: bool
 ) -> None:
-    monkeypatch.setattr(tasks, "speeds_not_judged", lambda runs, name: f"accept {name}.")
+    monkeypatch.setattr(tasks, "speeds_not_judged", lambda runs, name: f"rackproof accept {name}.")
     outcome = site.plan()
     site.record(outcome)
     monkeypatch.chdir(site.results.parent if is_default else site.results)
     words = "" if is_default else f" --results {site.results}"
     message = tasks.report_plan(site.results, outcome.plan.plan_id).message
-    assert f"accept {outcome.plan.plan_id}{words}." in message
+    assert f"rackproof accept{words} {outcome.plan.plan_id}." in message
+
+
+@pytest.mark.parametrize("place", ["there", "not/yet/there", "file/below"])
+def test_a_dry_run_names_results_that_cannot_be_written(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    """It planned runs whose records nobody could write."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").write_text("")
+    assert "cannot write" not in site.plan(dry_run=True).description
+    if not place.startswith("file"):
+        # Root may write anywhere, whatever a folder's mode is.
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    site.results = tmp_path / place
+    text = site.plan(dry_run=True).description
+    assert f"cannot write {tmp_path / place}" in text
+    assert "bench_results" in text
+    assert not (tmp_path / "not").exists()
 
 
 def test_a_run_that_is_recorded_is_not_made_again(site: Site) -> None:
@@ -292,6 +311,9 @@ def test_a_run_that_is_recorded_is_not_made_again(site: Site) -> None:
     assert (second.plan.plan_id, second.resumed) == (first.plan.plan_id, True)
     assert [run["run_id"] for run in second.remaining["n1"]] == [first.plan.runs[1].run_id]
     assert "1 of 2 done" in second.description
+    # It listed all runs again, with the time that all of them take.
+    assert "two: 1 run;" in second.description
+    assert second.description.count("  n1: ") == len(first.plan.runs) - 1
 
 
 def test_a_job_left_running_is_followed_by_the_next_playbook(site: Site) -> None:

@@ -153,7 +153,7 @@ def test_everything_that_was_asked_and_every_node_is_accounted_for() -> None:
     assert found.remarks == (
         "no BMC was found of n[2-3,6-7]",
         "cannot be matched, because they have no reimage_serial: n5",
-        "no answer at 1 addresses of ranges: 10.0.0.8",
+        "no answer at 1 address of ranges: 10.0.0.8",
     )
     assert found.gates
 

@@ -307,7 +307,7 @@ def test_a_node_that_does_not_answer_is_what_its_last_night_knew_or_not_known(tm
 
 def test_lost_hardware_and_too_few_gpus_stop_the_node(tmp_path: Path) -> None:
     run = started(tmp_path)
-    with pytest.raises(ReimageError, match="n2 lists 1 GPUs, SKU gb300 has 2"):
+    with pytest.raises(ReimageError, match="n2 lists 1 GPU, SKU gb300 has 2"):
         record_hardware(run, "n2", "after", facts(uuids=("a",)), sku="gb300", expected_gpus=2)
     record_hardware(run, "n1", "before", facts())
     with pytest.raises(ReimageError, match=r"n1 has changed: GPU 1 \(.*\) missing: was GPU-b"):
@@ -371,7 +371,7 @@ def test_status_on_the_command_line(tmp_path: Path) -> None:
     assert "its jobs do not end" in text
     assert "next: ansible-playbook reimage.yml -l n2,n3" in text
     assert "returned to service" in said(tmp_path, "--all")[1]
-    assert "never imaged from here: n9" in said(tmp_path, "n1", "n9")[1]
+    assert "n9: never imaged from here" in said(tmp_path, "n1", "n9")[1]
     found = json.loads(said(tmp_path, "--json")[1])
     assert [(one["node"], one["progress"]["state"]) for one in found] == [
         ("n1", "returned"),

@@ -41,6 +41,7 @@ from rackproof.core.records import (
     Source,
     Verdict,
 )
+from rackproof.core.text import amount
 
 Kind = Literal["throughput", "minutes", "epochs", "other"]
 Conclusion = Literal[
@@ -501,7 +502,7 @@ def _judged(
     # Some published rows lack the minutes or the throughput.
     if result is None or _published_value(result, kind)[0] is None:
         return None
-    count = f"{len(group.runs)} run{'s' * (len(group.runs) != 1)}"
+    count = amount(len(group.runs), "run")
     if kind == "minutes":
         reference = result.reference(
             "minutes",
@@ -574,7 +575,7 @@ def _why_no_interval(cell: ComparisonCell, base: ComparisonCell) -> str:
         return "a published mean states no repeats"
     if min(len(base.values), len(cell.values)) > 1:
         return "all repeats are equal: their spread is not known"
-    counts = f"{len(base.values)} and {len(cell.values)} runs"
+    counts = f"{len(base.values)} and {amount(len(cell.values), 'run')}"
     return f"{counts}; two of each are needed"
 
 

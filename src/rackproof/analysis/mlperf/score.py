@@ -33,7 +33,7 @@ from rackproof.analysis.mlperf.rounds import (
 )
 from rackproof.analysis.mlperf.sandbox import run_in_sandbox
 from rackproof.core.records import Finding, Record, Source, Verdict, worst
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.logs.encodings import encoding_problem_of
 from rackproof.logs.opening import name_unpacked, open_log
 
@@ -530,7 +530,7 @@ def _problems(
     really_failed = [run for run in failed if run in shown and run.compliant is not None]
     if len(really_failed) > drop:
         names = "; ".join(_why_failed(run) for run in really_failed[:5])
-        yield Verdict.FAIL, f"{len(really_failed)} runs failed, at most {drop} may: {names}"
+        yield Verdict.FAIL, f"{amount(len(really_failed), 'run')} failed, at most {drop} may: {names}"
     yield from _convergence_problems(report.rcp, complete=len(shown) == report.runs_needed)
     for finding in report.findings:
         if finding.verdict is not None and finding.verdict.gates:

@@ -20,7 +20,7 @@ from rackproof.analysis.submission.description import SystemFile
 from rackproof.analysis.submission.models import ChosenRun, CopiedFile, Files, Issue, SubmissionError
 from rackproof.analysis.submission.runs import LARGEST_FILE_BYTES
 from rackproof.core.records import Run, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
@@ -146,7 +146,7 @@ def implementation_readme(
     commands = _values(" ".join(one.run.command) for one in chosen)
     lines += _section("Command", [f"    {command}" for command in commands])
     lines += _section("Files", [f"- `{name}`" for name in sorted(code)])
-    lines += ["", f"Written by Rackproof {__version__} from the records of {len(chosen)} runs.", ""]
+    lines += ["", f"Written by Rackproof {__version__} from the records of {amount(len(chosen), 'run')}.", ""]
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ from rackproof.analysis.mlperf.score import FolderScore, RcpResult, RunScore, al
 from rackproof.analysis.submission.description import SystemFile
 from rackproof.analysis.submission.models import CheckerAnswer, ChosenRun, Issue
 from rackproof.core.records import Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 
 _WRONG_COUNT, _NO_RCP = "Incorrect number of files in dir", "RCP Test Failed"
 _PACKED_LOG = re.compile(r"results/[^/]+/([^/]+)/result_(\d{1,4})\.txt")
@@ -119,7 +119,8 @@ def _failed(
                 verdict=verdict,
                 run=one.run.run_id,
                 file=one.log.path,
-                message=f"{reasons}; {len(bad)} runs are not good, at most {allowed} may be",
+                message=f"{reasons}; {amount(len(bad), 'run is', 'runs are')} not good, "
+                f"at most {allowed} may be",
                 remedy="make new runs and hand in the newest; read this one's report first",
             )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rackproof.analysis.importing import NoLogsError, check_place, find_files, read_runs, text_digest
 from rackproof.core.records import Record, Run
-from rackproof.core.text import slug
+from rackproof.core.text import amount, slug
 from rackproof.logs.opening import open_log
 from rackproof.report import write_run_reports
 from rackproof.store import run_folder
@@ -107,7 +107,7 @@ def import_logs(
     if not imported:
         raise NoLogsError(
             f"{place}: no file in it is a log of a known format"
-            + (f" ({len(skipped) + len(unread)} files read)" if skipped or unread else "")
+            + (f" ({amount(len(skipped) + len(unread), 'file')} read)" if skipped or unread else "")
             + "".join(f"; {one}" for one in unread[:3])
             + "; `rackproof parse --list-formats` names the formats"
         )

@@ -11,7 +11,7 @@ from itertools import chain
 
 from rackproof.core.definitions import JudgeRule
 from rackproof.core.records import Finding, Measurement, Node, ParsedLog, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs.gpu_use import MOMENTS, gpus_with_states
 
@@ -90,8 +90,8 @@ def _tf_cnn_gpu_findings(
     file, used = log.file or "the log", log.tags.get("gpus_created", "0")
     if used != str(wanted):
         message = (
-            f"{file} shows that TensorFlow took {sanitize(used, 20)} of the {wanted} GPUs that were planned: "
-            "see that its build and the driver fit, and that TF_CPP_MIN_LOG_LEVEL is 0"
+            f"{file} shows that TensorFlow took {sanitize(used, 20)} of the {amount(wanted, 'GPU')} "
+            "that were planned: see that its build and the driver fit, and that TF_CPP_MIN_LOG_LEVEL is 0"
         )
         yield _unproven("gpus_not_measured", message)
     if planned.result.states_gpu_use:
@@ -170,8 +170,9 @@ def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Fin
             names = ", ".join(sanitize(gpu, 60) for gpu in silent[:4])
             yield _unproven(
                 "gpu_use_not_stated",
-                f"the log does not state which other processes used {len(silent)} of {len(gpus)} GPUs {text} "
-                f"({names}): call nvidia-smi on the node, then run the benchmark again",
+                f"the log does not state which other processes used {len(silent)} of "
+                f"{amount(len(gpus), 'GPU')} {text} ({names}): "
+                "call nvidia-smi on the node, then run the benchmark again",
             )
 
 
@@ -236,5 +237,5 @@ def _coverage_findings(what: str, stated: set[str], there: set[str], wanted: int
     known = len(stated & there)
     if known != wanted and (stated - {""}):
         yield _unproven(
-            "gpus_not_measured", f"{what} is about {known} of the {wanted} GPUs that were planned"
+            "gpus_not_measured", f"{what} is about {known} of the {amount(wanted, 'GPU')} that were planned"
         )

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rackproof.core.records import Finding, MachineUse
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 
 _DISTURBED = 0.1
 """Slowdowns by others in a smaller share of a run's time do not move its speeds beyond their bounds."""
@@ -130,7 +130,7 @@ def _reason(node: str, use: MachineUse) -> str:
     """Return the sentence about a node that was not idle."""
     names = f" ({', '.join(use.names)})" if use.names else ""
     mean = use.others_s / max(use.seconds, 0.1)
-    what = f"others{names} used {mean:.1f} of its {use.cpus} processors"
+    what = f"others{names} used {mean:.1f} of its {amount(use.cpus, 'processor')}"
     if use.stolen_s > use.others_s:
         what = f"its hypervisor took {use.stolen_s:.0f} processor seconds for other machines"
     load = ""

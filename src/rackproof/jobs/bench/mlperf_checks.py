@@ -20,7 +20,7 @@ from rackproof.analysis.mlperf.published import PublishedResult, find_published
 from rackproof.analysis.mlperf.rounds import reference_points
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
 from rackproof.core.records import Finding, Measurement, ParsedLog, Reference, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.bench.planning import PlannedRun, read_plan
 from rackproof.jobs.bench.required_evidence import SlurmJob, slurm_lacks
 from rackproof.logs import run_sub, run_sub06
@@ -328,7 +328,10 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
     if not ruleset:
         return None, "no rules to score by"
     if len(planned) < needed:
-        return None, f"{len(planned)} repeats; a publishable result needs {needed} (bench_repeats=0)"
+        return (
+            None,
+            f"{amount(len(planned), 'repeat')}; a publishable result needs {needed} (bench_repeats=0)",
+        )
     with tempfile.TemporaryDirectory(prefix="rackproof-score-") as scratch:
         # The checker needs a folder with these file names. Links avoid copies of long logs.
         for index, run in enumerate(planned):
@@ -340,7 +343,10 @@ def score_repeats(planned: Sequence[PlannedRun], results: Path) -> tuple[Verdict
         except (ValueError, OSError) as error:
             return Verdict.UNPROVEN, f"the repeats could not be scored: {error}"
     if score.minutes is not None and not score.verdict.gates:
-        return score.verdict, f"{score.minutes:.4g} min by the rules {ruleset}, {len(planned)} repeats"
+        return (
+            score.verdict,
+            f"{score.minutes:.4g} min by the rules {ruleset}, {amount(len(planned), 'repeat')}",
+        )
     return (
         score.verdict,
         f"no score by the rules {ruleset}: {'; '.join(score.reasons[:3]) or 'no reason given'}",

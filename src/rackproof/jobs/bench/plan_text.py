@@ -16,7 +16,7 @@ from rackproof.core.definitions import JudgeRule, Result
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Measurement
-from rackproof.core.text import duration
+from rackproof.core.text import amount, duration
 from rackproof.jobs.bench.log_checks import BY_ITSELF
 from rackproof.jobs.bench.mlperf_checks import published_references
 from rackproof.jobs.bench.planning import Plan, PlannedRun
@@ -32,7 +32,7 @@ def describe_plan(plan: Plan, baselines: Sequence[SkuReference] = ()) -> str:
         plan: The plan.
         baselines: The references of the SKU.
     """
-    count = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
+    count = amount(len(plan.runs), "run")
     lines = [f"{plan.title}: {count}{_expected_time_text(plan.runs)}"]
     for run in plan.runs:
         lines += _run_lines(run, baselines)

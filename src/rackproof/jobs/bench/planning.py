@@ -32,7 +32,7 @@ from rackproof.core.definitions import (
     substitute_variables,
 )
 from rackproof.core.records import Finding, Node, Record, Run, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.bench import launch_docker, launch_slurm, node_setup
 from rackproof.jobs.bench.launch_docker import (
     describe_docker_launch,
@@ -432,11 +432,11 @@ class _Planner:
             return
         definition, gpus_there = loaded.definition, len(self.nodes[name].gpus)
         if definition.needs_gpus > gpus_there:
-            self._skip(loaded, name, f"needs {definition.needs_gpus} GPUs, {name} has {gpus_there}")
+            self._skip(loaded, name, f"needs {amount(definition.needs_gpus, 'GPU')}, {name} has {gpus_there}")
             return
         points = list(definition.points(self.suite, self._own_overrides(loaded), gpus=gpus_there))
         if not points:
-            reason = f"its definition excludes every requested point ({name} has {gpus_there} GPUs)"
+            reason = f"its definition excludes every requested point ({name} has {amount(gpus_there, 'GPU')})"
             self._skip(loaded, name, reason)
         for point in points:
             # A point with a number of nodes, even one, is planned for the rack.
@@ -458,7 +458,8 @@ class _Planner:
         run = self._program_run(loaded, point, self._peers([name]))
         if lacks_gpus:
             # The operator gave this value. A request that cannot be met must appear as a result.
-            reason = f"{gpus} GPUs requested, {name} has {gpus_there}; give gpus={gpus_there} or fewer"
+            reason = f"{amount(int(gpus), 'GPU')} requested, {name} has {gpus_there}"
+            reason += f"; give gpus={gpus_there} or fewer"
             run = run.model_copy(update={"unproven_because": reason})
         self.runs.append(run)
 
@@ -496,7 +497,7 @@ class _Planner:
         run = self._program_run(loaded, point, self._peers(members[:node_count]), node_count)
         # If the setup already reports too few nodes, its remedy comes first.
         if lacks_gpus and not run.unproven_because:
-            reason = f"{gpus} GPUs requested, a node of these has {gpus_there}"
+            reason = f"{amount(int(gpus), 'GPU')} requested, a node of these has {gpus_there}"
             reason += f"; give gpus={gpus_there} or fewer"
             run = run.model_copy(update={"unproven_because": reason})
         self.runs.append(run)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +18,13 @@ from pydantic import Field, ValidationError
 from rackproof.analysis.compare.naming import published_system
 from rackproof.analysis.compare.systems import compare_systems, systems_of
 from rackproof.core import definitions
+from rackproof.core.advised_commands import add_results
 from rackproof.core.definitions import DefinitionError, Matrix, Parameters, Scalar
 from rackproof.core.errors import RackproofError
 from rackproof.core.judging import SkuReference, parse_sku_reference
 from rackproof.core.records import Finding, Node, Record, Run, Verdict, worst
 from rackproof.core.task_failures import failure_reasons
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.bench import node_setup, plan_text, planning, runtime_needs
 from rackproof.jobs.bench import record as bench_record
 from rackproof.jobs.bench.launch_slurm import Site
@@ -43,7 +43,7 @@ from rackproof.store.history.client import History
 from rackproof.store.known_parts import parts_of_others, without_parts
 from rackproof.store.night_store import night_folders
 from rackproof.store.run_evidence import log_objections
-from rackproof.store.run_folder import RECORD_NAME, ResultsError
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, why_unwritable
 
 SIDE_BY_SIDE = 18
 """Largest number of systems in the comparison table.
@@ -289,10 +289,15 @@ def plan_runs(
         raise BenchError(str(error)) from error
     given_up = made.given_up(done)
     to_do = list(made.remaining_runs(done, given_up))
-    description = plan_text.describe_plan(made, _sku_references(sku_references))
+    # Recorded runs need no time, and are not started again.
+    left = made.model_copy(update={"runs": tuple(to_do)}) if resumed else made
+    description = plan_text.describe_plan(left, _sku_references(sku_references))
     if resumed:
         description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
     lacking = _lacking_for_runtimes(to_do, answered, workloads) if workloads is not None else []
+    # A run fails at its first write, after the nodes were prepared.
+    obstacle = why_unwritable(results) if dry_run else ""
+    lacking += [f"{obstacle}; set bench_results to another folder"] if obstacle else []
     description = "\n".join([description, *lacking])
     # How a run is started is read from its lead, which in a dry run may not have answered.
     startable = [run for run in to_do if run.lead in answered]
@@ -680,12 +685,10 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     # A missing run gates like an unproven one, because the plan proves nothing without it.
     verdicts = [run.verdict for run in runs]
     verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
-    # The command is typed where the playbook was started, and looks there for the folder `results`.
-    elsewhere = results.resolve() != Path("results").resolve()
-    name = f"{plan_id} --results {shlex.quote(str(results))}" if elsewhere else plan_id
     lines = [
-        f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)",
-        *filter(None, [speeds_not_judged(runs, name)]),
+        f"{made.title}: {verdict.value} ({len(runs)} of {amount(len(made.runs), 'run')} recorded)",
+        # The command is typed where the playbook was started, and looks there for the folder `results`.
+        *filter(None, [add_results(speeds_not_judged(runs, plan_id), results)]),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),
         *_with_verdict(scores, None, Verdict.PASS),

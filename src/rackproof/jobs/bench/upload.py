@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof.core.records import Record
+from rackproof.core.text import amount
 from rackproof.jobs.bench.planning import PLAN_FILE
 from rackproof.store.object_store import Bucket, ObjectStore, ObjectStoreError
 from rackproof.store.run_folder import RECORD_NAME
@@ -61,7 +62,7 @@ def upload_results(
         )
     return UploadOutcome(
         whole=True,
-        message=f"results: {files} files in {store.bucket}, {new} of them new",
+        message=f"results: {amount(files, 'file')} in {store.bucket}, {new} of them new",
         files=files,
         new=new,
     )

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rackproof.core.child_environment import ANSIBLE_NEEDS, environment_of_tool
-from rackproof.core.text import sanitize
+from rackproof.core.child_environment import environment_of_written_inventory
+from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import as_mapping
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.lint import Inventory, list_inventory, read_inventory
@@ -89,7 +89,9 @@ def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
 
 def _left_text(left: Mapping[str, Sequence[str]]) -> str:
     """Return the remark on variables that are not taken over, with the number of hosts of each."""
-    shown = ", ".join(f"{variable} ({len(hosts)} hosts)" for variable, hosts in sorted(left.items())[:12])
+    shown = ", ".join(
+        f"{variable} ({amount(len(hosts), 'host')})" for variable, hosts in sorted(left.items())[:12]
+    )
     more = f" and {len(left) - 12} more" if len(left) > 12 else ""
     return f"variables that are not taken over: {shown}{more}; add those that you need"
 
@@ -97,7 +99,7 @@ def _left_text(left: Mapping[str, Sequence[str]]) -> str:
 def _listed(path: Path) -> Inventory:
     """Return an inventory, from its saved JSON or from Ansible."""
     if not path.is_file() or path.suffix != ".json":
-        inventory, complaints = list_inventory(path, environment_of_tool(*ANSIBLE_NEEDS))
+        inventory, complaints = list_inventory(path, environment_of_written_inventory())
         if complaints and not inventory.hosts:
             raise AdoptError(f"{complaints[0].where}: {complaints[0].what}")
         return inventory

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rackproof.core.child_environment import ANSIBLE_NEEDS, environment_of_tool
+from rackproof.core.child_environment import environment_of_written_inventory
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
@@ -160,7 +160,7 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[C
         for name, text in change.files.items():
             write_file(copy / name, text.encode())
         try:
-            inventory, complaints = list_inventory(copy, environment_of_tool(*ANSIBLE_NEEDS))
+            inventory, complaints = list_inventory(copy, environment_of_written_inventory())
         except InventoryError as error:
             text = str(error).replace(str(copy), str(folder))
             raise AdoptError(f"{folder} with these changes cannot be read by Ansible: {text}") from None

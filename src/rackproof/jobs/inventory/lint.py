@@ -356,7 +356,10 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[Complaint]:
 
 
 def _no_nodes(inventory: Inventory) -> Iterator[Complaint]:
-    """Yield a complaint if no playbook would find a node, although hosts are in racks."""
+    """Yield a complaint if no playbook would find a node."""
+    # An inventory that could not be read has no groups either, and its own complaint.
+    if inventory.groups and not inventory.hosts:
+        yield Complaint(where="all", what="no host is in this inventory: list the nodes below a rack")
     racks = [
         name
         for name, hosts in inventory.groups.items()

@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import ssl
 import stat
 import time
@@ -23,7 +24,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from rackproof.core.addresses import is_this_machine
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import as_int, as_mapping, list_at, mapping_at, text_at
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.nodes import (
@@ -78,7 +79,9 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
             with os.fdopen(descriptor, "rb") as stream:
                 about = os.fstat(descriptor)
                 if not stat.S_ISREG(about.st_mode) or about.st_mode & 0o077:
-                    raise AdoptError(f"{path} holds a token that others may read: chmod 600 {path}")
+                    raise AdoptError(
+                        f"{path} holds a token that others may read: chmod 600 {shlex.quote(str(path))}"
+                    )
                 text = stream.read(4096).decode("ascii", "replace")
         except OSError as error:
             raise AdoptError(f"{path} cannot be read: {error.strerror or error}") from None
@@ -402,7 +405,7 @@ def _misnamed_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
 
 
 def _counted_devices(count: int) -> str:
-    return f"{count} device{'' if count == 1 else 's'}"
+    return amount(count, "device")
 
 
 def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:

@@ -15,7 +15,7 @@ import yaml
 
 from rackproof.core.gpu_models import MODELS_WITH_BOARDS, expected_model
 from rackproof.core.records import Record
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import as_int, as_mapping, text_at
 from rackproof.jobs.inventory.nodes import SKU_NAME, AdoptedNode, AdoptError, GpuHint
 
@@ -212,7 +212,9 @@ def _count(node: AdoptedNode, found: tuple[str, GpuHint] | None, unsure: list[st
     stated = _count_of_text(texts[0].text) if texts else None
     if node.gpu_count:
         if stated and stated != node.gpu_count:
-            unsure.append(f"{texts[0].where} names {stated} GPUs, {node.gpu_count_from} {node.gpu_count}")
+            unsure.append(
+                f"{texts[0].where} names {amount(stated, 'GPU')}, {node.gpu_count_from} {node.gpu_count}"
+            )
         return node.gpu_count, f"{node.gpu_count_from} {node.gpu_count}"
     if found and node.gpu_count == 0:
         unsure.append(f"{node.gpu_count_from} has no GPU, {found[1].where} names {found[0]}")
@@ -292,7 +294,7 @@ def _named(given: str, why: str, node: AdoptedNode, shipped: Sequence[ShippedSku
     for sku in shipped:
         if bare == sku.name or bare == sku.group.removeprefix(PREFIX).replace("_", "-"):
             differs = node.gpu_count and node.gpu_count != sku.gpus
-            text = f"{node.gpu_count_from} {node.gpu_count} GPUs, the SKU has {sku.gpus}"
+            text = f"{node.gpu_count_from} {amount(node.gpu_count or 0, 'GPU')}, the SKU has {sku.gpus}"
             return _shipped(sku, why, [text] if differs else [])
     return SkuGuess(
         group=PREFIX + bare.replace("-", "_"), name=bare, gpus=node.gpu_count or None,

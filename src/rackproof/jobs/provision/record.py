@@ -14,7 +14,7 @@ from pathlib import Path
 from rackproof import __version__
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Finding, Node, Run, Source, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.report import write_run_reports
 from rackproof.store.audit_log import (
     AuditEntry,
@@ -93,7 +93,8 @@ def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
         run_id=record.provision_id,
         benchmark=BENCHMARK,
         description=(
-            f"{record.actor}@{record.host} ran {record.playbook}{limit}: {len(record.nodes)} nodes, "
+            f"{record.actor}@{record.host} ran {record.playbook}{limit}: "
+            f"{amount(len(record.nodes), 'node')}, "
             f"{sum(bool(node.changed) for node in record.nodes.values())} changed, {len(failed)} failed"
         ),
         started=record.began,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.nodes.slurm_states import drain_owner
 
 IN_SERVICE = "none"
@@ -205,7 +205,7 @@ def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") 
     for number, wave in enumerate(waves, 1):
         kind = ", canary" if wave.canary else ""
         lost = "; ".join(
-            f"{sanitize(name, 100)} keeps {left} of {size} nodes in service"
+            f"{sanitize(name, 100)} keeps {left} of {amount(size, 'node')} in service"
             for name, (left, size) in wave.left.items()
         )
         lines.append(
@@ -214,6 +214,7 @@ def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") 
         )
     if len(waves) > 1:
         lines.append(
-            f"no further wave starts if more than {limits.failures} nodes fail (provision_max_failures)"
+            f"no further wave starts if more than {amount(limits.failures, 'node')} fail "
+            "(provision_max_failures)"
         )
     return lines

@@ -24,7 +24,7 @@ import yaml
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, MachineIdentity
 from rackproof.store.run_folder import ResultsError, write_file
 
@@ -432,7 +432,7 @@ def _unmatched(
     if silent:
         shown = ", ".join(silent[:20])
         more = f" and {len(silent) - 20} more" if len(silent) > 20 else ""
-        yield f"no answer at {len(silent)} addresses of ranges: {shown}{more}"
+        yield f"no answer at {amount(len(silent), 'address', 'addresses')} of ranges: {shown}{more}"
 
 
 def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:

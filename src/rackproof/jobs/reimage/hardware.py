@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from rackproof.core.records import Gpu, Node, Record, Verdict
-from rackproof.core.text import sanitize, size
+from rackproof.core.text import amount, sanitize, size
 from rackproof.jobs.reimage.bmc import NO_ADDRESS, Firmware, Settings
 from rackproof.jobs.reimage.run_files import ReimageContext, ReimageError
 from rackproof.nodes.facts import node_from_facts
@@ -211,10 +211,10 @@ def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
     """Return the change if one of the two records lists no GPU."""
     # Without its driver, a node lists no GPU. Then nothing was queried, so nothing is missing.
     if before.gpus:
-        was = f"{len(before.gpus)} GPUs"
+        was = amount(len(before.gpus), "GPU")
         return [Change(part="GPUs", kind="unproven", verdict=Verdict.UNPROVEN, before=was)]
     if after.gpus:
-        return [Change(part="GPUs", kind="unproven", after=f"{len(after.gpus)} GPUs")]
+        return [Change(part="GPUs", kind="unproven", after=amount(len(after.gpus), "GPU"))]
     return []
 
 
@@ -349,8 +349,8 @@ def record_hardware(
     _refuse_unexpected(node, expected, settings or Settings.unknown(NO_ADDRESS))
     if expected_gpus and len(about.gpus) != expected_gpus:
         raise ReimageError(
-            f"{node} lists {len(about.gpus)} GPUs, SKU {sku} has {expected_gpus}: see nvidia-smi and dmesg "
-            f"there"
+            f"{node} lists {amount(len(about.gpus), 'GPU')}, SKU {sku} has {expected_gpus}: "
+            "see nvidia-smi and dmesg there"
         )
     return (*(change.text() for change in changes), *remarks)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.reimage import redfish_http
 from rackproof.jobs.reimage.bmc import (
     Access,
@@ -284,7 +284,9 @@ def _choose_system(node: str, root: Any, access: Access) -> Any:
     fitting = [system for system in members if access.system in ("", system.identity)]
     if len(fitting) != 1:
         listed = ", ".join(sanitize(system.identity, 60) for system in members) or "none"
-        wanted = f"no system {sanitize(access.system, 60)}" if access.system else f"{len(fitting)} systems"
+        wanted = (
+            f"no system {sanitize(access.system, 60)}" if access.system else amount(len(fitting), "system")
+        )
         raise BmcError(
             f"{node}: its BMC lists {wanted}; there are: {listed}. Name the node's with reimage_bmc_system"
         )

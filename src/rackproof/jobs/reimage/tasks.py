@@ -17,7 +17,7 @@ from pathlib import Path
 from rackproof import __version__
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Finding, Node, Record, Run, Source, Verdict, worst
-from rackproof.core.text import duration, sanitize
+from rackproof.core.text import amount, duration, sanitize
 from rackproof.jobs.reimage import bmc, hardware, ipmi, lifecycle, redfish, run_files
 from rackproof.jobs.reimage.bmc import Access, BmcError, Machine, MachineIdentity, Settings
 from rackproof.jobs.reimage.lifecycle import Entry, Event, NodeProgress, Step
@@ -265,7 +265,9 @@ def _write_adopted(folder: Path, plans: _NodePlans) -> None:
 def _plan_lines(waves: Sequence[Sequence[str]], plans: _NodePlans) -> tuple[str, ...]:
     """Describe the plan for the operator."""
     largest = max((len(wave) for wave in waves), default=0)
-    lines = [f"{len(plans.todo)} nodes in {len(waves)} waves, at most {largest} at a time"]
+    lines = [
+        f"{amount(len(plans.todo), 'node')} in {amount(len(waves), 'wave')}, at most {largest} at a time"
+    ]
     for number, wave in enumerate(waves, 1):
         by_steps: dict[tuple[Step, ...], list[str]] = {}
         for name in wave:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rackproof.core.advised_commands import add_results
 from rackproof.core.errors import RackproofError
 from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
-from rackproof.core.text import moment, percent, sanitize
+from rackproof.core.text import amount, moment, percent, sanitize
 from rackproof.logs.kernel_events import requested_action, verdict_of
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.slurm_states import drain_owner
@@ -70,7 +71,9 @@ def explain_node(results: Path, node: str) -> Explanation:
             "results with --results, check the name against the inventory, or run ansible-playbook "
             f"validate.yml -l {sanitize(node, 100)}"
         )
-    return build_explanation(nights).model_copy(update={"damaged": tuple(damaged)})
+    found = build_explanation(nights)
+    steps = tuple(add_results(step, results) for step in found.next)
+    return found.model_copy(update={"damaged": tuple(damaged), "next": steps})
 
 
 def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
@@ -192,11 +195,11 @@ def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
     for code in mine.codes() or (mine.hold.codes if mine.hold else ()):
         seen = [one.night_id for one, about in nights if code in about.codes()]
         if seen:
-            count = f"in {len(seen)} of the last {len(nights)} nights, first {seen[-1]}"
+            count = f"in {len(seen)} of the last {amount(len(nights), 'night')}, first {seen[-1]}"
             lines.append(f"{code}: failed {count}")
     lines += [f"{moment(one.ended)}: {about.did}" for one, about in nights[:_NIGHTS_SHOWN] if about.did]
     if mine.hold and mine.hold.passes:
-        lines.append(f"The failed checks have passed {mine.hold.passes} times since.")
+        lines.append(f"The failed checks have passed {amount(mine.hold.passes, 'time')} since.")
     return lines
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import WORST_FIRST, Verdict
 from rackproof.core.same_reason import general_reason, named_nodes
-from rackproof.core.text import moment, sanitize
+from rackproof.core.text import amount, moment, sanitize
 from rackproof.store.night_store import (
     NightRecord,
     NodeNight,
@@ -24,7 +24,7 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     """Return the operator's summary, with verdict, changes, faults by node, and actions."""
     nodes_by_verdict = _nodes_by_verdict(night)
     counts = _count_by_verdict(nodes_by_verdict)
-    count = f"{len(night.nodes)} node{'s' if len(night.nodes) != 1 else ''}"
+    count = amount(len(night.nodes), "node")
     lines = [f"{night.verdict.value.upper()}  {count}: {counts} ({moment(night.ended)})"]
     lines += [f"! {sanitize(one, 400)}" for one in night.remarks]
     lines += [f"changed: {one}" for one in changes[:_TOLD]]

@@ -13,7 +13,7 @@ from typing import Any
 
 from rackproof import __version__
 from rackproof.core.records import WORST_FIRST, Direction, Verdict
-from rackproof.core.text import moment, quantity, sanitize, unit_text
+from rackproof.core.text import amount, moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
 from rackproof.report import view
@@ -100,7 +100,7 @@ def night_page(
             kind="Night of the fleet",
             when=moment(night.ended),
             style=style(),
-            title=f"{len(night.nodes)} node{'s' if len(night.nodes) != 1 else ''}",
+            title=amount(len(night.nodes), "node"),
             point=", ".join(f"{count} {verdict.value}" for verdict, count in counts if count),
             verdict=night.verdict,
             meaning=_WORDS[night.verdict],

@@ -22,7 +22,7 @@ from rackproof.analysis.anomaly import AnomalyPolicy, judge_night
 from rackproof.core.definitions import DefinitionError
 from rackproof.core.judging import SkuReferenceError
 from rackproof.core.records import Measurement, Node, Run, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet import drain_policy
 from rackproof.jobs.validate.fleet.node_readings import ProbeTarget, program_points, wanted_probes
@@ -254,7 +254,7 @@ def _target(
         busy = "not measured: it names parts of another node"
     elif 0 < expected.gpus < gpus:
         # Minutes are counted by GPU, so such a node would use the minutes of its neighbours.
-        busy = f"not measured: it lists {gpus} GPUs, and its SKU has {expected.gpus}"
+        busy = f"not measured: it lists {amount(gpus, 'GPU')}, and its SKU has {expected.gpus}"
     elif about.get("known") is not True or name not in partitions:
         busy = "it is not in Slurm, or in no partition"
     elif about.get("drained_by") != "none":

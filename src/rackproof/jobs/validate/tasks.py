@@ -17,7 +17,7 @@ from typing import Any
 from rackproof import __version__
 from rackproof.core.judging import SkuReferenceError, sku_references
 from rackproof.core.records import Direction, Judgement, LogFile, Measurement, Record, Run, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import mapping_at
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.fleet.probe_scheduler import describe_probes
@@ -190,7 +190,10 @@ def store_snapshot(
         night_store.write_snapshot(Path(begun.folder), node, kept)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
-    return f"{len(seen.gpus)} GPUs, {len(seen.ports)} ports, {len(seen.xids)} XIDs"
+    return ", ".join(
+        amount(len(each), noun)
+        for each, noun in ((seen.gpus, "GPU"), (seen.ports, "port"), (seen.xids, "XID"))
+    )
 
 
 WATCHED_UNITS = (

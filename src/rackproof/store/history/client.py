@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rackproof.core.definitions import Parameters
 from rackproof.core.records import Measurement, Node, Reference
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.store.acceptance_log import LOG_NAME, standing_acceptances
 from rackproof.store.run_folder import ResultsError
 
@@ -42,7 +42,7 @@ def lost_acceptances(results: Path, store: Store) -> str:
         )
     if damaged:
         return (
-            f"{damaged} lines of {results / LOG_NAME} are damaged, and their accepted runs are unknown; "
+            f"{amount(damaged, 'damaged line')} of {results / LOG_NAME} hide which runs were accepted; "
             "accept those runs again, and remove the lines"
         )
     return ""

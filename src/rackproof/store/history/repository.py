@@ -23,10 +23,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, Select, delete, exists, or_, select
+from sqlalchemy import Connection, Engine, Select, delete, exists, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
+from rackproof.core.near_names import near_names
 from rackproof.core.records import Direction, Measurement, Node, Reference, Run, Verdict
 from rackproof.store.history import schema
 from rackproof.store.history.alike import batches, numbers_of_others
@@ -67,7 +68,14 @@ from rackproof.store.history.references import (
     physical_objection,
     product_on,
 )
-from rackproof.store.history.rows import Candidate, Measured, MeasurementRow, ParameterMapping, RunRow
+from rackproof.store.history.rows import (
+    Candidate,
+    KnownNames,
+    Measured,
+    MeasurementRow,
+    ParameterMapping,
+    RunRow,
+)
 from rackproof.store.history.writer import RunWriter, as_utc, join_special, quantity_of
 from rackproof.store.run_folder import ResultsError, load_run
 
@@ -79,6 +87,7 @@ if TYPE_CHECKING:
 _BATCH = 200
 """One transaction stores or deletes this many runs."""
 _ATTEMPTS = 4
+_MOST_IDS = 1000
 _ESTIMATE_RUNS = 25
 # After these SQLSTATEs (a deadlock, a serialization failure), a second attempt usually succeeds, because
 # another writer was only first.
@@ -193,6 +202,22 @@ class Store(AbstractContextManager["Store"]):
                 query = query.where(exists().where(of_run, or_(members.c.name == node, ids)))
             return self._summaries(connection, query)
 
+    def names(self) -> KnownNames:
+        """Return the names of the stored benchmarks and nodes."""
+        runs, nodes = schema.runs, schema.run_nodes
+        with self._reading() as connection:
+            return KnownNames(
+                benchmarks=tuple(connection.scalars(select(runs.c.benchmark).distinct())),
+                nodes=tuple(connection.scalars(select(nodes.c.name).distinct())),
+            )
+
+    def knows_node(self, name: str) -> bool:
+        """Return whether a run is stored of a node with this name, serial number, chassis or GPU."""
+        nodes = schema.run_nodes
+        with self._reading() as connection:
+            is_name = connection.scalar(select(nodes.c.run_pk).where(nodes.c.name == name).limit(1))
+            return is_name is not None or bool(nodes_named(connection, name))
+
     def run(self, run_id: str) -> Run:
         """Return a run by its id or a prefix of it.
 
@@ -212,7 +237,12 @@ class Store(AbstractContextManager["Store"]):
             ).all()
             shown = self._target.scrub(run_id)[:121]
             if not found or not run_id:
-                raise HistoryError(f"no run {shown!r} in {self.description}; `rackproof history` lists them")
+                ids = connection.scalars(
+                    select(table.c.run_id).order_by(table.c.moment.desc()).limit(_MOST_IDS)
+                ).all()
+                near = near_names(run_id, ids)
+                hint = f"did you mean {near}?" if near else "`rackproof history` lists them"
+                raise HistoryError(f"no run {shown!r} in {self.description}; {hint}")
             if len(found) > 1:
                 some = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
                 raise HistoryError(f"several runs begin with {shown!r}: {some}; give more of the id")
@@ -554,6 +584,13 @@ class Store(AbstractContextManager["Store"]):
             return count
 
         return self._write(take_back)
+
+    def references_of(self, run_id: str) -> int:
+        """Return the number of references that a run provides."""
+        table = schema.baselines
+        query = select(func.count()).select_from(table).where(table.c.run_id == run_id)
+        with self._reading() as connection:
+            return int(connection.scalar(query) or 0)
 
     def without_references(self, run_ids: Sequence[str]) -> list[str]:
         """Return the ids of the runs that provide no reference."""

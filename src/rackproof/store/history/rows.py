@@ -26,6 +26,13 @@ class Measured(NamedTuple):
     direction: Direction | None
 
 
+class KnownNames(NamedTuple):
+    """The names that exist in a history: of benchmarks and nodes."""
+
+    benchmarks: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
 class RunRow(NamedTuple):
     """A run in a list. ``reason`` is the first reason for its verdict."""
 

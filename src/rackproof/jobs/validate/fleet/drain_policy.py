@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from rackproof.core.records import Verdict
-from rackproof.core.text import moment, number, percent, sanitize
+from rackproof.core.text import amount, moment, number, percent, sanitize
 from rackproof.jobs.validate.fleet.healing import lacking_for
 from rackproof.nodes.slurm_states import drain_owner, read_partitions
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight, SlurmState
@@ -107,8 +107,8 @@ def _too_many_unreachable(nodes: Sequence[NodeNight], policy: DrainPolicy) -> li
     if lost < policy.unreachable_least or lost <= policy.share * len(nodes):
         return []
     return [
-        f"{lost} of {len(nodes)} nodes cannot be reached: a fault of the network or of this machine "
-        "until proven otherwise; no node is drained tonight"
+        f"{lost} of {amount(len(nodes), 'node')} cannot be reached: a fault of the network "
+        "or of this machine until proven otherwise; no node is drained tonight"
     ]
 
 
@@ -143,7 +143,7 @@ def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
     if not kept_back:
         return []
     return [
-        f"{kept_back} more node{'s' if kept_back > 1 else ''} should be drained and "
+        f"{amount(kept_back, 'more node')} should be drained and "
         f"{'are' if kept_back > 1 else 'is'} not: the allowed share of a partition is used up"
     ]
 
@@ -194,9 +194,9 @@ def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy
     """Return a drained node with one more pass, to be resumed after enough passes."""
     hold = hold.model_copy(update={"passes": hold.passes + 1, "passed": now})
     if hold.passes < policy.passes:
-        why = f"stays drained: the failed checks have passed {hold.passes} of {policy.passes} times"
+        why = f"stays drained: the failed checks have passed {hold.passes} of {amount(policy.passes, 'time')}"
         return one.model_copy(update={"hold": hold, "why": why})
-    why = f"passed {hold.passes} times: {', '.join(hold.codes)}"
+    why = f"passed {amount(hold.passes, 'time')}: {', '.join(hold.codes)}"
     return one.model_copy(update={"hold": hold, "plan": "return", "why": why})
 
 
@@ -271,7 +271,7 @@ def _share_used_up(
             advice = "" if allowed else "; raise validate_max_drain_fraction for so small a partition"
             return (
                 f"not drained: the share of partition {name} is used up ({percent(policy.share, sign=False)} "
-                f"of {size} nodes: {allowed}; drained by earlier nights: {ours}{advice})"
+                f"of {amount(size, 'node')}: {allowed}; drained by earlier nights: {ours}{advice})"
             )
     return ""
 

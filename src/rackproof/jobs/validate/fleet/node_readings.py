@@ -22,7 +22,7 @@ from rackproof.analysis.pair_speeds import parse_section
 from rackproof.core.definitions import Definition, JudgeRule, Parameters, load_definition
 from rackproof.core.judging import SkuReference, judge_run
 from rackproof.core.records import Measurement, ParsedLog, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.logs import FORMATS
 from rackproof.nodes.probe_slurm_jobs import (
     OUT_OF_TIME,
@@ -136,8 +136,8 @@ def compare_digests(
         if majority and known.get(alike, majority) != majority:
             remarks.append(
                 f"the training step gives other bits than in earlier nights on {counts[majority]} of "
-                f"{len(group)} devices, with the same software ({alike}): a fault of the tool until proven "
-                "otherwise"
+                f"{amount(len(group), 'device')}, with the same software ({alike}): a fault of the tool "
+                "until proven otherwise"
             )
         right = majority or known.get(alike, "")
         if right:
@@ -381,7 +381,7 @@ def _silent_gpus(
         reporting = _gpus_with(metric, log)
         # A metric without a GPU is measured once for each node.
         if reporting and len(reporting) != target.gpus:
-            text = f"{metric}: {len(reporting)} of {target.gpus} GPUs gave a result"
+            text = f"{metric}: {len(reporting)} of {amount(target.gpus, 'GPU')} gave a result"
             reasons.append(unproven_reason(probe, target.name, text))
     return reasons
 

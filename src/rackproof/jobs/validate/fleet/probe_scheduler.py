@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from rackproof.analysis.anomaly import AnomalyPolicy
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Measurement, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import amount, sanitize
 from rackproof.jobs.validate.fleet.node_readings import (
     NOT_RUN,
     ProbeTarget,
@@ -238,7 +238,8 @@ class _NodeProbes:
             self.add_reasons({name: [_job_reason(name, Verdict.DEGRADED, text)]})
         self._keep_readings(name, last)
         if not ended and ended_well and last is not first and _is_nodes_own_fault(first, last):
-            text = f"twice tonight, while {ended_well} nodes ended it well: {sanitize(first.text, 200)}"
+            others = amount(ended_well, "node")
+            text = f"twice tonight, while {others} ended it well: {sanitize(first.text, 200)}"
             self.add_reasons({name: [_job_reason(name, Verdict.FAIL, text)]})
 
     def _keep_readings(self, name: str, last: JobResult) -> None:
@@ -355,7 +356,7 @@ def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
         return ()
     pairs = sum(len(one.nodes) == 2 for one in night.pairs)
     lines = [
-        f"measured: {len(night.measured)} nodes, {pairs} pairs, "
+        f"measured: {amount(len(night.measured), 'node')}, {amount(pairs, 'pair')}, "
         f"{night.spent:.1f} of {night.asked:g} GPU-minutes"
     ]
     by_test: dict[str, list[str]] = {}

@@ -1,0 +1,30 @@
+"""Name the results folder in commands that messages advise.
+
+A command looks in the folder ``results`` of the present folder, or in the one that RACKPROOF_RESULTS names.
+If other results are meant, a command without ``--results`` would find no run, or the wrong one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+DEFAULT_RESULTS = "results"
+RESULTS_VARIABLE = "RACKPROOF_RESULTS"
+READERS = (
+    "accept", "audit", "compare", "evidence make", "explain", "history", "import", "nightly", "references",
+    "reimage status", "report", "status", "submission", "withdraw",
+)  # fmt: skip
+"""The commands that take ``--results``. A test compares them with the program."""
+_COMMAND = re.compile(rf"\brackproof (?:{'|'.join(READERS)})(?![\w-])(?![^`\n;]* --results\b)")
+
+
+def add_results(text: str, results: Path) -> str:
+    """Return a text in which each advised command names the results folder, if it would look elsewhere."""
+    default = Path(os.environ.get(RESULTS_VARIABLE) or DEFAULT_RESULTS)
+    if results.resolve() == default.resolve():
+        return text
+    option = f" --results {shlex.quote(str(results))}"
+    return _COMMAND.sub(lambda found: found[0] + option, text)

@@ -1,0 +1,34 @@
+"""Suggest known names for a mistyped one. No I/O.
+
+Definitions, commands and variables call this module, so that every message about an unknown name has the same
+form.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_MOST_LISTED = 40
+
+
+def near_names(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return up to three similar names as text, the most similar one first, or "" if there is none."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
+    return " or ".join(f"`{one}`" for one in near)
+
+
+def near_text(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return the end of a message about an unknown name, with similar names or else all known ones.
+
+    Args:
+        name: The name as typed.
+        known: The names that exist. Of many, only the first ones are listed.
+        cutoff: The least similarity of a suggestion, from 0 to 1.
+    """
+    names = sorted(set(known))
+    if near := near_names(name, names, cutoff):
+        return f"; did you mean {near}?"
+    listed = ", ".join(names[:_MOST_LISTED]) or "none"
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"; there is: {listed}{more}"

@@ -1,0 +1,85 @@
+"""Ctrl-C while a program still imports its modules ends it without a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rackproof.cli.live_lines import LiveLines
+
+ROOT = Path(__file__).parents[2]
+_INTERRUPT_AT = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+sys.argv = {arguments!r}
+{start}
+"""
+
+
+def interrupt_at(module: str, arguments: list[str], start: str) -> subprocess.CompletedProcess[str]:
+    """Start a program that gets SIGINT when it imports a module."""
+    code = _INTERRUPT_AT.format(module=module, arguments=arguments, start=start)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("click", ["--help"]),
+        ("rackproof.cli.main", ["--version"]),
+        ("rackproof.cli.history", ["history"]),
+        ("rackproof.cli.playbooks", ["bench", "-l", "localhost"]),
+        ("rackproof.core.records", ["status"]),
+        ("pydantic", ["explain", "ecc_off"]),
+        ("sqlalchemy", ["accept", "x"]),
+    ],
+)
+def test_the_command_ends_at_once(module: str, arguments: list[str]) -> None:
+    done = interrupt_at(module, ["rackproof", *arguments], "from rackproof.cli.entry import run; run()")
+    assert (done.returncode, done.stderr, done.stdout) == (-signal.SIGINT, "", "")
+
+
+def test_a_command_that_began_can_clean_up() -> None:
+    start = "from rackproof.cli.entry import run; import rackproof.cli.status as one; import os, signal\n"
+    start += "one.ask_slurm = lambda: os.kill(os.getpid(), signal.SIGINT)\nrun()"
+    done = interrupt_at("none", ["rackproof", "status", "--results", str(ROOT)], start)
+    assert (done.returncode, done.stderr.strip()) == (1, "Aborted!")
+
+
+@pytest.mark.parametrize("tool", ["compact-results", "make-docs", "read-source-logs"])
+def test_a_tool_says_that_it_was_interrupted(tool: str) -> None:
+    start = f"sys.path.insert(0, 'tools'); runpy.run_path('tools/{tool}', run_name='__main__')"
+    done = interrupt_at("pydantic", [tool], start)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("last", "shown"),
+    [("KeyboardInterrupt", False), ("KeyboardInterrupt: ", False), ("ImportError: no yaml", True)],
+)
+def test_of_the_playbooks_own_tracebacks_those_of_ctrl_c_are_hidden(last: str, shown: bool) -> None:
+    view = LiveLines("bench", moves=False)
+    trace = ["Traceback (most recent call last):", '  File "ansible", line 1, in <module>', "    import yaml"]
+    lines = [line for one in [*trace, last] for line in view.add_error(one, 1)] + view.finish()
+    assert lines == ([*trace, last] if shown else [])
+    unfinished = LiveLines("bench", moves=False)
+    assert [*(line for one in trace for line in unfinished.add_error(one, 1)), *unfinished.finish()] == trace
+
+
+def test_a_program_that_ignores_sigint_goes_on_doing_so() -> None:
+    start = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nfrom rackproof.cli.entry import run; run()"
+    done = interrupt_at("click", ["rackproof", "--version"], start)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert os.linesep in done.stdout

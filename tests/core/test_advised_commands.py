@@ -1,0 +1,60 @@
+"""A command that a message advises finds the results that the message is about."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from rackproof.cli.main import COMMANDS
+from rackproof.core.advised_commands import READERS, add_results
+
+
+def _readers(name: str, command: click.Command) -> Iterator[str]:
+    """Yield the names of a command and its subcommands that take ``--results``."""
+    if isinstance(command, click.Group):
+        for below, one in command.commands.items():
+            yield from _readers(f"{name} {below}", one)
+    elif any("--results" in one.opts for one in command.params):
+        yield name
+
+
+def test_every_command_with_a_results_folder_is_listed() -> None:
+    found = []
+    for name, one in COMMANDS.items():
+        module, _, function = one.location.partition(":")
+        found += _readers(name, getattr(importlib.import_module(module), function))
+    assert sorted(READERS) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("`rackproof accept plan-1`", "`rackproof accept --results /r/x plan-1`"),
+        ("`rackproof history` lists them", "`rackproof history --results /r/x` lists them"),
+        ("type rackproof reimage status", "type rackproof reimage status --results /r/x"),
+        (
+            "`rackproof explain n1` or `rackproof status`",
+            "`rackproof explain --results /r/x n1` or `rackproof status --results /r/x`",
+        ),
+        ("rackproof accept --results /r/x plan-1", "rackproof accept --results /r/x plan-1"),
+        ("rackproof bench -l localhost", "rackproof bench -l localhost"),
+        ("rackproof reports nothing", "rackproof reports nothing"),
+    ],
+)
+def test_a_command_names_another_results_folder(
+    text: str, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RACKPROOF_RESULTS", raising=False)
+    assert add_results(text, Path("/r/x")) == expected
+    assert add_results(text, tmp_path / "results") == text
+    monkeypatch.setenv("RACKPROOF_RESULTS", "/r/x")
+    assert add_results(text, Path("/r/x")) == text
+
+
+def test_a_folder_with_a_space_can_be_typed() -> None:
+    assert add_results("rackproof status", Path("/my results")) == "rackproof status --results '/my results'"
