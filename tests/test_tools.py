@@ -17,7 +17,7 @@ Tool = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def python(version: str, venv: bool = True, pip: int = 0) -> str:
-    """A script that answers as a Python of that version does; what it makes says which one made it."""
+    """A script that answers like a Python of that version. Its output names the version."""
     fits = (3, 11) <= tuple(map(int, version.split("."))) <= (3, 13)
     made = f'#!/bin/sh\necho "$@" >> "${{0%/bin/python}}/installed"\nexit {pip}\n'
     return (

@@ -34,7 +34,7 @@ Log = Callable[..., Path]
 
 
 def output_of(result: Result) -> str:
-    """Return all output; an exception that escaped would be a traceback for the operator."""
+    """Return all output. An uncaught exception would be a traceback for the operator."""
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         traceback.print_exception(result.exception)
         raise AssertionError(result.exception)
@@ -270,7 +270,7 @@ class TestImportAndHistory:
 
 @pytest.fixture
 def kept(run: Call, tmp_path: Path) -> str:
-    """Keep a run of known hardware in results and history; return its id."""
+    """Keep a run of known hardware in results and history. Return its id."""
     from rackproof.store.history.client import History
 
     text = b"0.992 reached\n"

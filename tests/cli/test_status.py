@@ -133,7 +133,7 @@ def test_a_row_joins_what_is_known_and_names_the_next_command(
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A results folder with a night, a provisioning and acts; this machine has no sinfo."""
+    """A results folder with a night, a provisioning and acts. This machine has no sinfo."""
     results = tmp_path / "results"
     monkeypatch.setenv("SUDO_USER", "ada")
     monkeypatch.setattr(fleet_status, "_ASK", ("/nonexistent/sinfo",))

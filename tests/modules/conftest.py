@@ -39,7 +39,7 @@ with patch_module_args(options):
 
 
 class Modules:
-    """Runs modules; every call is a process that ends before it returns."""
+    """Runs modules. Every call is a process that ends before it returns."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "plugins" / "modules"
@@ -91,11 +91,11 @@ class Jobs:
         return (self.folder / job_id / "log.txt").read_text()
 
     def ended(self, job_id: str = "job", within_s: float = 30) -> dict[str, Any]:
-        """Wait until the job has ended; returns its state."""
+        """Wait until the job has ended. Return its state."""
         return until(lambda: (s := self.state(job_id))["phase"] == "ended" and s, within_s)
 
     def logged(self, text: str, job_id: str = "job") -> str:
-        """Wait until the log holds a text; returns the log."""
+        """Wait until the log has a text. Return the log."""
         return until(lambda: text in (log := self.log(job_id)) and log)
 
     def processes(self, job_id: str = "job") -> list[int]:
@@ -113,7 +113,7 @@ def _carries(pid: int, marker: bytes) -> bool:
 
 
 def until(condition: Callable[[], Any], within_s: float = 30) -> Any:
-    """Wait until a condition holds, bounded; returns its value."""
+    """Wait until a condition holds, bounded. Returns its value."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < deadline, "waited in vain"
@@ -129,7 +129,7 @@ def modules(root: Path) -> Modules:
 
 @pytest.fixture
 def jobs(modules: Modules, tmp_path: Path) -> Iterator[Jobs]:
-    """Return a starter of jobs; none of them outlives the test."""
+    """Return a function that starts jobs. No job outlives the test."""
     starter = Jobs(modules, tmp_path)
     yield starter
     for job_id in starter.ids:

@@ -165,7 +165,7 @@ def test_sources_that_unpack_to_more_than_an_archive_may_have_are_refused(
 
 
 class Endless(io.RawIOBase):
-    """A server's answer, or a file, that never ends; counts what was read."""
+    """A server's answer, or a file, that never ends. It counts the bytes that were read."""
 
     status = 200
     given = 0

@@ -127,7 +127,7 @@ def test_the_inventory_says_all_that_imaging_asks_for(tmp_path: Path) -> None:
 
 
 def appears(path: Path, within_s: float = 60) -> bool:
-    """Return whether a file is there before long; a busy machine takes seconds to start a shell."""
+    """Return whether a file appears soon. A busy machine takes seconds to start a shell."""
     deadline = time.monotonic() + within_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)

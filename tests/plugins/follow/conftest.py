@@ -67,7 +67,7 @@ class Playbook:
         return [line for line in self.lines if line.startswith("run-1 · ")]
 
     def until(self, pattern: str, within_s: float = 60) -> str:
-        """Wait for a line while the playbook runs; returns it."""
+        """Wait for a line while the playbook runs. Return it."""
         deadline = time.monotonic() + within_s
         while True:
             for line in list(self.lines):
@@ -81,7 +81,7 @@ class Playbook:
         os.killpg(self.process.pid, number)
 
     def wait(self, within_s: float = 90) -> int:
-        """Wait for the end; returns the exit status."""
+        """Wait for the end. Return the exit status."""
         status = self.process.wait(within_s)
         self._reader.join(10)
         return status
@@ -196,7 +196,7 @@ def controller(root: Path, tmp_path: Path) -> Iterator[Controller]:
 
 
 def until(condition: Callable[[], Any], within_s: float = 30) -> Any:
-    """Wait until a condition holds, bounded; returns its value."""
+    """Wait until a condition holds, bounded. Returns its value."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < deadline, "waited in vain"

@@ -186,7 +186,7 @@ class Script:
 
 @pytest.fixture
 def prolog(files: Files, tmp_path: Path) -> Script:
-    """Return the prolog of a node with four GPUs; all is well on it."""
+    """Return the prolog of a healthy node with four GPUs."""
     content = files["scripts"]["/etc/slurm/prolog.sh"]["content"]
     script = Script(tmp_path, content, "prolog.sh")
     script.tool("nvidia-smi", 'for n in 0 1 2 3; do echo "GPU $n: NVIDIA GB300 (UUID: GPU-$n)"; done')
