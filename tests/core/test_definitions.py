@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import Field
 
 from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError, UnknownBenchmarkError
@@ -281,3 +283,17 @@ def test_both_endings_of_yaml_count_and_one_name_has_one_file(tmp_path: Path) ->
     write(tmp_path)
     with pytest.raises(DefinitionError, match="of the same name"):
         definitions.load_definitions(tmp_path, log_formats=FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (str, "str"),
+        (int | None, "int or None"),
+        (Literal["gpu", "node"], "'gpu' or 'node'"),
+        (tuple[Literal["a", "b"], ...], "tuple['a' or 'b', ...]"),
+        (dict[str, Annotated[str, Field(pattern="^(a|b)[0-9]$")]], "dict[str, str]"),
+    ],
+)
+def test_the_type_of_a_key_is_shown_without_pydantic_s_parts(annotation: object, words: str) -> None:
+    assert definitions.kind_words(annotation) == words
