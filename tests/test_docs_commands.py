@@ -70,7 +70,7 @@ def options_of_ansible_playbook() -> frozenset[str]:
 
 
 def problem_of_command(words: list[str]) -> str:
-    """Return what a command of ``rackproof`` names that does not exist; empty where all of it does."""
+    """Return the words of a command of ``rackproof`` that do not exist, or ""."""
     command: click.Command = main
     with click.Context(main) as context:
         while isinstance(command, click.Group):

@@ -61,7 +61,7 @@ def first_folders() -> frozenset[str]:
 
 @cache
 def rooms() -> frozenset[str]:
-    """Return the rooms of the package; folders of results, too, are called ``logs/`` and ``nodes/``."""
+    """Return the rooms of the package. Folders of results, too, are called ``logs/`` and ``nodes/``."""
     return frozenset(path.name for path in (ROOT / "src/rackproof").iterdir() if path.is_dir())
 
 

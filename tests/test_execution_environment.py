@@ -1,4 +1,4 @@
-"""The image for AWX has all that its build reads; building it needs a registry, and runs elsewhere."""
+"""The image for AWX has all that its build reads. Building it needs a registry, and runs elsewhere."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ PLACEHOLDER = "NAME"
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Yield the strings of a program, with a placeholder for what is filled in; or a whole file of YAML."""
+    """Yield the strings of a program, with placeholders for values, or a whole YAML file."""
     if path.suffix != ".py":
         yield re.sub(r"\{\{.*?\}\}", PLACEHOLDER, path.read_text(), flags=re.DOTALL)
         return
@@ -58,7 +58,7 @@ def advised(root: Path) -> frozenset[str]:
 
 
 def problem(root: Path, command: str) -> str:
-    """Return what of a command does not exist, or is missing; empty where it can be typed."""
+    """Return the part of a command that does not exist or is missing, or "" for a right command."""
     program, *words = shlex.split(command, comments=True)
     if words[:1] == ["--debug"]:  # before any command
         return missing_argument(["history", *words[2:]])
@@ -72,7 +72,7 @@ def problem(root: Path, command: str) -> str:
 
 
 def missing_argument(words: list[str]) -> str:
-    """Return what the command does not get that it cannot do without; nothing is done."""
+    """Return the required arguments that the command lacks. Run nothing."""
     if len(words) == 1:  # names the command, as in "listed by `rackproof history`"
         return ""
     try:

@@ -21,7 +21,7 @@ TASK_NAME = re.compile(r"^\s*(?:- )?name: (.+)$", re.MULTILINE)
 
 
 def pages(root: Path) -> list[Path]:
-    """Return the pages for people; words.md names the words that it gives up."""
+    """Return the pages for people, without words.md, which lists the words that are given up."""
     found = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("roles/*/README.md")]
     return [page for page in found if page.name not in ("words.md", "CHANGELOG.md")]
 
@@ -137,7 +137,7 @@ class Docstring(NamedTuple):
 def docstrings(text: str) -> tuple[Docstring, ...]:
     """Return each docstring: of modules, classes, functions, and names below their value.
 
-    Four tests read those of all programs; their trees would take more memory than is worth keeping.
+    Four tests read those of all programs. Their trees would take more memory than is worth keeping.
     """
     found = []
     for node in ast.walk(ast.parse(text)):

@@ -22,7 +22,7 @@ KINDS = {
 
 
 def outcomes(root: Path, folder: Path, reason: str, ci: str) -> tuple[dict[str, str], str]:
-    """Skip in every way below a copy of the tests' conftest.py; return each outcome, and what pytest said."""
+    """Skip in every way below a copy of the tests' conftest.py. Return each outcome, and pytest's output."""
     hooks = (root / "conftest.py").read_text()
     (folder / "conftest.py").write_text(re.sub(r"^pytest_plugins = .*$", "", hooks, flags=re.MULTILINE))
     (folder / "pytest.ini").write_text("[pytest]\n")

@@ -78,7 +78,7 @@ def test_every_number_of_round_06_is_on_its_page() -> None:
 
 
 def test_the_published_scores_of_lambda_are_those_of_the_logs() -> None:
-    """Official and unofficial ones; four digits were published."""
+    """Official and unofficial results. Four digits were published."""
     published = [one for one in find_published(round="5.1") if one.submitter == "Lambda"]
     read = source_pages.logs()["5.1"]
     assert len(published) == len(rows("scores_51")) == len(read)
@@ -243,7 +243,7 @@ def test_the_sweep_has_every_point_of_the_document(root: Path, name: str, form: 
 
 @pytest.mark.parametrize("network", ["lenet", "mlp"])
 def test_every_point_that_a_cpu_can_run_was_run_by_mxnet_itself(network: str) -> None:
-    """Six batches, the largest with both schedules too; the points on GPUs say why there is nothing."""
+    """Six batches, the largest also with both schedules. The points on GPUs state why they have no figure."""
     own = [row.split(" | ") for row in rows("sweep_mxnet") if row.startswith(f"| {network} |")]
     on_cpu = {(row[2], row[3]) for row in own if row[1] == "0"}
     assert on_cpu == {(str(batch), "") for batch in (64, 128, 256, 512, 1024, 2048)} | {

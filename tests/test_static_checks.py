@@ -18,7 +18,7 @@ SECRETS = re.compile(
     rb"|\bxox[abprs]-\d{6,}-[\w-]{16,}|hooks\.slack\.com/services/T\w{8,}/B\w{8,}/\w{20,}"
     rb"|\$ANSIBLE_VAULT;1\.[12];AES256\s+[0-9a-f]{64}"
 )
-"""Keys whose form gives them away: of SSH and TLS, clouds, forges, NGC, package indexes and chats; vaults."""
+"""Keys whose form gives them away: of SSH and TLS, clouds, forges, NGC, package indexes and chats. Vaults."""
 
 
 def git(root: Path, *words: str) -> bytes:

@@ -83,7 +83,7 @@ def test_a_public_name_is_defined_once(root: Path) -> None:
 
 
 def test_no_function_of_the_product_is_complex(root: Path) -> None:
-    """ruff's limit holds for every program; in the package and its plugins no function is over 10."""
+    """ruff's limit holds for every program. In the package and its plugins no function is over 10."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "ruff", "check", "--no-cache"),

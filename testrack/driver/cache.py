@@ -36,7 +36,7 @@ def tree_digest(source: Path) -> str:
 
 @contextlib.contextmanager
 def folder_for(cache: Path, kind: str, key: str, *, copied: bool = True) -> Iterator[Path]:
-    """Give the folder of a kind and key to one process at a time, and remove all but two others of the kind.
+    """Give the folder of a kind and key to one process at a time, and keep only the newest other of the kind.
 
     A new folder is a copy of the newest one, in which a builder renews outdated parts, or empty if there is
     no other, or without ``copied``.

@@ -12,7 +12,7 @@ from tests.jobs.validate.nights import TONIGHT, Change, fleet_node, several_nigh
 
 
 def compared(count: int, change: Change, drained: int = 3, nights: int = 15, measured: int = 0) -> set[str]:
-    """Return with what the gemm of the first of some nodes was compared; the last ones were not measured."""
+    """Return with what the gemm of the first of some nodes was compared. The last ones were not measured."""
     nodes = [fleet_node(number) for number in range(count)]
     keys = {node.hardware_key for node in nodes[: measured or count]}
     runs = [

@@ -22,7 +22,7 @@ class Night(list[Measurement]):
 
 
 def measured(night: int, firmwares: int, slow: Mapping[int, float]) -> Iterator[Measurement]:
-    """Yield a night's numbers; ``slow`` is the loss of racks."""
+    """Yield a night's numbers. ``slow`` is the loss of racks."""
     dice = random.Random(night)
     for node in range(NODES):
         rack, version = node // PER_RACK, node % firmwares

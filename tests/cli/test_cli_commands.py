@@ -33,7 +33,7 @@ Log = Callable[..., Path]
 
 
 def output_of(result: Result) -> str:
-    """Return all output; an exception that escaped would be a traceback for the operator."""
+    """Return all output. An uncaught exception would be a traceback for the operator."""
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         traceback.print_exception(result.exception)
         raise AssertionError(result.exception)

@@ -66,7 +66,7 @@ def _classes(trees: Iterable[ast.Module]) -> Iterator[tuple[str, int]]:
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yield the functions with a parameter ``code``, with its position; a method's ``self`` is left out."""
+    """Yield the functions with a parameter ``code``, with its position. A method's ``self`` is left out."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and "Finding" in _returned(node):
             names = [one.arg for one in (*node.args.posonlyargs, *node.args.args) if one.arg != "self"]
@@ -75,7 +75,7 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _returned(node: ast.FunctionDef) -> str:
-    """Return the annotation of what a function returns; one that returns nothing keeps the finding itself."""
+    """Return the annotation of what a function returns. One that returns nothing keeps the finding itself."""
     returned = ast.unparse(node.returns) if node.returns else ""
     return "Finding" if returned == "None" else returned
 
@@ -117,7 +117,7 @@ def _given(call: ast.Call, takers: dict[str, int], methods: dict[str, int]) -> a
 
 
 def _is_taker(function: ast.Attribute, call: ast.Call) -> bool:
-    """Whether a method takes a code; ``find`` and ``mark`` of a log do, a text's ``find`` does not."""
+    """Whether a method takes a code. ``find`` and ``mark`` of a log do, a text's ``find`` does not."""
     owner = ast.unparse(function.value)
     if function.attr in ("find", "mark"):
         return len(call.args) > 1 and (owner == "self" or owner.endswith("log"))
@@ -132,7 +132,7 @@ def _is_forwarded(given: ast.expr, reach: frozenset[str]) -> bool:
 
 
 def _literals(given: ast.expr, constants: dict[str, str]) -> Iterator[str]:
-    """Yield the codes that an expression names; nothing where one of them is made while the program runs."""
+    """Yield the codes that an expression names, or none if the program makes one of them while it runs."""
     if isinstance(given, ast.Constant) and isinstance(given.value, str):
         yield given.value
     elif isinstance(given, ast.Name) and given.id in constants:

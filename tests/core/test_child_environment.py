@@ -39,7 +39,7 @@ from ..e2e.canaries import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = {NETBOX_TOKEN, "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "BMC_PASSWORD", "https_proxy"}
-"""Secrets that are not Rackproof's; one has a name that does not say so."""
+"""Secrets that are not Rackproof's. One has a name that does not say so."""
 SLURM, SSH, ANSIBLE = {"SLURM_JWT"}, {"SSH_AUTH_SOCK"}, {"ANSIBLE_VAULT_PASSWORD_FILE", "VAULT_PASSWORD"}
 ALL = {*ENVIRONMENT, *SITE, *SLURM, *SSH, *ANSIBLE}
 

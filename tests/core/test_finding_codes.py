@@ -89,7 +89,7 @@ def test_every_code_of_the_source_is_in_the_registry() -> None:
 
 
 def _stated_verdicts(site: Site) -> set[str]:
-    """Return the verdicts that a call states itself; what it computes is watched while tests run."""
+    """Return the verdicts that a call states itself. What it computes is watched while tests run."""
     given = [*site.call.args, *(one.value for one in site.call.keywords)]
     choices = [one for value in given for one in _choices(value)]
     return {one.attr.lower() for one in choices if ast.unparse(one).startswith("Verdict.")}

@@ -1,4 +1,4 @@
-"""A SKU's GPUs are known by their product name; other models are never taken for it."""
+"""A SKU's GPUs are known by their product name. No other model is mistaken for them."""
 
 from __future__ import annotations
 

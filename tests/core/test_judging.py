@@ -149,7 +149,7 @@ ACCURATE = measured(0.995, "accuracy", "")
 
 
 def test_a_candidate_counts_only_against_a_reference() -> None:
-    """A rule of a figure that few SKUs have a reference for; a figure that is not a number always counts."""
+    """A rule for a figure without a reference in most SKUs. A figure that is not a number always counts."""
     rule = SPEED.model_copy(update={"candidate": True})
     accurate = [QUALITY, rule], [ACCURATE, measured(96)]
     assert run(*accurate)[0] == "pass"

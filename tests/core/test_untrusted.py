@@ -1,4 +1,4 @@
-"""Raw answers hold anything at any place; a reader never fails on one."""
+"""Raw answers may have any value anywhere. A reader never fails on one."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Expected(BaseModel):
 
 
 class Case(BaseModel):
-    """One case, as its ``case.yml`` has it; a path that begins with tests/ is one of the checkout."""
+    """One case, as its ``case.yml`` has it. A path that begins with tests/ is one of the checkout."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -127,7 +127,7 @@ def sku_variables(names: Sequence[str]) -> dict[str, Any]:
 
 
 def read_text(folder: Path, path: str) -> str:
-    """Return a file's text, unpacked where only its compressed form is there; line ends stay as they are."""
+    """Return a file's text, unpacked if the file is compressed. Line ends stay as they are."""
     base = ROOT if path.startswith(("tests/", "docs/")) else folder
     plain, packed = base / path, base / f"{path}.xz"
     raw = plain.read_bytes() if plain.exists() else lzma.decompress(packed.read_bytes())
@@ -290,7 +290,7 @@ _IDLE_MACHINE = {
 
 
 def _job_state(job: Mapping[str, Any], run_id: str, log: Path) -> dict[str, Any]:
-    """Return the state of a job as its supervisor writes it, sealed; a case has what is not a good end."""
+    """Return the state of a job as its supervisor writes it, sealed. A case has what is not a good end."""
     state = {
         "id": run_id,
         "phase": "ended",
@@ -306,7 +306,7 @@ def _job_state(job: Mapping[str, Any], run_id: str, log: Path) -> dict[str, Any]
 
 
 def _codes_of_run(run: Run) -> tuple[str, ...]:
-    """Return the codes of what counts against a run; a measurement's is its name and its verdict."""
+    """Return the codes of all findings against a run. For a measurement, it is name and verdict."""
     bad = {one.code for one in run.findings if one.verdict is not None and one.verdict is not Verdict.PASS}
     bad |= {
         f"{one.metric}:{one.verdict.value}"

@@ -28,7 +28,7 @@ def test_a_case_is_judged_right(name: str, tmp_path: Path) -> None:
 
 
 def test_a_case_says_why_where_its_verdict_is_not_what_its_machine_is() -> None:
-    """Healthy is a pass, unhealthy is none; what differs is explained, so that no gap is silent."""
+    """A healthy case passes, an unhealthy one does not. Each exception states its reason."""
     for name in NAMES:
         case = judging.read_case(name)
         passes = case.expected.verdict is Verdict.PASS

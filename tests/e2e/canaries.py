@@ -18,7 +18,7 @@ MARK = f"{os.getpid()}-{secrets.token_hex(4)}"
 PLACES = ("/etc", "/var", "/tmp", "/run", "/dev/shm", "/home", "/root", "/opt", "/srv", "/usr/local")
 """Places that a run may write, besides its home, the checkout and the folder of temporary files."""
 PASSED_OVER = (".cache", ".git", ".pyenv", ".venv", "pytest-of-*")
-"""Folders of other programs and tests; the test's own folder is searched as a whole."""
+"""Folders of other programs and tests. The test's own folder is searched as a whole."""
 MOST_BYTES = 64 << 20
 
 
@@ -63,7 +63,7 @@ def changed_files_with(values: list[bytes], since: float) -> list[str]:
 
 @contextmanager
 def watched_files(values: list[bytes], home: Path) -> Iterator[list[str]]:
-    """Have an empty home; yield a list that has the changed files with a value when the context ends.
+    """Have an empty home. Yield a list that has the changed files with a value when the context ends.
 
     Args:
         values: What no other test's files have.

@@ -1,4 +1,4 @@
-"""Try mutations in batches on all processors, and count them; each has a seed of its own."""
+"""Try mutations in batches on all processors, and count them. Each has a seed of its own."""
 
 from __future__ import annotations
 

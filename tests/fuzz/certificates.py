@@ -143,7 +143,7 @@ PAGE_KINDS: dict[str, Callable[[Subject, Random], tuple[bytes, dict[str, bytes]]
 
 
 def check_page(subject: Subject, chance: Random) -> tuple[str, str]:
-    """Alter a page; return the kind and what is wrong, empty where nothing is."""
+    """Alter a page. Return the kind and the fault, or "" without a fault."""
     kind = chance.choice(list(PAGE_KINDS))
     page, beside = PAGE_KINDS[kind](subject, chance)
     unchanged = {".json": subject.json, ".json.sig": subject.signature.encode()}
@@ -172,7 +172,7 @@ def altered_file(path: Path, chance: Random) -> Iterator[str]:
 
 
 def _reads_alike(path: Path, before: bytes) -> bool:
-    """Return whether a file is what it was; a record is, too, where only an empty field is gone."""
+    """Return whether a file is unchanged. A record that lost only an empty field counts as unchanged."""
     after = path.read_bytes()
     if after == before or path.name != RECORD_NAME:
         return after == before
@@ -204,7 +204,7 @@ def removed_folder(path: Path) -> Iterator[str]:
 
 
 def check_results(subject: Subject, chance: Random) -> tuple[str, str]:
-    """Alter the results folder and certify it again; return the kind and what is wrong."""
+    """Alter the results folder and certify it again. Return the kind and the fault."""
     takes_folder = chance.random() < 0.1
     path = chance.choice(subject.folders if takes_folder else subject.files)
     catalogue = chance.choice(list(subject.before))
@@ -246,7 +246,7 @@ def _kept(before: Certificate, after: Certificate, place: str) -> Iterator[str]:
 
 
 def try_mutations(seed: int, first: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Try mutations; return how many of each kind, and what is wrong."""
+    """Try mutations. Return the number of each kind, and the faults."""
     kinds: Counter[str] = Counter()
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -263,7 +263,7 @@ def try_mutations(seed: int, first: int, count: int) -> tuple[Counter[str], list
 
 
 def main() -> int:
-    """Run and report; exit status 1 when a mutation was not seen."""
+    """Run and report. The exit status is 1 if a mutation was not seen."""
     options = read_options(__doc__)
     os.fsync = lambda _: None  # type: ignore[assignment]  # nothing here outlives the machine
     began = time.monotonic()

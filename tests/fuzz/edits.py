@@ -60,7 +60,7 @@ def places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def edited(base: Any, edits: Iterable[Edit]) -> Any:
-    """Return a copy of nested data with edits; the base is left as it is."""
+    """Return a copy of nested data with edits. The base is left as it is."""
     value = copy.deepcopy(base)
     for at, kind, odd in edits:
         known = list(places(value))

@@ -22,7 +22,7 @@ BATCH = 1000
 
 
 def run_batch(seed: int, first: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Try ``count`` inputs; return how many of each kind, and the failures in words."""
+    """Try ``count`` inputs. Return the number of each kind, and the failures in words."""
     cases: list[Case] = all_cases() + real_cases()
     kinds: Counter[str] = Counter()
     failures = []
@@ -37,7 +37,7 @@ def run_batch(seed: int, first: int, count: int) -> tuple[Counter[str], list[str
 
 
 def main() -> int:
-    """Run and report; exit status 1 when an input failed."""
+    """Run and report. The exit status is 1 if an input failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -3,7 +3,7 @@
 Of a recorded run of every kind one artefact is removed or damaged, and the run is judged again by the
 functions that judged it. From good to bad: pass, degraded, unproven, fail. What is asked:
 
-* no verdict becomes better;
+* no verdict becomes better.
 * but for one thing that nobody can undo: of a failure whose evidence is gone only "unproven" is left. That
   counts as no better where the damage itself is among the reasons.
 
@@ -578,7 +578,7 @@ def recorded_runs() -> list[RecordedRun]:
 
 
 def mutate(path: Path, chance: Random, others: list[Path]) -> str:
-    """Remove or damage a file; return how."""
+    """Remove or damage a file. Return the kind of damage."""
     data = path.read_bytes()
     lines = data.splitlines(keepends=True) or [b""]
     at, number = chance.randrange(len(data) + 1), chance.randrange(len(lines))
@@ -688,7 +688,7 @@ def _point_to(plan: Path, old: Path, new: Path) -> None:
 
 
 def try_mutations(chosen: int, first: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Try so many mutations; return how many of each kind, and the failures in words."""
+    """Try so many mutations. Return the number of each kind, and the failures in words."""
     shm = Path("/dev/shm")
     kinds: Counter[str] = Counter()
     failures = []
@@ -708,7 +708,7 @@ def try_mutations(chosen: int, first: int, count: int) -> tuple[Counter[str], li
 
 
 def main() -> int:
-    """Run and report; exit status 1 when a verdict became better."""
+    """Run and report. The exit status is 1 if a verdict became better."""
     options = read_options(__doc__)
     begin = time.monotonic()
     kinds, failures = try_in_batches(try_mutations, options, 500)

@@ -1,6 +1,6 @@
 """Damage to passing logs, told apart by what must follow from it.
 
-Some damage may leave a pass (an ugly line in a good log); some must not: a log cut before its proof of
+Some damage may leave a pass (an ugly line in a good log). Some must not: a log cut before its proof of
 success, a success that is gone, a NaN where a number was judged.
 """
 
@@ -39,8 +39,8 @@ FATAL_LINES = (
 class Case:
     """A log that passes.
 
-    ``proof`` bytes of it are needed for the pass (``None``: nothing marks its end); ``successes`` are
-    texts without any of which there is no pass; ``judged`` matches numbers that must be finite; in logs
+    ``proof`` bytes of it are needed for the pass (``None``: nothing marks its end). ``successes`` are
+    texts without any of which there is no pass. ``judged`` matches numbers that must be finite. In logs
     of ``training`` a fatal line before the end of the proof rules out a pass.
     """
 
@@ -215,7 +215,7 @@ def scramble(data: bytes, chance: random.Random) -> bytes:
 
 
 def check(case: Case, chance: random.Random) -> str:
-    """Damage a log in one way; raise AssertionError when what follows is a false success."""
+    """Damage a log in one way. Raise AssertionError if the result is a false success."""
     data = case.data
     kinds = ["scramble", "scramble"]
     kinds += ["truncate"] if case.proof is not None else []

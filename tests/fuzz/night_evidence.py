@@ -183,7 +183,7 @@ def mutate(seen: NodeSnapshot, chance: Random) -> tuple[str, NodeSnapshot]:
 
 
 def verdict_of(seen: NodeSnapshot, previous: NodeSnapshot | None, expected: Expectation) -> Verdict:
-    """Return a night's verdict of a node, as the judge finds it; what no check copes with is unproven."""
+    """Return the judge's verdict of a node for a night. A node that no check can process is unproven."""
     try:
         found = [*check_sku(seen, expected), *check_node(seen, previous=previous, expected=expected)]
     except Exception:  # as the judge does: a node that cannot be judged is unproven
@@ -192,7 +192,7 @@ def verdict_of(seen: NodeSnapshot, previous: NodeSnapshot | None, expected: Expe
 
 
 def try_mutation(chance: Random) -> str:
-    """Take something from a snapshot; return what became better by it, in words, else ''."""
+    """Remove a part of a snapshot. Return the verdict that became better, in words, or ''."""
     base = chance.choice(bases())
     name = chance.choice(sorted(FAULTS))
     # A machine without ports has none that is slow, and a container's clock is its host's.
@@ -219,7 +219,7 @@ def try_mutations(seed: int, count: int) -> list[str]:
 
 
 def main() -> int:
-    """Run and report; exit status 1 when a verdict became better."""
+    """Run and report. The exit status is 1 if a verdict became better."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

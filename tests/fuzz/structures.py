@@ -299,7 +299,7 @@ def _read_run_sub(lines: list[bytes]) -> tuple[Verdict, Any]:
 
 
 def check_run_sub(drawn: tuple[Any, ...]) -> None:
-    """Lines that are foreign, damaged, repeated, in another order; and lines that are missing."""
+    """Foreign, damaged, repeated, reordered and missing lines."""
     edits, gone = drawn
     lines = list(_RUN_SUB)
     for at, kind, line in edits:
@@ -632,7 +632,7 @@ def _batch(name: str, chosen: int, first: int, count: int) -> list[str]:
 
 
 def main() -> int:
-    """Run and report; exit status 1 when an input failed."""
+    """Run and report. The exit status is 1 if an input failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

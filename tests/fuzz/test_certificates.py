@@ -1,4 +1,4 @@
-"""Altering or removing what a certificate is made of leaves no pass; ``certificates.py`` goes further."""
+"""An altered or removed part of a certificate leaves no pass. ``certificates.py`` goes further."""
 
 from __future__ import annotations
 

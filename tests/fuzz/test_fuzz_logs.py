@@ -1,4 +1,4 @@
-"""Parsers against anything: no exception, no false success. About 20 s; ``million.py`` goes further."""
+"""Parsers against anything: no exception, no false success. About 20 s. ``million.py`` goes further."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every structure that is read beside logs, with a few inputs; ``structures.py`` goes further."""
+"""Every structure that is read beside logs, with a few inputs. ``structures.py`` goes further."""
 
 from __future__ import annotations
 

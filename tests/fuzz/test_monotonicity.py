@@ -1,4 +1,4 @@
-"""Removing or damaging an artefact of a run never improves its verdict; ``monotonicity.py`` goes further."""
+"""Removing or damaging an artefact of a run never improves its verdict. ``monotonicity.py`` goes further."""
 
 from __future__ import annotations
 

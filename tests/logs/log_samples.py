@@ -1,4 +1,4 @@
-"""Small logs of every format that parse to a pass; tests and fuzzers damage them."""
+"""Small logs of every format that parse to a pass. Tests and fuzzers damage them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mllog(
     before: float = 0.95,
     samples: int = 3072,
 ) -> bytes:
-    """Return a whole llama2_70b_lora log; ``extra`` lines stand in the middle, ``after`` at the end.
+    """Return a whole llama2_70b_lora log. ``extra`` lines stand in the middle, ``after`` at the end.
 
     Its evaluations are ``before`` and ``final``, the last one after so many ``samples``.
     """

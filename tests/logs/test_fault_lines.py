@@ -1,4 +1,4 @@
-"""A log that reports success and has a line of a fault: of a GPU, a rank, a node; and harmless lines."""
+"""Logs that report success but have a line of a fault (of a GPU, a rank, a node), and harmless lines."""
 
 from __future__ import annotations
 

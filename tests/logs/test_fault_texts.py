@@ -1,4 +1,4 @@
-"""Every text of a fault in every format, before and after its proof; and what only has the words of one."""
+"""Every text of a fault in every format, before and after its proof, and harmless lines with its words."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def gating(code: str) -> Verdict:
 
 SNAPSHOTS = [name for name in samples.PASSING if name.startswith("nv") and name != "nvbandwidth"]
 RUNS = [name for name in samples.PASSING if name not in (*SNAPSHOTS, "nccl_json")]
-"""Formats of what ran; a document of JSON is unproven with any line besides."""
+"""Formats of a run. A JSON document with any other line is unproven."""
 
 
 @pytest.mark.parametrize("name", RUNS)

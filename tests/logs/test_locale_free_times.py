@@ -1,4 +1,4 @@
-"""Times in logs are read in the same way in every locale; Ansible sets the operator's."""
+"""Times in logs are read in the same way in every locale, because Ansible sets the operator's."""
 
 from __future__ import annotations
 

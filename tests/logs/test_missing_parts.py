@@ -408,7 +408,7 @@ def test_gpus_of_two_models_are_not_compared() -> None:
 
 @pytest.mark.parametrize("name", [LORA, LLAMA, "mlperf-hard/5.1-crlf-dlrm_dcnv2.txt", FLUX])
 def test_a_log_without_most_of_its_evaluations_is_no_pass(name: str) -> None:
-    """One that is missing is a hole in the course; where nearly all are, the holes are the rule."""
+    """A missing block is a hole in the course, unless nearly all blocks are missing."""
     data = read(name)
     marks = re.findall(rb'(?m)^.*"key": "eval_accuracy".*\n', data)
     for kept in (1, 2):

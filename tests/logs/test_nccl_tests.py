@@ -18,7 +18,7 @@ from tests.logs.log_samples import NCCL, nccl_json
 PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
 
 BODY = NCCL[NCCL.index(b"# nThread") :]
-"""A table that does not say which collective it is of; on two GPUs all_reduce and reduce have one factor."""
+"""A table that does not name its collective. On two GPUs, all_reduce and reduce have one factor."""
 
 
 def read(data: bytes, name: str = "") -> ParsedLog:

@@ -1,4 +1,4 @@
-"""Numbers in logs are decimal numbers; what only Python takes for one is none."""
+"""Numbers in logs are decimal numbers. A text that only Python accepts as a number is not one."""
 
 from __future__ import annotations
 

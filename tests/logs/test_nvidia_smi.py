@@ -158,7 +158,7 @@ GPU7    NV2     SYS     SYS     SYS     NV1     NV2     NV1      X      SYS     
 
 
 def matrix(*rows: str) -> str:
-    """Return a matrix of rows of cells; `X` stands on the diagonal."""
+    """Return a matrix of rows of cells. `X` is on the diagonal."""
     names = [f"GPU{at}" for at in range(len(rows))]
     lines = [f"{name}\t" + "\t".join(row.split()) for name, row in zip(names, rows, strict=True)]
     return "\t" + "\t".join([*names, "CPU Affinity"]) + "\n" + "".join(f"{line}\t0-31\n" for line in lines)

@@ -1,4 +1,4 @@
-"""What a Slurm job's output shows: nodes, caches, preflight, hang; and what is checked of a run beyond it."""
+"""The output of a Slurm job (nodes, caches, preflight, hang), and further checks of its run."""
 
 from __future__ import annotations
 

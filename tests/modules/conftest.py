@@ -39,7 +39,7 @@ with patch_module_args(options):
 
 
 class Modules:
-    """Runs modules; every call is a process that ends before it returns."""
+    """Runs modules. Every call is a process that ends before it returns."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "plugins" / "modules"
@@ -95,7 +95,7 @@ class Jobs:
         return until(lambda: (s := self.state(job_id))["phase"] == "ended" and s, within_s)
 
     def logged(self, text: str, job_id: str = "job") -> str:
-        """Wait until the log holds a text; returns the log."""
+        """Wait until the log has a text. Return the log."""
         return until(lambda: text in (log := self.log(job_id)) and log)
 
     def processes(self, job_id: str = "job") -> list[int]:
@@ -129,7 +129,7 @@ def modules(root: Path) -> Modules:
 
 @pytest.fixture
 def jobs(modules: Modules, tmp_path: Path) -> Iterator[Jobs]:
-    """Return a starter of jobs; none of them outlives the test."""
+    """Return a function that starts jobs. No job outlives the test."""
     starter = Jobs(modules, tmp_path)
     yield starter
     for job_id in starter.ids:

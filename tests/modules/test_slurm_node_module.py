@@ -64,7 +64,7 @@ sys.exit(rc)
 
 
 class Slurm:
-    """A cluster of the given nodes; jobs are what squeue says, one list after the other."""
+    """A cluster of the given nodes. squeue prints one list of jobs after the other."""
 
     def __init__(self, modules: Modules, folder: Path) -> None:
         self.modules = modules

@@ -1,4 +1,4 @@
-"""A tool of the GPUs' driver that is late is asked again; one that is stuck in the kernel is not."""
+"""A late tool of the GPUs' driver is called again, but not a tool that is stuck in the kernel."""
 
 from __future__ import annotations
 

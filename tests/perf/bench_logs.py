@@ -1,7 +1,7 @@
 """Speed and memory of the log parsers, over real MLLOG logs of round 5.1, repeated.
 
 Those of tests/data/real are trimmed: they hold more events per MB than a log as published.
-RACKPROOF_PERF_LOGS names a folder of published ones, which docs/performance.md speaks of.
+RACKPROOF_PERF_LOGS names a folder of published ones, which docs/inside/performance.md speaks of.
 
 ``make perf`` runs this with pytest-benchmark. As a plain program it prints MB/s of one core (best of
 several) and the peak of resident memory for a small and a large log::

@@ -327,7 +327,7 @@ def rack() -> Run:
 
 
 def sweep() -> list[Run]:
-    """Two models over batch size and GPUs; one point failed, one is unproven."""
+    """Two models over batch size and GPUs. One point failed, one is unproven."""
     runs = []
     for network, base in (("lenet", 300_000.0), ("mlp", 700_000.0)):
         for gpus in (0, 1, 2, 4):

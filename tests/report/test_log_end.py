@@ -1,4 +1,4 @@
-"""The page of a run that is not a pass has the end of its log, clean; a plan's page what was left out."""
+"""The page of a run that is not a pass has the sanitized end of its log. A plan's page lists skipped runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING says of each role which test runs it a second time; the table is complete."""
+"""CONTRIBUTING names for each role the test that runs it a second time. The table is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A misspelt variable of the inventory is refused; those that roles know, set or register are not."""
+"""A misspelt variable of the inventory is refused. Variables that roles know, set or register are not."""
 
 from __future__ import annotations
 

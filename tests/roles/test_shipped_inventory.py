@@ -1,4 +1,4 @@
-"""The rack that the inventory ships is a real one; the test rack's values lie over it and name themselves."""
+"""The shipped inventory describes a real rack. The test rack's values override it, and its records say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results in an object store: signatures, what goes there, resumption; a real store, and ones that lie."""
+"""Results in an object store: signatures, uploads, resumption, with a real store and false ones."""
 
 from __future__ import annotations
 

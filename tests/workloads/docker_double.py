@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A test double of Docker: images are folders, containers are processes that share this machine.
 
-Its state is the folder FAKE_DOCKER. Mounts become links below STANDIN_ROOT, which the fake sources know;
-in the words and the environment of a command that names its folder, mount points are replaced.
+Its state is the folder FAKE_DOCKER. Mounts become links below STANDIN_ROOT, which the fake sources know.
+In the words and the environment of a command that names its folder, mount points are replaced.
 """
 
 from __future__ import annotations

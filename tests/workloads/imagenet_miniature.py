@@ -63,7 +63,7 @@ def with_magic(jpeg: bytes) -> bytes:
 
 @dataclass
 class Miniature:
-    """What the archives hold; a test changes it before it is written."""
+    """The content of the archives. A test changes the content before it is written."""
 
     classes: int = 10
     train_each: int = 30
@@ -134,7 +134,7 @@ class Miniature:
         )
 
     def archives(self) -> dict[str, bytes]:
-        """Return the content of each archive; in that of training images each class has one of its own."""
+        """Return the content of each archive. The training archive has an archive for each class."""
         return {
             "train": tar_of((f"{wnid}.tar", tar_of(images)) for wnid, images in self.train.items()),
             "val": tar_of(self.val),
@@ -142,7 +142,7 @@ class Miniature:
         }
 
     def write(self, folder: Path, **instead: bytes) -> Path:
-        """Write the archives and pins.json, some with other content; return the path of the pins."""
+        """Write the archives and pins.json, some with other content. Return the path of the pins."""
         folder.mkdir(parents=True, exist_ok=True)
         pins: dict[str, Any] = {"name": "imagenet-miniature", "classes": self.classes, "archives": {}}
         objects = {"train": sum(map(len, self.train.values())), "val": len(self.val)}

@@ -275,7 +275,7 @@ for host in ${hosts//,/ }; do FAKE_DOCKER="$SLURM/$host" "$@" || exit; done
 
 
 def cluster(machine: Machine) -> dict[str, Any]:
-    """Make the node one of two of a cluster; return what a run on both is told."""
+    """Make the node one of two of a cluster. Return the arguments of a run on both."""
     slurm = machine.folder / "slurm"
     for host in ("n1", "n2"):
         (slurm / host).mkdir(parents=True)
@@ -452,7 +452,7 @@ def docker_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def sources_of_a_commit(folder: Path) -> str:
-    """Make a folder of what git sorts, marks and links in ways of its own; return git's name of it."""
+    """Make a folder with names that git sorts, marks and links in its own way. Return git's name of it."""
     for name in ("a/x", "a.b/y", "a0", "empty", "deep/er/est/z", "né"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("" if name == "empty" else name)

@@ -32,7 +32,7 @@ def gpu_state() -> Any:
 
 
 class FakeNvidiaSmi:
-    """Answers queries in order, the last answer again and again; an exception is raised."""
+    """Answers queries in order, the last answer again and again. An exception is raised."""
 
     def __init__(self, rows: list[str | Exception], processes: str | Exception = "") -> None:
         self.rows, self.processes = rows, processes

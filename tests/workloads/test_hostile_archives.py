@@ -254,7 +254,7 @@ def test_an_honest_archive_in_every_format_is_unpacked(
 
 
 class Endless(io.RawIOBase):
-    """A server's answer, or a file, that never ends; counts what was read."""
+    """A server's answer, or a file, that never ends. It counts the bytes that were read."""
 
     status = 200
     given = 0

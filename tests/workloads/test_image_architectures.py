@@ -21,7 +21,7 @@ def single(config: Any) -> tuple[bytes, dict[str, bytes]]:
 
 
 def listed(*platforms: Any) -> tuple[bytes, dict[str, bytes]]:
-    """Return a list of manifests with these platforms; no blob is requested from its registry."""
+    """Return a list of manifests with these platforms. No blob is requested from its registry."""
     return json.dumps({"manifests": [{"digest": "x", "platform": one} for one in platforms]}).encode(), {}
 
 

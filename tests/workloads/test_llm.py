@@ -189,7 +189,7 @@ def with_fault(
 def test_a_wrong_bit_is_found_and_its_rank_named(
     root: Path, torch_python: str, tmp_path: Path, fault: str, repeats: bool
 ) -> None:
-    """What is wrong once differs from its own repeat; what is always wrong only from the other replicas."""
+    """A value that is wrong once differs from its repeat. An always wrong value differs from replicas."""
     (tmp_path / "workloads").mkdir()
     done = with_fault(torch_python, root, tmp_path, fault)
     assert done.returncode == 0, done.stderr

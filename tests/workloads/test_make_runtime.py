@@ -45,7 +45,7 @@ def wheel(folder: Path, name: str, version: str, requires: str = "", code: str =
 
 
 def hashed(wheels: Path, requirements: str) -> str:
-    """Return requirements with the hashes of their wheels; one without a wheel gets another's."""
+    """Return requirements with the hashes of their wheels. One without a wheel gets another's."""
     lines = []
     for line in requirements.splitlines():
         found = wheels / f"{line.replace('==', '-')}-py3-none-any.whl"
@@ -110,14 +110,14 @@ class Runtime:
         )
 
     def __call__(self, *arguments: str) -> Mapping[str, Any]:
-        """Run it; returns what it prints."""
+        """Run it. Return its output."""
         process = self.start(*arguments)
         output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         return json.loads(output.splitlines()[-1])
 
     def refusal(self, *arguments: str) -> str:
-        """Run it where it cannot succeed; returns the one line that says why."""
+        """Run it so that it fails. Return the line with the reason."""
         process = self.start(*arguments)
         _, errors = process.communicate(timeout=120)
         assert process.returncode not in (0, None)

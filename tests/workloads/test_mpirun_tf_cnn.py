@@ -1,6 +1,6 @@
 """tf_cnn_benchmarks by mpirun: command lines, files for Open MPI, what stops it, servers beside workers.
 
-mpirun and ssh note their words here and start what a test gives them; no program of ours stands for
+mpirun and ssh note their words here and start what a test gives them. No program of ours stands for
 tf_cnn_benchmarks. What the real one writes is in tests/data/real/tf_cnn, and it runs in
 test_tf_cnn_for_real.py.
 """
@@ -243,7 +243,7 @@ exit 0
 def start(
     root: Path, folder: Path, *words: str, servers: str = "", workers: str = "", lacks: str = ""
 ) -> subprocess.Popen[str]:
-    """Start the launcher where rendezvous.py would have; mpirun runs the given scripts."""
+    """Start the launcher where rendezvous.py would have. mpirun runs the given scripts."""
     (folder / "bin").mkdir()
     (folder / "servers.sh").write_text(servers)
     (folder / "workers.sh").write_text(workers)

@@ -221,7 +221,7 @@ def test_the_training_step_gives_the_same_bits_again(root: Path, torch_python: s
 
 
 def test_two_nodes_reduce_together(root: Path, torch_python: str) -> None:
-    """Both on this machine; the numbers are called otherwise than those inside a node."""
+    """Both nodes on this machine. The numbers have other names than those inside a node."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

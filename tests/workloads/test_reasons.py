@@ -23,7 +23,7 @@ def common(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 class Ended:
-    """A rank as the supervisor sees it; None never ends."""
+    """A rank as the supervisor sees it. A rank with None never ends."""
 
     def __init__(self, returncode: int | None) -> None:
         self.returncode = returncode

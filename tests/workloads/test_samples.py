@@ -28,7 +28,7 @@ HEALTHY_LINK = (0, 0, 0, 498, 1870)
 
 
 class StandInNvml:
-    """Answers as NVML does, through pointers; the second GPU does not say what power it takes."""
+    """Answers as NVML does, through pointers. The second GPU does not report its power."""
 
     def __init__(self, status: int = 0) -> None:
         self.status = status

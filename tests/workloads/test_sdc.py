@@ -69,7 +69,7 @@ def hits(rate: float, launches: int, dice: random.Random) -> int:
 
 @pytest.mark.slow
 def test_ten_thousand_faults_are_found_and_their_gpu_path_and_sm_named(answers: Any) -> None:
-    """A fault strikes the first answer or later launches; what differs is counted as the kernels count it."""
+    """A fault hits the first answer or later launches. Differences are counted as the kernels count them."""
     dice = random.Random(33)
     right = {path: block(at) for at, path in enumerate(PATHS)}
     found: Counter[float] = Counter()

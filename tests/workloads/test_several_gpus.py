@@ -115,7 +115,7 @@ program.Buffers.queue = lambda buffers: Done()
 
 
 def test_a_collective_that_does_nothing_is_wrong(root: Path, torch_python: str, tmp_path: Path) -> None:
-    """What an earlier collective left in memory is not a result; a broadcast's root has its own."""
+    """Memory of an earlier collective is not a result. A broadcast's root has its own values."""
     words = ("--ranks", "2", "--sizes-kib", "8", "--straggler-seconds", "0")
     measured = with_fault(torch_python, root, tmp_path, "probe_collectives", NOT_DONE, *words)
     for name in COLLECTIVES:
@@ -309,7 +309,7 @@ assert list(collectives.nccl_tests_rows(text, True)) == [(40160460, 406.30, 0)]
 
 
 def pure(root: Path, python: str, text: str, *words: str, path: str = "", rank: str = "") -> str:
-    """Return what a text of Python prints beside the programs; as a rank it has PyTorch, too."""
+    """Return the output of Python code that may import the programs. A rank also has PyTorch."""
     environment = {**os.environ, "PYTHONPATH": str(root / "workloads")}
     environment |= {"RACKPROOF_WORKLOAD_RANK": rank} if rank else {}
     environment["PATH"] = path or environment["PATH"]

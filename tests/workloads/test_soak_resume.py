@@ -58,7 +58,7 @@ class Soak:
         return self.resume.Session(about, self.now, boot, [], changes.pop("counters", {}))
 
     def begin(self, session: Any = None, rank: int = 0) -> Any:
-        """Start or continue; return the samples before."""
+        """Start or continue. Return the samples before."""
         self.kill()
         self.keeper = self.resume.Keeper(self.folder, rank)
         kept, _ = self.keeper.read()
@@ -503,7 +503,7 @@ def test_what_a_soak_logs_of_an_earlier_one(
 
 
 def killed_after(python: str, root: Path, notes: Path, lines: int, whom: str) -> str:
-    """Start a soak; kill it once its file has so many whole lines; return what it printed."""
+    """Start a soak. Kill it once its file has this number of whole lines. Return its output."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [python, str(root / "workloads/probe_soak.py"), *CPU_SOAK, f"--notes={notes}"]
     place = notes / "soak-unfinished/0.jsonl"

@@ -1,4 +1,4 @@
-"""What the seconds of a held load say: sag, stalls, lowered clocks, gaps; with an H100's noise."""
+"""The seconds of a held load show sag, stalls, lowered clocks and gaps, with an H100's noise."""
 
 from __future__ import annotations
 

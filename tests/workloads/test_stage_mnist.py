@@ -37,7 +37,7 @@ def staged(data: Path) -> set[str]:
 
 
 class Server:
-    """Serves one file; ``cut_at`` breaks the connection after that many bytes of it, once."""
+    """Serves one file. ``cut_at`` breaks the connection after that many bytes of it, once."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.cut_at, self.ranges = content, 0, []

@@ -68,7 +68,7 @@ def test_training_logs_everything(root: Path, torch_python: str, small_data: Pat
 def test_a_batch_that_does_not_divide_trains_as_on_one_device(
     root: Path, torch_python: str, small_data: Path
 ) -> None:
-    """Ten images on three ranks are 3, 3 and 4; each rank counts as much as it has images."""
+    """Ten images on three ranks are 3, 3 and 4. Each rank counts by its number of images."""
     arguments = ["--data", small_data, "--network", "mlp", "--batch-size", 10, "--num-epochs", 2, "--seed", 3]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

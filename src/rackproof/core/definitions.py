@@ -948,6 +948,14 @@ def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()] if model else []
 
 
+def kind_words(annotation: object) -> str:
+    """Return the type of a key for readers, without pydantic's own parts of it."""
+    kind = re.sub(r"rackproof\.core\.\w+\.|typing\.", "", str(annotation))
+    kind = re.sub(r"<(?:class|enum) '([^']+)'>", r"\1", kind)
+    kind = re.sub(r"Annotated\[(\w+), .*\)\]", r"\1", kind).replace("|", "or")
+    return re.sub(r"Literal\[([^]]+)\]", lambda choice: choice[1].replace(", ", " or "), kind)
+
+
 def schema_markdown() -> str:
     """Return a Markdown reference of all keys. A test compares it with docs/using/benchmarks.md."""
     parts = []
@@ -966,10 +974,7 @@ def schema_markdown() -> str:
     for title, model in models:
         parts.append(f"### {title}\n\n| key | kind | default | meaning |\n| --- | --- | --- | --- |")
         for name, field in model.model_fields.items():
-            kind = re.sub(r"rackproof\.core\.\w+\.", "", str(field.annotation))
-            kind = (
-                re.sub(r"<(?:class|enum) '([^']+)'>", r"\1", kind).replace("typing.", "").replace("|", "or")
-            )
+            kind = kind_words(field.annotation)
             default = "required" if field.is_required() else f"`{field.default!r}`"
             parts.append(f"| `{field.alias or name}` | {kind} | {default} | {field.description or ''} |")
         parts.append("")

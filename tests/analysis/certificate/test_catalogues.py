@@ -1,4 +1,4 @@
-"""Shipped catalogues ask for what is measured; a user's own file is read or refused in words."""
+"""Shipped catalogues ask for what is measured. A user's own file is read or refused in words."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_code_is_one_of_nights(pattern: str, known: bool) -> None:
 
 
 def test_nvidias_requirements_are_complete_and_only_those_measured_whole_can_pass() -> None:
-    """Version 2.3 has 128 identifiers; a new row without ``unmeasured`` has to be argued for here."""
+    """Version 2.3 has 128 identifiers. A new row without ``unmeasured`` needs a reason here."""
     counts = {"BM": 1, "CNP": 10, "BOOT": 4, "SDN": 10, "K8S": 29, "SEC": 26, "BFX": 3, "DIR": 4, "HSS": 19}
     counts |= {"DMS": 5, "STG": 6, "NET": 6, "CAP": 5}
     rows = load_catalogue("nvidia-ai-clouds").requirements

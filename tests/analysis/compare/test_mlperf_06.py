@@ -170,7 +170,7 @@ def test_lying_logs_enter_no_mean(real_logs: Path, tmp_path: Path) -> None:
 def test_score_by_the_rules_of_0_6(
     real_logs: Path, tmp_path: Path, compared: SystemComparison, folder: str, needed: int, step: float
 ) -> None:
-    """Repeats are made of a real log by moving its end by minutes; the first and the last are dropped."""
+    """Make repeats from a real log by moving its end. The first and the last repeat are dropped."""
     raw = (real_logs / f"mlperf-0.6/{folder}/DGX1.log").read_bytes()
     moves = [step * index**2 for index in range(needed)]
     for index, move in enumerate(moves):

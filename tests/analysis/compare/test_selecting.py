@@ -54,7 +54,7 @@ def mll(rate: float, *, minutes: float = 20.0, benchmark: str = "ssd", trouble: 
 
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two systems as folders with repeats, one log of which lies; and the same as model/system.log."""
+    """Two systems as folders with repeats, one of whose logs is false, and the same as model/system.log."""
     oom = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\nret_code=0\n"
     for system, rates in (("dgx1", (4400, 4420, 4410)), ("LambdaHyperplaneBasic", (4280, 4290, 4300))):
         for at, rate in enumerate(rates):

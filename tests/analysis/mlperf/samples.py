@@ -33,7 +33,7 @@ def result(
     benchmark: str = "llama2_70b_lora",
     accuracy: float = 0.92,
 ) -> list[str]:
-    """Return the lines of a compliant llama2_70b_lora log; ``number`` makes the times and seed its own."""
+    """Return the lines of a compliant llama2_70b_lora log. ``number`` makes the times and seed its own."""
     start = START_MS + number * 10_000_000
     stop = start + round(minutes * 60_000)
     middle = (start + stop) // 2

@@ -19,7 +19,7 @@ GOOD_06 = ':::MLL 1.5 a: {"value": null, "metadata": {}}'
 
 
 def cleaned(tmp_path: Path, content: bytes, ruleset: str = "5.1.0") -> tuple[CleanedLog, list[str], int]:
-    """Clean bytes; return the report, the keys that the tool reads from the copy, its parsing errors."""
+    """Clean bytes. Return the report, the keys that the tool reads from the copy, its parsing errors."""
     source, copy = tmp_path / "log", tmp_path / "copy"
     source.write_bytes(content)
     report = clean_log(source, copy, ruleset=ruleset)

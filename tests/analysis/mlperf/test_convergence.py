@@ -1,4 +1,4 @@
-"""Convergence is compared as the round's package checker does; where nothing was published it is unproven."""
+"""Convergence is compared as the round's package checker does. Where nothing was published it is unproven."""
 
 from __future__ import annotations
 

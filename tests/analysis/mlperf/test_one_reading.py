@@ -26,7 +26,7 @@ NOT_COMPARED = RcpResult(applies=False, message="not compared")
 
 
 def score_with(parsed: ParsedLog, *, compliant: bool = True, status: str = "success") -> Verdict:
-    """Return the verdict of ten runs of which one has a log that reads so; all else is well."""
+    """Return the verdict of ten runs, of which one has this log. The others are good."""
     good = status == "success"
     runs = [
         RunScore(

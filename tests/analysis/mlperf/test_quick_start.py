@@ -101,7 +101,7 @@ def test_the_worker_compares_convergence_without_the_whole_of_scipy_stats(tmp_pa
 
 
 def read(text: str, module: Any) -> Any:
-    """Return the rules in a text as the tool calls for them, or the error; one shipped file is damaged."""
+    """Return the rules in a text as the tool calls for them, or the error. One shipped file is damaged."""
     try:
         return module.load(text, Loader=module.BaseLoader)
     except yaml.YAMLError as error:

@@ -30,7 +30,7 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def system_file(tmp_path: Path) -> Callable[..., Path]:
-    """Write a system file; a value of ``None`` leaves a key out."""
+    """Write a system file. A value of ``None`` leaves a key out."""
 
     def write(**changes: Any) -> Path:
         said = {key: value for key, value in (SYSTEM | changes).items() if value is not None}

@@ -117,10 +117,10 @@ def write_log(
         number: Makes times and seed the run's own.
         benchmark: One of ``BENCHMARKS``.
         division: As the log states it.
-        status: Of ``run_stop``; ``None`` leaves it out, as a job that was cancelled does.
-        samples: Until the target is reached; by default about what the reference needs.
+        status: Of ``run_stop``. ``None`` leaves it out, as a job that was cancelled does.
+        samples: Until the target is reached. By default about what the reference needs.
         minutes: From ``run_start`` to ``run_stop``.
-        printed: What the run script prints as ``:::SYSJSON``; ``None`` for nothing.
+        printed: What the run script prints as ``:::SYSJSON``. ``None`` for nothing.
         settings: Other values than usual.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def make_run(
     scripts: dict[str, str] | None = None,
     **log: Any,
 ) -> Run:
-    """Make a run folder as ``bench.yml`` leaves it; ``log`` goes to :func:`write_log`."""
+    """Make a run folder as ``bench.yml`` leaves it. ``log`` goes to :func:`write_log`."""
     benchmark = log.get("benchmark", "llama2_70b_lora")
     run_id = f"20261121T1{number:05}Z-{benchmark}-{number:06x}"
     folder = results / run_id

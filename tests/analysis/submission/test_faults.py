@@ -27,7 +27,7 @@ class Fault:
     remedy: str
     verdict: Verdict
     runs: int
-    """How many runs it is said of; 0 where it is said once, of none."""
+    """The number of runs that the message names, or 0 if it names none."""
     spoil: Callable[[Path], object] = make_runs
     system: tuple[tuple[str, Any], ...] = ()
     ruleset: str = "5.1.0"

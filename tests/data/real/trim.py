@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python tests/data/real/trim.py PUBLISHED [DESTINATION]
 
-PUBLISHED is a folder laid out as this one; DESTINATION is this folder unless another is named. The logs of
+PUBLISHED is a folder laid out as this one. DESTINATION is this folder unless another is named. The logs of
 rounds 0.6 and 5.1 of MLPerf Training are trimmed: a line is kept as it is or left out, none is changed. Of
 one study (ddl-benchmarking.md) only headings and tables are kept. All other files are kept whole. What is
 larger than 20 kB then is compressed. The parsers must find the same in a trimmed log as in the whole one:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def play_bench(root: Path, folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run bench.yml with ``hosts.yml`` and the programs in ``bin`` of a folder; return status and output."""
+    """Run bench.yml with ``hosts.yml`` and the programs in ``bin`` of a folder. Return status and output."""
     done = subprocess.run(
         [
             Path(sys.executable).with_name("ansible-playbook"),
@@ -33,7 +33,7 @@ def play_bench(root: Path, folder: Path, *arguments: str) -> tuple[int, str]:
 
 @contextmanager
 def watched_processes(values: list[bytes]) -> Iterator[set[str]]:
-    """Sample all processes of this machine; yield what arguments or environments held a value."""
+    """Sample all processes of this machine. Yield the arguments and environments that contain a value."""
     found: set[str] = set()
     stop = threading.Event()
 

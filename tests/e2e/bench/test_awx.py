@@ -37,7 +37,7 @@ Job = Callable[..., tuple[str, str]]
 
 @pytest.fixture
 def job(root: Path, tmp_path: Path) -> Job:
-    """Return a function that runs a job of AWX; it returns AWX's status and the output."""
+    """Return a function that runs a job of AWX. It returns AWX's status and the output."""
     exported = subprocess.run(
         [PROGRAMS / "ansible-inventory", "-i", "inventory/hosts.yml", "--list", "--export"],
         cwd=root,

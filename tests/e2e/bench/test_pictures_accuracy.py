@@ -28,7 +28,7 @@ TINY = {
 
 
 def played(bench: Bench, python: str, **targets: float) -> tuple[int, str, Run]:
-    """Run the benchmark; return status, output and the last run."""
+    """Run the benchmark. Return status, output and the last run."""
     status, output = bench(
         *("-e", "benchmark=resnet50-pictures-accuracy"),
         *("-e", json.dumps({"bench_parameters": {**TINY, **targets}})),

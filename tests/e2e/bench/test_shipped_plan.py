@@ -14,7 +14,7 @@ pytestmark = pytest.mark.playbook
 
 @pytest.fixture
 def inventory(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copy the inventory without a test rack's values; its names lead nowhere."""
+    """Copy the inventory without a test rack's values. Its names lead nowhere."""
     folder = tmp_path / "inventory"
     shutil.copytree(root / "inventory", folder, ignore=shutil.ignore_patterns("test-rack.yml"))
     with (folder / "group_vars/all.yml").open("a") as stream:

@@ -1,4 +1,4 @@
-"""Recorded runs go to a real object store by bench.yml; a missing store changes no verdict, and is named."""
+"""Recorded runs go to a real object store by bench.yml. A missing store changes no verdict, and is named."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Write a report of every kind; name to HTML file."""
+    """Write a report of every kind. Return the HTML file of each name."""
     from rackproof.report import write_plan_reports, write_run_reports
     from tests.report import example_runs
 

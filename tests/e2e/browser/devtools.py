@@ -98,7 +98,7 @@ class Page:
             self.requests.append(said["request"]["url"])
 
     def size(self, width: int, height: int = 900) -> None:
-        """Set the viewport in CSS pixels; unlike --window-size this knows no minimum."""
+        """Set the viewport in CSS pixels. Unlike --window-size this knows no minimum."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -120,7 +120,7 @@ class Page:
             self._next()
 
     def evaluate(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression; the page's policy does not bind the protocol."""
+        """Return the value of a JavaScript expression. The page's policy does not bind the protocol."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))
@@ -139,7 +139,7 @@ class Page:
 
 @contextmanager
 def chromium(program: str, profile: Path) -> Iterator[Page]:
-    """Start Chromium with one tab; it ends with the block."""
+    """Start Chromium with one tab. It ends with the block."""
     read_commands, write_commands = os.pipe()
     read_answers, write_answers = os.pipe()
 

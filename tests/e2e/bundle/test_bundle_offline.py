@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @pytest.fixture(scope="module")
 def empty_root(root: Path) -> Path:
-    """Return the tar of an empty Debian with this Python; racks share it on this machine."""
+    """Return the tar of an empty Debian with this Python. Racks share it on this machine."""
     if os.geteuid() != 0:
         pytest.skip("a network namespace needs root on Linux")
     release = RELEASES.get(PYTHON)
@@ -89,7 +89,7 @@ def bundle(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def machine(empty_root: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Return a function that runs a command in an empty Debian without network; the bundle is there."""
+    """Return a function that runs a command in an empty Debian without network. The bundle is there."""
     home = tmp_path_factory.mktemp("machine")
     subprocess.run(["tar", "-xf", empty_root, "-C", home], check=True)
     for path in (bundle, bundle.with_name(f"{bundle.name}.sha256")):

@@ -29,7 +29,7 @@ class RackRamdisk(Ramdisks):
         self.host_key, self.driver = root / ".rackproof/rack/hostkeys" / f"{node}.pub", driver
 
     def report(self, name: str, what: dict[str, Any] | None) -> None:
-        """Report; what was written is a bare node with the host key that the report names."""
+        """Report. The written system is a bare node with the host key that the report names."""
         if what and what["status"] == "written":
             done = self.driver("renew", name)
             assert done.returncode == 0, done.stdout + done.stderr

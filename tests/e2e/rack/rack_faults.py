@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from testrack.tests.on_rack import CONTROLLER, Command
 
 MACHINE = ("full-disk", "clock-skew", "dead-sshd")
-"""Faults of the machine; the others are of the fake hardware, which a node switches by itself."""
+"""Faults of the machine. The others are of the fake hardware, which a node switches by itself."""
 BLINDING = ("hung-nvidia-smi", "version-mismatch", "dead-sshd")
 """Behind these nobody sees what the GPUs have."""
 ON_HCA = ("hca-port-down",)
@@ -74,7 +74,7 @@ def switch(rack: Command, node: str, words: Iterable[str]) -> None:
 
 
 def reboot(rack: Command, nodes: Collection[str]) -> None:
-    """Boot nodes side by side; Slurm has them back when they answer."""
+    """Boot nodes side by side. Slurm has them back when they answer."""
     before = {node: rack(node, f"cat {_BOOT_ID}; systemctl reboot").stdout for node in nodes}
     deadline = time.monotonic() + 90
     for node, boot in before.items():

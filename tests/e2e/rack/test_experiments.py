@@ -107,7 +107,7 @@ class Lab:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs in the order in which they were made; those that were not are the first."""
+        """Return the runs in the order in which they were made, with runs that were not made first."""
         return sorted(iter_runs(self.results), key=lambda run: run.started.isoformat() if run.started else "")
 
     def links(self) -> str:
@@ -130,7 +130,7 @@ def lab(root: Path, rack: Command, nodes: list[str], shared_torch: str, tmp_path
 
 @pytest.fixture(scope="module")
 def tf_cnn(lab: Lab, tf_cnn_archive: Path, shared_tensorflow: str) -> Iterator[TfCnn]:
-    """Put the real program, TensorFlow and Open MPI on the last two nodes; run it there."""
+    """Put the real program, TensorFlow and Open MPI on the last two nodes. Run it there."""
     pair = lab.nodes[-2:]
     own = Lab(lab.root, lab.ssh, pair, lab.python, lab.results)
     archive = f"{SHARED}/tf_cnn_benchmarks.tar"
@@ -162,7 +162,7 @@ def four(lab: Lab) -> Lab:
 
 @pytest.fixture(scope="module")
 def data(lab: Lab) -> int:
-    """Put the same images on every node's disk and into the bucket; return how many."""
+    """Put the same images on every node's disk and into the bucket. Return how many."""
     found = pictures()
     for path, content in found.items():
         # As a form, which urllib calls it by itself, the fake waits for it for ever; it takes any key.

@@ -27,7 +27,7 @@ UNITS = "rackproof-nightly.timer rackproof-nightly-again.service"
 
 @pytest.fixture
 def nightly(root: Path, rack: Command) -> Iterator[Command]:
-    """Run the playbook; take away afterwards what it made."""
+    """Run the playbook. Remove everything that it made afterwards."""
     yield lambda *words: play(root, "playbooks/nightly.yml", ["localhost"], *words, given=GIVEN)
     rack(
         CONTROLLER,

@@ -1,4 +1,4 @@
-"""provision.yml on the test rack: what goes wrong has a name and a remedy; the next run finishes the job.
+"""provision.yml on the test rack: each fault has a name and a remedy. The next run finishes the job.
 
 The tests go on where the one before left two nodes: bare, half made, made, made otherwise.
 """
@@ -65,7 +65,7 @@ def bare(rack: Command, driver: Command) -> None:
 
 @pytest.fixture
 def mirror(driver: Command) -> Iterator[Callable[[str], None]]:
-    """Take the mirror away from a node, and give it back; other nodes, which others use, keep it.
+    """Cut a node off from the mirror, and reconnect it. The other nodes keep the mirror.
 
     The name leads to where nothing listens: a connection is refused, as by a mirror that is down.
     """
@@ -257,7 +257,7 @@ def test_drain_of_somebody_else_is_never_lifted(rack: Command, provision: Comman
 def test_node_that_does_not_return_from_its_reboot(
     rack: Command, provision: Command, driver: Command
 ) -> None:
-    """A new driver asks for a reboot; sshd does not start after it."""
+    """A new driver needs a reboot, after which sshd does not start."""
     assert rack(SECOND, "systemctl mask ssh").returncode == 0
     done = provision(SECOND, "-e", "provision_reboot_timeout_s=10")
     assert done.returncode == 2

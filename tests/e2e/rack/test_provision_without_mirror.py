@@ -37,7 +37,7 @@ install:
 
 @pytest.fixture(scope="module")
 def release(root: Path, rack: Command, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Serve the files on the controller; return the sha256 of each."""
+    """Serve the files on the controller. Return the sha256 of each."""
     folder = tmp_path_factory.mktemp("release")
     sources = folder / "pyxis-0.21.0"
     shutil.copytree(root / "testrack/mirror/payload/pyxis", sources / "payload")
@@ -58,7 +58,7 @@ def release(root: Path, rack: Command, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def node(root: Path, rack: Command, nodes: list[str]) -> Iterator[str]:
-    """Return a node that has neither, as after an upgrade of the system; give it the mirror's in the end."""
+    """Return a node without both, as after an upgrade. At the end, install the mirror's packages."""
     node = nodes[1]
     purge = "apt-get -y -q --allow-change-held-packages purge enroot enroot+caps nvslurm-plugin-pyxis"
     assert rack(node, purge).returncode == 0

@@ -20,7 +20,7 @@ BOOT = "cat /proc/sys/kernel/random/boot_id"
 def test_a_node_comes_back_after_it_was_measured_alone_and_with_a_partner(
     root: Path, tmp_path: Path, rack: Command, nodes: list[str], shared_torch: str
 ) -> None:
-    """Slurm is real, the two reduce with PyTorch; only their speed says nothing, on two shared cores."""
+    """Slurm is real, and the two reduce with PyTorch. Only their speed on two shared cores means nothing."""
     results = tmp_path / "results"
     health = {"validate_results": str(results), "bench_require_references": False}
     done = play(root, "validate.yml", [PARTNER], given=health)

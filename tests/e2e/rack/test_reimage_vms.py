@@ -1,6 +1,6 @@
 """reimage.yml on virtual machines with empty disks, in the test rack's network.
 
-From BMC and network boot to a node that takes jobs: one machine in the suite vm; two machines, and what
+From BMC and network boot to a node that takes jobs: one machine in the suite vm. Two machines, and what
 may go wrong on the way, in the suite vms.
 """
 
@@ -59,7 +59,7 @@ def machines(
     timeout: float = 3500,
     more: Sequence[str] = (),
 ) -> str:
-    """Run lines of shell beside so many machines; return what they said. ``$FOLDER`` is theirs."""
+    """Run lines of shell with this number of machines. Return their output. ``$FOLDER`` is theirs."""
     command = [
         sys.executable, ROOT / "testrack/vms/vms.py", "--nodes", str(nodes), "--image", IMAGE,
         "--folder", folder, *more, "--", "sh", "-c", SHELL + "\n".join(lines),

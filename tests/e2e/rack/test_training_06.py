@@ -59,7 +59,7 @@ class Pair:
         return list(iter_runs(self.results))
 
     def imagenet(self, folder: str, *nodes: str) -> dict[str, str]:
-        """Put the archives that an account is needed for onto nodes; return the variables that name them."""
+        """Put the archives that need an account onto nodes. Return the variables that name them."""
         with tempfile.TemporaryDirectory() as made:
             Miniature(classes=3, train_each=4, val_count=6).write(Path(made))
             packed = subprocess.run(["tar", "-cz", "-C", made, "."], capture_output=True, check=True).stdout

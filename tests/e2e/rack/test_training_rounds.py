@@ -343,7 +343,7 @@ def test_each_report_names_the_test_rack_and_the_shipped_values_pass_nothing_on_
 
 
 def test_a_preflight_is_judged_by_the_reference_of_its_ranks_size_and_type(cluster: Rack) -> None:
-    """The fake ends at 62 MiB in half, on eight ranks; other cases have a rate ten times as high."""
+    """The fake ends at 62 MiB in half, on eight ranks. Other cases have a rate ten times as high."""
     case = {"ranks": "8", "size_bytes": "65011712", "dtype": "half"}
     others = [
         {**case, "ranks": "72"},
@@ -399,7 +399,7 @@ def test_a_container_has_a_nodes_devices_where_they_are_asked_for(cluster: Rack)
 
 
 def test_a_helper_with_slurms_defaults_would_not_have_a_nodes_memory_nor_its_cores(cluster: Rack) -> None:
-    """The job that stages has the whole node by ``--exclusive --mem=0``; one with less ends at its limit."""
+    """The job that stages has the whole node by ``--exclusive --mem=0``. A job with less is killed."""
     fill = f"srun -w {cluster.nodes[0]} {{}} python3 -c 'print(len(bytes(1) * (400 << 20)))'"
     small = cluster.ssh(CONTROLLER, fill.format("--mem=100M"))
     assert small.returncode != 0

@@ -53,7 +53,7 @@ def upstream_images(root: Path, images: None, upstream: Path) -> None:
 
 
 def judged(root: Path, results: Path, nodes: list[str], one: Submission) -> tuple[int, str, Run]:
-    """Run a submission by bench.yml; return how it ended, what it printed, and its record."""
+    """Run a submission by bench.yml. Return its status, output and record."""
     given = {
         "benchmark": one.benchmark,
         "bench_results": str(results),

@@ -1,4 +1,4 @@
-"""validate.yml on the rack: each fault is found on its node and part; who is bad is drained and returned."""
+"""validate.yml on the rack: each fault is found on its node and part. A bad node is drained and resumed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def slurm(nodes: list[str], rack: Command) -> Command:
 
 
 def reason(slurm: Command, node: str) -> str:
-    """Return why Slurm keeps a node out of service; none where it does not."""
+    """Return why Slurm keeps a node out of service, or "none"."""
     return slurm(f"sinfo --noheader --Node --nodes {node} --format %E").stdout.strip()
 
 

@@ -1,4 +1,4 @@
-"""discover.yml asks machines that boot over the network; a test plays them and nginx."""
+"""discover.yml queries machines that boot over the network. A test imitates them and nginx."""
 
 from __future__ import annotations
 

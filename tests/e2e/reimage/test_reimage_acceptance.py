@@ -33,7 +33,7 @@ def half(name: str) -> subprocess.Popen[bytes]:
 
 
 def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> None:
-    """One night before, so that somebody is known to be good; n04 is the only partner that is left."""
+    """Run a night first, so that n04 is known to be good. It is the only possible partner."""
     done = rack.fleet.validate(
         "-l",
         "n01,n02,n03,n04",

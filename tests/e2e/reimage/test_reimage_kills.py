@@ -91,7 +91,7 @@ def small(rack: Rack) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take all space that is left; return the file that holds it."""
+    """Use up all free space. Return the file that uses it."""
     path = folder / "filler"
     with path.open("ab", buffering=0) as stream:
         for size in (65536, 4096, 512):

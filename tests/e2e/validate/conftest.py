@@ -1,4 +1,4 @@
-"""A fleet on this machine: each node is an interpreter that sees fake hardware; Slurm is a file."""
+"""A fleet on this machine: each node is an interpreter that sees fake hardware. Slurm is a file."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def make_node(root: Path, seed: str, kind: str = "gb300") -> None:
 
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the nodes once; tests copy them."""
+    """Make the nodes once. Tests copy them."""
     folder = tmp_path_factory.mktemp("pristine")
     for name in NODES:
         make_node(folder / name, f"gb300-r01-{name}")

@@ -60,7 +60,7 @@ def run(fleet: Fleet, *words: str, limit: str = "n01,n02", **environment: str) -
 
 
 def children(pid: int) -> list[int]:
-    """Return ansible-runner and the playbook below it; both have sessions of their own."""
+    """Return ansible-runner and the playbook below it. Each has its own session."""
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
     return [int(one) for one in found.stdout.split()]
 
@@ -121,7 +121,7 @@ def test_killed_at_any_moment_the_next_night_is_whole_and_the_only_one(fleet: Fl
 
 
 def test_a_killed_night_leaves_no_worker_that_measures_on(fleet: Fleet) -> None:
-    """Ansible's workers outlive their playbook; one of them would try again beside the next night."""
+    """Ansible's workers outlive their playbook, and one of them would retry during the next night."""
     fleet.probes(n01={"hang": "probe_gemm.py"})
     path = f"{fleet.folder}/ctl/usr/bin:{os.environ['PATH']}"
     process = start(fleet, "--gpu-minutes", "1000", limit="n01", PATH=path)

@@ -1,4 +1,4 @@
-"""validate.yml from the command line: a bad node is found, named, drained and returned; nobody else is."""
+"""validate.yml from the command line finds, names, drains and resumes a bad node, and no other."""
 
 from __future__ import annotations
 

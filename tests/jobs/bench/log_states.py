@@ -8,7 +8,7 @@ from typing import Any
 
 
 def stated_log(log: bytes | Path) -> dict[str, Any]:
-    """Return the size and the digest of a log, as ``rackproof_job`` writes them; of no file those of none."""
+    """Return the size and digest of a log, as ``rackproof_job`` writes them. A missing file is empty."""
     if isinstance(log, Path):
         if not log.is_file():
             return {"log_bytes": 0, "log_sha256": None}

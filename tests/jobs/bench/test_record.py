@@ -504,7 +504,7 @@ def test_what_was_accepted_and_is_lost_is_not_taken_for_new_hardware(
 def test_a_history_that_does_not_answer_is_asked_once_for_estimates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database that is down takes seconds to say so; a rack's plan asks hundreds of times."""
+    """A database that is down takes seconds to say so. A rack's plan queries it hundreds of times."""
     from rackproof.store.history import store
 
     asked = []

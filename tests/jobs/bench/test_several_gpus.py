@@ -68,7 +68,7 @@ def good(asked: str) -> list[Measurement]:
 
 
 def changed(found: Sequence[Measurement], at: dict[str, str], value: float | None) -> list[Measurement]:
-    """Return measurements with another value where name and labels are these; None leaves them out."""
+    """Return measurements with another value for this name and labels. None leaves them out."""
     labels = {key: text for key, text in at.items() if key != "name"}
     hit = [one for one in found if one.name == at["name"] and labels.items() <= one.labels.items()]
     assert hit

@@ -17,7 +17,7 @@ TOKEN = f"0123456789abcdef{secrets.token_hex(12)}"
 
 
 def device(number: int, name: str | None = None, **more: Any) -> dict[str, Any]:
-    """Return a device as /api/dcim/devices/ lists one; what the fake does not need is left out."""
+    """Return a device as /api/dcim/devices/ lists one, without keys that the fake does not need."""
     name = f"gpu-{number:03}" if name is None else name
     about: dict[str, Any] = {
         "id": number,
@@ -49,7 +49,7 @@ def device(number: int, name: str | None = None, **more: Any) -> dict[str, Any]:
 
 
 class FakeNetbox:
-    """A NetBox with devices; ``heard`` are the requests: path, query, Authorization.
+    """A NetBox with devices. ``heard`` are the requests: path, query, Authorization.
 
     Args:
         devices: Its devices.

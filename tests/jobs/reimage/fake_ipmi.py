@@ -25,7 +25,7 @@ def fru(serial: str, maker: str = "Supermicro", name: str = "SYS-821GE") -> byte
 
 
 class FakeIpmi(Bmc):
-    """A node whose power and boot are attributes; ``fault`` says how its BMC misbehaves."""
+    """A node whose power and boot are attributes. ``fault`` is the fault of its BMC."""
 
     started = False
 

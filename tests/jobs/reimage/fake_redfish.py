@@ -22,7 +22,7 @@ def collection(path: str, members: list[str]) -> dict[str, Any]:
 
 
 class FakeRedfish:
-    """Resources by path, as the schemas of DMTF have them; ``fault`` says how the BMC misbehaves."""
+    """Resources by path, as in DMTF's schemas. ``fault`` is the fault of the BMC."""
 
     def __init__(self, *systems: dict[str, Any], firmware: dict[str, str] | None = None) -> None:
         self.fault = ""
@@ -72,7 +72,7 @@ class FakeRedfish:
         self.address = f"http://127.0.0.1:{self.server.server_port}"
 
     def add_system(self, values: dict[str, Any]) -> None:
-        """Add a system; ``macs`` are its interfaces with their links, ``bios`` its BIOS settings."""
+        """Add a system. ``macs`` are its interfaces with their links, ``bios`` its BIOS settings."""
         values = {"Name": "System", "PowerState": "Off", "Boot": {}, "Actions": {}} | values
         path = f"{ROOT}/Systems/{values['Id']}"
         macs, bios = values.pop("macs", None), values.pop("bios", None)

@@ -63,7 +63,7 @@ def night(results: Path, name: str, *nodes: NodeNight) -> Path:
 
 
 def begun(results: Path, *nodes: NodeNight, gpus: int = 4, references: tuple[Any, ...] = ()) -> NightContext:
-    """Return tonight's night, in which n1 proves itself; the other nodes are known from the night before."""
+    """Return tonight's night, in which n1 proves itself. The other nodes are known from the night before."""
     night(results, EARLIER, *nodes)
     folder = night(results, TONIGHT, node_night("n1"))
     snapshot = NodeSnapshot(

@@ -44,7 +44,7 @@ def instructions_of(more: dict[str, Any] | None = None, **changes: Any) -> dict[
 
 
 def packed(instructions: dict[str, Any], folder: Path) -> Path:
-    """Let a shell do what the installer's first command does; return the program."""
+    """Let a shell imitate the installer's first command. Return the program."""
     shell = instructions["early-commands"][0].replace(autoinstall.PLACE, str(folder))
     subprocess.run(["sh", "-c", shell], check=True)
     return folder / "program"
@@ -180,7 +180,7 @@ def disk(path: str = "/dev/vda", serial: str = "D1", **changes: Any) -> dict[str
 
 
 class Machine:
-    """A machine on which the installer runs; the instructions lie where it reads them."""
+    """A machine on which the installer runs. The instructions are in the folder that it reads."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

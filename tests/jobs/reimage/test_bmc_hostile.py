@@ -60,7 +60,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, str]:
 
 
 class Tls:
-    """A BMC with a certificate that it signed itself; ``heard`` is what was sent to it."""
+    """A BMC with a certificate that it signed itself. ``heard`` is the text that it received."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.heard = folder, []
@@ -200,7 +200,7 @@ def hostile() -> Iterator[str]:
 
 @pytest.fixture
 def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End answers that never end after 1 s; a whole answer can take longer on a busy machine."""
+    """End answers that never end after 1 s. A whole answer can take longer on a busy machine."""
     monkeypatch.setattr(redfish_http, "MOST_ANSWER_S", 1.0)
 
 

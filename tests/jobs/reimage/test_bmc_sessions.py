@@ -28,7 +28,7 @@ BODIES: dict[str, object] = {
 
 
 class SessionBmc(FakeRedfish):
-    """A BMC with sessions; ``count`` were opened, ``tokens`` are those that are open."""
+    """A BMC with sessions. ``count`` were opened, ``tokens`` are those that are open."""
 
     def __init__(self) -> None:
         super().__init__({"Id": "1", "SerialNumber": "SN-1", "bios": {"A": "B"}}, firmware={"BMC": "1.0"})

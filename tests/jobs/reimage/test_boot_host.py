@@ -44,7 +44,7 @@ FORGED = WRITTEN | {"host_keys": ["ssh-ed25519 EVIL"]}
 
 
 class BootHost:
-    """nginx as the role has it, and the program that it asks; their folder is as the role makes it."""
+    """nginx as the role configures it, and the program that it queries, in a folder as the role makes it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""A run over a results folder: begun, killed, gone on with; who may not be taken; what its end says."""
+"""A run over a results folder: started, killed, continued, the nodes that it refuses, its last message."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def order(server: Server, **changed: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """Return a machine's folder with three disks full of somebody's data; what is held is named in sysfs."""
+    """Return a machine's folder with three disks full of data. sysfs names the disks in use."""
     for name, serial, size in (("sda", "D1", 5), ("sdb", "D2", 5), ("nvme0n1", "D3", 1)):
         (tmp_path / "dev").mkdir(exist_ok=True)
         (tmp_path / "dev" / name).write_bytes(b"data" * (size * BLOCK // 4))

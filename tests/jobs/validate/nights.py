@@ -28,7 +28,7 @@ def fleet_node(number: int, *, name: str = "", sku: str = "h200", chips: tuple[s
 def night_runs(
     nodes: list[Node], ago: int = 0, change: Change | None = None, noise: float = 0.003
 ) -> list[Run]:
-    """Return a night's runs; ``change(metric, node, slot, ago)`` is a factor, None leaves it unmeasured."""
+    """Return a night's runs. ``change(metric, node, slot, ago)`` is a factor, None leaves it unmeasured."""
     runs = []
     for number, node in enumerate(nodes):
         dice = random.Random(f"{node.serial} {ago}")

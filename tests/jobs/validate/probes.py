@@ -88,7 +88,7 @@ Answer = Callable[[tuple[str, ...]], "tuple[str, int | None, float]"]
 
 @dataclass
 class Slurm:
-    """Time passes only while somebody sleeps; ``most`` is how many nodes were at work at once."""
+    """Time passes only during sleep(). ``most`` is the largest number of nodes at work at once."""
 
     answer: Answer
     now: float = 0.0

@@ -215,7 +215,7 @@ def test_half_of_the_repairs_is_none(field: str, value: str) -> None:
     ],
 )
 def test_only_models_without_repairs_need_not_report_them(names: list[str], healed: bool) -> None:
-    """Two of four GPUs report nothing of repairs; where no GPU does, that heals nothing either."""
+    """Two of four GPUs report no repairs. If no GPU reports repairs, that heals nothing either."""
     gpus = list(SOUND.gpus)
     for place, name in enumerate(names):
         gpus[place] = gpus[place].model_copy(update={"name": name, "repairs_pending": None})

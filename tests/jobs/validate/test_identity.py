@@ -59,7 +59,7 @@ def night(
 
 
 def machine(number: int, hostname: str = "", chips: dict[int, str] | None = None) -> dict[str, Any]:
-    """Return what the machine of a number answers; ``chips`` are GPUs in its slots that are another's."""
+    """Return the answer of a machine. ``chips`` are another machine's GPUs in its slots."""
     answer = gathered(number)
     answer["facts"]["hostname"] = hostname or NODES[number]
     smi = answer["facts"]["tools"]["nvidia_smi_xml"]

@@ -1,4 +1,4 @@
-"""A night is judged as judging judges, against the fleet and the past; what lacks is unproven."""
+"""A night is judged by core.judging, the fleet and the past. A missing number is unproven."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What proves the speed of a pair: a floor, other pairs of tonight, pairs of earlier nights; else nothing."""
+"""Only a floor, other pairs of tonight, or pairs of earlier nights prove the speed of a pair."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def rack(
 
 
 class Jobs:
-    """Keeps what would run; each pair is busy."""
+    """Keeps the commands that would run. Each pair is busy."""
 
     def __init__(self) -> None:
         self.started: dict[tuple[str, ...], str] = {}

@@ -1,4 +1,4 @@
-"""Every pair meets; a suspect meets a good partner; the bad ones are found and nobody else is accused."""
+"""Every pair meets. A suspect meets a good partner. The bad nodes are found, and no other node is accused."""
 
 from __future__ import annotations
 

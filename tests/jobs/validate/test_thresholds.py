@@ -88,7 +88,7 @@ SLICE = re.compile(r"(\w+)_x[124]")
 
 
 def shipped_skus(root: Path) -> dict[str, dict[str, Any]]:
-    """Return the variables of each SKU; those of a slice are its own over those of the whole machine."""
+    """Return the variables of each SKU. A slice's own variables override those of the whole machine."""
     files = {
         path.stem.removeprefix("sku_"): yaml.safe_load(path.read_text())
         for path in (root / "inventory/group_vars").glob("sku_*.yml")
@@ -139,7 +139,7 @@ def test_every_sku_of_the_inventory_is_known_and_covered_but_for_what_nobody_pub
 
 
 def test_what_a_sku_expects_of_links_follows_from_what_it_is(root: Path) -> None:
-    """Whole machines, NVL72 and slices of several GPUs have links and a fabric; a slice of one has none."""
+    """Whole machines, NVL72 and slices of several GPUs have links and a fabric. A slice of one has none."""
     # V100 know no fabric, and their links are not counted.
     skus = {name: one for name, one in shipped_skus(root).items() if name not in ("dgx1", "hyperplane")}
     groups = yaml.safe_load((root / "inventory/hosts.yml").read_text())["all"]["children"]

@@ -73,7 +73,7 @@ def slurm(**ours: str) -> dict[str, Any]:
 
 
 def a_night(results: Path, answers: dict[int, dict[str, Any]], **options: Any) -> NightDecision:
-    """Make a night in which the nodes answer so; who has no answer is as ever, None is unreachable."""
+    """Make a night with these answers. Other nodes answer as usual, and None is an unreachable node."""
     night = begin_night(results, NODES, owner_pid=os.getpid())
     for number in range(len(NODES)):
         if number not in answers or answers[number] is not None:

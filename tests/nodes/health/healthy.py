@@ -27,7 +27,7 @@ def answer_ok(text: str, **more: Any) -> dict[str, Any]:
 
 
 def gpu_xml(number: int, slot: int, **values: Any) -> str:
-    """Return a healthy GPU of nvidia-smi's XML; values replace the text of the elements of these names."""
+    """Return a healthy GPU of nvidia-smi's XML. Values replace the text of the elements of these names."""
     xml = (
         f'<gpu id="0000000{slot}:06:00.0"><product_name>H200</product_name><uuid>{uuid(number, slot)}</uuid>'
         f"<minor_number>{slot}</minor_number><serial>S{number}{slot}</serial>"

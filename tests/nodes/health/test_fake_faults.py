@@ -1,4 +1,4 @@
-"""Each fault of the fakes is found on the right part, with what to do; a healthy node has none."""
+"""Each fault of the fakes is found on the right part, with its action. A healthy node has none."""
 
 from __future__ import annotations
 

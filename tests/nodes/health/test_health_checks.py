@@ -462,7 +462,7 @@ def shown(gpus: int, ports: int, rate: int = 400, unreadable: bool = False) -> d
 
 
 def findings_of_nights(*nights: dict[str, Any], expected: Expectation | None = None) -> list[set[str]]:
-    """Return the codes of each night about GPUs and ports; each night is compared with the one before."""
+    """Return the codes of each night about GPUs and ports. Each night is compared with the one before."""
     previous, codes = None, []
     for one in nights:
         now = build_snapshot("n1", one, previous=previous)

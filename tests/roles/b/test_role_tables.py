@@ -31,7 +31,7 @@ BOOKWORM = ("debian", "12")
 
 
 def node(system: tuple[str, str], **state: Any) -> dict[str, Any]:
-    """Return the fact of a node; state replaces parts of it, packages are name to version and are held."""
+    """Return the fact of a node. ``state`` replaces parts of it. Packages are name to version, and held."""
     packages = {name: {"version": one, "held": True} for name, one in state.pop("packages", {}).items()}
     commands = {
         name: {"status": "ok", "rc": 0, "stdout": text} for name, text in state.pop("said", {}).items()

@@ -140,7 +140,7 @@ def test_when_the_key_is_due(values: dict[str, dict[str, Any]]) -> None:
 
 
 class Registry(BaseHTTPRequestHandler):
-    """/basic asks for the key itself; /token sends on for a token, as NGC does; /astray elsewhere."""
+    """/basic requests the key itself. /token redirects for a token, as NGC does, /astray elsewhere."""
 
     def do_GET(self) -> None:
         right = "Basic " + base64.b64encode(f"$oauthtoken:{KEY}".encode()).decode()

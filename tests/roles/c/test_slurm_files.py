@@ -185,7 +185,7 @@ class Script:
 
 @pytest.fixture
 def prolog(files: Files, tmp_path: Path) -> Script:
-    """Return the prolog of a node with four GPUs; all is well on it."""
+    """Return the prolog of a healthy node with four GPUs."""
     content = files["scripts"]["/etc/slurm/prolog.sh"]["content"]
     assert "  list_gpus 3\n" in content
     # On a busy machine the first answer may be late, and no second one is.

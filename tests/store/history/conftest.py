@@ -21,7 +21,7 @@ PASSWORD_IN_URL = "s3cret%2Fp%40ss%3Aword%25"
 
 @dataclass
 class Server:
-    """A PostgreSQL server of this test session; TCP asks for the password, the socket does not."""
+    """A PostgreSQL server of this test session. TCP asks for the password, the socket does not."""
 
     folder: Path
     programs: Path

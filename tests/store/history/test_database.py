@@ -176,7 +176,7 @@ def plain(where: str) -> Iterator[sqlalchemy.Engine]:
 
 
 def column_types(table: sqlalchemy.Table, dialect: sqlalchemy.Dialect) -> dict[str, str]:
-    """Return the columns and what they are in this database; our own types resolve to the database's."""
+    """Return the columns and their types in this database. Our own types resolve to the database's."""
     # PostgreSQL reports the FLOAT of a CREATE TABLE as DOUBLE PRECISION.
     return {
         column.name: (

@@ -200,7 +200,7 @@ def bare_node(product: str, *, gpus: int = 4, number: int = 1) -> Node:
 def of_gpus(
     run_id: str, on: Node, values: list[float], name: str, unit: str, way: Direction | None, night: int = 0
 ) -> object:
-    """Return a run with one number of each GPU; of several names in `name` (from>to) a link's."""
+    """Return a run with one number of each GPU. With two names in `name` (from>to), it is a link's."""
     gpus = on.gpus
     numbers = [
         measured(name, value, unit, way, gpu=gpu.uuid)
@@ -272,7 +272,7 @@ def test_machines_without_a_sku_are_held_against_others_with_the_same_gpu(store:
 
 
 def beyond_bound(store: Store, run_id: str, bounding: dict[str, datetime]) -> str:
-    """Accept a run; return why it is refused, for the distance from the first alone."""
+    """Accept a run. Return why its distance from the first number alone refuses it."""
     try:
         store.accept(run_id, bounding=bounding)
     except HistoryError as error:
@@ -298,7 +298,7 @@ def beyond_bound(store: Store, run_id: str, bounding: dict[str, datetime]) -> st
 def test_thirty_acceptances_stay_within_the_bound_of_the_first(
     store: Store, name: str, unit: str, way: Direction | None, first: float, step: float, withdrawn: bool
 ) -> None:
-    """A ratchet: each run is a little worse than the reference; those before are taken back, or kept."""
+    """A ratchet: each run is a little worse than the reference. Earlier runs are withdrawn, or kept."""
     on = bare_node("NVIDIA L40S", gpus=1)
     bounding: dict[str, datetime] = {}
     value, reference = first, first
