@@ -1660,7 +1660,7 @@ class Events(LogParser):
         ):
             for message in messages:
                 self.log.find(code, message, Verdict.UNPROVEN, line=self.run_stop_line)
-        for message, line in self.statements.gaps(self.benchmark):
+        for message, line in self.statements.other_steps():
             self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
         self._compare_batches(gpus[1] if gpus else None)
 

@@ -17,14 +17,9 @@ from rackproof.logs._reading import number
 TIMED = frozenset({"validation_time", "walltime"})
 """Statistics with the time of an evaluation in seconds, and with the time of the run in minutes."""
 _PLACED = frozenset({"train_loss", "samples_per_second"})
-"""Curves whose statistics come after equal numbers of steps. Other statistics may count in other ways."""
+"""Curves whose statistics follow each other in steps. Other statistics may count in other ways."""
 _PLACES = ("step", "epoch_num", "samples_count")
 """Names of a statistic's progress. The first one that a log has is used."""
-_UNEVEN = frozenset({(name, "samples_per_second") for name in ("gnn", "llama2_70b_lora", "rgat")})
-"""Statistics that some programs log once for the first blocks together, or at the end of the run."""
-_GAP = 1.75
-"""An interval between statistics that is this many times as long as usual lacks one. In published logs, it
-is at most 1.05."""
 _SLACK_S, _SLACK_SHARE = 1.0, 0.02
 """Differences of times up to these are no contradiction. In published logs, they are at most 0.05 s and
 0.002."""
@@ -150,19 +145,15 @@ class Statements:
         if stated is not None and _differ(seconds, float(stated[1])):
             yield f"the run took {seconds:.3f} s, and run_stop states {float(stated[1]):.3f} s"
 
-    def gaps(self, benchmark: str) -> Iterator[tuple[str, int | None]]:
+    def other_steps(self) -> Iterator[tuple[str, int | None]]:
         """Yield the places where the statistics of one run do not follow each other, with their lines."""
         for curve, (key, progress) in self.progress.items():
-            gap, line = progress.largest
             if progress.back is not None:
                 before, value, line = progress.back
                 yield f"{curve} at {key} {value:g} after {key} {before:g}: lines are of another run", line
             elif progress.same is not None:
                 value, line = progress.same
                 yield f"{curve} twice at {key} {value:g}: lines are of another run", line
-            elif progress.usual and gap > _GAP * progress.usual and (benchmark, curve) not in _UNEVEN:
-                message = f"{gap:g} of {key} between two of {curve}, not the usual {progress.usual:g}"
-                yield f"{message}: lines of the log are missing", line
 
     def batches(
         self, benchmark: str, batch: float, tags: Mapping[str, str], epochs: Sequence[float], gpus: int | None
