@@ -71,7 +71,7 @@ class GpuBurnParser(LogParser):
         self.memory: dict[int, tuple[float, float]] = {}
         """Memory of each GPU in MB, and how much of it the test uses."""
         self.doubles = False
-        """Whether the test multiplies fp64, as each line about a GPU's memory states."""
+        """True if the test multiplies fp64, as the lines about the memory of the GPUs state."""
         self.shown = 0
         """Largest number of GPUs in a progress line."""
         self.tested: int | None = None
