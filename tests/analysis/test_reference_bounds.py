@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rackproof.analysis.reference_bounds import propose_references, reference_entry
 from rackproof.core.judging import parse_sku_reference
-from rackproof.core.records import Direction, Finding, Judgement, Measurement, Node, Reference, Run, Verdict
+from rackproof.core.records import (
+    Direction,
+    Finding,
+    Judgement,
+    LogFile,
+    Measurement,
+    Node,
+    Reference,
+    Run,
+    Verdict,
+)
+from rackproof.store.history.references import acceptance_objection
 
 
 def run(number: int, *values: float, machine: str = "m1", **changes: Any) -> Run:
@@ -140,12 +152,42 @@ def nearly_slow(one: Run) -> dict[str, Any]:
     return {"judgements": (bad,)}
 
 
-@pytest.mark.parametrize("bad", [failed, slow, nearly_slow, unmeasured, wrong, on_a_busy_machine, degraded])
+def with_log(verdict: Verdict) -> Callable[[Run], dict[str, Any]]:
+    log = LogFile(path="logs/copy.log", sha256="0" * 64, size_bytes=1, verdict=verdict)
+    return lambda one: {"logs": (log,)}
+
+
+def ended_badly(one: Run) -> dict[str, Any]:
+    return {"exit_status": 1}
+
+
+BAD_LOGS = [with_log(verdict) for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        failed, slow, nearly_slow, unmeasured, wrong, on_a_busy_machine, degraded, ended_badly, *BAD_LOGS,
+    ],
+)  # fmt: skip
 def test_a_run_that_something_speaks_against_does_not_count(bad: Any) -> None:
     good = runs(100, 100, 100, 100, 100)
     spoilt = [*good[:4], good[4].model_copy(update=bad(good[4]))]
     (one,) = propose_references(spoilt)
     assert "4 sound runs" in one.objection
+
+
+@pytest.mark.parametrize("bad", [failed, degraded, on_a_busy_machine, ended_badly, *BAD_LOGS])
+def test_accept_refuses_what_references_leave_out(bad: Any) -> None:
+    (good,) = runs(100)
+    assert acceptance_objection(good) == ""
+    assert acceptance_objection(good.model_copy(update=bad(good)))
+
+
+def test_a_run_whose_logs_pass_counts() -> None:
+    update = with_log(Verdict.PASS)(run(0, 1.0))
+    (one,) = propose_references(one.model_copy(update=update) for one in runs(100, 100, 100, 100, 100))
+    assert (one.runs, one.objection) == (5, "")
 
 
 def test_quality_is_no_speed() -> None:

@@ -12,7 +12,7 @@ import yaml
 from click.testing import Result
 
 from rackproof.core.judging import sku_references
-from rackproof.core.records import LogFile
+from rackproof.core.records import LogFile, Verdict
 from rackproof.store.run_folder import write_run
 from tests.analysis.test_reference_bounds import runs
 
@@ -75,7 +75,13 @@ def test_a_run_whose_log_is_not_the_recorded_one_does_not_count(
         log.parent.mkdir(parents=True)
         log.write_text(f"copy: 100 GB/s of {one.run_id}\n")
         digest = hashlib.sha256(log.read_bytes()).hexdigest()
-        entry = LogFile(path="logs/copy.log", sha256=digest, size_bytes=log.stat().st_size, format="lines")
+        entry = LogFile(
+            path="logs/copy.log",
+            sha256=digest,
+            size_bytes=log.stat().st_size,
+            format="lines",
+            verdict=Verdict.PASS,
+        )
         write_run(one.model_copy(update={"logs": (entry,)}), results / one.run_id)
     command = ("references", "--results", results, "--repeats", 5)
     assert "1 reference, 0 refused" in run(*command).output

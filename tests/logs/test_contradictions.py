@@ -48,6 +48,8 @@ def before_the_end(line: bytes) -> Callable[[bytes], bytes]:
 GB300, A100 = "nvidia-smi/qx-gb300.xml.xz", "nvidia-smi/qx-a100.xml"
 NCCL = "nccl/a100-8gpu-all_reduce.txt"
 ROW = rb"(?m)^( +1073741824 +\d+ +float +sum)"
+SM_CLOCK = rb"(<clocks>\s*<graphics_clock>[^<]*</graphics_clock>\s*<sm_clock>)\d+"
+MOST_SM_CLOCK = SM_CLOCK.replace(b"<clocks>", b"<max_clocks>")
 TF = "tf_cnn/resnet50-fp32-1gpu.log"
 BURN = "tools/gpu_burn.log.xz"
 IB = "tools/ib_loopback_8M_size.log"
@@ -74,6 +76,17 @@ IB = "tools/ib_loopback_8M_size.log"
         (BURN, swap(rb"\(\d+ Gflop/s\)", b"(0 Gflop/s)", 0), Verdict.UNPROVEN, "no_work"),
         (BURN, swap(rb"\d+\.\d% +proc'd[^\r\n]*", b"", 0), Verdict.UNPROVEN, "no_work"),
         (BURN, swap(rb"(?m)(proc'd: \d+ \()\d+( Gflop/s\))", rb"\g<1>0\2", 0), Verdict.UNPROVEN, "no_work"),
+        (BURN, swap(rb"(\d+)( Gflop/s)", rb"\g<1>0\2", 0), Verdict.UNPROVEN, "impossible_value"),
+        (BURN, swap(rb"\d+( Gflop/s\) - \d+ \(\d+)", rb"30000\1", 0), Verdict.UNPROVEN, "impossible_value"),
+        (
+            BURN,
+            lambda data: swap(rb"(\d+)( Gflop/s)", rb"\g<1>0\2", 0)(data.replace(b"DOUBLES", b"FLOATS")),
+            Verdict.UNPROVEN,
+            "impossible_value",
+        ),
+        (GB300, swap(SM_CLOCK, rb"\g<1>9999"), Verdict.UNPROVEN, "impossible_value"),
+        (GB300, swap(MOST_SM_CLOCK, rb"\g<1>100", 0), Verdict.UNPROVEN, "impossible_value"),
+        (A100, swap(SM_CLOCK, rb"\g<1>1411"), Verdict.UNPROVEN, "impossible_value"),
         (TF, before_the_end(XID % b"79"), Verdict.FAIL, "xid_reset"),
         (TF, before_the_end(XID % b"95"), Verdict.FAIL, "xid_reset"),
         (TF, before_the_end(XID % b"119"), Verdict.FAIL, "xid_reset"),
@@ -102,6 +115,18 @@ def test_what_contradicts_itself_does_not_pass(
     found, why = codes(change(data))
     assert code in why
     assert found is verdict
+
+
+@pytest.mark.parametrize("name", ["all_foo", "allreduce", "all_reduce_bias", "ring", "broadcast2"])
+@pytest.mark.parametrize(
+    "line",
+    ["# Collective test starting: %s_perf", "# Collective test concluded: %s_perf", "+ ./%s_perf -b 8"],
+)
+def test_a_collective_that_nccl_tests_does_not_have_is_unproven(name: str, line: str) -> None:
+    data = read(NCCL)
+    place = data.index(b"#  ") if line.endswith("8") else data.index(b"# nThread")
+    verdict, why = codes(data[:place] + (line % name).encode() + b"\n" + data[place:])
+    assert (verdict, "unknown_collective" in why) == (Verdict.UNPROVEN, True)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 8])

@@ -66,6 +66,11 @@ def judge(lines: list[str]) -> tuple[Verdict, set[str]]:
     return found.verdict, {one.code for one in found.findings if one.verdict is not None}
 
 
+def messages(lines: list[str]) -> list[str]:
+    found: ParsedLog = logs.parse(io.BytesIO("".join(lines).encode()), name="log.txt")
+    return [one.message for one in found.findings]
+
+
 def at_time(line: str, change: Callable[[float], float]) -> str:
     """Return a line whose seconds since the first event are changed."""
     first = 1_700_000_000_000
@@ -376,6 +381,59 @@ def test_evaluations_take_some_time(seconds: int, verdict: Verdict) -> None:
 def test_an_evaluation_comes_after_whole_batches(batch: int, verdict: Verdict) -> None:
     log = mllog().replace(b'"global_batch_size", "value": 8', b'"global_batch_size", "value": %d' % batch)
     assert judge([log.decode()])[0] is verdict
+
+
+FALLING = (6.0, 5.0, 4.5, 4.2, 4.0, 3.9)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"), [(0, 0, False), (0, 2, True), (0, 3, True), (1, 3, True), (1, 4, True)]
+)
+@pytest.mark.parametrize(
+    "trained", ["llama31_8b", "llama31_405b", "flux1", "bert", "dlrm_dcnv2", "rgat", "gnn"]
+)
+def test_two_evaluations_do_not_change_places(trained: str, first: int, second: int, found: bool) -> None:
+    target = TARGETS[trained][0]
+    order = list(FALLING)
+    order[first], order[second] = order[second], order[first]
+    scale = target.value / FALLING[-1] * (0.999 if target.at_most else 1)
+    values = iter(scale * one if target.at_most else target.value * (2 - one / FALLING[-1]) for one in order)
+    lines = of_key(
+        "eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', f'"value": {next(values)!r}', one)
+    )(training(trained))
+    assert any("training is not so uneven" in one for one in messages(lines)) is found
+
+
+@pytest.mark.parametrize("spike", [1, 2, 3])
+def test_one_bad_evaluation_of_a_benchmark_with_spikes_is_no_contradiction(spike: int) -> None:
+    """A training of llama31_8b may become worse for one evaluation, as published ones do."""
+    values = list(FALLING)
+    values[spike] = 5.9
+    told = iter(3.29 / FALLING[-1] * one for one in values)
+    lines = of_key("eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', f'"value": {next(told)!r}', one))(
+        training("llama31_8b")
+    )
+    assert not any("training is not so uneven" in one for one in messages(lines))
+
+
+@pytest.mark.parametrize(
+    ("stated", "platform", "local", "found"),
+    [
+        (1.02, "1xE", None, False), (10, "1xE", None, True), (0.05, "1xE", None, False),
+        (1.02, "1xEx8H100", 32, False), (10, "1xEx8H100", 32, True), (0.13, "1xEx8H100", 32, False),
+        (0.05, "1xEx8H100", 32, True), (0.4, "1xEx8H100", 32, True),
+    ],
+)  # fmt: skip
+def test_the_stated_speed_of_retinanet_is_that_of_all_or_of_one_process(
+    stated: float, platform: str, local: int | None, found: bool
+) -> None:
+    lines = training("retinanet", platform=platform, speed=stated)
+    # A run of an hour on few GPUs: one process trains less than 1,200 samples/s.
+    lines = [at_time(one, lambda at: at if at <= _START else _START + (at - _START) * 60) for one in lines]
+    lines = times_throughput(1 / 60)(lines)
+    own = [event("local_batch_size", local)] if local else []
+    codes = judge([*lines[:3], *own, *lines[3:]])[1]
+    assert ("steps_contradict" in codes) is found, codes
 
 
 @pytest.mark.parametrize("since", [0, -30_000_000])

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from rackproof.analysis.representative import DEVICE_LABELS
-from rackproof.core.judging import UNFIT_VERDICTS, is_unfit_for_reference
+from rackproof.core.judging import UNFIT_VERDICTS, unfit_evidence
 from rackproof.core.records import Direction, Judgement, Measurement, Record, Run, Verdict
 from rackproof.core.text import amount
 
@@ -105,7 +105,7 @@ def propose_references(
 
 def _is_sound(run: Run) -> bool:
     """Return whether a run has no fault. Its speeds may still lack a reference."""
-    if any(map(is_unfit_for_reference, run.findings)):
+    if any(unfit_evidence(run)):
         return False
     return all(one.verdict not in UNFIT_VERDICTS or _lacks_reference(one) for one in run.judgements)
 

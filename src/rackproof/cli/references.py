@@ -55,10 +55,10 @@ def references_command(
     """Propose a SKU's references, with bounds from the noise of repeated runs.
 
     The command reads the runs of the results folder and prints entries of bench_sku_references for
-    inventory/group_vars/sku_NAME.yml. Each entry states how far healthy values differ, and the smallest loss
-    that its bound would show. Runs with a degraded, unproven or failed finding, and runs of machines that
-    were not idle, do not count. A bound that the noise would cross is refused, and so is a number that too
-    few runs measured. Runs of several SKUs need --sku.
+    inventory/group_vars/sku_NAME.yml. Each entry states how far healthy values differ, and the smallest
+    loss that its bound would show. Runs with a degraded, unproven or failed finding or log, runs that ended
+    with an error, and runs of machines that were not idle, do not count. A bound that the noise would cross
+    is refused, and so is a number that too few runs measured. Runs of several SKUs need --sku.
     """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")

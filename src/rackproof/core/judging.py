@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
@@ -42,6 +42,7 @@ from rackproof.core.records import (
     ParsedLog,
     Record,
     Reference,
+    Run,
     Verdict,
     worst,
 )
@@ -69,6 +70,18 @@ def is_unfit_for_reference(finding: Finding) -> bool:
     A fault keeps it from that, and so does a busy machine, on which no speed counts.
     """
     return finding.verdict in UNFIT_VERDICTS or finding.code == MACHINE_BUSY
+
+
+def unfit_evidence(run: Run) -> Iterator[str]:
+    """Yield each reason in a run's findings, logs and exit status why it must not become a reference."""
+    for finding in run.findings:
+        if is_unfit_for_reference(finding):
+            yield finding.message or f"it has the finding {finding.code}, without words"
+    for log in run.logs:
+        if log.verdict in UNFIT_VERDICTS:
+            yield f"its log {log.path} is {log.verdict.value}"
+    if run.exit_status not in (0, None):
+        yield f"it ended with status {run.exit_status}"
 
 
 class SkuReference(Record):

@@ -48,6 +48,7 @@ from rackproof.logs._reading import (
     rank_of,
     text_of,
 )
+from rackproof.logs._statements import TIMED, Statements, local_batch
 from rackproof.logs.gpu_use import note_gpu_state
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
@@ -519,6 +520,7 @@ class Events(LogParser):
         self.steps = 0.0
         self.course = Course()
         self.pace = Pace()
+        self.statements = Statements()
         self.handlers = {
             "init_start": self.on_init_start,
             "init_stop": self.on_init_stop,
@@ -568,7 +570,7 @@ class Events(LogParser):
             self._event_without_time(key, value, position)
             return
         if key == "tracked_stats":
-            self.on_tracked_stats(value, time, position)
+            self.on_tracked_stats(value, meta, time, position)
             return
         if key in self.course.watched:
             self.course.logged.add(key)
@@ -719,6 +721,7 @@ class Events(LogParser):
             self.run_stop, self.run_stop_line = time, line
             self.is_steady = False
             self.pace.at_stop = _numbers_of(meta)
+            self.statements.duration = text_of(meta.get("duration", ""), 80)
             self.open_at_stop = self._open_evaluations()
             self.latest_at_stop = self.latest
 
@@ -742,6 +745,7 @@ class Events(LogParser):
         samples, steps = number(meta.get("samples_count")), number(meta.get("step"))
         if self.run_stop is None:
             self.course.mark(key, samples, self.log.line_at, position)
+        self.statements.batch_of_block(meta.get("self.gbs"), self.batch_size)
         if samples is None or steps is None or not (0 < samples < inf and 0 < steps < inf):
             return
         if self.first_block is None:
@@ -773,10 +777,20 @@ class Events(LogParser):
             counts = tuple([curves[name].count for name in _TRAINED])
             step = number(meta.get("step"))
             (course.block_started if starts else course.block_stopped)(time, counts, step)
+            self._compare_block(time, step, starts=starts)
+        elif kind == "eval":
+            (self.statements.eval_started if starts else self.statements.eval_stopped)(time)
         if starts:
             course.pairs[kind].start(self.log.line_at, position)
         else:
             course.pairs[kind].stop(self.log.line_at, position)
+
+    def _compare_block(self, time: float, step: float | None, *, starts: bool) -> None:
+        times = self.curves["train_step_time"]
+        if starts:
+            self.statements.block_started(time, step, times.count)
+        else:
+            self.statements.block_stopped(time, step, times.count, times.last)
 
     def on_eval_accuracy(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -848,7 +862,7 @@ class Events(LogParser):
         if epoch is not None and isfinite(epoch) and (latest is None or epoch > latest[0]):
             self.last_epoch = epoch, position
 
-    def on_tracked_stats(self, value: object, time: float, position: int) -> None:
+    def on_tracked_stats(self, value: object, meta: object, time: float, position: int) -> None:
         """Record loss, step time and throughput, which is by far the most frequent event."""
         # The code of pass_time without recording is inlined here, because four of five events get here.
         after_stop = self.after_stop
@@ -863,11 +877,22 @@ class Events(LogParser):
             tracked = self.tracked
             for name in value:  # not items(): most events contain no value of interest
                 if name in tracked:
-                    self.take_stat(name, tracked[name], value[name], time, position)
+                    self.take_stat(name, tracked[name], value[name], meta, time, position)
+                elif name in TIMED:
+                    self.take_time(name, value[name], time)
 
-    def take_stat(self, name: str, curve: Curve, raw: object, time: float, position: int) -> None:
+    def take_time(self, name: str, raw: object, time: float) -> None:
+        """Record a time that a statistic states."""
+        if self.run_start is not None and self.run_stop is None:
+            self.statements.take_time(name, raw, time - self.run_start)
+
+    def take_stat(
+        self, name: str, curve: Curve, raw: object, meta: object, time: float, position: int
+    ) -> None:
         """Add one statistic to its curve."""
         curve.count += 1
+        if self.is_steady and type(meta) is dict:
+            self.statements.place(curve.name, meta, self.log.line_at, position)
         value = raw if type(raw) is float and curve.above < raw < curve.below else None
         if value is None:
             value = self.odd_stat(name, curve, raw, position)
@@ -1621,12 +1646,13 @@ class Events(LogParser):
             return
         gpus = gpus_of_platform(self.log.tags.get("submission_platform", ""))
         stated, processes = _speed_of(measurements), gpus[1] if gpus else None
-        run = RunTimes(self.benchmark, start, stop, self._samples(), stated, processes)
+        run = RunTimes(self.benchmark, start, stop, self._samples(), stated, processes, self._processes())
         for code, messages in (
             ("training_before_run_start", self.pace.early_start(start, stop)),
             ("events_out_of_order", self.pace.without_duration()),
             ("implausible_speed", self.pace.too_fast(run)),
             ("steps_contradict", beside_stated(run)),
+            ("steps_contradict", self.statements.times(stop - start)),
             ("course_incomplete", self.pace.missing()),
             ("course_incomplete", self._went_on()),
             ("impossible_value", self._odd_course()),
@@ -1634,6 +1660,22 @@ class Events(LogParser):
         ):
             for message in messages:
                 self.log.find(code, message, Verdict.UNPROVEN, line=self.run_stop_line)
+        for message, line in self.statements.other_steps():
+            self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
+        self._compare_batches(gpus[1] if gpus else None)
+
+    def _compare_batches(self, gpus: int | None) -> None:
+        """Find a batch size that contradicts other numbers of the log."""
+        epochs = [one.amount for one in self.pace.evaluations if self.pace.kind == "epoch_num"]
+        if not self.batch_size:
+            return
+        for message in self.statements.batches(self.benchmark, self.batch_size, self.log.tags, epochs, gpus):
+            self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
+
+    def _processes(self) -> float | None:
+        """Return the number of processes by the batch sizes of the run and of one process, or None."""
+        local = local_batch(self.log.tags)
+        return self.batch_size / local if local and self.batch_size else None
 
     def _odd_course(self) -> Iterator[str]:
         """Yield what no training does on its way to the target."""

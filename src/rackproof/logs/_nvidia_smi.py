@@ -155,6 +155,7 @@ class GpuReadings:
     memory_c: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
+    clock_mhz: float | None = None
     clock_max_mhz: float | None = None
     mig: str = ""
     compute_mode: str = ""
@@ -249,6 +250,9 @@ def _judge_settings(log: Log, gpu: GpuReadings, at: int | None) -> None:
     if gpu.power_limit_w is not None and gpu.power_limit_w < (gpu.power_default_w or 0):
         message = f"{gpu.label}: its power is limited to {gpu.power_limit_w:g} W of {gpu.power_default_w:g} W"
         log.find("power_limit", message, Verdict.DEGRADED, line=at)
+    if gpu.clock_mhz is not None and gpu.clock_max_mhz and gpu.clock_mhz > gpu.clock_max_mhz:
+        message = f"{gpu.label}: an SM clock of {gpu.clock_mhz:g} MHz, and at most {gpu.clock_max_mhz:g} MHz"
+        log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
 
 
 def _judge_memory(log: Log, gpu: GpuReadings, at: int | None) -> None:

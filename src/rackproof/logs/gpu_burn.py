@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections.abc import Mapping
 from typing import ClassVar
 
-from rackproof.core.gpu_models import HOTTEST_GPU_C, physics_of
+from rackproof.core.gpu_models import HOTTEST_GPU_C, is_model
 from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.core.text import amount
 from rackproof.logs._launchers import split_label
@@ -28,6 +29,15 @@ _TEMPERATURE = re.compile(r"\s*(\d{1,4}) C")
 _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
 _BAD = re.compile(r"DIED!|WARNING!|Couldn't init|No clients are alive|CUDA error|FAULTY")
+_MOST_TFLOP_S: Mapping[str, float] = {
+    "GB300": 1250, "GB200": 1250, "B300": 1125, "B200": 1125, "GH200": 495, "H200": 495, "H100": 495,
+    "H800": 495, "H20": 74, "A100": 156, "A800": 156, "A40": 74.8, "A30": 82.5, "A10": 62.5, "L40S": 183,
+    "L40": 90.5, "L4": 60.5, "V100": 130, "T4": 65,
+}  # fmt: skip
+"""Largest dense TFLOP/s that gpu_burn reaches, by data sheets. It multiplies fp32 or fp64, with -tc in TF32,
+or in fp16 on GPUs without TF32."""
+_DOUBLES_SHARE = 1 / 7
+"""No GPU reaches more than this share of that in fp64."""
 _FASTEST_GFLOP_S = 1e7
 """Upper limit for plausible speeds, in any format."""
 _ALIKE = 0.98
@@ -61,6 +71,8 @@ class GpuBurnParser(LogParser):
         self.models: dict[int, str] = {}
         self.memory: dict[int, tuple[float, float]] = {}
         """Memory of each GPU in MB, and how much of it the test uses."""
+        self.doubles = False
+        """True if the test multiplies fp64, as the lines about the memory of the GPUs state."""
         self.shown = 0
         """Largest number of GPUs in a progress line."""
         self.tested: int | None = None
@@ -94,6 +106,7 @@ class GpuBurnParser(LogParser):
         elif found := _GPU.match(text):
             self._take_gpu(at, text, int(found[1]), found[2], found[3])
         elif found := _MEMORY.match(text):
+            self.doubles = self.doubles or ", using DOUBLES" in text
             if len(self.memory) < 1024:
                 self.memory[int(found[1])] = float(found[2]), float(found[3])
         elif found := _TESTED.match(text):
@@ -199,8 +212,9 @@ class GpuBurnParser(LogParser):
             elif degrees >= HOTTEST_GPU_C:
                 self.log.find("too_hot", f"GPU {index}: at {degrees:g} °C", Verdict.FAIL, line=at)
         for index, (speed, at) in sorted(self.speeds.items()):
-            physics = physics_of(self.models.get(index, ""))
-            most = 1e3 * max(physics.tflops.values()) if physics else _FASTEST_GFLOP_S
+            model = self.models.get(index, "")
+            known = [peak for name, peak in _MOST_TFLOP_S.items() if is_model(model, name)]
+            most = 1e3 * max(known) * (_DOUBLES_SHARE if self.doubles else 1) if known else _FASTEST_GFLOP_S
             if most < speed < math.inf:
                 message = f"GPU {index}: {speed:.0f} Gflop/s, and {most:.0f} are the most that it can do"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)

@@ -14,6 +14,7 @@ import orjson
 from rackproof.logs import _reading
 from rackproof.logs._mlperf import Events, KeyTwiceError, decode_leniently, has_key_twice
 from rackproof.logs._reading import number
+from rackproof.logs._statements import TIMED
 
 TOKEN = b":::MLLOG"
 _TOKEN_LENGTH = len(_reading.TOKEN)
@@ -61,7 +62,9 @@ class MllogParser(Events):
                 self.latest = time
                 for name in value if type(value) is dict else ():  # not items(): most hold nothing to keep
                     if name in curves:
-                        take(name, curves[name], value[name], time, position)
+                        take(name, curves[name], value[name], metadata, time, position)
+                    elif name in TIMED:
+                        self.take_time(name, value[name], time)
             else:
                 event(key, value, metadata, time_ms / 1000, position)
         self.block_done()

@@ -50,6 +50,11 @@ _WHOLE = frozenset({"broadcast", "reduce", "sendrecv"})
 """Collectives for which busbw equals algbw."""
 _PROGRAM = re.compile(r"(?<![A-Za-z0-9_])(" + "|".join(COLLECTIVES) + r")_perf")
 _STARTING = re.compile(r"^# Collective test starting: .{0,500}?(" + "|".join(COLLECTIVES) + r")_perf")
+_OTHER_PROGRAM = re.compile(
+    r"^# Collective test (?:starting|concluded): .{0,500}?(?<![A-Za-z0-9_])(\w{1,60})_perf\b"
+    r"|(?<![A-Za-z0-9_])(\w{1,60})_perf(?= +-[A-Za-z])"
+)
+"""A program that a log names as the one that runs, known or not."""
 # File names contain the name of a collective in many forms.
 _IN_NAME = re.compile(
     r"(?<![a-z0-9])(?:nccl[-_. ]?)?(?:"
@@ -322,14 +327,24 @@ class NcclTestsParser(LogParser):
 
     def _words(self, at: int, text: str, stream: LabelledLines) -> None:
         """Read a line outside a table, which is a command or an error."""
+        self._find_unknown_program(at, text)
         if not stream.open and (names := dict.fromkeys(_PROGRAM.findall(text))):
             self.named, self.named_is_new = tuple(names), True
             self.named_after_table = self.tables > 0
         if _FAILED.search(text):
             self.log.find("nccl_error", "the test stopped with an error", Verdict.FAIL, line=at, excerpt=text)
 
+    def _find_unknown_program(self, at: int, text: str) -> None:
+        """Find a program that is none of nccl-tests', so that its busbw cannot be checked."""
+        other = _OTHER_PROGRAM.search(text)
+        name = (other[1] or other[2]) if other else ""
+        if name and name not in COLLECTIVES:
+            message = f"{name}_perf is no program of nccl-tests: what its bandwidth means is not known"
+            self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
     def comment(self, at: int, text: str, stream: LabelledLines) -> None:
         """Read a line that starts with ``#``."""
+        self._find_unknown_program(at, text)
         if _HEADER.match(text):
             self._table_begin(at, text, stream)
         elif bounds := _BOUNDS.match(text):

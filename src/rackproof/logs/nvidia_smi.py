@@ -611,6 +611,7 @@ def _readings(gpu: Gpu, element: _Element) -> GpuReadings:
         memory_c=leading(element.get("temperature/memory_temp")),
         power_limit_w=gpu.power_limit_w,
         power_default_w=_first_number(element, _DEFAULT_LIMITS),
+        clock_mhz=_first_number(element, ("clocks/sm_clock", "clocks/sm")),
         clock_max_mhz=_first_number(element, ("max_clocks/sm_clock", "max_clocks/sm")),
         mig=element.get("mig_mode/current_mig"),
         compute_mode=element.get("compute_mode"),

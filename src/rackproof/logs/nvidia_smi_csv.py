@@ -410,6 +410,7 @@ def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float
         memory_c=numbers.get("temperature.memory"),
         power_limit_w=numbers.get("power.limit"),
         power_default_w=numbers.get("power.default_limit"),
+        clock_mhz=numbers.get("clocks.current.sm"),
         clock_max_mhz=numbers.get("clocks.max.sm"),
         mig=values.get("mig.mode.current", ""),
         compute_mode=values.get("compute_mode", ""),

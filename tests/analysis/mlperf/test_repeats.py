@@ -440,6 +440,36 @@ def test_what_the_other_runs_state_is_asked_of_each(name: str, silent: int) -> N
 
 
 @pytest.mark.parametrize(
+    ("own", "taken", "same"),
+    [
+        (10, (0, 0), False),
+        (10, (3, 4), False),
+        (10, (0, 2), True),
+        (10, (3, 5), True),
+        (30, (25, 30), True),
+        (60, (58, 60), True),
+    ],
+)
+def test_a_run_that_is_joined_from_parts_of_others_is_found(
+    own: int, taken: tuple[int, int], same: bool
+) -> None:
+    """Half of the evaluations, or fewer, are another run's; all times and the seed are new."""
+
+    def course(file: str, values: list[float], seconds: float) -> RunTrace:
+        events: list[tuple[float, str, Any, dict[str, Any]]] = [(0.0, "run_start", None, {})]
+        events += [(seconds * part**1.01, "eval_accuracy", one, {}) for part, one in enumerate(values, 1)]
+        one = trace_of_events(file, [*events, (seconds * 100, "run_stop", None, {})])
+        one.seeds = {file}
+        return one
+
+    chance = random.Random(7)
+    first = [chance.random() for _ in range(own)]
+    second = [chance.random() for _ in range(own)]
+    second[slice(*taken)] = first[slice(*taken)]
+    assert ("same_run" in found_in([course("a", first, 60.1), course("b", second, 61.7)])) is same
+
+
+@pytest.mark.parametrize(
     ("values", "same"),
     [
         ([0.9218765432], True),

@@ -100,6 +100,7 @@ class RunTrace:
         seeds: All seeds, as text.
         times: The distinct times of the events from start to stop.
         values: The values ``(key, name, value)`` measured during the run with enough digits to identify it.
+        neighbours: The pairs of evaluations in a row that both have enough digits to identify the run.
         course: The digest of every event from start to stop, without times and seeds.
         amounts: The pairs of time and progress of the evaluations.
         amount_kind: The key of that progress, which counts samples, epochs or steps.
@@ -120,6 +121,7 @@ class RunTrace:
     seeds: set[str] = field(default_factory=set)
     times: tuple[float, ...] = ()
     values: frozenset[tuple[str, str, float]] = frozenset()
+    neighbours: frozenset[tuple[str, float, float]] = frozenset()
     course: str = ""
     amounts: list[tuple[float, float]] = field(default_factory=list)
     amount_kind: str = ""
@@ -166,6 +168,7 @@ def trace_of_events(
     within = [one for one in kept if trace.start <= one[0] <= end]
     trace.times = tuple(sorted({time for time, _, _, _ in within})[:_MOST_TIMES])
     trace.values = frozenset(list(_measured(within))[:_MOST_VALUES])
+    trace.neighbours = frozenset(_neighbours(within))
     said = "\n".join(sorted(_said(within, trace.start)))
     trace.course = hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()
     _take_amounts(trace, within)
@@ -201,6 +204,20 @@ def _measured(
             for name, one in named:
                 if isinstance(one, float) and math.isfinite(one) and _digits(one) >= _DIGITS:
                     yield key, str(name), one
+
+
+def _neighbours(
+    events: Iterable[tuple[float, str, Any, Mapping[str, Any]]],
+) -> Iterator[tuple[str, float, float]]:
+    """Yield the pairs of evaluations in a row, with the metric, that two runs do not share by chance."""
+    before: dict[str, float] = {}
+    for _, name, value in _measured(event for event in events if event[1] in _EVALUATIONS):
+        if _digits(value) < _MANY_DIGITS:
+            before.pop(name, None)
+            continue
+        if name in before:
+            yield name, before[name], value
+        before[name] = value
 
 
 def _digits(value: float) -> int:
@@ -561,6 +578,9 @@ def _sameness(first: RunTrace, second: RunTrace) -> str:
     shared, of = len(mine & others), min(len(mine), len(others))
     if shared >= max(_FEWEST_EVALUATIONS, SAME_VALUES * of):
         return f"{shared} of {of} evaluations"
+    if first.benchmark != "minigo" and (joint := len(first.neighbours & second.neighbours)):
+        # One run may have been joined from parts of others.
+        return f"{joint + 1} evaluations, of which two follow each other in both"
     of = min(len(first.values), len(second.values))
     telling = len(common) >= _FEWEST_VALUES or any(_digits(value) >= _MANY_DIGITS for _, _, value in common)
     if of and telling and len(common) >= SAME_VALUES * of:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from rackproof.core.gpu_models import GpuPhysics, is_card, physics_of
-from rackproof.core.judging import TIME_UNITS, UNFIT_VERDICTS, is_unfit_for_reference, judge
+from rackproof.core.judging import TIME_UNITS, UNFIT_VERDICTS, judge, unfit_evidence
 from rackproof.core.records import Direction, Judgement, Measurement, Reference, Run, Verdict
 from rackproof.store.history.identity import Kind, Place, Topology, bounded_key, canonical_json
 from rackproof.store.history.writer import is_candidate, quantity_of
@@ -73,8 +73,6 @@ def acceptance_objection(run: Run) -> str:
     objection = next(_bad_evidence(run), None)
     if objection is not None:
         return objection
-    if run.exit_status not in (0, None):
-        return f"it ended with status {run.exit_status}"
     return next(_blank_names(run), "")
 
 
@@ -87,13 +85,8 @@ def _blank_names(run: Run) -> Iterator[str]:
 
 
 def _bad_evidence(run: Run) -> Iterator[str]:
-    """Yield the objections to a run's numbers that its findings, logs and judgements give."""
-    for finding in run.findings:
-        if is_unfit_for_reference(finding):
-            yield finding.message or f"it has the finding {finding.code}, without words"
-    for log in run.logs:
-        if log.verdict in UNFIT_VERDICTS:
-            yield f"its log {log.path} is {log.verdict.value}"
+    """Yield the objections to a run's numbers that its findings, logs, exit status and judgements give."""
+    yield from unfit_evidence(run)
     for judged in run.judgements:
         if judged.gating and judged.verdict in UNFIT_VERDICTS and not is_candidate(judged):
             yield f"{judged.metric} is {judged.verdict.value}: {judged.reason}"

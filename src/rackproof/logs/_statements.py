@@ -1,0 +1,215 @@
+"""Compare what an MLPerf training log states twice, for :mod:`._mlperf`. No I/O.
+
+Programs state the time of a step or of an evaluation, the progress of a statistic, and the size of a batch
+beside the events that show them. An edited or spliced log keeps one and not the other. None of the 9,300
+published logs of rounds 3.1 to 5.1 contradicts itself here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from rackproof.logs._course import Advance, LineAt
+from rackproof.logs._reading import number
+
+TIMED = frozenset({"validation_time", "walltime"})
+"""Statistics with the time of an evaluation in seconds, and with the time of the run in minutes."""
+_PLACED = frozenset({"train_loss", "samples_per_second"})
+"""Curves whose statistics follow each other in steps. Other statistics may count in other ways."""
+_PLACES = ("step", "epoch_num", "samples_count")
+"""Names of a statistic's progress. The first one that a log has is used."""
+_SLACK_S, _SLACK_SHARE = 1.0, 0.02
+"""Differences of times up to these are no contradiction. In published logs, they are at most 0.05 s and
+0.002."""
+_WALL_SLACK_S = 3.0
+"""A run takes at most this many seconds less than its program states. In published logs, it takes at least
+5.8 s more."""
+_SECONDS = re.compile(r"\s*(\d{1,9}(?:\.\d{1,20})?)\s*(?:s|sec|seconds)?\b")
+_WHOLE_STEP = 0.02
+"""An evaluation is at most this share of a step off a whole number of steps. In published logs, it is at
+most 0.0001."""
+_STEPS_OF_EPOCH = frozenset({"dlrm_dcnv2"})
+"""Benchmarks that count epochs in steps, of which an epoch has the next whole number."""
+_SAMPLES_OF_STEPS: Mapping[str, tuple[str, float, float]] = {
+    "gpt3": ("opt_learning_rate_decay_steps", 166_000_000, 167_200_000),
+    "llama31_405b": ("opt_learning_rate_warmup_steps", 9_200_000, 9_232_000),
+}
+"""A number of steps that the rules define in samples, with the smallest and the largest product with the
+batch size. Published logs have 166.4 to 166.81 million (gpt3) and 9,216,000 (llama31_405b)."""
+_LOCAL = ("local_batch_size", "d_batch_size")
+"""Names of the batch size of one process."""
+_ONE_GPU_EACH = frozenset({"maskrcnn", "resnet", "retinanet", "ssd"})
+"""Benchmarks in whose published logs no process has less than one GPU."""
+
+
+class Statements:
+    """The values that one log states in two ways, while its events are read."""
+
+    def __init__(self) -> None:
+        self.block_gap: tuple[float, float] | None = None
+        """Time of the block that fits its steps worst, and the time of these steps, in seconds."""
+        self.eval_gap: tuple[float, float] | None = None
+        """Time of the evaluation that is shortest beside the stated time, and that time, in seconds."""
+        self.wall_s = 0.0
+        """Largest excess of the stated time of the run over the time of its events, in seconds."""
+        self.duration: str = ""
+        self.other_batch: float | None = None
+        """Batch size that a block states, if it differs from the log's."""
+        self.progress: dict[str, tuple[str, Advance]] = {}
+        """Name of the progress and the progress of each curve's statistics."""
+        self._block: tuple[float, float | None, int] = (0.0, None, 0)
+        self._eval_began: float | None = None
+        self._eval_s: float | None = None
+
+    def block_started(self, time: float, step: float | None, step_times: int) -> None:
+        """Record the start of a block, and the number of step times that were logged before it."""
+        self._block = time, step, step_times
+
+    def block_stopped(self, time: float, step: float | None, step_times: int, step_s: float | None) -> None:
+        """Compare a block with its steps, if it states the time of a step once.
+
+        Args:
+            time: The time of the stop in seconds.
+            step: The number of the last step.
+            step_times: The number of step times that were logged before the stop.
+            step_s: The last of these in seconds.
+        """
+        began, first, before = self._block
+        self._block = time, None, step_times
+        if first is None or step is None or step_s is None or step_times - before != 1 or step <= first:
+            return
+        self.block_gap = _worse(self.block_gap, (time - began, (step - first) * step_s))
+
+    def eval_started(self, time: float) -> None:
+        """Record the start of an evaluation."""
+        self._eval_began, self._eval_s = time, None
+
+    def eval_stopped(self, time: float) -> None:
+        """Compare an evaluation with the time that a statistic within it states."""
+        began, stated, self._eval_began = self._eval_began, self._eval_s, None
+        # A longer time may include a pause of the log. A shorter one lacks a part of the evaluation.
+        if began is not None and stated is not None and time - began < stated:
+            self.eval_gap = _worse(self.eval_gap, (time - began, stated))
+
+    def take_time(self, name: str, raw: object, run_s: float) -> None:
+        """Record a statistic of :data:`TIMED`.
+
+        Args:
+            name: The statistic.
+            raw: Its value.
+            run_s: The seconds since run_start.
+        """
+        value = number(raw)
+        if value is None or not math.isfinite(value):
+            return
+        if name == "validation_time":
+            self._eval_s = value
+        else:
+            self.wall_s = max(self.wall_s, 60 * value - run_s)
+
+    def place(self, curve: str, meta: Mapping[str, object], line_at: LineAt, position: int) -> None:
+        """Follow the training's progress at each statistic of a curve."""
+        known = self.progress.get(curve)
+        if known is None:
+            key = next((name for name in _PLACES if name in meta), "")
+            if curve not in _PLACED or not key:
+                return
+            known = self.progress[curve] = key, Advance()
+        value = meta.get(known[0])
+        if type(value) is int or type(value) is float:
+            known[1].take(value, line_at, position)
+
+    def batch_of_block(self, stated: object, batch: float | None) -> None:
+        """Record the batch size that a block states."""
+        found = number(stated)
+        if found is not None and batch is not None and found != batch:
+            self.other_batch = found
+
+    def times(self, seconds: float) -> Iterator[str]:
+        """Yield the contradictions between the times of the events and those that the log states.
+
+        Args:
+            seconds: The time from run_start to run_stop.
+        """
+        if self.block_gap is not None and _differ(*self.block_gap):
+            took, needed = self.block_gap
+            yield f"a block took {took:.3f} s, and its steps {needed:.3f} s by the stated time of a step"
+        if self.eval_gap is not None and _differ(*self.eval_gap):
+            took, needed = self.eval_gap
+            yield f"an evaluation took {took:.3f} s, and states that it took {needed:.3f} s"
+        if self.wall_s > _WALL_SLACK_S:
+            yield f"the program had run {self.wall_s:.1f} s longer than the time of its events"
+        stated = _SECONDS.match(self.duration)
+        if stated is not None and _differ(seconds, float(stated[1])):
+            yield f"the run took {seconds:.3f} s, and run_stop states {float(stated[1]):.3f} s"
+
+    def other_steps(self) -> Iterator[tuple[str, int | None]]:
+        """Yield the places where the statistics of one run do not follow each other, with their lines."""
+        for curve, (key, progress) in self.progress.items():
+            if progress.back is not None:
+                before, value, line = progress.back
+                yield f"{curve} at {key} {value:g} after {key} {before:g}: lines are of another run", line
+            elif progress.same is not None:
+                value, line = progress.same
+                yield f"{curve} twice at {key} {value:g}: lines are of another run", line
+
+    def batches(
+        self, benchmark: str, batch: float, tags: Mapping[str, str], epochs: Sequence[float], gpus: int | None
+    ) -> Iterator[str]:
+        """Yield the contradictions between a log's batch size and its other numbers.
+
+        Args:
+            benchmark: The name in MLPerf's rules.
+            batch: The global batch size.
+            tags: What the log states.
+            epochs: The evaluations' progress in epochs.
+            gpus: The largest possible number of GPUs, or None if it is unknown.
+        """
+        whole = f"a global_batch_size of {batch:g}"
+        if self.other_batch is not None:
+            yield f"a block states a batch of {self.other_batch:g}, and the log {whole}"
+        yield from _against_local(benchmark, batch, tags, gpus)
+        key, least, most = _SAMPLES_OF_STEPS.get(benchmark, ("", 0.0, math.inf))
+        steps = number(tags.get(key))
+        if steps is not None and not least <= steps * batch <= most:
+            yield f"{key} is {steps:g}, which does not fit {whole} of {benchmark}"
+        samples = number(tags.get("train_samples"))
+        if benchmark in _STEPS_OF_EPOCH and samples:
+            # Short of an exact count, rounding hides nothing: only whole steps are trained.
+            of_epoch = math.ceil(samples / batch)
+            off = max((abs(epoch * of_epoch - round(epoch * of_epoch)) for epoch in epochs), default=0.0)
+            if off > _WHOLE_STEP:
+                yield f"an evaluation comes after a part of a step: it does not fit {whole}"
+
+
+def local_batch(tags: Mapping[str, str]) -> float | None:
+    """Return the batch size of one process that a log states, or None."""
+    found = next((value for name in _LOCAL if (value := number(tags.get(name))) is not None), None)
+    return found if found is not None and 0 < found < math.inf else None
+
+
+def _against_local(benchmark: str, batch: float, tags: Mapping[str, str], gpus: int | None) -> Iterator[str]:
+    """Yield the contradictions between the batch size of the run and that of one process."""
+    local = local_batch(tags)
+    if local is None:
+        return
+    if batch % local:
+        yield f"a global_batch_size of {batch:g} is no multiple of {local:g} of each process"
+    accumulated = number(tags.get("gradient_accumulation_steps")) or 1.0
+    if benchmark in _ONE_GPU_EACH and gpus is not None and batch > local * gpus * max(1.0, accumulated):
+        yield (
+            f"a global_batch_size of {batch:g} needs {batch / local:g} processes with {local:g} each, and "
+            f"the log's platform has at most {gpus} GPUs"
+        )
+
+
+def _worse(known: tuple[float, float] | None, found: tuple[float, float]) -> tuple[float, float]:
+    """Return the pair of times that differs more."""
+    return found if known is None or abs(found[0] - found[1]) > abs(known[0] - known[1]) else known
+
+
+def _differ(took: float, stated: float) -> bool:
+    """Return whether two statements of a time contradict each other."""
+    return abs(took - stated) > max(_SLACK_S, _SLACK_SHARE * stated)
