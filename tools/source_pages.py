@@ -250,22 +250,22 @@ def rows_ddl() -> str:
     """Return every row of the DDL document, including commented ones, with Rackproof's on as many GPUs."""
     about = stated("ddl")["systems"]
     rows = []
-    for one in study_points():
-        if one.system not in about:
+    for point in study_points():
+        if point.system not in about:
             continue
-        ours = _resnet(one.benchmark, one.accelerators)
-        reason = f"not available here: {about[one.system]['cannot']}"
-        accuracy = " / ".join(filter(None, [printed(one.top_1), printed(one.top_5)]))
-        note = one.note.partition("; ")[2]
+        ours = _resnet(point.benchmark, point.accelerators)
+        reason = f"not available here: {about[point.system]['cannot']}"
+        accuracy = " / ".join(filter(None, [printed(point.top_1), printed(point.top_5)]))
+        note = point.note.partition("; ")[2]
         rows.append(
             [
-                one.system,
-                f"{one.benchmark}, {' '.join(f'{key} {value}' for key, value in one.point.items())}",
-                f"{printed(one.throughput)} {one.throughput_unit}",
-                printed(one.efficiency),
+                point.system,
+                f"{point.benchmark}, {' '.join(f'{key} {value}' for key, value in point.point.items())}",
+                f"{printed(point.throughput)} {point.throughput_unit}",
+                printed(point.efficiency),
                 accuracy,
                 note,
-                f"{ours} ({about[one.system]['cannot']})" if ours and one.top_1 is None else reason,
+                f"{ours} ({about[point.system]['cannot']})" if ours and point.top_1 is None else reason,
             ]
         )
     head = ["system", "point", "published", "efficiency", "top-1 / top-5", "note", "ours: rate, efficiency"]
@@ -319,12 +319,12 @@ def environment_mxnet() -> str:
     return table(head, [[str(part) for part in row] for row in stated("mxnet")["environment"]])
 
 
-def _sweep_run(one: PublishedResult, record: str) -> dict[str, Any] | None:
+def _sweep_run(result: PublishedResult, record: str) -> dict[str, Any] | None:
     """Return Rackproof's latest run at a published point, with the same network, batch, GPUs and schedule."""
-    wanted = {**dict.fromkeys(SCHEDULE, ""), **one.point}
+    wanted = {**dict.fromkeys(SCHEDULE, ""), **result.point}
     for run in reversed(own_runs()):
         given = {key: str(run["parameters"].get(key, "")) for key in wanted}
-        if (run["benchmark"], run["record"], given) == (one.benchmark, record, wanted):
+        if (run["benchmark"], run["record"], given) == (result.benchmark, record, wanted):
             return dict(run)
     return None
 
@@ -350,22 +350,22 @@ def _schedule(point: Mapping[str, Any]) -> str:
     return " ".join(f"{key} {point[key]}" for key in SCHEDULE if point.get(key, "") != "")
 
 
-def _not_measured(one: PublishedResult) -> str:
+def _not_measured(result: PublishedResult) -> str:
     reasons = stated("mxnet")["cannot"]
-    gpus = one.point["gpus"]
+    gpus = result.point["gpus"]
     return str(reasons.get(f"gpus_{gpus}") or reasons["cpu" if gpus == "0" else "other"])
 
 
-def _times_cpu(one: PublishedResult) -> str:
+def _times_cpu(result: PublishedResult) -> str:
     """Return by how much a published row is faster than the CPU, with the same machine, network and batch."""
     for base in study_points():
         same = (base.system, base.benchmark, base.point.get("batch_size")) == (
-            one.system,
-            one.benchmark,
-            one.point.get("batch_size"),
+            result.system,
+            result.benchmark,
+            result.point.get("batch_size"),
         )
-        if same and base.point["gpus"] == "0" and base.throughput and one.throughput:
-            return f"{one.throughput / base.throughput:.1f}"
+        if same and base.point["gpus"] == "0" and base.throughput and result.throughput:
+            return f"{result.throughput / base.throughput:.1f}"
     return ""
 
 

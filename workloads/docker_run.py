@@ -89,9 +89,9 @@ class Tail06(Tail):
 
     def line(self, line: bytes) -> bytes:
         """Read progress from a line, and return the line to print."""
-        found = EVENT.search(line)
-        if found:
-            key, epoch = found[1], EPOCH.search(line)
+        match = EVENT.search(line)
+        if match:
+            key, epoch = match[1], EPOCH.search(line)
             if epoch and key in (b"epoch_start", b"eval_start"):
                 self.step = f"epoch {int(epoch[1])}"
             if key in (b"init_start", b"run_start", b"run_stop", b"cache_clear"):
@@ -628,12 +628,12 @@ def lives(note: Path) -> bool:
 
 def minutes_of(walltime: str) -> int:
     """Return the minutes of a time as Slurm writes it (``90``, ``1:30:00``, ``1-12:00:00``), or 0."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime)
-    if not found:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime)
+    if not match:
         return 0
-    days, first, second, _seconds = (int(part) if part else 0 for part in found.groups())
+    days, first, second, _seconds = (int(part) if part else 0 for part in match.groups())
     # With days or seconds, the first number is hours. Otherwise, it is minutes.
-    return days * 1440 + first * 60 + second if found[1] or found[4] else first
+    return days * 1440 + first * 60 + second if match[1] or match[4] else first
 
 
 def main(words: list[str] | None = None) -> int:

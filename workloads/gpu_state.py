@@ -165,6 +165,6 @@ def _state(
     state["utilisation_percent"] = statistics.median_high(known) if enough else None
     state["processes"] = None
     if processes is not None:
-        own = [one for one in processes if one["gpu"] == uuid][:MOST_PROCESSES]
+        own = [process for process in processes if process["gpu"] == uuid][:MOST_PROCESSES]
         state["processes"] = [{key: one[key] for key in ("pid", "memory_mib", "name")} for one in own]
     return state

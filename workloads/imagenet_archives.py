@@ -200,10 +200,10 @@ def check_name(name: str, pattern: re.Pattern[str], archive: str, what: str) -> 
         raise StagingError(
             f"{archive} holds {name!r}, which leads outside its folder; do not use this archive"
         )
-    found = pattern.fullmatch(plain)
-    if found is None:
+    match = pattern.fullmatch(plain)
+    if match is None:
         raise StagingError(f"{archive} holds {name!r}, which is {what}; do not use this archive")
-    return found
+    return match
 
 
 def images_of_class(tar: tarfile.TarFile, start: int, wnid: str, archive: str) -> list[tuple[str, int, int]]:
@@ -461,9 +461,9 @@ def leaves(data: bytes, archive: str) -> dict[int, tuple[str, str]]:
     try:
         synsets = [value for kind, content in mat_elements(data[128:]) for value in mat_value(kind, content)]
         found = {
-            int(one["ILSVRC2012_ID"][0]): (str(one["WNID"]), str(one["words"]))
-            for one in synsets
-            if int(one["num_children"][0]) == 0
+            int(synset["ILSVRC2012_ID"][0]): (str(synset["WNID"]), str(synset["words"]))
+            for synset in synsets
+            if int(synset["num_children"][0]) == 0
         }
     except (ValueError, KeyError, IndexError, TypeError, struct.error, zlib.error) as error:
         raise StagingError(f"{archive}: {_META} cannot be read: {error}") from error

@@ -321,11 +321,11 @@ class Trainer:
         """
         parameters = list(self.model.parameters())
         kind = torch.bfloat16 if self.options.precision == "bf16" else torch.float32
-        flat = torch.empty(sum(one.numel() for one in parameters), dtype=kind, device=self.device)
+        flat = torch.empty(sum(parameter.numel() for parameter in parameters), dtype=kind, device=self.device)
         parts: list[Any] = []
 
         def exchange() -> None:
-            gradients = [one.grad for one in parameters]
+            gradients = [parameter.grad for parameter in parameters]
             if not parts:
                 at = 0
                 for one, gradient in zip(parameters, gradients, strict=True):
@@ -606,7 +606,7 @@ def used_gpus(options: argparse.Namespace) -> str:
 def log_settings(trainer: Trainer, log: Log) -> None:
     """Log the network and the devices."""
     options = trainer.options
-    parameters = sum(one.numel() for one in trainer.model.parameters())
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     log.event(
         "facts",
         {
@@ -655,7 +655,9 @@ def check_alike(trainer: Trainer) -> None:
     """Refuse the result if the ranks' networks differ, because the ranks did not train together."""
     if trainer.rank.count == 1:
         return
-    parameters = torch.stack([one.detach().double().abs().sum() for one in trainer.model.parameters()])
+    parameters = torch.stack(
+        [parameter.detach().double().abs().sum() for parameter in trainer.model.parameters()]
+    )
     ends = torch.stack((parameters, -parameters))
     torch.distributed.all_reduce(ends, torch.distributed.ReduceOp.MAX)
     if not torch.equal(ends[0], -ends[1]):
@@ -679,7 +681,7 @@ def log_speed(
     if log is None:
         return
     found = common.choose_gpus(trainer.options.gpus)
-    log.event("step_times", seconds=[round(one, 6) for one in clock.steps[:KEPT_STEPS]])
+    log.event("step_times", seconds=[round(step, 6) for step in clock.steps[:KEPT_STEPS]])
     speeds = common.spread_over_time(clock.steps, trainer.global_batch)
     rate = steps * trainer.global_batch / took
     log.sampled("images_per_second", rate, "images/s", HIGHER, speeds)

@@ -185,7 +185,7 @@ class Trainer:
         data = random_tokens(tokens, self.shape.vocabulary, options.seed * 1009 + first)
         self.data = data.to(device)
         self.model = self.build()
-        self.learning = [one for one in self.model.parameters() if one.requires_grad]
+        self.learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         rate = LORA_LR if options.mode == "lora" else min(FASTEST_LR, 1.2 / self.shape.width)
         self.optimizer = torch.optim.AdamW(self.learning, lr=rate, betas=(0.9, 0.95), fused=True)
         self.losses = torch.zeros(total, device=device)
@@ -410,17 +410,17 @@ def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
     odd = [0] * len(curves)
     for bits in zip(*curves, strict=True):
         usual = common.majority(bits)
-        for index, one in enumerate(bits):
-            odd[index] += one != usual
+        for index, bit in enumerate(bits):
+            odd[index] += bit != usual
     return odd
 
 
 def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: int) -> None:
     """Log the measurements of this rank. Rank 0 also logs those of all ranks together."""
     options, rank, shape = trainer.options, trainer.rank, trainer.shape
-    losses = [float(one) for one in trainer.losses.tolist()]
-    if not all(math.isfinite(one) for one in losses):
-        at = next(index for index, one in enumerate(losses) if not math.isfinite(one))
+    losses = [float(loss) for loss in trainer.losses.tolist()]
+    if not all(math.isfinite(loss) for loss in losses):
+        at = next(index for index, loss in enumerate(losses) if not math.isfinite(loss))
         raise Refusal(
             common.EXIT_NON_FINITE,
             f"the loss of step {at + 1} is {losses[at]} on rank {rank.index}: suspect the hardware",
@@ -483,8 +483,8 @@ def log_curve(trainer: Trainer, log: Log, losses: list[float], labels: dict[str,
     digest = hashlib.sha256(held.tobytes()).hexdigest()
     log.event("loss_curve", {"digest": digest, "alike": ", ".join(alike), "labels": labels})
     if rank.index == 0:
-        for index, one in enumerate(losses[:KEPT_STEPS]):
-            log.event("tracked_stats", {"train_loss": one}, step=index + 1)
+        for index, loss in enumerate(losses[:KEPT_STEPS]):
+            log.event("tracked_stats", {"train_loss": loss}, step=index + 1)
         common.say(f"losses {losses[0]:.4f} to {losses[-1]:.4f}, digest {digest}")
 
 

@@ -280,7 +280,7 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
 
         self.notes["compile"] = "on" if compiled else "off"
-        weights = [one.detach().clone() for one in self.model.parameters()]
+        weights = [parameter.detach().clone() for parameter in self.model.parameters()]
         run = self.warm_up(step)
         with torch.no_grad():
             for weight, original in zip(self.model.parameters(), weights):  # noqa: B905  (Python 3.9)
@@ -370,9 +370,9 @@ class Trainer:
         bf16 = self.options.precision == "bf16"
         chunk = VALIDATION_CHUNK[self.device.type]
         with torch.inference_mode():
-            for one, truth in zip(images.split(chunk), labels.split(chunk)):  # noqa: B905  (Python 3.9)
+            for image, truth in zip(images.split(chunk), labels.split(chunk)):  # noqa: B905  (Python 3.9)
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-                    scores = self.model(one).float()
+                    scores = self.model(image).float()
                 totals[0] += (scores.argmax(1) == truth).sum()
                 totals[1] += self.loss_function(scores, truth) * len(truth)
         if self.rank.count > 1:

@@ -269,10 +269,10 @@ def cluster(options: argparse.Namespace, addresses: list[str], each: int) -> lis
     Each node runs one server, and then its workers, by port.
     """
     port = options.port
-    workers = [f"{one}:{port + 1 + index}" for one in addresses for index in range(each)]
+    workers = [f"{address}:{port + 1 + index}" for address in addresses for index in range(each)]
     words = [f"--worker_hosts={','.join(workers)}"]
     if SERVED[options.variable_update] == "ps":
-        return [*words, f"--ps_hosts={','.join(f'{one}:{port}' for one in addresses)}"]
+        return [*words, f"--ps_hosts={','.join(f'{address}:{port}' for address in addresses)}"]
     return [*words, f"--controller_host={addresses[0]}:{port}"]
 
 

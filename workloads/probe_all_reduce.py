@@ -123,9 +123,9 @@ def sizes_mib(options: argparse.Namespace, on_gpu: bool) -> list[int]:
     if not options.sizes_mib:
         return list(GPU_SIZES_MIB if on_gpu else CPU_SIZES_MIB)
     parts = options.sizes_mib.split(",")
-    if not all(one.isdigit() and int(one) for one in parts):
+    if not all(part.isdigit() and int(part) for part in parts):
         raise Refusal(common.EXIT_USAGE, f"--sizes-mib {options.sizes_mib}: not positive whole numbers")
-    return [int(one) for one in parts]
+    return [int(part) for part in parts]
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -292,13 +292,13 @@ def fits(size_bytes: int, device: torch.device) -> bool:
     return bool(flag.item())
 
 
-def device_of(found: list[common.Gpu], rank: Rank) -> torch.device:
+def device_of(gpus: list[common.Gpu], rank: Rank) -> torch.device:
     """Return the device of a rank, ready for use. Without GPUs, it is the CPU."""
-    if not found:
+    if not gpus:
         torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
         return torch.device("cpu")
     common.require_cuda()
-    device = torch.device("cuda", found[rank.local].index)
+    device = torch.device("cuda", gpus[rank.local].index)
     torch.cuda.set_device(device)
     return device
 

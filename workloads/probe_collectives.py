@@ -171,8 +171,8 @@ def chosen(options: argparse.Namespace, on_gpu: bool) -> tuple[list[str], list[i
     Raises:
         Refusal: A collective does not exist, or a size is not one.
     """
-    names = [one for one in options.collectives.split(",") if one]
-    unknown = [one for one in names if one not in COLLECTIVES]
+    names = [collective for collective in options.collectives.split(",") if collective]
+    unknown = [name for name in names if name not in COLLECTIVES]
     if unknown or not names:
         raise Refusal(
             common.EXIT_USAGE,
@@ -181,9 +181,9 @@ def chosen(options: argparse.Namespace, on_gpu: bool) -> tuple[list[str], list[i
     if not options.sizes_kib:
         return names, [one * KIB for one in (GPU_SIZES_KIB if on_gpu else CPU_SIZES_KIB)]
     parts = options.sizes_kib.split(",")
-    if not all(re.fullmatch("[0-9]{1,9}", one) and int(one) for one in parts):
+    if not all(re.fullmatch("[0-9]{1,9}", part) and int(part) for part in parts):
         raise Refusal(common.EXIT_USAGE, f"--sizes-kib {options.sizes_kib}: not positive whole numbers")
-    return names, [int(one) * KIB for one in parts]
+    return names, [int(part) * KIB for part in parts]
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -298,8 +298,8 @@ class _Works:
 
     def wait(self) -> None:
         """Wait for all of them."""
-        for one in self.works:
-            one.wait()
+        for work in self.works:
+            work.wait()
 
 
 @dataclass
@@ -353,20 +353,20 @@ class Sweep:
         return wrong
 
     def log_speed(
-        self, name: str, size: int, moved: int, taken: common.Spread, slow_s: float, best_s: float
+        self, name: str, size: int, moved: int, spread: common.Spread, slow_s: float, best_s: float
     ) -> None:
         """Log the rates of a collective of one size from its times. ``moved`` is its size in bytes."""
         labels = {"size_bytes": str(size), **self.labels}
         work = moved / 1e9 * COLLECTIVES[name].factor(self.rank.count)
-        speed = taken.speeds(work)
+        speed = spread.speeds(work)
         self.medians[name, size] = speed.median
-        self.log.sampled(f"{name}_time", taken.median, "s", LOWER, taken, **labels)
+        self.log.sampled(f"{name}_time", spread.median, "s", LOWER, spread, **labels)
         if size < BANDWIDTH_FROM and self.device.type == "cuda":
             return
         self.log.sampled(f"{name}_busbw", speed.median, "GB/s", HIGHER, speed, **labels)
         self.log.measurement(f"{name}_busbw_p95", work / slow_s, "GB/s", HIGHER, **labels)
         self.log.measurement(f"{name}_busbw_best", work / best_s, "GB/s", HIGHER, **labels)
-        self.log.measurement(f"{name}_algbw", moved / 1e9 / taken.median, "GB/s", HIGHER, **labels)
+        self.log.measurement(f"{name}_algbw", moved / 1e9 / spread.median, "GB/s", HIGHER, **labels)
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
@@ -480,11 +480,11 @@ def nccl_tests_rows(text: str, in_place: bool) -> Iterator[tuple[int, float, int
     for line in text.splitlines():
         # The columns are size, count, type, redop and root, and then time, algbw, busbw and #wrong, out
         # of place and in place.
-        found = row.fullmatch(line)
-        if found:
-            speed, wrong = found.groups()[7 if in_place else 3 : 9 if in_place else 5]
+        match = row.fullmatch(line)
+        if match:
+            speed, wrong = match.groups()[7 if in_place else 3 : 9 if in_place else 5]
             if re.fullmatch(r"[0-9]+\.?[0-9]*", speed):
-                yield int(found[1]), float(speed), int(wrong) if wrong.isdigit() else 1
+                yield int(match[1]), float(speed), int(wrong) if wrong.isdigit() else 1
 
 
 def compare(

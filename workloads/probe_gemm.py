@@ -69,8 +69,8 @@ def chosen_formats(words: str) -> list[str]:
     Raises:
         Refusal: No format is given, or one does not exist.
     """
-    dtypes = [one for one in words.split(",") if one]
-    unknown = [one for one in dtypes if one not in DTYPES]
+    dtypes = [word for word in words.split(",") if word]
+    unknown = [dtype for dtype in dtypes if dtype not in DTYPES]
     if unknown or not dtypes:
         raise common.Refusal(
             common.EXIT_USAGE, f"--dtypes: {unknown or 'nothing'} is not among {', '.join(DTYPES)}"
@@ -84,11 +84,11 @@ def chosen_sizes(words: str) -> list[int]:
     Raises:
         Refusal: A size is not a multiple of 16.
     """
-    sizes = [one for one in words.split(",") if one]
-    odd = [one for one in sizes if not one.isdigit() or int(one) % 16 or int(one) == 0]
+    sizes = [word for word in words.split(",") if word]
+    odd = [size for size in sizes if not size.isdigit() or int(size) % 16 or int(size) == 0]
     if odd:
         raise common.Refusal(common.EXIT_USAGE, f"--sizes: {odd} are not multiples of 16")
-    return [int(one) for one in sizes]
+    return [int(size) for size in sizes]
 
 
 def plan(options: argparse.Namespace) -> int:

@@ -87,7 +87,7 @@ def dissenters(digests: list[str]) -> tuple[list[int], bool]:
     most = common.majority(digests)
     if most is None:
         return [], True
-    return [index for index, one in enumerate(digests) if one != most], False
+    return [index for index, digest in enumerate(digests) if digest != most], False
 
 
 def compared(said: list[dict[str, Any]], rank: int, key: str) -> tuple[list[int], list[int], bool]:

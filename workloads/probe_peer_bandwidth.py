@@ -126,10 +126,10 @@ def copy_together(copies: list[Copy], count: int) -> list[float]:
 
 
 def measure_together(
-    how: str, found: list[Gpu], sent: dict[int, torch.Tensor], seconds: float, log: Log
+    how: str, gpus: list[Gpu], sent: dict[int, torch.Tensor], seconds: float, log: Log
 ) -> None:
     """Measure pairs at the same time, and log each pair's own rate."""
-    every = rounds(found, how)
+    every = rounds(gpus, how)
     rates: dict[str, float] = {}
     for pairs in every:
         copies = [Copy(pair, sent[pair[0].index]) for pair in pairs]

@@ -270,12 +270,12 @@ class Lines:
 
 
 def session_of(
-    options: argparse.Namespace, rank: Rank, found: list[Gpu], nvml: samples.Nvml | None
+    options: argparse.Namespace, rank: Rank, gpus: list[Gpu], nvml: samples.Nvml | None
 ) -> Session:
     """Return the hardware and software of this session, and the counters before it."""
     about = {
-        "gpus": common.gpu_uuids(found) or "the CPU",
-        "gpu": found[rank.local].uuid if found else "the CPU",
+        "gpus": common.gpu_uuids(gpus) or "the CPU",
+        "gpu": gpus[rank.local].uuid if gpus else "the CPU",
         "seconds": f"{options.seconds:g}",
         "seed": f"{options.seed}",
         "program": soak_resume.digest_of_programs(PROGRAMS),
@@ -449,7 +449,7 @@ def report_gaps(kept: Kept, log: Log) -> None:
 def report_readings(watch: Watch, log: Log, labels: dict[str, str]) -> None:
     """Log NVML's readings during the run of a GPU, and the growth of its counters."""
     kept = watch.kept
-    total_s = sum(one.seconds for one in kept.windows)
+    total_s = sum(window.seconds for window in kept.windows)
     log.measurement("slowed_seconds", soak_series.slowed_seconds(kept.windows), "s", LOWER, **labels)
     log.measurement("unread_share", soak_series.unread_seconds(kept.windows) / total_s, "1", LOWER, **labels)
     hottest, grown = soak_series.hottest(kept.windows), kept.growth.grown or {}

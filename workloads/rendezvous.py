@@ -142,7 +142,10 @@ def receive(connections: list[socket.socket]) -> float:
     times: list[float] = []
     began = time.monotonic()
     in_threads(
-        [threading.Thread(target=drain, args=(one, counts, times), daemon=True) for one in connections]
+        [
+            threading.Thread(target=drain, args=(connection, counts, times), daemon=True)
+            for connection in connections
+        ]
     )
     return sum(counts) / max(1e-9, max(times, default=began) - began)
 
@@ -150,7 +153,9 @@ def receive(connections: list[socket.socket]) -> float:
 def send(connections: list[socket.socket], seconds: float) -> None:
     """Send over connections for a number of seconds."""
     until = time.monotonic() + seconds
-    in_threads([threading.Thread(target=pour, args=(one, until), daemon=True) for one in connections])
+    in_threads(
+        [threading.Thread(target=pour, args=(connection, until), daemon=True) for connection in connections]
+    )
 
 
 def connections_to(address: str, port: int, own: str) -> list[socket.socket]:
@@ -163,17 +168,17 @@ def connections_to(address: str, port: int, own: str) -> list[socket.socket]:
 def accepted(server: socket.socket) -> list[socket.socket]:
     """Return the connections of a node whose bandwidth is measured."""
     server.settimeout(30)
-    found = [server.accept()[0] for _ in range(STREAMS)]
-    for one in found:
+    sockets = [server.accept()[0] for _ in range(STREAMS)]
+    for one in sockets:
         one.settimeout(60)
-    return found
+    return sockets
 
 
 def closed(connections: list[socket.socket]) -> None:
     """Close connections."""
-    for one in connections:
+    for connection in connections:
         with contextlib.suppress(OSError):
-            one.close()
+            connection.close()
 
 
 class First:
@@ -191,7 +196,7 @@ class First:
         Raises:
             NotMet: A node did not connect in time.
         """
-        wanted = {one["name"] for one in self.peers[1:]}
+        wanted = {peer["name"] for peer in self.peers[1:]}
         deadline = time.monotonic() + MEET_S
         with listen(self.own, self.port) as server:
             while wanted - set(self.lines):
@@ -328,8 +333,8 @@ def environment(point: dict[str, object]) -> dict[str, str]:
         # InfiniBand and RoCE would go past the overlay.
         variables["NCCL_IB_DISABLE"] = "1"
     peers = list(point["peers"])  # type: ignore[call-overload]
-    variables["RACKPROOF_NODES"] = ",".join(one["name"] for one in peers)
-    variables["RACKPROOF_ADDRESSES"] = ",".join(str(one["address"]) for one in peers)
+    variables["RACKPROOF_NODES"] = ",".join(peer["name"] for peer in peers)
+    variables["RACKPROOF_ADDRESSES"] = ",".join(str(peer["address"]) for peer in peers)
     variables["RACKPROOF_FIRST"] = str(peers[0]["address"])
     variables["RACKPROOF_NETWORK"] = str(point["network"])
     return variables

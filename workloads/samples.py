@@ -167,7 +167,7 @@ class Links:
         """Return each interface's traffic since the last call, in per cent of its known speed."""
         found = []
         try:
-            interfaces = sorted(one.name for one in self._folder.iterdir() if (one / "device").exists())
+            interfaces = sorted(path.name for path in self._folder.iterdir() if (path / "device").exists())
         except OSError:
             return []
         for name in interfaces[:16]:

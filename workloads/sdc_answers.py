@@ -96,8 +96,8 @@ def settle(blocks: Sequence[tuple[int, bytes]], right: bytes | None) -> tuple[by
 def digest_of(answers: Iterable[bytes]) -> str:
     """Return the digest of the answers to several sets."""
     whole = hashlib.sha256()
-    for one in answers:
-        whole.update(one)
+    for answer in answers:
+        whole.update(answer)
     return whole.hexdigest()
 
 

@@ -168,6 +168,6 @@ class Kernels:
             stream: The handle of the stream.
             values: Its arguments, each with a type of ctypes.
         """
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(one) for one in values))
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         grid = (blocks, 1, 1, threads, 1, 1)
         self._call("cuLaunchKernel", self.function(name), *grid, 0, ctypes.c_void_p(stream), pointers, None)

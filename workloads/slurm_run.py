@@ -444,7 +444,11 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
     else:
         # In addition to images, a list may contain signatures and similar entries, whose platform is unknown.
         platforms = [entry.get("platform") or {} for entry in listed]
-    named = {str(one.get("architecture", "")) for one in platforms if one.get("os", "linux") == "linux"}
+    named = {
+        str(platform.get("architecture", ""))
+        for platform in platforms
+        if platform.get("os", "linux") == "linux"
+    }
     found = sorted(named - {"", "unknown"})
     if not found:
         raise ValueError("it names no architecture")
@@ -567,15 +571,17 @@ def domain_complaints(hosts: list[str], text: str) -> list[str]:
         hosts: The nodes of the job, all of an NVL72.
         text: The output of DOMAIN on them.
     """
-    found = read_domains(text)
-    domain = most_common([found[host][0] for host in hosts if host in found and is_domain(found[host][0])])
-    listed = most_common([found[host][1] for host in hosts if host in found and found[host][1]])
+    domains = read_domains(text)
+    domain = most_common(
+        [domains[host][0] for host in hosts if host in domains and is_domain(domains[host][0])]
+    )
+    listed = most_common([domains[host][1] for host in hosts if host in domains and domains[host][1]])
     complaints = []
     for host in hosts:
-        if host not in found:
+        if host not in domains:
             complaints.append(f"{host}: its NVLink domain is not known")
             continue
-        groups, digest, state = found[host]
+        groups, digest, state = domains[host]
         said = (membership_complaint(groups, domain), imex_complaint(digest, listed, state))
         complaints += [f"{host}: {words}" for words in said if words]
     return complaints
@@ -1301,23 +1307,25 @@ class Work:
         )
         title = f"reading {step['creates']} for its checksums"
         self.in_container(script, [f"{self.data}:{step['mount']}"], "stage", [listing], title)
-        found = read_checksums(listing.read_text(errors="replace"))
+        checksums = read_checksums(listing.read_text(errors="replace"))
         listing.unlink()
         known = read_json(record)
         if known.get("run") != digest_of(step["run"]) or not isinstance(known.get("sha256"), dict):
-            write(record, json.dumps({"run": digest_of(step["run"]), "sha256": found}, indent=1) + "\n")
-            say(phase=f"{step['creates']}: checksums of {len(found)} files recorded, trusted on first use")
+            write(record, json.dumps({"run": digest_of(step["run"]), "sha256": checksums}, indent=1) + "\n")
+            say(
+                phase=f"{step['creates']}: checksums of {len(checksums)} files recorded, trusted on first use"
+            )
             return
         before = known["sha256"]
-        other = sorted(name for name in {*found, *before} if found.get(name) != before.get(name))
+        other = sorted(name for name in {*checksums, *before} if checksums.get(name) != before.get(name))
         if other:
             raise Refusal(
                 EXIT_DATA,
                 f"{step['creates']} came with other content than the first time: {', '.join(other[:5])} "
-                f"({len(other)} of {len({*found, *before})} files). Find out what changed at its source; if "
-                f"it is to be trusted, remove {record}",
+                f"({len(other)} of {len({*checksums, *before})} files). Find out what changed at its source; "
+                f"if it is to be trusted, remove {record}",
             )
-        say(phase=f"{step['creates']}: {len(found)} files have the checksums of the first time")
+        say(phase=f"{step['creates']}: {len(checksums)} files have the checksums of the first time")
 
     def is_staged(self, step: Mapping[str, Any]) -> bool:
         """Return whether all files of a step are there and have their sizes."""
@@ -1499,7 +1507,7 @@ class Work:
         if here:
             return [here]
         worlds = [world_complaint(host, each * len(hosts), out, err) for host in hosts] if by_pmix else []
-        complaints = [one for one in worlds if one]
+        complaints = [world for world in worlds if world]
         if status != 0 and not complaints:
             return [f"ranks on {', '.join(hosts)} ended with {status}: {last_lines(err, 3)}"]
         return complaints
@@ -1676,7 +1684,7 @@ class Work:
         if int(environment["DGXNNODES"]) == len(hosts):
             nodes = [f"--nodelist={','.join(hosts)}"]
         else:
-            others = [one for one in self.all_nodes() if one not in hosts]
+            others = [node for node in self.all_nodes() if node not in hosts]
             nodes = [f"--exclude={','.join(others)}"] if others else []
         return [
             "sbatch",
@@ -2085,11 +2093,11 @@ class Tail:
 
     def line(self, line: bytes) -> bytes:
         """Note phase and step from a line, and return the text to print for it."""
-        found = MARKERS.match(line)
-        if found:
-            self.phase = PHASES[found[1]]
+        match = MARKERS.match(line)
+        if match:
+            self.phase = PHASES[match[1]]
             # From here on, the output is a checker's, which quotes the training's events.
-            self.over = self.over or found[1] == b"RUNANDTIME_STOP"
+            self.over = self.over or match[1] == b"RUNANDTIME_STOP"
         elif b":::MLLOG" in line:
             if self.over:
                 return line.replace(b":::ML", b"(quoted) ML")

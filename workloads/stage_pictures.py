@@ -96,12 +96,12 @@ def stage(folder: Path, per_class: int) -> dict[str, Any]:
     return {"changed": True, "path": str(folder), **known}
 
 
-def fill(made: Path, per_class: int) -> dict[str, Any]:
+def fill(folder: Path, per_class: int) -> dict[str, Any]:
     """Write all pictures below ``made/pictures``. Return their description."""
     digest, objects, size = hashlib.sha256(), 0, 0
     for part, count in (("train", per_class), ("val", max(1, per_class // TRAIN_FOR_VAL))):
         for name in CLASSES:
-            place = made / "pictures" / part / name
+            place = folder / "pictures" / part / name
             place.mkdir(parents=True)
             for index, data in enumerate(draw(name, count, part)):
                 (place / f"{index:05}.ppm").write_bytes(data)
@@ -115,7 +115,7 @@ def fill(made: Path, per_class: int) -> dict[str, Any]:
         "size_bytes": size,
     }
     known |= {"sha256": digest.hexdigest(), "per_class": per_class}
-    (made / "pictures" / MANIFEST).write_text(json.dumps(known, indent=2) + "\n")
+    (folder / "pictures" / MANIFEST).write_text(json.dumps(known, indent=2) + "\n")
     return known
 
 

@@ -40,10 +40,10 @@ class ActionModule(RackproofAction):
             known_variables.check_environment(
                 {**self.raw_variables(host), "bench_environment": self._environment(host)}
             )
-        known = known_variables.known_variables(root)
+        variables = known_variables.known_variables(root)
         prefixes = known_variables.role_prefixes(root)
-        known_variables.check_names(given, known, prefixes)
-        known_variables.check_misspelt_prefixes(given, known, prefixes)
+        known_variables.check_names(given, variables, prefixes)
+        known_variables.check_misspelt_prefixes(given, variables, prefixes)
         known_variables.check_settable(extra, known_variables.task_results(root))
         return {"changed": False, "checked": len(given)}
 

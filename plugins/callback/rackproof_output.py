@@ -109,7 +109,7 @@ class CallbackModule(DefaultCallback):
 
         if self._last_task_banner != results[0]._task._uuid:
             self._print_task_banner(results[0]._task)
-        for line in fold_unreachable([(one._host.get_name(), one._result) for one in results]):
+        for line in fold_unreachable([(result._host.get_name(), result._result) for result in results]):
             self._display.display(line, color=constants.COLOR_UNREACHABLE)
         if results[0]._task.ignore_unreachable:
             self._display.display("...ignoring", color=constants.COLOR_SKIP)

@@ -244,8 +244,8 @@ def tuning():
 
 def memory_bytes(text):
     """Return the memory from the lines of /proc/meminfo."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", text, re.M)
-    return 1024 * int(found.group(1)) if found else 0
+    match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.M)
+    return 1024 * int(match.group(1)) if match else 0
 
 
 def upgrades_unattended(installed, periodic, units):

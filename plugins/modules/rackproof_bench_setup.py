@@ -304,11 +304,11 @@ def make_overlay(options, over, own_index, addresses):
                 "nolearning",
             ),
         )
-        for index, one in enumerate(nodes):
+        for index, node in enumerate(nodes):
             if index != own_index:
                 need(
                     *("bridge", "fdb", "append", "00:00:00:00:00:00", "dev", INTERFACE),
-                    *("dst", one["address"]),
+                    *("dst", node["address"]),
                 )
         need("ip", "addr", "add", f"{addresses[own_index]}/{network.prefixlen}", "dev", INTERFACE)
         need("ip", "link", "set", "dev", INTERFACE, "up")
@@ -321,7 +321,7 @@ def make_overlay(options, over, own_index, addresses):
 def set_network(options):
     """Set up the network of the run. Return the routes to the other nodes."""
     nodes = options["nodes"]
-    names = [one["name"] for one in nodes]
+    names = [node["name"] for node in nodes]
     if options["node"] not in names:
         raise PointError(f"{options['node']} is none of the run's nodes ({', '.join(names)})")
     index = names.index(options["node"])
@@ -334,7 +334,7 @@ def set_network(options):
         )
     left_over = remove_overlay()
     found = {"left_over": left_over, "over": over}
-    addresses = [one["address"] for one in nodes]
+    addresses = [node["address"] for node in nodes]
     interface = over
     if options["network"] == "overlay":
         addresses = overlay_addresses(options["subnet"], len(nodes))

@@ -309,7 +309,7 @@ class Apt:
         """
         if not any(sign in pattern for sign in "*?["):
             return pattern
-        return next((one for one in self.versions(name) if fits(one, pattern)), pattern)
+        return next((version for version in self.versions(name) if fits(version, pattern)), pattern)
 
     def exact(self, wanted):
         """Return the wanted packages and their exactly required dependencies, with versions.

@@ -209,9 +209,9 @@ def end_leftovers(variable: str) -> list[str]:
         with contextlib.suppress(OSError):
             if os.readlink(path.with_name("ns") / "pid") != here:
                 continue
-            found = re.search(rb"(?:^|\0)%s=(\d+)\0" % variable.encode(), path.read_bytes())
+            match = re.search(rb"(?:^|\0)%s=(\d+)\0" % variable.encode(), path.read_bytes())
             name = path.with_name("comm").read_text().strip()
-            if found and not name.startswith(("dockerd", "containerd")) and not _is_proof(int(found[1])):
+            if match and not name.startswith(("dockerd", "containerd")) and not _is_proof(int(match[1])):
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 ended.append(name)
     return sorted(ended)

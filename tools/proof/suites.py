@@ -113,7 +113,7 @@ def modules_of(suite: Suite, root: Path) -> set[str]:
 
 
 def _below(module: str, packages: Iterable[str]) -> bool:
-    return any(module == one or module.startswith(f"{one}.") for one in packages)
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def input_files(suite: Suite, root: Path = ROOT) -> list[str]:
@@ -123,7 +123,7 @@ def input_files(suite: Suite, root: Path = ROOT) -> list[str]:
 
 
 def _is_input(name: str, suite: Suite, modules: set[str], root: Path) -> bool:
-    if name in COMMON or any(name == one or name.startswith(f"{one}/") for one in suite.paths):
+    if name in COMMON or any(name == path or name.startswith(f"{path}/") for path in suite.paths):
         return True
     if name.startswith("src/"):
         return _module_name(name, root) in modules
@@ -146,7 +146,7 @@ def _has_mark(path: Path, marks: Collection[str]) -> bool:
     """Return whether a test file contains any of the marks. A helper belongs to every suite with marks."""
     if path.suffix != ".py" or not marks:
         return False
-    return not path.name.startswith("test_") or any(f"mark.{one}" in path.read_text() for one in marks)
+    return not path.name.startswith("test_") or any(f"mark.{mark}" in path.read_text() for mark in marks)
 
 
 def digest_inputs(suite: Suite, root: Path = ROOT) -> str:

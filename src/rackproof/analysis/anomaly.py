@@ -199,7 +199,7 @@ def judge_night(
     readings: Readings,
     references: Mapping[str, Sequence[SkuReference]],
     *,
-    asked: Sequence[Node] = (),
+    requested: Sequence[Node] = (),
     accepted: Sequence[Accepted] = (),
     policy: AnomalyPolicy | None = None,
     past: bool = True,
@@ -212,7 +212,7 @@ def judge_night(
     Args:
         readings: The numbers of tonight and, to detect drift, of earlier nights.
         references: The baselines of each SKU, from ``inventory/group_vars/sku_*.yml``.
-        asked: The nodes that the night was to measure. A node without any number is unproven.
+        requested: The nodes that the night was to measure. A node without any number is unproven.
         accepted: The references that were accepted for exactly this hardware.
         policy: The limits of the judgement.
         past: Whether to compare with the fleet and earlier nights. Floors and completeness are always
@@ -224,7 +224,7 @@ def judge_night(
             with the same values share common conditions.
     """
     policy = policy or AnomalyPolicy()
-    fleet = _Fleet(readings, asked)
+    fleet = _Fleet(readings, requested)
     found, floors, unreferenced = _floors(fleet, references, accepted, policy)
     found.append(_impossible(fleet, found))
     notes = []
@@ -241,14 +241,14 @@ def judge_night(
     return _node_verdicts(fleet, whole, floors, policy, tuple(notes), _measured_once(fleet, whole, once))
 
 
-def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
+def _measured_once(fleet: _Fleet, findings: _Findings, once: Collection[tuple[str, str]]) -> Bools:
     """Return which findings rest on a number that should have been measured again, but was not."""
     # A loss over several nights does not depend on tonight's number.
-    doubtful = np.isin(found.check, (_FLOOR, _FLEET, _DRIFT)) & (found.nights <= 1)
+    doubtful = np.isin(findings.check, (_FLOOR, _FLEET, _DRIFT)) & (findings.nights <= 1)
     for row in np.flatnonzero(doubtful) if once else ():
-        benchmark = fleet.quantities[found.quantity[row]].benchmark
-        doubtful[row] = (benchmark, fleet.parts[found.owner[row]].key) in once
-    return doubtful if once else np.zeros(len(found.check), bool)
+        benchmark = fleet.quantities[findings.quantity[row]].benchmark
+        doubtful[row] = (benchmark, fleet.parts[findings.owner[row]].key) in once
+    return doubtful if once else np.zeros(len(findings.check), bool)
 
 
 class _Fleet:
@@ -257,11 +257,11 @@ class _Fleet:
     The owner of a number is its node or, if it belongs to no single node, its link or group.
     """
 
-    def __init__(self, readings: Readings, asked: Sequence[Node]) -> None:
+    def __init__(self, readings: Readings, requested: Sequence[Node]) -> None:
         self.readings = readings
         self.quantities = readings.quantities
         self.parts: list[Part] = list(readings.parts)
-        self.asked = self._add_asked(asked)
+        self.asked = self._add_asked(requested)
         self.owner = np.where(readings.node >= 0, readings.node, readings.part).astype(np.int32)
         self.tonight = np.flatnonzero(readings.night == 0)
         self.skus = sorted({part.sku for part in self.parts})
@@ -275,11 +275,11 @@ class _Fleet:
             [signs[one.direction] if one.direction else 0 for one in self.quantities], dtype=np.int32
         )
 
-    def _add_asked(self, asked: Sequence[Node]) -> list[int]:
+    def _add_asked(self, requested: Sequence[Node]) -> list[int]:
         """Add the requested nodes without a reading. Return the indices of all requested nodes."""
-        at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
+        at = {part[:2]: index for index, part in enumerate(self.parts)} if requested else {}
         places = []
-        for node in asked:
+        for node in requested:
             key = ("node", node.hardware_key)
             if key not in at:
                 at[key] = len(self.parts)
@@ -338,7 +338,7 @@ def _floors(
     kinds, kind = np.unique(pair, return_inverse=True)
     fitting = [_fitting(fleet, int(one), references) for one in kinds]
     known: list[Reference] = []
-    found: list[_Findings] = []
+    findings: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
     # A layer holds at most one reference for each pair, so that one array operation judges the layer.
     for layer in range(max((len(one) for one in fitting), default=0)):
@@ -347,19 +347,19 @@ def _floors(
             if layer < len(some):
                 index[place] = len(known)
                 known.append(some[layer])
-        found += _screened(fleet, rows, index[kind], known)
+        findings += _screened(fleet, rows, index[kind], known)
         referenced |= index[kind] >= 0
     if accepted:
         own = _accepted_places(fleet, rows, accepted, len(known))
         known += [entry.reference for entry in accepted]
-        found += _screened(fleet, rows, own, known)
+        findings += _screened(fleet, rows, own, known)
         referenced |= own >= 0
     broken = ~np.isfinite(value)
-    found.append(_findings_on_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
+    findings.append(_findings_on_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
     lacking = ~referenced & ~broken
     if policy.require_references:
-        found.append(_findings_on_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
-    return found, known, np.unique(quantities[lacking])
+        findings.append(_findings_on_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
+    return findings, known, np.unique(quantities[lacking])
 
 
 def _accepted_places(
@@ -390,7 +390,7 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
 
 
 def _screened(
-    fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
+    fleet: _Fleet, rows: NDArray[np.intp], index: Integers, references: Sequence[Reference]
 ) -> list[_Findings]:
     """Return findings on the rows that do not pass their reference.
 
@@ -406,10 +406,10 @@ def _screened(
     def column(values: Iterable[float | None]) -> Floats:
         return np.array([np.nan if one is None else one for one in values], dtype=np.float64)[index]
 
-    base = column(one.value for one in known)
-    lowest = base + np.abs(base) * column(one.low for one in known)
-    highest = base + np.abs(base) * column(one.high for one in known)
-    edge = base + np.abs(base) * column(one.warn for one in known)
+    base = column(one.value for one in references)
+    lowest = base + np.abs(base) * column(one.low for one in references)
+    highest = base + np.abs(base) * column(one.high for one in references)
+    edge = base + np.abs(base) * column(one.warn for one in references)
     # An open bound is NaN, and a comparison with NaN is false.
     below, above = value < lowest, value > highest
     upper = np.array([warns_above(one.direction, one.unit) for one in fleet.quantities], dtype=bool)
@@ -418,7 +418,7 @@ def _screened(
     too_good = (sign > 0) & (lowest != highest)
     verdict = np.where(above, np.where(too_good, _UNPROVEN, _FAIL), verdict)
     verdict = np.where(below, np.where(sign < 0, _UNPROVEN, _FAIL), verdict)
-    verdict = np.where(_useless(fleet, rows, index, known) | ~np.isfinite(value), _UNPROVEN, verdict)
+    verdict = np.where(_useless(fleet, rows, index, references) | ~np.isfinite(value), _UNPROVEN, verdict)
     bad = verdict > 0
     made = _findings_on_rows(fleet, rows[bad], _FLOOR, 0)
     made.verdict = verdict[bad].astype(np.int32)
@@ -427,7 +427,7 @@ def _screened(
 
 
 def _useless(
-    fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
+    fleet: _Fleet, rows: NDArray[np.intp], index: Integers, references: Sequence[Reference]
 ) -> NDArray[np.bool_]:
     """Return which rows are compared with a useless reference.
 
@@ -437,7 +437,7 @@ def _useless(
     pairs, pair = np.unique(np.stack([numbers, index]), axis=1, return_inverse=True)
     answers = []
     for number, place in pairs.T:
-        what, reference = fleet.quantities[number], known[place]
+        what, reference = fleet.quantities[number], references[place]
         # A useful reference passes its own value. For a useless one, judge() gives unproven.
         sample = Measurement(
             name=what.metric, value=reference.value, unit=what.unit, direction=what.direction
@@ -450,11 +450,11 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     """Return findings on requested nodes without any number, and on missing numbers of the others."""
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
-    found = []
+    findings = []
     silent = np.setdiff1d(np.array(fleet.asked, dtype=np.int32), owner)
-    found.append(_new_findings(silent, silent, np.full(len(silent), -1), _MISSING, _UNPROVEN))
+    findings.append(_new_findings(silent, silent, np.full(len(silent), -1), _MISSING, _UNPROVEN))
     if not count:
-        return found
+        return findings
     nodes = np.setdiff1d(np.unique(owner[fleet.is_node[owner]]), silent)
     place = np.full(len(fleet.parts), -1, np.int64)
     place[nodes] = np.arange(len(nodes))
@@ -480,8 +480,8 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     made = _new_findings(nodes[lacks], nodes[lacks], quantities, _MISSING, _UNPROVEN)
     made.value = there[lacks, quantities].astype(np.float64)
     made.base = need[lacks, quantities].astype(np.float64)
-    found.append(made)
-    return found
+    findings.append(made)
+    return findings
 
 
 def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -524,7 +524,7 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
     group = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + number
     lowest = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | (np.diff(owner) != 0)])
     limit = min(policy.outlier_z, NormalDist().inv_cdf(min(policy.chance / len(lowest), 0.5)))
-    found = []
+    findings = []
     for one in np.unique(group[~judged[rows]]):
         some = lowest[group[lowest] == one]
         middle = float(np.median(good[some]))
@@ -540,8 +540,8 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
         made = _findings_on_rows(fleet, rows[new[out]], _FLEET, 0)
         made.verdict = np.where(off[out] <= policy.outlier_fails, _FAIL, _DEGRADED).astype(np.int32)
         made.base = np.full(int(out.sum()), middle * fleet.sign[one % len(fleet.quantities)])
-        found.append(made)
-    return found
+        findings.append(made)
+    return findings
 
 
 def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
@@ -557,9 +557,9 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
     base = early[rows]
     # A comparison with NaN (one earlier night or none) is false.
     lost = base - fleet.goodness(rows) > policy.gross * np.abs(base)
-    made = _findings_on_rows(fleet, rows[lost], _PAST, _UNPROVEN)
-    made.base = np.abs(base[lost])
-    return made
+    findings = _findings_on_rows(fleet, rows[lost], _PAST, _UNPROVEN)
+    findings.base = np.abs(base[lost])
+    return findings
 
 
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
@@ -572,7 +572,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
     kinds, kind = np.unique(
         fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities, return_inverse=True
     )
-    found = []
+    findings = []
     for place in range(len(kinds)):
         some = rows[kind == place]
         if len(np.unique(fleet.owner[some])) >= policy.outlier_least:
@@ -583,8 +583,8 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
         far = some[base - good > policy.gross * abs(base)]
         made = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
         made.base = np.full(len(far), abs(base))
-        found.append(made)
-    return found
+        findings.append(made)
+    return findings
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
@@ -756,7 +756,7 @@ def _slow_racks(
         return []
     # A rack is judged like a node, by its median compared with other racks.
     racks = rack_table(table, policy)
-    found = []
+    findings = []
     for slow in find_slow_series(racks, policy).slow:
         if slow.loss < policy.loss_fails:
             continue
@@ -770,8 +770,8 @@ def _slow_racks(
         made.base = made.value / (1 - slow.loss)
         made.nights = np.full(len(rows), slow.nights, np.int32)
         made.odds = np.full(len(rows), slow.evidence)
-        found.append(made)
-    return found
+        findings.append(made)
+    return findings
 
 
 def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
@@ -786,7 +786,11 @@ def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
 
 
 def _weigh_floors(
-    fleet: _Fleet, floors: list[_Findings], known: Sequence[Reference], own_from: int, model: _ModelResult
+    fleet: _Fleet,
+    floors: list[_Findings],
+    references: Sequence[Reference],
+    own_from: int,
+    model: _ModelResult,
 ) -> list[str]:
     """Weigh numbers below their floor against the numbers of other nights, and return remarks.
 
@@ -795,23 +799,23 @@ def _weigh_floors(
     beyond the bound, and chance may explain it.
     """
     warned: set[tuple[int, int]] = set()
-    for made in floors:
-        keep = np.ones(len(made.row), bool)
-        for place in np.flatnonzero((made.check == _FLOOR) & (made.row >= 0)):
-            row = int(made.row[place])
+    for findings in floors:
+        keep = np.ones(len(findings.row), bool)
+        for place in np.flatnonzero((findings.check == _FLOOR) & (findings.row >= 0)):
+            row = int(findings.row[place])
             if not model.judged[row]:
                 continue
-            reference = known[int(made.reference[place])]
-            if made.verdict[place] == _DEGRADED and not (
-                made.reference[place] >= own_from
+            reference = references[int(findings.reference[place])]
+            if findings.verdict[place] == _DEGRADED and not (
+                findings.reference[place] >= own_from
                 and _beyond(fleet, row, reference, reference.warn, model.early)
             ):
                 keep[place] = False
-                warned.add((int(made.quantity[place]), int(made.owner[place])))
-            if made.verdict[place] == _FAIL and _by_chance(fleet, row, reference, model):
-                made.verdict[place] = _UNPROVEN
+                warned.add((int(findings.quantity[place]), int(findings.owner[place])))
+            if findings.verdict[place] == _FAIL and _by_chance(fleet, row, reference, model):
+                findings.verdict[place] = _UNPROVEN
         for name in _Findings.__dataclass_fields__:
-            setattr(made, name, getattr(made, name)[keep])
+            setattr(findings, name, getattr(findings, name)[keep])
     nodes = Counter(quantity for quantity, _ in warned)
     return [
         f"{quantity_name(fleet.quantities[number])}: {count} nodes lie beyond a warning bound, "
@@ -843,9 +847,9 @@ def _beyond(fleet: _Fleet, row: int, reference: Reference, bound: float | None, 
 def _findings_on_rows(fleet: _Fleet, rows: NDArray[np.intp], check: int, verdict: int) -> _Findings:
     """Return findings on rows of the readings."""
     readings = fleet.readings
-    made = _new_findings(fleet.owner[rows], readings.part[rows], readings.quantity[rows], check, verdict)
-    made.row, made.value = rows.astype(np.int32), readings.value[rows]
-    return made
+    findings = _new_findings(fleet.owner[rows], readings.part[rows], readings.quantity[rows], check, verdict)
+    findings.row, findings.value = rows.astype(np.int32), readings.value[rows]
+    return findings
 
 
 def _new_findings(
@@ -871,26 +875,26 @@ def _new_findings(
     )
 
 
-def _join_findings(found: Sequence[_Findings]) -> _Findings:
+def _join_findings(findings: Sequence[_Findings]) -> _Findings:
     columns = _Findings.__dataclass_fields__
-    return _Findings(**{name: np.concatenate([getattr(one, name) for one in found]) for name in columns})
+    return _Findings(**{name: np.concatenate([getattr(one, name) for one in findings]) for name in columns})
 
 
 def _node_verdicts(
     fleet: _Fleet,
-    found: _Findings,
-    known: Sequence[Reference],
+    findings: _Findings,
+    references: Sequence[Reference],
     policy: AnomalyPolicy,
     notes: tuple[str, ...],
     once: Bools,
 ) -> Night:
     """Turn findings into verdicts of nodes, pairs and groups, with texts."""
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
-    faults, wide = _fleetwide(fleet, found, judged, policy)
+    faults, wide = _fleetwide(fleet, findings, judged, policy)
     # A finding on the whole fleet proves neither a fault nor health.
-    verdict = np.where((wide | once) & (found.verdict == _FAIL), _UNPROVEN, found.verdict)
-    order = np.lexsort((wide, -verdict, found.owner))
-    owners, starts = np.unique(found.owner[order], return_index=True)
+    verdict = np.where((wide | once) & (findings.verdict == _FAIL), _UNPROVEN, findings.verdict)
+    order = np.lexsort((wide, -verdict, findings.owner))
+    owners, starts = np.unique(findings.owner[order], return_index=True)
     spans = {
         int(owner): order[begin:end]
         for owner, begin, end in zip(owners, starts, np.r_[starts, len(order)][1:], strict=True)
@@ -899,9 +903,9 @@ def _node_verdicts(
     for index in judged:
         part = fleet.parts[index]
         mine = spans.get(int(index), np.empty(0, np.intp))
-        shown = list(_distinct(found, mine, wide))
+        shown = list(_distinct(findings, mine, wide))
         reasons = tuple(
-            _reason(fleet, found, row, known, _VERDICTS[verdict[row]], bool(wide[row]))
+            _reason(fleet, findings, row, references, _VERDICTS[verdict[row]], bool(wide[row]))
             for row in shown[:_REASONS_SHOWN]
         )
         worst = _VERDICTS[int(verdict[mine].max())] if len(mine) else Verdict.PASS
@@ -915,11 +919,11 @@ def _node_verdicts(
     return Night(tuple(nodes), tuple(faults), notes)
 
 
-def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
+def _distinct(findings: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
     """Yield the indices of a node's findings, each finding on the whole fleet only once."""
     said = set()
     for row in rows:
-        kind = (found.check[row], found.quantity[row])
+        kind = (findings.check[row], findings.quantity[row])
         if wide[row]:
             if kind in said:
                 continue
@@ -928,23 +932,23 @@ def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator
 
 
 def _fleetwide(
-    fleet: _Fleet, found: _Findings, judged: Integers, policy: AnomalyPolicy
+    fleet: _Fleet, findings: _Findings, judged: Integers, policy: AnomalyPolicy
 ) -> tuple[list[FleetFault], Bools]:
     """Return the faults found on more than the allowed share of a SKU's nodes.
 
     The second value marks the findings that are such faults.
     """
-    if not len(found.owner):
+    if not len(findings.owner):
         return [], np.zeros(0, bool)
     # Count nodes separately from links and groups, which are few. Their share of all would be too small.
     family = fleet.sku.astype(np.int64) * 2 + fleet.is_node
     asked = np.bincount(family[judged], minlength=2 * len(fleet.skus))
     width = (len(fleet.quantities) + 1) * len(CHECKS) * 2
-    kind = (found.quantity + 1).astype(np.int64) * len(CHECKS) + found.check
+    kind = (findings.quantity + 1).astype(np.int64) * len(CHECKS) + findings.check
     # Count warnings separately, so that twenty warnings do not make one failure fleetwide.
-    kind = kind * 2 + (found.verdict == _DEGRADED)
-    cell = family[found.owner] * width + kind
-    pairs = np.unique(np.stack([cell, found.owner.astype(np.int64)]), axis=1)
+    kind = kind * 2 + (findings.verdict == _DEGRADED)
+    cell = family[findings.owner] * width + kind
+    pairs = np.unique(np.stack([cell, findings.owner.astype(np.int64)]), axis=1)
     cells, counts = np.unique(pairs[0], return_counts=True)
     total = asked[cells // width]
     many = (counts >= policy.share_least) & (counts > policy.share * total)
@@ -961,38 +965,47 @@ def _fleetwide(
 
 
 def _reason(
-    fleet: _Fleet, found: _Findings, row: int, known: Sequence[Reference], verdict: Verdict, wide: bool
+    fleet: _Fleet,
+    findings: _Findings,
+    row: int,
+    references: Sequence[Reference],
+    verdict: Verdict,
+    wide: bool,
 ) -> Reason:
-    number, check = int(found.quantity[row]), int(found.check[row])
-    value, base = float(found.value[row]), float(found.base[row])
-    part = _name(fleet, int(found.part[row]))
+    number, check = int(findings.quantity[row]), int(findings.check[row])
+    value, base = float(findings.value[row]), float(findings.base[row])
+    part = _name(fleet, int(findings.part[row]))
     if number < 0:
         return Reason("missing", verdict, "", part, "nothing was measured tonight", np.nan, wide)
     what = fleet.quantities[number]
     # A count of parts and a value with a base of 0 give no relative deviation.
     off = (value - base) / abs(base) if base and check != _MISSING else np.nan
-    text = _reason_text(fleet, found, row, known, off)
+    text = _reason_text(fleet, findings, row, references, off)
     if wide:
         text += "; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
-    return Reason(CHECKS[check], verdict, quantity_name(what), part, text, off, wide, int(found.row[row]))
+    return Reason(CHECKS[check], verdict, quantity_name(what), part, text, off, wide, int(findings.row[row]))
 
 
-def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Reference], off: float) -> str:
-    check = int(found.check[row])
-    value, base = float(found.value[row]), float(found.base[row])
-    what = fleet.quantities[int(found.quantity[row])]
+def _reason_text(
+    fleet: _Fleet, findings: _Findings, row: int, references: Sequence[Reference], off: float
+) -> str:
+    check = int(findings.check[row])
+    value, base = float(findings.value[row]), float(findings.base[row])
+    what = fleet.quantities[int(findings.quantity[row])]
     if check in (_MISSING, _PAST, _PHYSICS):
         return {
-            _MISSING: lambda: f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, found, row)}",
+            _MISSING: lambda: (
+                f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, findings, row)}"
+            ),
             _PAST: lambda: (
                 f"{quantity(value, what.unit)} is {percent(off)} off the median of its own earlier nights, "
                 f"{quantity(base, what.unit)}: more than changing conditions explain"
             ),
-            _PHYSICS: lambda: _objection(fleet, int(found.row[row])),
+            _PHYSICS: lambda: _objection(fleet, int(findings.row[row])),
         }[check]()
-    odds = float(found.odds[row])
+    odds = float(findings.odds[row])
     if check == _RACK:
-        lasted = _duration_and_odds(int(found.nights[row]), odds)
+        lasted = _duration_and_odds(int(findings.nights[row]), odds)
         return (
             f"its rack as a whole is {percent(off)} off its earlier level, relative to others: "
             f"cooling, power, switches{lasted}"
@@ -1001,24 +1014,24 @@ def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Refe
         return (
             f"{quantity(value, what.unit)} is {percent(off)} off the median of its group, "
             f"{quantity(base, what.unit)}, and slower than any healthy part of it"
-            f"{_duration_and_odds(int(found.nights[row]), odds)}"
+            f"{_duration_and_odds(int(findings.nights[row]), odds)}"
         )
     if check == _FLEET:
         return (
             f"{quantity(value, what.unit)} is {percent(off)} off the median of the fleet's "
-            f"{fleet.parts[found.owner[row]].sku}, {quantity(base, what.unit)}"
+            f"{fleet.parts[findings.owner[row]].sku}, {quantity(base, what.unit)}"
         )
     if check == _DRIFT:
         return (
             f"went from {quantity(base, what.unit)} to {quantity(value, what.unit)} ({percent(off)}) "
-            f"within the nights compared{_duration_and_odds(int(found.nights[row]), odds)}"
+            f"within the nights compared{_duration_and_odds(int(findings.nights[row]), odds)}"
         )
     # The columns store no text, so judge the number again to get the text of its reason.
     sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
-    place = int(found.reference[row])
+    place = int(findings.reference[row])
     if place < 0:
         return judge(sample, None).reason
-    return f"{judge(sample, known[place]).reason} ({known[place].source})"
+    return f"{judge(sample, references[place]).reason} ({references[place].source})"
 
 
 def _duration_and_odds(nights: int, odds: float) -> str:
@@ -1034,11 +1047,11 @@ def quantity_name(what: Measured) -> str:
     return " ".join([what.metric, *labels])
 
 
-def _unmeasured(fleet: _Fleet, found: _Findings, row: int) -> str:
+def _unmeasured(fleet: _Fleet, findings: _Findings, row: int) -> str:
     """Return the end of a sentence, with the GPUs of a node that were not measured when its others were."""
-    owner, readings = int(found.owner[row]), fleet.readings
+    owner, readings = int(findings.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)
-    there = set(readings.part[rows[readings.quantity[rows] == found.quantity[row]]].tolist())
+    there = set(readings.part[rows[readings.quantity[rows] == findings.quantity[row]]].tolist())
     if not there or not all(fleet.parts[one].kind == "gpu" for one in there):
         return ""
     absent = [_name(fleet, one) for one in fleet.gpus.get(owner, ()) if one not in there]

@@ -340,7 +340,7 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
     with np.errstate(over="ignore"):
         # Limit the values, so that nothing overflows. No real measurement exceeds these limits.
         value = np.clip(value / middle, -_FARTHEST, _FARTHEST)
-    own, alone = _residuals(value, table.node[rows], [one[rows] for one in table.groups], policy)
+    own, alone = _residuals(value, table.node[rows], [group[rows] for group in table.groups], policy)
     known = np.isfinite(own)
     noise = _measure_noise(own, policy)
     bound = _slowest_of_others(own, table.node[rows], policy)
@@ -459,7 +459,7 @@ class _Evidence:
         return cls(
             kinds=kinds,
             rows=np.concatenate([np.empty(0, np.intp), *rows]),
-            kind=np.repeat(np.arange(len(kinds)), [len(one) for one in rows]),
+            kind=np.repeat(np.arange(len(kinds)), [len(row) for row in rows]),
             place=np.concatenate([np.empty(0, np.intp), *places]),
             change=change,
             level=np.concatenate([np.empty(0), *levels]),
@@ -719,16 +719,16 @@ def _slow_by_node(
 
 
 def _node_evidence(
-    evidence: _Evidence, some: Indices, own: Floats, families: Sequence[_Family], tests: int
+    evidence: _Evidence, indices: Indices, own: Floats, families: Sequence[_Family], tests: int
 ) -> float:
     """Return a node's log evidence, averaged over its series, its GPUs, and the whole node."""
     # Series that were not suspicious add no evidence, but the average is over them, too.
     single = float(_log_sum(own[None, :])[0]) - np.log(tests)
     shares = [np.log(0.6) + single]
     for family in families:
-        keys, place = np.unique(family.key[evidence.rows[some]], return_inverse=True)
+        keys, place = np.unique(family.key[evidence.rows[indices]], return_inverse=True)
         joint = np.zeros((len(keys), evidence.change.shape[1]))
-        np.add.at(joint, place, evidence.change[some])
+        np.add.at(joint, place, evidence.change[indices])
         members = np.bincount(place)
         joint *= family.weight(members)[:, None]
         each = _log_sum(joint + evidence.shares)

@@ -63,12 +63,14 @@ CLOCK_SLACK = timedelta(days=1)
 
 def _result_of(log: ParsedLog) -> EvidenceState:
     """Return whether a training log states a result, as an evaluation or a measurement of its program."""
-    found = any(one.name not in _COURSE_OF_A_RUN and one.finite for one in log.measurements)
+    found = any(
+        measurement.name not in _COURSE_OF_A_RUN and measurement.finite for measurement in log.measurements
+    )
     return EvidenceState.THERE if found else EvidenceState.ABSENT
 
 
 def _figures_of(log: ParsedLog) -> EvidenceState:
-    return state_of_value([one for one in log.measurements if one.finite])
+    return state_of_value([measurement for measurement in log.measurements if measurement.finite])
 
 
 def _speed_of(log: ParsedLog) -> EvidenceState:
@@ -232,7 +234,7 @@ def _lacking(table: Iterable[RequiredEvidence[ParsedLog]], log: ParsedLog) -> li
 
 def _with_findings(log: ParsedLog, found: Iterable[Finding]) -> ParsedLog:
     findings = (*log.findings, *found)
-    verdicts = [log.verdict, *(one.verdict for one in findings if one.verdict is not None)]
+    verdicts = [log.verdict, *(finding.verdict for finding in findings if finding.verdict is not None)]
     return log.model_copy(update={"findings": findings, "verdict": worst(verdicts)})
 
 
@@ -370,16 +372,16 @@ def _default_reasons(verdict: Verdict) -> tuple[str, ...]:
     return ("imported: the log does not show a run that ended well",)
 
 
-def check_place(place: Path) -> None:
+def check_place(path: Path) -> None:
     """Check that a place can contain logs.
 
     Raises:
         NoLogsError: The place does not exist, or is neither a file nor a folder.
     """
-    if not place.exists():
-        raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
-    if special_file(place):
-        raise NoLogsError(f"{place} is {why_no_log(place)}")
+    if not path.exists():
+        raise NoLogsError(f"{path} does not exist; name a folder of logs, or one log")
+    if special_file(path):
+        raise NoLogsError(f"{path} is {why_no_log(path)}")
 
 
 def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:

@@ -275,7 +275,10 @@ def _why_not(run: Run, unit: str) -> str:
 
 def _mean(runs: Iterable[Run], name: str) -> float | None:
     values = [
-        one.value for run in runs for one in run.measurements if one.name == name and math.isfinite(one.value)
+        measurement.value
+        for run in runs
+        for measurement in run.measurements
+        if measurement.name == name and math.isfinite(measurement.value)
     ]
     return fmean(values) if values else None
 
@@ -338,7 +341,9 @@ _Found = list[tuple[float, ScalingExplanation]]
 
 
 def _labelled(run: Run, name: str) -> list[Measurement]:
-    return [one for one in run.measurements if one.name == name and one.finite]
+    return [
+        measurement for measurement in run.measurements if measurement.name == name and measurement.finite
+    ]
 
 
 def _who(labels: Mapping[str, str]) -> str:
@@ -361,7 +366,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
         else "data come too slowly"
     )
     evidence = [f"{_who(high.labels)} had nothing to do for {high.value:.0%} of the time".strip()]
-    evidence += [_mean_text(one) for one in _series(run, "gpu_utilisation")[:8]]
+    evidence += [_mean_text(series) for series in _series(run, "gpu_utilisation")[:8]]
     if run.storage:
         evidence.append(f"storage: {run.storage}")
     text = f"GPU waiting for data: {what}" if not synthetic else f"GPU waiting: {what}"
@@ -464,7 +469,7 @@ def _median_or_zero(values: Sequence[float]) -> float:
 
 def _busy(run: Run, base: Run | None) -> _Found:
     """Return the GPUs whose mean utilisation is below :data:`BUSY`."""
-    low = [one for one in _series(run, "gpu_utilisation") if one.y and fmean(one.y) < BUSY * 100]
+    low = [series for series in _series(run, "gpu_utilisation") if series.y and fmean(series.y) < BUSY * 100]
     if not low:
         return []
     text = "GPUs are not kept busy"
@@ -474,8 +479,8 @@ def _busy(run: Run, base: Run | None) -> _Found:
 
 
 def _series(run: Run, name: str) -> list[Series]:
-    return [one for one in run.series if one.name == name and one.y]
+    return [series for series in run.series if series.name == name and series.y]
 
 
-def _mean_text(one: Series) -> str:
-    return f"{_who(one.labels)}: utilisation {fmean(one.y):.0f} % on average".strip()
+def _mean_text(series: Series) -> str:
+    return f"{_who(series.labels)}: utilisation {fmean(series.y):.0f} % on average".strip()

@@ -481,7 +481,7 @@ class Definition(Record):
     def _check_matrices(self) -> None:
         """Refuse an axis that is not a parameter or lists no value."""
         places = [("matrix", self.matrix)]
-        places += [(f"suites.{name}", matrix) for name, each in self.suites.items() for matrix in each]
+        places += [(f"suites.{name}", matrix) for name, suite in self.suites.items() for matrix in suite]
         for place, matrix in places:
             if excess := _too_many(matrix):
                 raise ValueError(f"{place}: {excess}")
@@ -599,16 +599,16 @@ class Definition(Record):
         return wanted and not any(_fits(entry, point) for entry in self.exclude)
 
 
-def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
+def _wrong_kind(value: Scalar, scalars: Sequence[Scalar]) -> str:
     """Return a message with the expected type if a value's type is not that of the definition's values."""
     # A program that gets a word instead of a number fails only after its runtime was created.
-    if value in known or value == "":
+    if value in scalars or value == "":
         return ""
-    if all(isinstance(one, bool) for one in known) and not isinstance(value, bool):
+    if all(isinstance(one, bool) for one in scalars) and not isinstance(value, bool):
         return "it has to be true or false"
-    are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in known)
+    are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in scalars)
     if are_numbers and (isinstance(value, bool) or not isinstance(value, int | float)):
-        return "" if value == "all" else f"it has to be a number, as {known[0]}"
+        return "" if value == "all" else f"it has to be a number, as {scalars[0]}"
     return ""
 
 

@@ -22,8 +22,8 @@ def compress_hostlist(names: Iterable[str]) -> str:
     whole = []
     for name in sorted(set(names)):
         # The number of digits is part of the group, because n1 and n01 are different hosts.
-        if found := _NUMBERED.fullmatch(name):
-            groups.setdefault((found[1], len(found[2])), []).append(int(found[2]))
+        if match := _NUMBERED.fullmatch(name):
+            groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
         else:
             whole.append(name)
     folded = []

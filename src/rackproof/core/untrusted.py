@@ -98,5 +98,5 @@ def leading_number(text: str) -> float | None:
 
     ``"700.00 W"`` gives 700. A part of a longer number does not count.
     """
-    found = _LEADING_NUMBER.match(text)
-    return float(found[1]) if found else None
+    match = _LEADING_NUMBER.match(text)
+    return float(match[1]) if match else None

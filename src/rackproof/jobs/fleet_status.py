@@ -89,17 +89,17 @@ def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
 
 def read_sinfo(listed: str) -> dict[str, SlurmNow]:
     """Return the nodes in sinfo's list, where a node of several partitions is more than once. No I/O."""
-    found = {}
+    states = {}
     for line in listed.splitlines():
         name, state, user, reason = ([*line.split("\t", 3), "", "", ""])[:4]
         if name.strip():
             known = reason.strip() not in ("", "none")
-            found[sanitize(name, 200)] = SlurmNow(
+            states[sanitize(name, 200)] = SlurmNow(
                 state=sanitize(state, 60).lower(),
                 reason=sanitize(reason, 300) if known else "",
                 set_by=sanitize(user, 60) if known else "",
             )
-    return found
+    return states
 
 
 def read_rows(
@@ -141,8 +141,8 @@ def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | No
         except ResultsError as error:
             remarks.append(sanitize(error, 300))
             continue
-        for one in night.nodes:
-            found.setdefault(one.node, (night.ended, one))
+        for node in night.nodes:
+            found.setdefault(node.node, (night.ended, node))
     return found, remarks
 
 

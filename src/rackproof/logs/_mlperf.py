@@ -438,7 +438,9 @@ def _numbers_of(meta: Mapping[str, object]) -> dict[str, float]:
 
 def _speed_of(measurements: list[Measurement]) -> float | None:
     """Return the throughput that a log states, or None."""
-    return next((one.value for one in measurements if one.name == "samples_per_second"), None)
+    return next(
+        (measurement.value for measurement in measurements if measurement.name == "samples_per_second"), None
+    )
 
 
 def _day_of(seconds: float) -> date | None:
@@ -731,7 +733,7 @@ class Events(LogParser):
         if self.format == COMPARED_FORMAT or self.benchmark != "ssd" or not evaluations:
             return 0
         value, pairs = evaluations[-1].value, self.course.pairs["eval"]
-        is_reached = value is not None and all(one.reached(value) for one in targets)
+        is_reached = value is not None and all(target.reached(value) for target in targets)
         return pairs.starts - pairs.stops if is_reached else 0
 
     def on_block_stop(
@@ -1116,7 +1118,9 @@ class Events(LogParser):
         self.measure_speed(measurements)
         self._find_missing_spread()
         stated = {one.name for one in self.extra}
-        measurements = [one for one in measurements if one.name not in stated] + self.extra
+        measurements = [
+            measurement for measurement in measurements if measurement.name not in stated
+        ] + self.extra
         curves = [curve for name, curve in self.curves.items() if name != "train_step_time"]
         parsed = log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements, curves)
         if self.first_time is None:
@@ -1454,8 +1458,8 @@ class Events(LogParser):
 
     def _remark_on_batches_of_evaluations(self) -> None:
         """Find an evaluation after a part of a batch."""
-        amounts = [one.amount for one in self.pace.evaluations] if self.batch_size else []
-        part = next((one for one in amounts if one % (self.batch_size or 1)), None)
+        amounts = [evaluation.amount for evaluation in self.pace.evaluations] if self.batch_size else []
+        part = next((amount for amount in amounts if amount % (self.batch_size or 1)), None)
         if part is not None and self.pace.kind == "samples_count" and self.benchmark in _IN_WHOLE_BATCHES:
             message = f"an evaluation after {part:g} samples: no multiple of {self.batch_size:g} in a batch"
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
@@ -1648,7 +1652,10 @@ class Events(LogParser):
         targets = self.targets.get(self.benchmark, ())
         if len(targets) != 1:
             return
-        reached = [one.value is not None and targets[0].reached(one.value) for one in self.pace.evaluations]
+        reached = [
+            evaluation.value is not None and targets[0].reached(evaluation.value)
+            for evaluation in self.pace.evaluations
+        ]
         amount = self.pace.reached_before(self.benchmark, reached)
         if amount is not None:
             yield (

@@ -58,8 +58,8 @@ _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 
 def inforom_address(text: str) -> str | None:
     """Return the bus address in a warning of a corrupted infoROM ("" without one), or None for other text."""
-    found = _INFOROM.search(text)
-    return (found[1] or "") if found else None
+    match = _INFOROM.search(text)
+    return (match[1] or "") if match else None
 
 
 def is_no_answer(text: str) -> bool:
@@ -261,13 +261,13 @@ def _judge_memory(log: Log, gpu: GpuReadings, at: int | None) -> None:
     elif (gpu.remapped_rows or 0) >= MOST_REMAPPED_ROWS:
         message = f"{gpu.label}: {gpu.remapped_rows:g} rows of its memory are remapped: plan its return"
         log.find("remap_spent", message, Verdict.DEGRADED, line=at)
-    named = _NAMED_GB.search(gpu.name)
+    match = _NAMED_GB.search(gpu.name)
     if (
-        named
+        match
         and gpu.memory_mib is not None
-        and gpu.memory_mib < _NAMED_SHARE * int(named[1]) * 1000**3 / 2**20
+        and gpu.memory_mib < _NAMED_SHARE * int(match[1]) * 1000**3 / 2**20
     ):
-        message = f"{gpu.label}: {gpu.memory_mib:g} MiB of memory, and its name states {named[1]} GB"
+        message = f"{gpu.label}: {gpu.memory_mib:g} MiB of memory, and its name states {match[1]} GB"
         log.find("gpu_memory", message, Verdict.UNPROVEN, line=at)
 
 

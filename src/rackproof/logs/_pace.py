@@ -139,7 +139,7 @@ class Pace:
         """Yield the evidence that the run took longer than from run_start to run_stop."""
         if run.seconds < _SHORT_RUN_S or len(self.evaluations) < _FEWEST_EVALUATIONS:
             return
-        points = [(one.time, one.amount) for one in self.evaluations]
+        points = [(evaluation.time, evaluation.amount) for evaluation in self.evaluations]
         fastest = _uneven_pace(run, points)
         yield from (fastest,) if fastest else faster_than_itself(run, points)
 
@@ -164,7 +164,7 @@ class Pace:
             benchmark: The name in MLPerf's rules.
             at_most: Whether the target is a largest value, as for a loss.
         """
-        values = [one.value for one in self.evaluations if one.value is not None]
+        values = [evaluation.value for evaluation in self.evaluations if evaluation.value is not None]
         yield from _equal_evaluations(values)
         if benchmark in _SMOOTH:
             yield from _relapse(values, at_most=at_most)

@@ -119,8 +119,8 @@ def asctime_moment(text: str) -> datetime | None:
 
 def rank_of(prefix: bytes) -> int | None:
     """Return the rank that a launcher wrote before a line (`` 0: ``, ``[1,0]<stdout>:``), or None."""
-    found = _RANK.match(prefix)
-    return int(found[1] or found[2]) if found else None
+    match = _RANK.match(prefix)
+    return int(match[1] or match[2]) if match else None
 
 
 class Curve:
@@ -633,23 +633,23 @@ class Log:
             self.mark(code, position)
 
     def _loss_scale(self, position: int) -> None:
-        found = _SCALE.search(self._block, position, position + 200)
-        if not found:
+        match = _SCALE.search(self._block, position, position + 200)
+        if not match:
             return
-        scale = number(found[1].decode("ascii"))
+        scale = number(match[1].decode("ascii"))
         if scale is not None and scale < self.smallest_scale:
             if scale < TINY_LOSS_SCALE <= self.smallest_scale:
                 self.mark("loss_scale", position)
             self.smallest_scale = scale
 
     def _result(self, position: int, after: bytes) -> None:
-        found = _RESULT.match(after)
-        if not found or len(self.results) >= 64:
+        match = _RESULT.match(after)
+        if not match or len(self.results) >= 64:
             return
         # Field positions vary by model. The seconds are the last plain number before the date.
-        numbers = [int(one) for one in found[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", one)]
+        numbers = [int(one) for one in match[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", one)]
         if numbers:
-            self.results.append((self.line_at(position), float(numbers[-1]), clean(found[1], 80)))
+            self.results.append((self.line_at(position), float(numbers[-1]), clean(match[1], 80)))
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -712,12 +712,15 @@ class Log:
     def _counted_findings(self) -> list[Finding]:
         """Return the findings. The last one of each code states how many more were found."""
         findings: list[Finding] = []
-        for code, kept in self.findings.items():
-            extra = self.counts[code] - len(kept)
+        for code, finding in self.findings.items():
+            extra = self.counts[code] - len(finding)
             if extra > 0:
-                last = kept[-1]
-                kept = [*kept[:-1], last.model_copy(update={"message": f"{last.message} (and {extra} more)"})]
-            findings.extend(kept)
+                last = finding[-1]
+                finding = [
+                    *finding[:-1],
+                    last.model_copy(update={"message": f"{last.message} (and {extra} more)"}),
+                ]
+            findings.extend(finding)
         return findings
 
 

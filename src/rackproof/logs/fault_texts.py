@@ -298,10 +298,10 @@ def _read_xid(line: bytes) -> str | None:
     if (at := line.find(b"Xid (")) >= 0:
         event = read_kernel_line(f"NVRM: {_text(line[at:])}")
         return _XID_CODES.get(event.verdict, "xid") if event is not None else "xid_unknown"
-    found = _BARE_XID.search(line)
-    if found is None or int(found[1]) == 0 or _NO_XID.search(line[: found.start()]):
+    match = _BARE_XID.search(line)
+    if match is None or int(match[1]) == 0 or _NO_XID.search(line[: match.start()]):
         return None
-    return _XID_CODES.get(verdict_of(int(found[1]), _text(line)), "xid")
+    return _XID_CODES.get(verdict_of(int(match[1]), _text(line)), "xid")
 
 
 def _read_kernel(line: bytes) -> str | None:
@@ -339,7 +339,7 @@ _GPU_FAULTS = frozenset(
 
 def _read_named_error(line: bytes) -> str | None:
     """Return the code for a CUDA or HIP error that a line gives by name."""
-    names = [found[1].replace(b"_", b"").lower() for found in _NAMED.finditer(line)]
+    names = [match[1].replace(b"_", b"").lower() for match in _NAMED.finditer(line)]
     if any(name in _GPU_FAULTS for name in names):
         return "gpu_error"
     if any(name in _NO_MEMORY for name in names):
@@ -352,8 +352,8 @@ def _read_memory(line: bytes) -> str | None:
 
 
 def _read_loss(line: bytes) -> str | None:
-    for found in _NAN_WORD.finditer(line):
-        if b"nan" in found[0].lower() or not _BEST_SO_FAR.search(line[: found.start()]):
+    for match in _NAN_WORD.finditer(line):
+        if b"nan" in match[0].lower() or not _BEST_SO_FAR.search(line[: match.start()]):
             return "nan"
     return None
 

@@ -90,15 +90,15 @@ class GpuBurnParser(LogParser):
             self.progress(at, text)
             if _BAD.search(text):
                 self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
-        elif found := _GPU.match(text):
-            self._take_gpu(at, text, int(found[1]), found[2], found[3])
-        elif found := _MEMORY.match(text):
+        elif match := _GPU.match(text):
+            self._take_gpu(at, text, int(match[1]), match[2], match[3])
+        elif match := _MEMORY.match(text):
             if len(self.memory) < 1024:
-                self.memory[int(found[1])] = float(found[2]), float(found[3])
-        elif found := _TESTED.match(text):
-            self.tested = int(found[1])
-        elif self.tested is not None and (found := _RESULT.match(text)):
-            self._take_result(at, text, found[1], found[2])
+                self.memory[int(match[1])] = float(match[2]), float(match[3])
+        elif match := _TESTED.match(text):
+            self.tested = int(match[1])
+        elif self.tested is not None and (match := _RESULT.match(text)):
+            self._take_result(at, text, match[1], match[2])
         else:
             return False
         return True
@@ -130,8 +130,8 @@ class GpuBurnParser(LogParser):
             # The speed of a GPU in its first round is not known yet.
             elif index in self.speeds or float(speed) != 0:
                 self.speeds[index] = (float(speed), at)
-        if found := _ERRORS.search(text):
-            for index, cell in enumerate(found[1].split(" - ")[:1024]):
+        if match := _ERRORS.search(text):
+            for index, cell in enumerate(match[1].split(" - ")[:1024]):
                 self._take_errors(at, index, cell.strip())
         for index, cell in enumerate(text.partition("temps:")[2].split(" - ")[:1024]):
             # "--" means that nvidia-smi gave no value.

@@ -221,10 +221,10 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
 
 def level_is_error(line: str) -> bool | None:
     """Return whether a line of ``dmesg -x`` or ``-r`` is an error or worse, or None without a level."""
-    found = _LEVEL.match(line)
-    if found is None:
+    match = _LEVEL.match(line)
+    if match is None:
         return None
-    return int(found[1]) & 7 <= 3 if found[1] else found[2] in _BAD_LEVELS
+    return int(match[1]) & 7 <= 3 if match[1] else match[2] in _BAD_LEVELS
 
 
 def message_of(line: str) -> str:
@@ -238,5 +238,5 @@ def shape_of(message: str) -> str:
 
 
 def _prefix_end(line: str) -> int:
-    found = _PREFIX.match(line)
-    return found.end() if found else 0
+    match = _PREFIX.match(line)
+    return match.end() if match else 0

@@ -85,8 +85,8 @@ class Mll06Parser(Events):
         while position >= 0:
             self.one_event(data, position)
             position = data.find(TOKEN, position + len(TOKEN))
-        for found in _SPEED.finditer(data):
-            self.one_speed(found)
+        for match in _SPEED.finditer(data):
+            self.one_speed(match)
         self.block_done()
 
     def one_event(self, data: bytes, position: int) -> None:

@@ -71,12 +71,12 @@ class MxnetParser(LogParser):
     def line(self, at: int, text: str) -> None:
         """Read one line."""
         self.last_line = at
-        found = _EPOCH.search(text)
+        match = _EPOCH.search(text)
         # The name of a process in a state may be any text.
-        if found is None or text.startswith(STATE_LINE):
+        if match is None or text.startswith(STATE_LINE):
             self._line_outside_epochs(at, text)
             return
-        epoch, rest = int(found[1]), found[2]
+        epoch, rest = int(match[1]), match[2]
         self.last_epoch = max(self.last_epoch, epoch)
         self.last_epoch_line = at
         if speed := _SPEED.match(rest):

@@ -210,7 +210,7 @@ def collectives_in(name: str) -> tuple[str, ...]:
     """Return the collectives in a file's name, without its folders (``nccl_allreduce.log``)."""
     # A capital letter starts a word, as in ncclAllReduce.
     base = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", PurePosixPath(name).name[-255:]).lower()
-    return tuple(dict.fromkeys(str(found.lastgroup) for found in _IN_NAME.finditer(base)))
+    return tuple(dict.fromkeys(str(match.lastgroup) for match in _IN_NAME.finditer(base)))
 
 
 @dataclass(slots=True)
@@ -424,8 +424,8 @@ class NcclTestsParser(LogParser):
         step = _STEP.search(text)
         stream.factor = int(step[1]) if step and step[2] == "factor" else 0
         stream.step = int(step[1]) if step and step[2] == "bytes" else 0
-        asked = _VALIDATION.search(text)
-        stream.validates = int(asked[1]) > 0 if asked else None
+        match = _VALIDATION.search(text)
+        stream.validates = int(match[1]) > 0 if match else None
         self.log.tag("min_bytes", config[3])
         self.log.tag("max_bytes", config[4])
 
@@ -583,22 +583,22 @@ class NcclTestsParser(LogParser):
         if devices and isinstance(devices[0], dict):
             self.log.tag("device", devices[0].get("device_info"))
         self._take_listed(devices)
-        split = any(isinstance(one, dict) and whole(one.get("group")) for one in devices[:100_000])
+        split = any(isinstance(device, dict) and whole(device.get("group")) for device in devices[:100_000])
         return 0 if split else len(devices)
 
     def _take_listed(self, devices: list[Any]) -> None:
         """Record the GPUs that the JSON lists."""
         listed = Devices()
-        for one in devices[:100_000]:
-            rank = whole(one.get("rank")) if isinstance(one, dict) else None
-            if rank is None or not isinstance(one, dict):
+        for device in devices[:100_000]:
+            rank = whole(device.get("rank")) if isinstance(device, dict) else None
+            if rank is None or not isinstance(device, dict):
                 continue
             keys = ("pid", "hostname", "device", "bus_id")
-            known = [text_of(one.get(key, ""), 200) for key in keys]
+            known = [text_of(device.get(key, ""), 200) for key in keys]
             # Without the host and the number of the device, its place is unknown.
             unknown = not (known[1] and known[2])
             where = (known[0], known[1], f"rank {rank}" if unknown else known[2], known[3])
-            listed.take(None, rank, where, text_of(one.get("device_info", ""), 100))
+            listed.take(None, rank, where, text_of(device.get("device_info", ""), 100))
         self._judge_devices(None, listed)
 
     def document_end(self, root: dict[str, Any]) -> bool:

@@ -93,8 +93,8 @@ class NvbandwidthParser(LogParser):
 
     def block(self, data: bytes) -> None:
         """Read text, or gather the documents."""
-        if self.document is None and (found := _BEGIN.search(data)):
-            begin = data.rfind(b"\n", 0, found.start()) + 1
+        if self.document is None and (match := _BEGIN.search(data)):
+            begin = data.rfind(b"\n", 0, match.start()) + 1
             self.document_line = self.log.line_at(begin)
             super().block(data[:begin])
             self.document = bytearray(data[begin:])
@@ -115,9 +115,9 @@ class NvbandwidthParser(LogParser):
 
     def _take_line(self, at: int, text: str) -> bool:
         """Read a line of nvbandwidth. Return whether it is one."""
-        if found := _RUNNING.match(text):
+        if match := _RUNNING.match(text):
             self.close()
-            self.test, self.open_line = found[1], at
+            self.test, self.open_line = match[1], at
             return True
         return (self.test != "" and self.matrix_line(at, text)) or self._take_fact(text)
 
@@ -128,19 +128,19 @@ class NvbandwidthParser(LogParser):
             self.noted = True
         elif text.lstrip().startswith("NOTE: This tool reports current measured bandwidth"):
             self.note_first = True
-        elif found := _FACT.match(text):
-            if found[1] == "nvbandwidth Version":
+        elif match := _FACT.match(text):
+            if match[1] == "nvbandwidth Version":
                 self.has_text = True
                 # Another run starts in the same file and must show an end of its own.
                 self.noted = self.note_first = False
-            self.log.tag(found[1].lower().replace(" ", "_"), found[2])
+            self.log.tag(match[1].lower().replace(" ", "_"), match[2])
         elif _PROCESS.match(text):
             self.of_processes = True
-        elif found := _DEVICE.match(text):
+        elif match := _DEVICE.match(text):
             if len(self.devices) < MAX_CELLS:
                 # Another run in the same file lists the same devices again.
-                self.devices[found[1]] = re.sub(r"\s*\([0-9A-Fa-f:.]+\)$", "", found[2])
-            self.log.tag("device", found[2])
+                self.devices[match[1]] = re.sub(r"\s*\([0-9A-Fa-f:.]+\)$", "", match[2])
+            self.log.tag("device", match[2])
         else:
             return False
         return True
@@ -206,7 +206,7 @@ class NvbandwidthParser(LogParser):
         parts = self.parts
         if not any(parts):
             return
-        directions = [next((parts[one] for one in names if one in parts), None) for names in _DIRECTIONS]
+        directions = [next((parts[name] for name in names if name in parts), None) for names in _DIRECTIONS]
         total = parts.get("total")
         if directions[0] is None or directions[1] is None or total is None:
             self.log.find(
@@ -380,8 +380,8 @@ class NvbandwidthParser(LogParser):
             return False
         # The list of devices contains only those of the first process's node.
         self.of_processes |= name.startswith("multinode_")
-        found = _UNIT.search(text_of(test.get("bandwidth_description")))
-        self.unit = found[1] if found else "GB/s"
+        match = _UNIT.search(text_of(test.get("bandwidth_description")))
+        self.unit = match[1] if match else "GB/s"
         matrix = test.get("bandwidth_matrix")
         if not isinstance(matrix, list) or not matrix:
             self.log.find("damaged_json", f"{name} has no matrix", Verdict.UNPROVEN)

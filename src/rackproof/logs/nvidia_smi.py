@@ -48,10 +48,12 @@ class _Element:
 
     def find(self, path: str) -> _Element | None:
         """Return the first element at a path of tags."""
-        here: _Element | None = self
+        element: _Element | None = self
         for tag in path.split("/"):
-            here = next((one for one in here.children if one.tag == tag), None) if here else None
-        return here
+            element = (
+                next((child for child in element.children if child.tag == tag), None) if element else None
+            )
+        return element
 
     def get(self, path: str) -> str:
         """Return the cleaned text at a path, or "" for a missing element or ``N/A``."""
@@ -110,8 +112,8 @@ def _read_xml(data: bytes) -> _Element:
 
 def _size(text: str) -> int:
     """Return the bytes of a size such as ``143771 MiB``, or 0 if the text is not a size."""
-    found = re.fullmatch(r"(\d{1,15}) (B|KiB|MiB|GiB|TiB)", text)
-    return int(found[1]) * _UNIT[found[2]] if found else 0
+    match = re.fullmatch(r"(\d{1,15}) (B|KiB|MiB|GiB|TiB)", text)
+    return int(match[1]) * _UNIT[match[2]] if match else 0
 
 
 def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
@@ -564,10 +566,10 @@ def _error_counts(instance: _Element) -> Iterator[tuple[str, str]]:
 def _slowdown_counters(element: _Element) -> Iterator[tuple[str, float | None]]:
     """Yield reasons for low clocks with their duration in seconds, or None if the text is not a duration."""
     for tag, text in _plain_children(element, "clocks_event_reasons_counters"):
-        found = re.fullmatch(r"(\d{1,18}) us", text)
+        match = re.fullmatch(r"(\d{1,18}) us", text)
         if text:
             reason = tag.removeprefix("clocks_event_reasons_counters_")
-            yield reason, int(found[1]) / 1e6 if found else None
+            yield reason, int(match[1]) / 1e6 if match else None
 
 
 def _counter_faults(element: _Element) -> Iterator[str]:
@@ -803,17 +805,17 @@ def _read_text(lines: list[tuple[int, str]]) -> _Element:
     if len(lines) > MAX_ELEMENTS:
         raise _RefusedError("more lines than nvidia-smi writes")
     for at, text in lines:
-        found = _TEXT_LINE.match(text.rstrip())
-        if found is None:
+        match = _TEXT_LINE.match(text.rstrip())
+        if match is None:
             continue
-        depth = len(found[1])
+        depth = len(match[1])
         while stack[-1][0] >= depth:
             stack.pop()
         parent = stack[-1][1]
         gpu = _TEXT_GPU.match(text)
-        name = re.sub(r"[^a-z0-9]+", "_", found[2].lower()).strip("_")
+        name = re.sub(r"[^a-z0-9]+", "_", match[2].lower()).strip("_")
         tag = "gpu" if gpu else _TEXT_TAGS.get(parent.tag, {}).get(name, name)
-        element = _Element(tag, at, {"id": gpu[1]} if gpu else {}, text=[found[3] or ""])
+        element = _Element(tag, at, {"id": gpu[1]} if gpu else {}, text=[match[3] or ""])
         parent.children.append(element)
         if len(stack) <= MAX_DEPTH:
             stack.append((depth, element))

@@ -176,9 +176,9 @@ class NvidiaSmiCsvParser(LogParser):
         """Read names and units of the columns, and determine their kinds of values: numbers or reasons."""
         self.header = cells
         for place, cell in enumerate(cells[:MAX_COLUMNS]):
-            found = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
+            match = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
             # Stored without a name, so that the cells of each row remain in position.
-            name, unit = (found[1], found[2] or "") if found else ("", "")
+            name, unit = (match[1], match[2] or "") if match else ("", "")
             self.columns.append((name, unit))
             self.other_list = self.other_list or _OTHER_LISTS.get(name, "")
             if _JUDGED.match(name):
@@ -200,9 +200,9 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.tag("driver_version", values["driver_version"])
         self._count(values)
         numbers = {}
-        for place in self.numbers:
-            name, unit = self.columns[place]
-            value = self._cell(at, gpu, name, unit, cells[place])
+        for number in self.numbers:
+            name, unit = self.columns[number]
+            value = self._cell(at, gpu, name, unit, cells[number])
             if value is not None:
                 numbers[name] = value
         for place, reason in self.reasons:
@@ -283,7 +283,7 @@ class NvidiaSmiCsvParser(LogParser):
             message = f"GPU {gpu}: unknown reasons for low clocks: {reason} is {cell:.60}"
             self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         elif slowdowns := slowdowns_of(bits):
-            shown = ", ".join(one.words for one in slowdowns)
+            shown = ", ".join(slowdown.words for slowdown in slowdowns)
             message = f"GPU {gpu}: slowed down ({shown}): look at cooling and power"
             self.log.find("slowed_down", message, Verdict.DEGRADED, line=at)
 

@@ -73,10 +73,10 @@ class NvlinkStatusParser(LogParser):
 
     def line(self, at: int, text: str) -> None:
         """Read a GPU's heading or a link."""
-        if found := _GPU_LINE.match(text):
-            self._heading(at, text, *found.groups())
-        elif found := _LINK_LINE.match(text):
-            self._link(at, text, found[1], number(found[2]))
+        if match := _GPU_LINE.match(text):
+            self._heading(at, text, *match.groups())
+        elif match := _LINK_LINE.match(text):
+            self._link(at, text, match[1], number(match[2]))
         elif not _NO_LINK_LINE.search(text):
             self._other(at, text)
         elif self.of_gpu:
@@ -244,9 +244,9 @@ class NvidiaSmiTopoParser(LogParser):
             text = re.sub(r"\x1b\[[0-9;]*m", "", raw[:8192].decode("utf-8", "replace"))
             cells = [cell.strip() for cell in re.split(r"\t" if "\t" in text else r"\s{2,}", text)]
             at = self.log.lines + offset + 1
-            if found := re.fullmatch(r"GPU(\d{1,4})", cells[0]):
+            if match := re.fullmatch(r"GPU(\d{1,4})", cells[0]):
                 if self.columns:
-                    self._row(at, int(found[1]), cells)
+                    self._row(at, int(match[1]), cells)
             elif not self.columns and "GPU0" in cells:
                 self.columns = cells
             else:
@@ -257,11 +257,11 @@ class NvidiaSmiTopoParser(LogParser):
         self.rows.add(row)
         # The columns after those of the GPUs are for NICs and CPU affinity.
         for name, cell in zip(self.columns, cells, strict=False):
-            other = re.fullmatch(r"GPU(\d{1,4})", name)
-            if other and int(other[1]) == row:
+            match = re.fullmatch(r"GPU(\d{1,4})", name)
+            if match and int(match[1]) == row:
                 self.own.add(clean(cell, 20))
-            elif other and len(self.pairs) < 70_000:
-                self.pairs[row, int(other[1])] = (clean(cell, 20), at)
+            elif match and len(self.pairs) < 70_000:
+                self.pairs[row, int(match[1])] = (clean(cell, 20), at)
 
     def finish(self) -> ParsedLog:
         """Return the NVLinks of each pair. Report connections that are not those of a sound machine."""

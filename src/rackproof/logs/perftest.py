@@ -347,9 +347,9 @@ class PerftestParser(LogParser):
     def finish(self) -> ParsedLog:
         """Return the figures of each size, which are bandwidths in Gbit/s and latencies in microseconds."""
         if self.document is not None:
-            found = self._read_document(self.document)
-            self.log.marks_as_findings(self.log.line_after_last if found else None)
-            return self.log.parsed(self.format, Verdict.PASS if found else Verdict.UNPROVEN, found)
+            document = self._read_document(self.document)
+            self.log.marks_as_findings(self.log.line_after_last if document else None)
+            return self.log.parsed(self.format, Verdict.PASS if document else Verdict.UNPROVEN, document)
         self._close()
         measurements = [one for key in sorted(self.rows, key=_in_order) for one in self._of_row(key)]
         self._judge_sizes()

@@ -144,13 +144,13 @@ class Follower:
             self._event_json(line[at + 8 :])
         elif self._events_only:
             return
-        elif found := _MLL.search(line):
+        elif match := _MLL.search(line):
             try:
-                body = orjson.loads(found[2])
+                body = orjson.loads(match[2])
             except ValueError:
                 return
             if isinstance(body, dict):
-                self._event(found[1].decode("ascii"), body.get("value"), body.get("metadata"), old=True)
+                self._event(match[1].decode("ascii"), body.get("value"), body.get("metadata"), old=True)
         else:
             self._text(line)
 

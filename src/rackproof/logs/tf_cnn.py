@@ -234,14 +234,14 @@ class TfCnnParser(LogParser):
 
     def take_accuracy(self, at: int, text: str) -> None:
         """Read the result of an evaluation."""
-        found = _ACCURACY.match(text)
-        both = (number(found[1]), number(found[2])) if found else (None, None)
+        match = _ACCURACY.match(text)
+        both = (number(match[1]), number(match[2])) if match else (None, None)
         # A right first guess is always among the top five.
         ordered = (both[0] or 0.0) <= (both[1] or 0.0)
-        if found is None or not ordered or not all(one is not None and 0 <= one <= 1 for one in both):
+        if match is None or not ordered or not all(one is not None and 0 <= one <= 1 for one in both):
             message = "an accuracy that cannot be read, or is none"
             self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
-        elif found[3] == "0":
+        elif match[3] == "0":
             self.log.find("no_examples", "an evaluation of no example", Verdict.UNPROVEN, line=at)
         else:
             self.accuracy = (both[0] or 0.0, both[1] or 0.0, at)

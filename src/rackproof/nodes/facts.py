@@ -262,8 +262,8 @@ def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", text_at(files, "meminfo"), re.MULTILINE)
     yield "tuning.hugepages", huge[1] if huge and huge[1] != "0" else ""
     for name in ("mitigations", "spectre_v2"):
-        given = re.search(rf"(?:^|\s){name}=(\S{{1,60}})", text_at(files, "command_line"))
-        yield f"tuning.{name}", sanitize(given[1], 60) if given else ""
+        match = re.search(rf"(?:^|\s){name}=(\S{{1,60}})", text_at(files, "command_line"))
+        yield f"tuning.{name}", sanitize(match[1], 60) if match else ""
 
 
 def _tuning_profile(text: str) -> str:

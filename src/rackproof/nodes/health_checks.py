@@ -145,7 +145,9 @@ def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[He
     """Return the findings that are listed for one node, with a remark if there are more."""
     # A missing reading must remain visible even among findings on a thousand ports.
     cut = [*_truncated_answers(node)]
-    listed = [*(one for one in findings if one.code != "answer_cut")][: MOST_FINDINGS - 1 - len(cut)] + cut
+    listed = [*(finding for finding in findings if finding.code != "answer_cut")][
+        : MOST_FINDINGS - 1 - len(cut)
+    ] + cut
     more = f"{len(findings) - len(listed)} more findings are not listed: no node has so many faults"
     return [*listed, node.finding("more_findings", Verdict.UNPROVEN, "inspect", more, "hint")]
 
@@ -730,7 +732,7 @@ def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _clock_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU whose highest clock is below that of others of its name."""
-    alike = [one.clock_max_mhz or 0 for one in subject.node.snapshot.gpus if one.name == subject.gpu.name]
+    alike = [gpu.clock_max_mhz or 0 for gpu in subject.node.snapshot.gpus if gpu.name == subject.gpu.name]
     most, own = max(alike, default=0), subject.gpu.clock_max_mhz
     if own is not None and own < ALIKE_CLOCK * most:
         evidence = f"its SM clock is {number(own)} MHz at most, {number(most)} beside it"
@@ -1177,7 +1179,7 @@ def _mounts(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
     """Return the required mounts. An entry that is only a path accepts any mount there."""
-    return tuple(ExpectedMount(one) if isinstance(one, str) else one for one in expected.mounts)
+    return tuple(ExpectedMount(mount) if isinstance(mount, str) else mount for mount in expected.mounts)
 
 
 def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[HealthFinding]:
@@ -1261,7 +1263,7 @@ def _units(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find systemd units that failed, or that are enabled and do not run."""
     for unit in node.snapshot.failed_units or ():
         yield node.finding("unit_failed", Verdict.DEGRADED, "configure", f"{unit} has failed")
-    wanted = {name for one in node.expected.services for name in service_units(one)}
+    wanted = {name for service in node.expected.services for name in service_units(service)}
     for unit in node.snapshot.idle_units:
         if unit in wanted:
             continue  # The service is a finding of its own.
@@ -1276,10 +1278,10 @@ _STARTING = ("activating", "deactivating", "maintenance", "unknown")
 def _services(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find required services that do not run."""
     services = node.snapshot.services
-    for wanted in node.expected.services if services is not None else ():
-        names = service_units(wanted)
+    for service in node.expected.services if services is not None else ():
+        names = service_units(service)
         states = [(services or {}).get(name, "unknown") for name in names]
-        if wanted.endswith("?"):
+        if service.endswith("?"):
             # The unit is absent, or its condition does not hold on such a node.
             states = [state for state in states if state not in ("not-found", "condition")]
         if states and not any(state in _SERVICE_RUNS for state in states):
@@ -1288,7 +1290,7 @@ def _services(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _slurm_controller(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a Slurm node that does not reach its controller."""
-    units = {unit for wanted in node.expected.services for unit in service_units(wanted)}
+    units = {unit for service in node.expected.services for unit in service_units(service)}
     if node.snapshot.reaches_slurm is False and "slurmd.service" in units:
         evidence = "`scontrol ping` on it reaches no controller: see munge, its key, clock and network"
         yield node.finding("slurm_unreachable", Verdict.UNPROVEN, "configure", evidence, "likely")

@@ -63,7 +63,7 @@ def _numbers_state(values: Iterable[Any]) -> EvidenceState:
     numbers = list(values)
     if not numbers:
         return EvidenceState.ABSENT
-    is_whole = all(math.isfinite(one) and one >= 0 for one in numbers)
+    is_whole = all(math.isfinite(number) and number >= 0 for number in numbers)
     return EvidenceState.THERE if is_whole else EvidenceState.DAMAGED
 
 
@@ -151,7 +151,7 @@ def _needs_services(node: NodeSubject) -> bool:
 
 def _needs_controller(node: NodeSubject) -> bool:
     """Return whether the node runs slurmd, which needs a controller."""
-    units = {unit for one in node.expected.services for unit in one.removesuffix("?").split("|")}
+    units = {unit for service in node.expected.services for unit in service.removesuffix("?").split("|")}
     return bool(units & {"slurmd", "slurmd.service"})
 
 

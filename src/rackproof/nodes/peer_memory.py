@@ -74,8 +74,8 @@ DRIVER_PACKAGE = re.compile(
 
 def version_numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version: (6, 8, 0) for 6.8.0-48-generic."""
-    found = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version)
-    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
+    match = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version)
+    return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
 
 def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:

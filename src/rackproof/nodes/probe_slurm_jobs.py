@@ -178,7 +178,7 @@ class ProbePlan:
 
     def job_limit_s(self, probes: Iterable[Probe]) -> int:
         """Return the number of seconds that a node's job may take with these programs."""
-        return self.node_limit_s + sum(one.adds_s for one in probes)
+        return self.node_limit_s + sum(probe.adds_s for probe in probes)
 
     @property
     def longest_job_s(self) -> int:
@@ -284,7 +284,7 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
 
 def _files_of(probes: Sequence[Probe]) -> list[str]:
     """Return the names of the files that programs need."""
-    return [name for one in probes for name in (one.program, *one.files)]
+    return [name for probe in probes for name in (probe.program, *probe.files)]
 
 
 def _rank_lines(nodes: Sequence[str]) -> list[str]:

@@ -141,8 +141,8 @@ class _Reader:
             pairs.setdefault(name.lower(), value.strip('"'))
         kind = statement.partition("=")[0].strip().lower().partition("[")[0]
         if kind in ("slurmctldhost", "controlmachine"):
-            found = re.search(r"=\s*\"?([^\s(\"]+)", statement)
-            self._controller = self._controller or (found[1] if found else "")
+            match = re.search(r"=\s*\"?([^\s(\"]+)", statement)
+            self._controller = self._controller or (match[1] if match else "")
         elif kind in ("switchname", "blockname"):
             for node in self._hosts(pairs.get("nodes", "")):
                 self._switches.setdefault(node, pairs[kind])
@@ -256,7 +256,7 @@ class _Reader:
             hostname=hostname if hostname != name else "",
             gpus=gpus,
             gpus_known=bool(gpus) or _states_gpus(about),
-            features=tuple(dict.fromkeys(sanitize(one, 60) for one in _features(about))),
+            features=tuple(dict.fromkeys(sanitize(feature, 60) for feature in _features(about))),
             partitions=tuple(dict.fromkeys(sanitize(one, 60) for one in mine)),
             switch=sanitize(self._switches.get(name, ""), 60),
             sizes=_sizes(about),
@@ -274,7 +274,7 @@ def _states_gpus(about: Mapping[str, str]) -> bool:
     if "gres" not in about:
         return _NO_GRES in about or not about.keys() & _ONLY_SCONTROL
     parts = _plain_gres(about["gres"]).split(",")
-    return not any(re.match(r"gpu(?:[:=]|\Z)", one) and not _GPUS.search(one) for one in parts)
+    return not any(re.match(r"gpu(?:[:=]|\Z)", part) and not _GPUS.search(part) for part in parts)
 
 
 _SIZES: Mapping[str, tuple[str, ...]] = {

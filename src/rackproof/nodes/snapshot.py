@@ -523,8 +523,8 @@ _JOURNAL_LOST = re.compile(r"(?i)ignoring (?:journal )?file|corrupt|is truncated
 
 def _attached_gpus(xml: str) -> int | None:
     """Return the number of GPUs that the driver counts, or None if unknown."""
-    found = _ATTACHED.search(xml)
-    return int(found[1]) if found else None
+    match = _ATTACHED.search(xml)
+    return int(match[1]) if match else None
 
 
 def _lost_journals(tools: Mapping[str, Any]) -> bool:
@@ -1072,8 +1072,8 @@ _SLURMD_NAME = re.compile(r"^Hostname[ \t]{1,60}= (\S{1,100})$", re.MULTILINE)
 
 def _slurm_name(tools: Mapping[str, Any]) -> str | None:
     """Return the node's name in slurmd (``scontrol show slurmd``), or None if unknown."""
-    found = _SLURMD_NAME.search(text_at(mapping_at(tools, "slurmd_status"), "stdout"))
-    return sanitize(found[1], 100) if found else None
+    match = _SLURMD_NAME.search(text_at(mapping_at(tools, "slurmd_status"), "stdout"))
+    return sanitize(match[1], 100) if match else None
 
 
 def _service_state(unit: Mapping[str, str]) -> str:

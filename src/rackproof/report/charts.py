@@ -214,16 +214,16 @@ def run_charts(run: Run) -> tuple[Chart, ...]:
 def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
     """Return the curves of a run that can be drawn, by name, unit and horizontal unit."""
     groups: dict[tuple[str, str, str], list[Line]] = {}
-    for one in run.series:
-        if one.name == "gpu_throttle":
+    for series in run.series:
+        if series.name == "gpu_throttle":
             continue  # The values are sets of bits, which findings describe as text.
         # A record does not guarantee equal lengths. A value without a partner is not a point.
-        count = min(len(one.x), len(one.y))
-        pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
+        count = min(len(series.x), len(series.y))
+        pairs = [(x, y) for x, y in zip(series.x[:count], series.y[:count], strict=True) if _number(x)]
         # One point is not a curve, and it is already among the measurements.
         if len(pairs) >= 2 and any(_number(y) for _, y in pairs):
-            line = Line(label_text(one.labels, 60), tuple(x for x, _ in pairs), tuple(y for _, y in pairs))
-            groups.setdefault((one.name, one.unit, one.x_unit), []).append(line)
+            line = Line(label_text(series.labels, 60), tuple(x for x, _ in pairs), tuple(y for _, y in pairs))
+            groups.setdefault((series.name, series.unit, series.x_unit), []).append(line)
     return groups
 
 

@@ -47,7 +47,7 @@ def title(comparison: SystemComparison) -> str:
 
 def verdict(comparison: SystemComparison) -> Verdict | None:
     """Return the worst verdict of the cells that were judged against a publication, or None."""
-    found = [one.verdict for one in comparison.judgements]
+    found = [judgement.verdict for judgement in comparison.judgements]
     return worst(found) if found else None
 
 
@@ -274,11 +274,11 @@ def differences(runs: Comparison | None) -> Table:
     """Return the table of other differences between two single runs."""
     rows = [
         (
-            Cell(sanitize(one.what, 100)),
-            Cell(sanitize(one.first, 300) or NOTHING, "code"),
-            Cell(sanitize(one.second, 300) or NOTHING, "code"),
+            Cell(sanitize(difference.what, 100)),
+            Cell(sanitize(difference.first, 300) or NOTHING, "code"),
+            Cell(sanitize(difference.second, 300) or NOTHING, "code"),
         )
-        for one in (runs.differences if runs else ())
+        for difference in (runs.differences if runs else ())
     ]
     return view.table("What else differs", ("What", "First", "Second"), rows)
 
@@ -401,7 +401,7 @@ def comparison_markdown(
     parts.append("\n".join(f"- {escape(remark)}" for remark in remarks(comparison)))
     for _, heading, tables in sections(comparison, runs, several):
         # Elsewhere, column heads are Rackproof's own words. Here they contain the systems' names.
-        safe = (replace(one, columns=tuple(map(escape, one.columns))) for one in tables)
+        safe = (replace(table, columns=tuple(map(escape, table.columns))) for table in tables)
         parts += [f"## {escape(heading)}", *map(table_text, safe)]
     parts.append(f"{escape(comparison.method)}.")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -419,8 +419,8 @@ def comparison_terminal(
         if ident == "s-counted":
             continue
         left_out = () if ident == "s-runs" else _PAGE_COLUMNS
-        for one in tables:
-            lines += ["", heading, *_table_lines(one, max(width, 60), left_out)]
+        for table in tables:
+            lines += ["", heading, *_table_lines(table, max(width, 60), left_out)]
     # Single runs give neither means nor intervals.
     method = [] if several else ["", comparison.method]
     return "\n".join([*lines, *method]) + "\n"
@@ -494,15 +494,15 @@ def _measurement_section(comparison: Comparison) -> _Section:
     columns = ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better")
     rows: list[tuple[str, ...]] = [
         (
-            sanitize(one.name, 200),
-            view.label_text(one.labels),
-            quantity(one.first, one.unit),
-            quantity(one.second, one.unit),
-            NOTHING if one.ratio is None else f"{one.ratio:.3f}",
-            percent(one.difference),
-            "" if one.better == "unknown" else one.better,
+            sanitize(measurement.name, 200),
+            view.label_text(measurement.labels),
+            quantity(measurement.first, measurement.unit),
+            quantity(measurement.second, measurement.unit),
+            NOTHING if measurement.ratio is None else f"{measurement.ratio:.3f}",
+            percent(measurement.difference),
+            "" if measurement.better == "unknown" else measurement.better,
         )
-        for one in comparison.measurements
+        for measurement in comparison.measurements
     ]
     return "Measurements", columns, rows, (0, 1)
 
@@ -533,7 +533,11 @@ def _unmatched_section(comparison: Comparison) -> _Section:
 def _difference_section(comparison: Comparison) -> _Section:
     """Return the other differences of the runs."""
     rows: list[tuple[str, ...]] = [
-        (sanitize(one.what, 100), sanitize(one.first, 200) or NOTHING, sanitize(one.second, 200) or NOTHING)
-        for one in comparison.differences
+        (
+            sanitize(difference.what, 100),
+            sanitize(difference.first, 200) or NOTHING,
+            sanitize(difference.second, 200) or NOTHING,
+        )
+        for difference in comparison.differences
     ]
     return "What else differs", ("What", "First", "Second"), rows, (0, 1, 2)

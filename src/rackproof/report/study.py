@@ -37,7 +37,7 @@ _STORAGE = ("storage", "storage_options", "s3fs", "s3fs_options", "mount_options
 
 def is_study(runs: Sequence[Run]) -> bool:
     """Return whether runs measured a throughput at two or more sizes, so that a table makes sense."""
-    return any(one.scales for one in studies(runs))
+    return any(study.scales for study in studies(runs))
 
 
 def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
@@ -290,8 +290,12 @@ def _results(run: Run) -> list[str]:
     """Return the rate and the accuracies of a run."""
     rate = rate_of(run)
     results = [f"{view.words(rate.name)} {quantity(rate.value, rate.unit)}"] if rate is not None else []
-    accuracies = [one for one in run.measurements if one.name in _ACCURACIES and not one.labels]
-    return results + [f"{view.words(one.name)} {number(one.value)}" for one in accuracies]
+    accuracies = [
+        measurement
+        for measurement in run.measurements
+        if measurement.name in _ACCURACIES and not measurement.labels
+    ]
+    return results + [f"{view.words(accuracy.name)} {number(accuracy.value)}" for accuracy in accuracies]
 
 
 def _expected_results(run: Run) -> list[str]:
@@ -328,12 +332,12 @@ def cause_table(runs: Sequence[Run]) -> Table:
         (
             Cell(sanitize(study.benchmark, 100), note=f"{row.devices} devices"),
             Cell(f"{row.scaling.efficiency:.3f}" if row.scaling else NOTHING, "number"),
-            Cell(sanitize(one.text, 300)),
-            Cell(sanitize("; ".join(one.evidence) or "none", 600)),
+            Cell(sanitize(explanation.text, 300)),
+            Cell(sanitize("; ".join(explanation.evidence) or "none", 600)),
         )
         for study in studies(runs)
         for row in study.rows
-        for one in row.explanations
+        for explanation in row.explanations
     ]
     return table("Why points scale badly", ("Point", "Efficiency", "What the samples show", "Evidence"), rows)
 

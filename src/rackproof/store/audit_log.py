@@ -160,7 +160,7 @@ def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
 
 def last_provisions(provisions: Iterable[ProvisionRecord]) -> dict[str, ProvisionRecord]:
     """Return the last provisioning of each node. The provisionings are given oldest first. No I/O."""
-    return {node: one for one in provisions for node in one.nodes}
+    return {node: provision for provision in provisions for node in provision.nodes}
 
 
 def provision_of(

@@ -167,8 +167,10 @@ class NodeNight(Record):
 
     def codes(self) -> tuple[str, ...]:
         """Return the codes of failures that affect only this node."""
-        found = [one.code for one in self.findings if _condemns(one)]
-        found += [one.code for one in self.reasons if one.verdict is Verdict.FAIL and not one.fleetwide]
+        found = [finding.code for finding in self.findings if _condemns(finding)]
+        found += [
+            reason.code for reason in self.reasons if reason.verdict is Verdict.FAIL and not reason.fleetwide
+        ]
         return tuple(dict.fromkeys(found))
 
     def reason_texts(self) -> tuple[str, ...]:
@@ -179,11 +181,16 @@ class NodeNight(Record):
     def reason_texts_by_part(self) -> list[tuple[tuple[str, str], str]]:
         """Return the findings as pairs of code and part, each with its text, the worst first."""
         found = [
-            (one.verdict, (one.code, one.name), f"{part_prefix(one)}{one.evidence}") for one in self.findings
+            (finding.verdict, (finding.code, finding.name), f"{part_prefix(finding)}{finding.evidence}")
+            for finding in self.findings
         ]
         found += [
-            (one.verdict, (one.code, one.part), f"{one.metric or one.check} {one.part}: {one.text}".strip())
-            for one in self.reasons
+            (
+                reason.verdict,
+                (reason.code, reason.part),
+                f"{reason.metric or reason.check} {reason.part}: {reason.text}".strip(),
+            )
+            for reason in self.reasons
         ]
         # The first text is often the only one that is shown, so it must explain the node's verdict.
         found.sort(key=lambda one: WORST_FIRST.index(one[0]))
@@ -206,17 +213,17 @@ class NightRecord(Record):
     sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
 
-def _condemns(one: HealthFinding) -> bool:
+def _condemns(finding: HealthFinding) -> bool:
     """Return whether a finding is a certain failure of this node alone, for which a night drains it."""
-    return one.verdict is Verdict.FAIL and not one.fleetwide and one.confidence != "hint"
+    return finding.verdict is Verdict.FAIL and not finding.fleetwide and finding.confidence != "hint"
 
 
-def part_prefix(one: HealthFinding) -> str:
+def part_prefix(finding: HealthFinding) -> str:
     """Return the name and place of a finding's part, as the beginning of a text, or "" for a node."""
-    if one.part == "node":
+    if finding.part == "node":
         return ""
-    place = f" ({one.place})" if one.place else ""
-    return f"{one.name}{place}: "
+    place = f" ({finding.place})" if finding.place else ""
+    return f"{finding.name}{place}: "
 
 
 def snapshot_path(folder: Path, node: str) -> Path:
@@ -263,7 +270,7 @@ def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
 def nodes_seen(folder: Path) -> frozenset[str]:
     """Return the nodes that answered in a night, or an empty set if its record is damaged."""
     try:
-        return frozenset(one.node for one in read_night(folder).nodes if not one.unreached)
+        return frozenset(node.node for node in read_night(folder).nodes if not node.unreached)
     except ResultsError:
         return frozenset()
 
@@ -283,7 +290,7 @@ def night_files(folder: Path, nodes: Iterable[str]) -> tuple[LogFile, ...]:
     Raises:
         OSError: A file is missing or cannot be read.
     """
-    paths = (folder / NIGHT_FILE, *(snapshot_path(folder, one) for one in nodes))
+    paths = (folder / NIGHT_FILE, *(snapshot_path(folder, node) for node in nodes))
     return tuple(_digested(folder, path) for path in paths)
 
 
@@ -414,7 +421,7 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
 
     The folders of nights are given newest first.
     """
-    found: dict[str, NodeNight] = {}
+    node_nights: dict[str, NodeNight] = {}
     missing, remarks = set(wanted), []
     for folder in folders:
         if not missing:
@@ -424,18 +431,20 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
         except ResultsError as error:
             remarks.append(str(error))
             continue
-        for one in night.nodes:
-            if one.node in missing:
-                found[one.node] = _counted_again(one) if remarks else one
-                missing.discard(one.node)
-    return found, remarks
+        for node in night.nodes:
+            if node.node in missing:
+                node_nights[node.node] = _counted_again(node) if remarks else node
+                missing.discard(node.node)
+    return node_nights, remarks
 
 
-def _counted_again(one: NodeNight) -> NodeNight:
+def _counted_again(node_night: NodeNight) -> NodeNight:
     """Return a state without its passes, because the node may have failed in a lost night."""
-    if one.hold is None:
-        return one
-    return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0, "passed": None})})
+    if node_night.hold is None:
+        return node_night
+    return node_night.model_copy(
+        update={"hold": node_night.hold.model_copy(update={"passes": 0, "passed": None})}
+    )
 
 
 def nights_of_node(

@@ -96,7 +96,7 @@ class Bucket:
             raise ObjectStoreError(
                 f"{url!r} is not an address of an object store: it begins with https:// or http://"
             )
-        by_bucket = {str(one.get("bucket") or ""): one for one in credentials}
+        by_bucket = {str(credential.get("bucket") or ""): credential for credential in credentials}
         key = by_bucket.get(name) or by_bucket.get("")
         if key is None:
             raise ObjectStoreError(

@@ -144,8 +144,12 @@ def _too_good(run: Run) -> str:
 
     The check finds a changed verdict even in records of earlier versions, which lack a digest.
     """
-    parts = [(f"the judgement of {one.metric}", one.verdict) for one in run.judgements if one.gating]
-    parts += [(f"the finding {one.code}", one.verdict) for one in run.findings if one.verdict]
+    parts = [
+        (f"the judgement of {judgement.metric}", judgement.verdict)
+        for judgement in run.judgements
+        if judgement.gating
+    ]
+    parts += [(f"the finding {finding.code}", finding.verdict) for finding in run.findings if finding.verdict]
     for name, verdict in parts:
         if worst([verdict, run.verdict]) is not run.verdict:
             return f"verdict: is {run.verdict.value}, but {name} is {verdict.value}"

@@ -63,12 +63,12 @@ def answer_catalogue(
         evidence: The runs and nights.
         at: The time of the answers.
     """
-    return tuple(_answer(_Question(one, asked, nodes, evidence, at)) for one in requirements)
+    return tuple(_answer(_Question(requirement, asked, nodes, evidence, at)) for requirement in requirements)
 
 
 def whole_verdict(answers: Sequence[Answer]) -> Verdict:
     """Return the worst verdict of the answers."""
-    return worst(one.verdict for one in answers)
+    return worst(answer.verdict for answer in answers)
 
 
 def _answer(question: _Question) -> Answer:
@@ -145,8 +145,12 @@ def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
     if piece.gone or then is None or (piece.verdict.gates and not is_identified(then)):
         return ""
     # In a wider scope, every node of the run must be the same as at that time.
-    others = [one for one in piece.nodes if one.name == name or question.requirement.scope != "node"]
-    doubts = (hardware_doubt(one, question.present(one.name)) for one in others if one.name in question.asked)
+    others = [node for node in piece.nodes if node.name == name or question.requirement.scope != "node"]
+    doubts = (
+        hardware_doubt(other, question.present(other.name))
+        for other in others
+        if other.name in question.asked
+    )
     return next(filter(None, doubts), "")
 
 
@@ -203,8 +207,8 @@ def _parts_of_benchmark(
 def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, place: str) -> _Part:
     """Return a piece of evidence as a part. If there is an objection to it, the part is at best unproven."""
     doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
-    inside = [one.verdict for one in piece.judgements if one.gating]
-    inside += [one.verdict for one in piece.findings if piece.kind == "run"]
+    inside = [judgement.verdict for judgement in piece.judgements if judgement.gating]
+    inside += [finding.verdict for finding in piece.findings if piece.kind == "run"]
     counted = worst([verdict, *inside, *(Verdict.UNPROVEN for _ in doubts)])
     why = "; ".join([*doubts, *piece.reasons])
     return _Part(counted, f"{place}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)
@@ -214,10 +218,10 @@ def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece])
     # The absence of a run is already a reason.
     for metric in question.requirement.metrics if runs else ():
         judged = [
-            (one.verdict, piece)
+            (judgement.verdict, piece)
             for piece in runs
-            for one in piece.judgements
-            if one.metric == metric and one.gating
+            for judgement in piece.judgements
+            if judgement.metric == metric and judgement.gating
         ]
         if not any(_uses_all_gpus(piece, name) for _, piece in judged):
             yield _Part(Verdict.UNPROVEN, f"{name}: no run on all GPUs has {metric} judged")
@@ -248,15 +252,15 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
 
 
 def _verdicts_on(night: EvidencePiece, name: str) -> list[Verdict]:
-    return [one.verdict for one in night.findings if one.node == name]
+    return [finding.verdict for finding in night.findings if finding.node == name]
 
 
 def _finding_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
-    for one in night.findings:
+    for finding in night.findings:
         # If a night could not judge something, all that depends on it is open.
-        is_open = one.verdict is Verdict.UNPROVEN
-        if one.node == name and (is_open or question.requirement.names_code(one.code)):
-            yield _Part(one.verdict, f"{name}: {one.code}: {one.text}", night)
+        is_open = finding.verdict is Verdict.UNPROVEN
+        if finding.node == name and (is_open or question.requirement.names_code(finding.code)):
+            yield _Part(finding.verdict, f"{name}: {finding.code}: {finding.text}", night)
 
 
 def _read_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:

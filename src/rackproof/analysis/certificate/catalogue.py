@@ -20,7 +20,7 @@ _LARGEST = 1 << 20
 def catalogue_names() -> list[str]:
     """Return the names of the shipped catalogues."""
     folder = files("rackproof.analysis.certificate").joinpath("catalogues")
-    return sorted(one.name.removesuffix(".yml") for one in folder.iterdir() if one.name.endswith(".yml"))
+    return sorted(path.name.removesuffix(".yml") for path in folder.iterdir() if path.name.endswith(".yml"))
 
 
 def load_catalogue(name: str) -> Catalogue:

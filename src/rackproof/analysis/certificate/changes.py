@@ -77,11 +77,14 @@ def _speeds(certificate: Certificate) -> dict[_Key, tuple[Judgement, str]]:
     """Return the latest judgement of each measurement with a bounded reference."""
     found: dict[_Key, tuple[Judgement, str]] = {}
     for piece in sorted(certificate.evidence, key=lambda piece: piece.moment):
-        for one in piece.judgements:
-            reference = one.reference
-            if one.value is not None and reference and (reference.low, reference.high) != (None, None):
-                labels = ", ".join(f"{name} {value}" for name, value in sorted(one.labels.items()))
-                found[(f"{_nodes_of(piece)}: {piece.point}", one.metric, labels)] = (one, piece.id)
+        for judgement in piece.judgements:
+            reference = judgement.reference
+            if judgement.value is not None and reference and (reference.low, reference.high) != (None, None):
+                labels = ", ".join(f"{name} {value}" for name, value in sorted(judgement.labels.items()))
+                found[(f"{_nodes_of(piece)}: {piece.point}", judgement.metric, labels)] = (
+                    judgement,
+                    piece.id,
+                )
     return found
 
 
@@ -110,10 +113,10 @@ def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateCh
             )
 
 
-def _within(then: Judgement, present: Judgement) -> bool:
+def _within(earlier: Judgement, present: Judgement) -> bool:
     """Return whether a number is within its reference's bounds, applied to the earlier number."""
-    bounds, value, before = present.reference, present.value, then.value
-    if bounds is None or value is None or before is None or then.unit != present.unit:
+    bounds, value, before = present.reference, present.value, earlier.value
+    if bounds is None or value is None or before is None or earlier.unit != present.unit:
         return False
     if before == value:
         return True
@@ -125,6 +128,6 @@ def _within(then: Judgement, present: Judgement) -> bool:
 
 def _answer_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
     """Yield the answers whose verdict differs, and those of one certificate alone."""
-    before = {one.id: one.verdict.value for one in old.answers}
-    after = {one.id: one.verdict.value for one in new.answers}
+    before = {answer.id: answer.verdict.value for answer in old.answers}
+    after = {answer.id: answer.verdict.value for answer in new.answers}
     yield from _differences("answer", new.catalogue.name, before, after)

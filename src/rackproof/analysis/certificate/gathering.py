@@ -40,7 +40,7 @@ class Gathered:
         self, results: Path, store: Store, catalogue: Catalogue, asked: Sequence[str], now: datetime
     ) -> None:
         self._results, self._store, self._asked, self._now = results, store, frozenset(asked), now
-        self._benchmarks = {name for one in catalogue.requirements for name in one.benchmarks}
+        self._benchmarks = {name for requirement in catalogue.requirements for name in requirement.benchmarks}
         self._seen: dict[str, tuple[datetime, Node]] = {}
         self._readable: set[str] = set()
         runs, nights = self._newest_runs(), list(self._newest_nights())
@@ -87,12 +87,14 @@ class Gathered:
             command=run.command,
             nodes=_nodes_of(run),
             verdict=run.verdict,
-            reasons=tuple(sanitize(one, _LONGEST) for one in run.reasons[:_MOST_REASONS]),
+            reasons=tuple(sanitize(reason, _LONGEST) for reason in run.reasons[:_MOST_REASONS]),
             judgements=run.judgements,
             findings=tuple(
-                PieceFinding(code=one.code, verdict=one.verdict, text=sanitize(one.message, _LONGEST))
-                for one in run.findings
-                if one.verdict is not None
+                PieceFinding(
+                    code=finding.code, verdict=finding.verdict, text=sanitize(finding.message, _LONGEST)
+                )
+                for finding in run.findings
+                if finding.verdict is not None
             ),
             files=tuple(_files(folder, run)),
             objections=(*_doubts(self._known(run.run_id), folder), *_no_logs(run)),
@@ -116,7 +118,7 @@ class Gathered:
             except ResultsError as error:
                 yield self._damaged(folder.name, str(error))
                 continue
-            mine = [one for one in night.nodes if one.node in missing]
+            mine = [node for node in night.nodes if node.node in missing]
             if mine:
                 yield self._night_piece(folder, night, mine)
             missing -= {one.node for one in mine}
@@ -144,10 +146,10 @@ class Gathered:
 
     # Missing records.
 
-    def _gone(self, found: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
+    def _gone(self, pieces: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
         """Yield history entries without a readable record."""
-        known = {piece.id for piece in found}
-        oldest = min((piece.moment for piece in found if piece.kind == "night"), default=None)
+        known = {piece.id for piece in pieces}
+        oldest = min((piece.moment for piece in pieces if piece.kind == "night"), default=None)
         for row in self._store.runs(limit=_MOST_RUNS):
             moment = row.ended or row.moment
             # An earlier night does not matter, because a newer one replaced it.
@@ -233,11 +235,11 @@ def _no_logs(run: Run) -> Iterator[str]:
 
 
 def _night_doubts(
-    known: Run | None, mine: Sequence[NodeNight], there: Mapping[str, StoredSnapshot]
+    known: Run | None, mine: Sequence[NodeNight], snapshots: Mapping[str, StoredSnapshot]
 ) -> Iterator[str]:
     """Yield the missing snapshots, and the reasons why existing ones prove nothing."""
     for one in mine:
-        if not one.unreached and one.node not in there:
+        if not one.unreached and one.node not in snapshots:
             yield f"the snapshot of {one.node} is gone or was changed"
     if known and not known.logs:
         yield "its record has no digests of its files: it was made before nights kept them"
@@ -247,15 +249,17 @@ def _snapshots(folder: Path, names: Iterable[str]) -> list[Path]:
     return [night_store.snapshot_path(folder, name) for name in names]
 
 
-def _night_findings(one: NodeNight) -> Iterator[PieceFinding]:
-    for health in one.findings:
-        yield PieceFinding(node=one.node, code=health.code, verdict=health.verdict, text=health.evidence)
-    for reason in one.reasons:
+def _night_findings(node_night: NodeNight) -> Iterator[PieceFinding]:
+    for health in node_night.findings:
+        yield PieceFinding(
+            node=node_night.node, code=health.code, verdict=health.verdict, text=health.evidence
+        )
+    for reason in node_night.reasons:
         text = sanitize(reason.text, _LONGEST)
-        yield PieceFinding(node=one.node, code=reason.code, verdict=reason.verdict, text=text)
-    if one.unreached:
-        text = sanitize(one.unreached, _LONGEST)
-        yield PieceFinding(node=one.node, code="unreached", verdict=Verdict.UNPROVEN, text=text)
+        yield PieceFinding(node=node_night.node, code=reason.code, verdict=reason.verdict, text=text)
+    if node_night.unreached:
+        text = sanitize(node_night.unreached, _LONGEST)
+        yield PieceFinding(node=node_night.node, code="unreached", verdict=Verdict.UNPROVEN, text=text)
 
 
 def _reads(kept: StoredSnapshot) -> dict[str, str]:
@@ -268,15 +272,15 @@ def _reads(kept: StoredSnapshot) -> dict[str, str]:
     return states
 
 
-def _files(folder: Path, record: Run | None, wanted: Collection[Path] = ()) -> Iterator[RawFile]:
+def _files(folder: Path, record: Run | None, paths: Collection[Path] = ()) -> Iterator[RawFile]:
     """Yield the record of a run or night, and its files.
 
-    If ``wanted`` is not empty, yield only these files.
+    If ``paths`` is not empty, yield only these files.
     """
     # A missing or different file is already among the objections.
     with contextlib.suppress(OSError):
         digest, length = digest_file(folder / RECORD_NAME)
         yield RawFile(path=f"{folder.name}/{RECORD_NAME}", sha256=digest, size_bytes=length)
     for log in record.logs if record else ():
-        if not wanted or folder / log.path in wanted:
+        if not paths or folder / log.path in paths:
             yield RawFile(path=f"{folder.name}/{log.path}", sha256=log.sha256, size_bytes=log.size_bytes)

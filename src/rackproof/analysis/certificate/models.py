@@ -96,7 +96,7 @@ class Catalogue(Record):
 
     @model_validator(mode="after")
     def _distinct(self) -> Catalogue:
-        ids = [one.id for one in self.requirements]
+        ids = [requirement.id for requirement in self.requirements]
         if len(ids) != len(set(ids)):
             raise ValueError("two requirements have the same id")
         return self
@@ -153,7 +153,7 @@ class EvidencePiece(Record):
 
     def node(self, name: str) -> Node | None:
         """Return a node as it was at the time, or None if the piece does not include it."""
-        return next((one for one in self.nodes if one.name == name), None)
+        return next((node for node in self.nodes if node.name == name), None)
 
 
 class Answer(Record):
@@ -187,18 +187,18 @@ class Certificate(Record):
     evidence: tuple[EvidencePiece, ...] = ()
 
 
-def hardware_doubt(then: Node, now: Node | None) -> str:
+def hardware_doubt(before: Node, now: Node | None) -> str:
     """Return the reason why two descriptions of a node are of different hardware, or ""."""
     if now is None:
         return "its present hardware is not known"
-    if _uuids(then) != _uuids(now):
+    if _uuids(before) != _uuids(now):
         return "other hardware: its GPUs changed since"
-    if then.serial and now.serial:
-        return "" if then.serial == now.serial else "other hardware: its serial number changed since"
-    if _uuids(then):
+    if before.serial and now.serial:
+        return "" if before.serial == now.serial else "other hardware: its serial number changed since"
+    if _uuids(before):
         return ""
-    if then.machine_id and now.machine_id:
-        return "" if then.machine_id == now.machine_id else "another machine: its machine id changed since"
+    if before.machine_id and now.machine_id:
+        return "" if before.machine_id == now.machine_id else "another machine: its machine id changed since"
     return "neither serial number nor GPUs nor machine id identify its hardware"
 
 

@@ -89,15 +89,15 @@ class Comparison(Record):
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def exact_key(one: Measurement) -> _Key:
+def exact_key(measurement: Measurement) -> _Key:
     """Return the name and all labels of a measurement."""
-    return one.name, tuple(sorted(one.labels.items()))
+    return measurement.name, tuple(sorted(measurement.labels.items()))
 
 
-def anonymous_key(one: Measurement) -> _Key:
+def anonymous_key(measurement: Measurement) -> _Key:
     """Return a key without hardware identities, to compare GPU 0 of one node with GPU 0 of another."""
-    kept = {key: value for key, value in one.labels.items() if not _UUID.fullmatch(value)}
-    return one.name, tuple(sorted(kept.items()))
+    kept = {key: value for key, value in measurement.labels.items() if not _UUID.fullmatch(value)}
+    return measurement.name, tuple(sorted(kept.items()))
 
 
 def _pair(
@@ -125,24 +125,24 @@ def _unique(
     return {name: group[0] for name, group in groups.items() if len(group) == 1}
 
 
-def _compared(one: Measurement, other: Measurement) -> ComparedMeasurement:
-    direction = one.direction or other.direction
+def _compared(measurement: Measurement, other: Measurement) -> ComparedMeasurement:
+    direction = measurement.direction or other.direction
     ratio = difference = None
-    if one.finite and other.finite and one.value:
-        ratio = other.value / one.value
-        difference = (other.value - one.value) / abs(one.value)
+    if measurement.finite and other.finite and measurement.value:
+        ratio = other.value / measurement.value
+        difference = (other.value - measurement.value) / abs(measurement.value)
     # Identities that differ are not a label of the pair.
-    labels = {key: value for key, value in one.labels.items() if other.labels.get(key) == value}
+    labels = {key: value for key, value in measurement.labels.items() if other.labels.get(key) == value}
     return ComparedMeasurement(
-        name=one.name,
+        name=measurement.name,
         labels=labels,
-        unit=one.unit,
+        unit=measurement.unit,
         direction=direction,
-        first=one.value,
+        first=measurement.value,
         second=other.value,
         ratio=ratio,
         difference=difference,
-        better=_better(one, other, direction),
+        better=_better(measurement, other, direction),
     )
 
 

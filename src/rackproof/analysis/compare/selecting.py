@@ -181,17 +181,17 @@ def _runs_at(places: Sequence[Path], remarks: list[str], skipped: list[str]) -> 
     yield from runs_from_logs(logs, skipped)
 
 
-def _holds_records(place: Path) -> bool:
-    if not place.is_dir():
+def _holds_records(path: Path) -> bool:
+    if not path.is_dir():
         return False
-    return (place / RECORD_NAME).is_file() or any(place.glob(f"*/{RECORD_NAME}"))
+    return (path / RECORD_NAME).is_file() or any(path.glob(f"*/{RECORD_NAME}"))
 
 
-def _recorded_runs(place: Path, remarks: list[str]) -> Iterator[Run]:
-    is_run_folder = (place / RECORD_NAME).is_file()
-    holder = place.parent if is_run_folder else place
+def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
+    is_run_folder = (path / RECORD_NAME).is_file()
+    holder = path.parent if is_run_folder else path
     for run in iter_runs(holder, on_error=lambda error: remarks.append(str(error))):
-        if not is_run_folder or run.run_id == place.name:
+        if not is_run_folder or run.run_id == path.name:
             yield run
 
 

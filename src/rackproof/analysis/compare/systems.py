@@ -364,7 +364,7 @@ def _representative(run: Run, metric: str) -> Measurement | None:
 
     Of several GPUs the worst is returned, and of several sizes the largest.
     """
-    found = [one for one in run.measurements if one.name == metric]
+    found = [measurement for measurement in run.measurements if measurement.name == metric]
     return pick_representative(found) if found else None
 
 

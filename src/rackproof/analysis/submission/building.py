@@ -132,9 +132,9 @@ def _refuse_arguments(
     runs: Sequence[tuple[Run, Path]], out: Path, ruleset: str | None, timeout_s: float
 ) -> str:
     """Check the arguments and return the ruleset. :func:`build_submission` lists the errors."""
-    known = known_rulesets()
-    if ruleset is not None and ruleset not in known:
-        raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")
+    rulesets = known_rulesets()
+    if ruleset is not None and ruleset not in rulesets:
+        raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(rulesets)}")
     # `<= 0` would accept NaN.
     if not timeout_s > 0:
         raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
@@ -147,7 +147,7 @@ def _refuse_arguments(
             raise SubmissionError(f"run {run_id} is named more than once; name every run once")
     if not runs:
         raise SubmissionError("no runs were chosen; name them, or use --latest with --benchmark")
-    return ruleset or _ruleset_of(runs, known)
+    return ruleset or _ruleset_of(runs, rulesets)
 
 
 def _ruleset_of(runs: Sequence[tuple[Run, Path]], known: Sequence[str]) -> str:

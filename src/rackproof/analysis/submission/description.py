@@ -243,9 +243,9 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
     return description, issues
 
 
-def _log_facts(one: ChosenRun) -> dict[str, Any]:
+def _log_facts(run: ChosenRun) -> dict[str, Any]:
     """Return a log's facts about the system, except facts that only the operator can state."""
-    return {key: value for key, value in one.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
+    return {key: value for key, value in run.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
 
 
 def _value_of(
@@ -351,28 +351,32 @@ def _shown_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:3])}{' …' * (len(names) > 3)}"
 
 
-def _contradictions(system: SystemFile, description: Mapping[str, Any], one: ChosenRun) -> Iterator[Issue]:
+def _contradictions(
+    system: SystemFile, description: Mapping[str, Any], chosen_run: ChosenRun
+) -> Iterator[Issue]:
     """Yield contradictions between the description and a run's facts or its log."""
-    nodes = facts_of_nodes(one.run.nodes)
-    printed = _log_facts(one)
+    nodes = facts_of_nodes(chosen_run.run.nodes)
+    printed = _log_facts(chosen_run)
     software = _only_of_log(printed.get(STACK), nodes.get(STACK))
     places = (
         ("the nodes' facts", nodes, ""),
-        ("the log", {**printed, STACK: software}, one.log.path),
+        ("the log", {**printed, STACK: software}, chosen_run.log.path),
     )
     for key in FIELDS:
         # A run script sees its container, so a value from the nodes themselves decides.
         known = [place for place in places if place[1].get(key)]
         for where, source, file in known if key in _IN_ALL_PLACES else known[:1]:
             for name, doubt, described, seen in _doubts(key, description[key], source[key]):
-                yield _doubtful(system, (key, name), doubt, (described, seen), (one.run.run_id, where, file))
+                yield _doubtful(
+                    system, (key, name), doubt, (described, seen), (chosen_run.run.run_id, where, file)
+                )
     unknown = [key for key in _PROVEN if key not in nodes and key not in printed]
     if unknown:
         yield Issue(
             code="description_unproven",
             verdict=Verdict.UNPROVEN,
-            run=one.run.run_id,
-            file=one.log.path,
+            run=chosen_run.run.run_id,
+            file=chosen_run.log.path,
             message=f"neither its nodes' facts nor its log show {', '.join(unknown)}",
             remedy="choose runs made by bench.yml, or logs into which the run script printed :::SYSJSON",
         )

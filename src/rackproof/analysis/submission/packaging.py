@@ -33,23 +33,23 @@ _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requ
 _GIT_FRIENDLY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
 
 
-def code_files(one: ChosenRun) -> dict[str, CopiedFile]:
+def code_files(chosen_run: ChosenRun) -> dict[str, CopiedFile]:
     """Return the configuration and scripts in a run's folder by their relative path.
 
     Logs, the record, reports, links, hidden files, and files that are too large for a repository are
     left out.
     """
-    logs = {log.path for log in one.run.logs}
-    found = {}
-    for folder, subfolders, names in os.walk(one.folder):
+    logs = {log.path for log in chosen_run.run.logs}
+    files = {}
+    for folder, subfolders, names in os.walk(chosen_run.folder):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)
-            relative = path.relative_to(one.folder).as_posix()
+            relative = path.relative_to(chosen_run.folder).as_posix()
             if relative not in logs and _is_code(path, relative):
                 with path.open("rb") as stream:
-                    found[relative] = CopiedFile(path, hashlib.file_digest(stream, "sha256").hexdigest())
-    return found
+                    files[relative] = CopiedFile(path, hashlib.file_digest(stream, "sha256").hexdigest())
+    return files
 
 
 def _is_code(path: Path, relative: str) -> bool:

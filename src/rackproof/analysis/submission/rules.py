@@ -133,9 +133,9 @@ def _reasons_against(one: ChosenRun, run: RunScore | None) -> list[str]:
     return reasons
 
 
-def _verdict_against(one: ChosenRun, run: RunScore | None) -> Verdict:
+def _verdict_against(chosen_run: ChosenRun, run: RunScore | None) -> Verdict:
     # A run that did not end, or could not be checked, does not prove a fault of the system.
-    proven = one.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)
+    proven = chosen_run.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)
     return Verdict.FAIL if proven else Verdict.UNPROVEN
 
 
@@ -172,40 +172,40 @@ def _shared(
         yield from _same_run(one, seen.setdefault(run.digest, one.run.run_id))
 
 
-def _other_division(one: ChosenRun, run: RunScore, system: SystemFile) -> Iterator[Issue]:
+def _other_division(chosen_run: ChosenRun, run: RunScore, system: SystemFile) -> Iterator[Issue]:
     division = system.values["division"]
     if run.division and run.division != division:
         yield Issue(
             code="division",
             verdict=Verdict.FAIL,
-            run=one.run.run_id,
-            file=one.log.path,
+            run=chosen_run.run.run_id,
+            file=chosen_run.log.path,
             message=f"the log is of the division {run.division!r}, the description of {division!r}",
             remedy=f"correct division in {system.file}, or choose runs of that division",
         )
 
 
-def _other_batch_size(one: ChosenRun, size: float, first: tuple[float, str]) -> Iterator[Issue]:
+def _other_batch_size(chosen_run: ChosenRun, size: float, first: tuple[float, str]) -> Iterator[Issue]:
     first_size, first_run = first
     if size != first_size:
         yield Issue(
             code="batch_size",
             verdict=Verdict.FAIL,
-            run=one.run.run_id,
-            file=one.log.path,
+            run=chosen_run.run.run_id,
+            file=chosen_run.log.path,
             message=f"its global batch size is {size:g}, that of run {first_run} {first_size:g}",
             remedy="choose runs of one batch size",
         )
 
 
-def _same_run(one: ChosenRun, owner: str) -> Iterator[Issue]:
+def _same_run(chosen_run: ChosenRun, owner: str) -> Iterator[Issue]:
     """Yield an issue if another run was the first with these events."""
-    if owner != one.run.run_id:
+    if owner != chosen_run.run.run_id:
         yield Issue(
             code="same_run_twice",
             verdict=Verdict.FAIL,
-            run=one.run.run_id,
-            file=one.log.path,
+            run=chosen_run.run.run_id,
+            file=chosen_run.log.path,
             message=f"its log has the same events as that of run {owner}: a copy proves nothing",
             remedy="choose another run in its place",
         )

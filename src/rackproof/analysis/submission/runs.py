@@ -58,7 +58,7 @@ def latest_runs(
 
 
 def runs_gone(
-    results: Path, benchmarks: Sequence[str], chosen: Sequence[tuple[Run, Path]], known: Iterable[RunRow]
+    results: Path, benchmarks: Sequence[str], chosen: Sequence[tuple[Run, Path]], run_rows: Iterable[RunRow]
 ) -> list[Issue]:
     """Return evidence that a run for ``--latest`` is missing, with its folder or only its record.
 
@@ -68,7 +68,7 @@ def runs_gone(
         results: The results folder.
         benchmarks: The names of benchmarks.
         chosen: The runs that were found.
-        known: The runs that the history lists.
+        run_rows: The runs that the history lists.
     """
     present = {run.run_id for run, _ in chosen}
     oldest = {
@@ -77,7 +77,7 @@ def runs_gone(
     }
     gone = [
         f"{row.run_id} ({row.verdict.value})"
-        for row in known
+        for row in run_rows
         if row.benchmark in oldest
         and row.run_id not in present
         and row.moment.timestamp() >= oldest[row.benchmark]

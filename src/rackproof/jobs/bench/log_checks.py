@@ -157,7 +157,12 @@ def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequenc
 
 def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
     """Return the GPU UUIDs in the labels of measurements."""
-    return {one.labels[key] for one in measurements for key in ("gpu", "from", "to") if one.labels.get(key)}
+    return {
+        measurement.labels[key]
+        for measurement in measurements
+        for key in ("gpu", "from", "to")
+        if measurement.labels.get(key)
+    }
 
 
 def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Finding]:
@@ -198,7 +203,9 @@ def planned_gpus(planned: PlannedRun, there: int) -> int:
 def _matching(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
     """Return the measurements that a rule is about."""
     return [
-        one for one in measurements if one.name == rule.metric and rule.labels.items() <= one.labels.items()
+        measurement
+        for measurement in measurements
+        if measurement.name == rule.metric and rule.labels.items() <= measurement.labels.items()
     ]
 
 

@@ -45,13 +45,13 @@ def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Machine
     Args:
         jobs: The job's state on each node.
     """
-    found = {}
+    uses = {}
     for node, job in jobs.items():
         try:
-            found[node] = MachineUse.model_validate(_with_clean_texts(job.get("machine")))
+            uses[node] = MachineUse.model_validate(_with_clean_texts(job.get("machine")))
         except (ValidationError, TypeError, ValueError):
             continue
-    return found
+    return uses
 
 
 def _with_clean_texts(raw: object) -> dict[str, Any]:

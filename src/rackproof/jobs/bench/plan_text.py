@@ -76,7 +76,7 @@ def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]
     for result in results:
         lines = result.get("stdout_lines") or []
         reports = [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
-        phases.update(dict.fromkeys(str(one["phase"]) for one in reports if "phase" in one))
+        phases.update(dict.fromkeys(str(report["phase"]) for report in reports if "phase" in report))
         if lines:
             missing.update(json.loads(lines[-1])["lacking"])
     return {"phases": list(phases), "lacking": [text for text, _ in missing.most_common()]}
@@ -134,7 +134,7 @@ def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str
     if sizes:
         listed = ", ".join(f"{size:g}" for size in sizes)
         lines.append(f"judge   convergence by MLCommons' points for global batch sizes {listed}")
-    fitting = [one for one in baselines if one.applies(run.benchmark, run.parameters)]
+    fitting = [baseline for baseline in baselines if baseline.applies(run.benchmark, run.parameters)]
     for rule in run.result.judge:
         named = [one for one in fitting if one.metric == rule.metric]
         known = [*_bound_texts(rule), *_published_texts(run, rule.metric)]
@@ -148,17 +148,17 @@ def _bound_texts(rule: JudgeRule) -> list[str]:
     return [f"{words} {bound}, by its definition" for words, bound in bounds if bound is not None]
 
 
-def _baseline_texts(named: Sequence[SkuReference], has_others: bool) -> list[str]:
+def _baseline_texts(references: Sequence[SkuReference], has_others: bool) -> list[str]:
     """Return texts about the SKU's references of a metric.
 
     One text states whether a reference may be missing.
 
     Args:
-        named: The SKU's references of the metric.
+        references: The SKU's references of the metric.
         has_others: Whether something else judges each of its values.
     """
-    texts = [_baseline_text(one) for one in named]
-    if has_others or not all(one.labels for one in named):
+    texts = [_baseline_text(one) for one in references]
+    if has_others or not all(one.labels for one in references):
         return texts
     return [*texts, f"{'of another case ' if texts else ''}has no reference: {_FIRST}"]
 

@@ -257,7 +257,7 @@ class Plan(Record):
             if all(point.node not in run.nodes for run in self.runs):
                 reasons.setdefault(point.node, []).append(f"{point.benchmark}: {point.reason}")
         # Points of one benchmark are often skipped for the same reason, which is then shown once.
-        return {node: "; ".join(dict.fromkeys(each)) for node, each in reasons.items()}
+        return {node: "; ".join(dict.fromkeys(reason)) for node, reason in reasons.items()}
 
     @property
     def expected_s(self) -> float | None:
@@ -787,11 +787,11 @@ def definition_findings(planned: PlannedRun) -> list[Finding]:
     return [Finding(code="definition_changed", verdict=Verdict.UNPROVEN, message=message[:4000])]
 
 
-def _repeats(one: PlannedRun, now: datetime) -> list[PlannedRun]:
+def _repeats(planned: PlannedRun, now: datetime) -> list[PlannedRun]:
     """Return a run as many times as its result is repeated."""
     return [
-        one.model_copy(update={"run_id": new_run_id(one.benchmark, now=now), "repeat": repeat})
-        for repeat in range(1, one.repeats + 1)
+        planned.model_copy(update={"run_id": new_run_id(planned.benchmark, now=now), "repeat": repeat})
+        for repeat in range(1, planned.repeats + 1)
     ]
 
 

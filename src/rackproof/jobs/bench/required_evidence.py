@@ -108,9 +108,9 @@ class SlurmJob:
         return by_slurm and bool(self.output.end)
 
 
-def lacking_findings(lacking: Iterable[Finding], found: Sequence[Finding]) -> list[Finding]:
+def lacking_findings(lacking: Iterable[Finding], findings: Sequence[Finding]) -> list[Finding]:
     """Return findings about missing evidence, except where a parser already reported it."""
-    known = {one.code for one in found if one.verdict is not None and one.verdict.gates}
+    known = {one.code for one in findings if one.verdict is not None and one.verdict.gates}
     return [one for one in lacking if one.code not in known]
 
 

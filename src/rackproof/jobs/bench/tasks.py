@@ -452,7 +452,7 @@ def _mounts(
     for run, host in _setups(runs):
         points.setdefault(host, []).append(run.parameters)
     mounts = {
-        host: tuple(node_setup.storage_mounts(each, experiments[host])) for host, each in points.items()
+        host: tuple(node_setup.storage_mounts(point, experiments[host])) for host, point in points.items()
     }
     return {host: entries for host, entries in mounts.items() if entries}
 
@@ -646,8 +646,8 @@ def abandoned_results(results: Path, plan_id: str) -> dict[str, str]:
         BenchError: The plan or one of its records cannot be read.
     """
     try:
-        made = planning.read_plan(results, plan_id)
-        return made.given_up(made.recorded(results))
+        plan = planning.read_plan(results, plan_id)
+        return plan.given_up(plan.recorded(results))
     except ResultsError as error:
         raise BenchError(str(error)) from error
 
@@ -659,21 +659,21 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         BenchError: The plan or one of its records cannot be read, or the report cannot be written.
     """
     try:
-        made = planning.read_plan(results, plan_id)
-        recorded = made.recorded(results)
-        runs = [recorded[run.run_id] for run in made.runs if run.run_id in recorded]
-        given_up = made.given_up(recorded)
-        scores = _scores(made, recorded, given_up, results)
+        plan = planning.read_plan(results, plan_id)
+        recorded = plan.recorded(results)
+        runs = [recorded[run.run_id] for run in plan.runs if run.run_id in recorded]
+        given_up = plan.given_up(recorded)
+        scores = _scores(plan, recorded, given_up, results)
         failures = _with_verdict(scores, Verdict.FAIL)
-        missing = [*_missing(made, recorded, given_up, results), *_with_verdict(scores, Verdict.UNPROVEN)]
-        troubles = _write_other_pages(made, runs, results)
+        missing = [*_missing(plan, recorded, given_up, results), *_with_verdict(scores, Verdict.UNPROVEN)]
+        troubles = _write_other_pages(plan, runs, results)
         pages = write_plan_reports(
             runs,
             results / plan_id,
-            made.title,
+            plan.title,
             link=lambda run: f"../{run.run_id}/report.html",
             missing=[*missing, *failures],
-            left_out=[f"{point.benchmark} on {point.node}: {point.reason}" for point in made.skipped],
+            left_out=[f"{point.benchmark} on {point.node}: {point.reason}" for point in plan.skipped],
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
@@ -684,7 +684,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     elsewhere = results.resolve() != Path("results").resolve()
     name = f"{plan_id} --results {shlex.quote(str(results))}" if elsewhere else plan_id
     lines = [
-        f"{made.title}: {verdict.value} ({len(runs)} of {len(made.runs)} runs recorded)",
+        f"{plan.title}: {verdict.value} ({len(runs)} of {len(plan.runs)} runs recorded)",
         *filter(None, [speeds_not_judged(runs, name)]),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),
@@ -706,17 +706,17 @@ def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | Non
     return [text for text, verdict in scores.items() if verdict in verdicts]
 
 
-def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[str]:
+def _write_other_pages(plan: Plan, runs: Sequence[Run], results: Path) -> list[str]:
     """Write the other pages of the plan. Return lines with their paths or errors."""
     remarks = [_mend_page(run, results / run.run_id) for run in runs]
-    judge = all(run.published_references for run in made.runs)
-    return [*remarks, _comparison(runs, results / made.plan_id, judge)]
+    judge = all(run.published_references for run in plan.runs)
+    return [*remarks, _comparison(runs, results / plan.plan_id, judge)]
 
 
-def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:
+def _changed_logs(plan: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:
     """Describe the runs whose logs changed after they were judged."""
     changed = []
-    for run in made.runs:
+    for run in plan.runs:
         record = recorded.get(run.run_id)
         if record and (objections := log_objections(record, results / run.run_id)):
             what = f"{run.title} on {run.lead}: {'; '.join(objections)}"
@@ -725,7 +725,7 @@ def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> lis
 
 
 def _missing(
-    made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
+    plan: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> list[str]:
     """Describe what keeps the plan from being complete.
 
@@ -734,33 +734,33 @@ def _missing(
     """
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"
-        for run in made.remaining_runs(recorded, given_up)
+        for run in plan.remaining_runs(recorded, given_up)
     ]
-    missing += _changed_logs(made, recorded, results)
+    missing += _changed_logs(plan, recorded, results)
     missing += [f"{result}: the other repeats were not made: {reason}" for result, reason in given_up.items()]
-    missing += [f"{host}: not reached; see its error above" for host in made.unreached]
-    missing += [f"{host}: nothing could be run on it: {reason}" for host, reason in made.unused.items()]
+    missing += [f"{host}: not reached; see its error above" for host in plan.unreached]
+    missing += [f"{host}: nothing could be run on it: {reason}" for host, reason in plan.unused.items()]
     return missing
 
 
 def _scores(
-    made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
+    plan: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> dict[str, Verdict | None]:
     """Return a line with the score of each benchmark's repeats, and its verdict."""
     scores: dict[str, Verdict | None] = {}
-    for members in _repeat_groups(made, given_up):
+    for members in _repeat_groups(plan, given_up):
         # A score of only some repeats would not be a result. Another line names the missing repeats.
         if all(run.run_id in recorded for run in members):
             verdict, words = score_repeats(members, results)
-            scores[f"{made.result_of(members[0])}: {words}"] = verdict
+            scores[f"{plan.result_of(members[0])}: {words}"] = verdict
     return scores
 
 
-def _repeat_groups(made: Plan, given_up: Mapping[str, str]) -> list[list[PlannedRun]]:
+def _repeat_groups(plan: Plan, given_up: Mapping[str, str]) -> list[list[PlannedRun]]:
     """Return the repeats of each result that can still become valid."""
     groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
-    for run in made.runs:
-        if run.repeats > 1 and made.result_of(run) not in given_up:
+    for run in plan.runs:
+        if run.repeats > 1 and plan.result_of(run) not in given_up:
             groups.setdefault((run.benchmark, run.nodes, json.dumps(run.parameters)), []).append(run)
     return list(groups.values())
 

@@ -131,7 +131,7 @@ def render_files(
     return files
 
 
-def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> Iterator[str]:
+def _hosts_lines(cluster: AdoptedCluster, shipped: Mapping[str, ShippedSku]) -> Iterator[str]:
     """Yield the lines of hosts.yml."""
     about = {node.name: node for node in cluster.nodes}
     yield "---"
@@ -150,7 +150,7 @@ def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> It
         yield from _members(hosts, cluster.racks)
     yield "    # SKUs: the models of nodes. A file for each in group_vars/ has its expectations."
     skus = cluster.skus()
-    tops = _with_parents(skus, known)
+    tops = _with_parents(skus, shipped)
     for group, slices in tops.items():
         yield f"    {group}:"
         if not slices and not skus.get(group):
@@ -169,11 +169,11 @@ def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> It
     yield "    slurm_login: {}"
 
 
-def _with_parents(skus: Iterable[str], known: Mapping[str, ShippedSku]) -> dict[str, list[str]]:
+def _with_parents(skus: Iterable[str], shipped: Mapping[str, ShippedSku]) -> dict[str, list[str]]:
     """Return the groups below gpu_nodes, each with its slices."""
     tops: dict[str, list[str]] = {}
     for group in skus:
-        parent = known[group].parent if group in known else ""
+        parent = shipped[group].parent if group in shipped else ""
         if parent:
             tops.setdefault(parent, []).append(group)
         else:
@@ -292,7 +292,7 @@ def _size_lines(cluster: AdoptedCluster, hosts: Collection[str]) -> Iterator[str
     """Yield the sizes of an unknown SKU's nodes, which Slurm states."""
     sizes = [node.sizes for node in cluster.nodes if node.name in set(hosts)]
     for key, variable in _SIZES.items():
-        values = sorted({one[key] for one in sizes if key in one})
+        values = sorted({size[key] for size in sizes if key in size})
         if len(values) == 1:
             yield f"{variable}: {values[0]}"
         elif values:

@@ -106,7 +106,7 @@ def list_inventory(
     if not path.exists():
         raise InventoryError(f"there is no inventory at {path}")
     complaints = list(_yaml_complaints(path))
-    if any("it is not YAML" in one.what for one in complaints):
+    if any("it is not YAML" in complaint.what for complaint in complaints):
         # Ansible would leave the file out with a warning, or name the mistake without its file.
         return Inventory(hosts={}, groups={}, files={}), complaints
     beside = Path(sys.executable).with_name("ansible-inventory")
@@ -129,7 +129,7 @@ def list_inventory(
         remedy = "; set ANSIBLE_VAULT_PASSWORD_FILE to the file of its password" if "vault" in error else ""
         raise InventoryError(error + remedy)
     complaints += [
-        Complaint(where=str(path), what=sanitize(found[1], 300)) for found in _SKIPPED.finditer(done.stderr)
+        Complaint(where=str(path), what=sanitize(match[1], 300)) for match in _SKIPPED.finditer(done.stderr)
     ]
     return read_inventory(json.loads(done.stdout), _variable_files(path)), complaints
 

@@ -201,15 +201,15 @@ class _Netbox:
                 )
             if count > _MOST_DEVICES:
                 raise AdoptError(f"{self._shown} has {count:,} devices: choose some with --netbox-filter")
-            for one in results:
-                if not isinstance(one, Mapping) or one.get("id") in found or one.get("id") is None:
+            for result in results:
+                if not isinstance(result, Mapping) or result.get("id") in found or result.get("id") is None:
                     # A repeated page would never end. A device that moved would be missing on another
                     # page.
                     raise AdoptError(
                         f"{self._shown} lists a device twice or none at all: its pages never end, or devices "
                         "changed meanwhile; try again"
                     )
-                found[one["id"]] = one
+                found[result["id"]] = result
             # Count pages here, so that no answer decides on the address of the next page.
             if page.get("next") is None:
                 break
@@ -335,7 +335,7 @@ class _Netbox:
 
 def _refuse_doubled_names(devices: Sequence[Mapping[str, Any]]) -> None:
     """Refuse two devices with the same name, because a node is identified by its name."""
-    counts = Counter(_name(one) for one in devices)
+    counts = Counter(_name(device) for device in devices)
     if doubled := sorted(name for name, count in counts.items() if count > 1):
         raise AdoptError(
             f"NetBox has {counts[doubled[0]]} devices called {sanitize(doubled[0], 80)}"
@@ -354,11 +354,13 @@ def _choose(
     """
     if keep_all:
         return list(devices), []
-    roles = {_role(one) for one in devices if _is_gpu_node(one)} - {""}
-    fits = [_is_gpu_node(one) or (_role(one) in roles and not _is_equipment(one)) for one in devices]
+    roles = {_role(device) for device in devices if _is_gpu_node(device)} - {""}
+    fits = [
+        _is_gpu_node(device) or (_role(device) in roles and not _is_equipment(device)) for device in devices
+    ]
     return (
-        [one for one, is_node in zip(devices, fits, strict=True) if is_node],
-        [one for one, is_node in zip(devices, fits, strict=True) if not is_node],
+        [device for device, is_node in zip(devices, fits, strict=True) if is_node],
+        [device for device, is_node in zip(devices, fits, strict=True) if not is_node],
     )
 
 
@@ -388,7 +390,7 @@ def _role(device: Mapping[str, Any]) -> str:
 
 def _misnamed_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
     """Return a remark for each reason why a node's name cannot be a host's."""
-    unnamed = sum(not _name(one) for one in devices)
+    unnamed = sum(not _name(device) for device in devices)
     remarks = [f"left out: {_counted_devices(unnamed)} of NetBox without a name"] if unnamed else []
     names: dict[str, list[str]] = {}
     for name in filter(None, map(_name, devices)):
@@ -407,8 +409,8 @@ def _counted_devices(count: int) -> str:
 
 def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
     """Return the remarks about the devices that were left out, by type and role."""
-    named = [one for one in devices if _names_gpu(one)]
-    others = [one for one in devices if not _names_gpu(one)]
+    named = [device for device in devices if _names_gpu(device)]
+    others = [device for device in devices if not _names_gpu(device)]
     remarks = []
     if named:
         remarks.append(
@@ -425,14 +427,14 @@ def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
 
 
 def _kinds(devices: Collection[Mapping[str, Any]]) -> str:
-    kinds = Counter(f"{_type(one) or 'no type'} ({_role(one) or 'no role'})" for one in devices)
+    kinds = Counter(f"{_type(device) or 'no type'} ({_role(device) or 'no role'})" for device in devices)
     shown = ", ".join(f"{count} x {sanitize(kind, 60)}" for kind, count in kinds.most_common(6))
     return f"{shown} and {len(kinds) - 6} more kinds" if len(kinds) > 6 else shown
 
 
 def _status_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
     """Return one remark about the nodes that are not in work, because hundreds may be only planned."""
-    states = Counter(text_at(mapping_at(one, "status"), "value") for one in devices)
+    states = Counter(text_at(mapping_at(device, "status"), "value") for device in devices)
     idle = {state: count for state, count in states.most_common() if state not in ("", "active")}
     if not idle:
         return []
@@ -455,11 +457,11 @@ def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, objec
     Two sites may each contain a rack A01, and so may two halls of one site.
     """
     places = {
-        _rack_id(one): (_slug_at(one, "site"), _slug_at(one, "location"), _rack_text(one))
-        for one in devices
-        if _rack_text(one)
+        _rack_id(device): (_slug_at(device, "site"), _slug_at(device, "location"), _rack_text(device))
+        for device in devices
+        if _rack_text(device)
     }
-    has_sites = len({_slug_at(one, "site") for one in devices}) > 1
+    has_sites = len({_slug_at(device, "site") for device in devices}) > 1
     in_site = Counter((site, name) for site, _, name in places.values())
     in_hall = Counter(places.values())
     found = {}

@@ -161,21 +161,21 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
         AdoptError: There are no nodes or too many, two nodes share an address, serial number or BMC, or names
             differ only in case.
     """
-    found: dict[str, AdoptedNode] = {}
+    nodes: dict[str, AdoptedNode] = {}
     spelled: dict[str, str] = {}
     for node in (node for source in sources for node in source.nodes):
         other = spelled.setdefault(node.name.lower(), node.name)
         if other != node.name:
             raise AdoptError(f"{other} and {node.name} differ by capitals alone: one host has one name")
-        found[node.name] = _joined(found[node.name], node) if node.name in found else node
-    if not found:
+        nodes[node.name] = _joined(nodes[node.name], node) if node.name in nodes else node
+    if not nodes:
         raise AdoptError(
             "no node is left to adopt: see the nodes that were left out, and name another source or filter"
         )
-    if len(found) > MOST_NODES:
-        raise AdoptError(f"{len(found):,} nodes: an inventory has up to {MOST_NODES:,}")
-    _check_addresses(found.values())
-    return tuple(found[name] for name in sorted(found))
+    if len(nodes) > MOST_NODES:
+        raise AdoptError(f"{len(nodes):,} nodes: an inventory has up to {MOST_NODES:,}")
+    _check_addresses(nodes.values())
+    return tuple(nodes[name] for name in sorted(nodes))
 
 
 def _joined(first: AdoptedNode, second: AdoptedNode) -> AdoptedNode:

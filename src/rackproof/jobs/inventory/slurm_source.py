@@ -100,30 +100,30 @@ def _source(listing: SlurmListing, source: str) -> AdoptedSource:
     return AdoptedSource(nodes=tuple(nodes), controller=controller, remarks=tuple(remarks))
 
 
-def _node(one: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
-    address = one.address
+def _node(node: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
+    address = node.address
     if address and address_problem(address):
         remarks.append(
-            f"{one.name}: NodeAddr {sanitize(address, 60)!r} is not taken: {address_problem(address)}"
+            f"{node.name}: NodeAddr {sanitize(address, 60)!r} is not taken: {address_problem(address)}"
         )
         address = ""
-    kinds = " ".join(kind for kind in one.gpus if kind)
+    kinds = " ".join(kind for kind in node.gpus if kind)
     hints = [GpuHint(where="Gres", text=kinds)] if kinds else []
-    hints += [GpuHint(where="feature", text=feature) for feature in one.features]
-    hostname = one.hostname if not name_problem(one.hostname) else ""
-    same = hostname.partition(".")[0].lower() == one.name.partition(".")[0].lower()
+    hints += [GpuHint(where="feature", text=feature) for feature in node.features]
+    hostname = node.hostname if not name_problem(node.hostname) else ""
+    same = hostname.partition(".")[0].lower() == node.name.partition(".")[0].lower()
     return AdoptedNode(
-        name=one.name,
+        name=node.name,
         source=source,
         address=address,
         hostname="" if same else hostname,
-        rack=one.switch or rack_of_name(one.name),
-        rack_from="topology" if one.switch else BY_NAME,
-        partitions=one.partitions,
-        gpu_count=sum(one.gpus.values()) if one.gpus_known else None,
+        rack=node.switch or rack_of_name(node.name),
+        rack_from="topology" if node.switch else BY_NAME,
+        partitions=node.partitions,
+        gpu_count=sum(node.gpus.values()) if node.gpus_known else None,
         gpu_count_from="Gres",
         hints=tuple(hints),
-        sizes=dict(one.sizes),
+        sizes=dict(node.sizes),
         in_slurm=True,
     )
 
@@ -134,5 +134,5 @@ def rack_of_name(name: str) -> str:
     If there is none, return the name without the number at the end.
     """
     short = name.partition(".")[0]
-    named = re.match(r"(.*?(?:^|[-_])(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4})[-_].", short, re.I)
-    return named[1] if named else short.rstrip("0123456789").rstrip("-_") or "nodes"
+    match = re.match(r"(.*?(?:^|[-_])(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4})[-_].", short, re.I)
+    return match[1] if match else short.rstrip("0123456789").rstrip("-_") or "nodes"

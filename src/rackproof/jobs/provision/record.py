@@ -63,7 +63,7 @@ def keep_provision(
     path = write_provision(results, began, nodes, playbook=playbook, limit=limit)
     try:
         record = ProvisionRecord.model_validate_json(path.read_bytes())
-        acts = [one for one in read_acts(results)[0] if one.node in nodes and one.moment >= began]
+        acts = [act for act in read_acts(results)[0] if act.node in nodes and act.moment >= began]
         run = provision_run(record, acts)
         folder = results / run.run_id
         # The record comes first, because the history reads it from the folder.

@@ -344,9 +344,9 @@ def _paired_nodes(past: Iterable[ProbeNight]) -> set[str]:
     return {name for probes in past for pair in probes.pairs for name in pair.nodes}
 
 
-def _nodes_alike(stored: StoredSnapshot | None, others: Iterable[NodeNight]) -> set[str]:
+def _nodes_alike(stored: StoredSnapshot | None, nights: Iterable[NodeNight]) -> set[str]:
     """Return the nodes of the same rack and SKU."""
     if stored is None:
         return set()
     rack_and_sku = (stored.rack, stored.snapshot.sku)
-    return {other.node for other in others if (other.rack, other.sku) == rack_and_sku}
+    return {other.node for other in nights if (other.rack, other.sku) == rack_and_sku}

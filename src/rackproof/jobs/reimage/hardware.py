@@ -224,21 +224,21 @@ def _gpus_by_slot(node: Node) -> dict[str, Gpu]:
 
 
 def _change_in_slot(
-    slot: str, was: Gpu, now: Gpu | None, old_slots: Mapping[str, str], remaining: Collection[str]
+    slot: str, before: Gpu, now: Gpu | None, old_slots: Mapping[str, str], remaining: Collection[str]
 ) -> list[Change]:
     """Return the change in a slot that had a GPU before."""
-    label = f"GPU {was.index} ({slot})"
+    label = f"GPU {before.index} ({slot})"
     if now is None:
         # A GPU that only moved is reported in its new slot.
-        if was.uuid in remaining:
+        if before.uuid in remaining:
             return []
-        return [Change(part=label, kind="missing", verdict=Verdict.FAIL, before=was.uuid)]
-    if now.uuid != was.uuid:
+        return [Change(part=label, kind="missing", verdict=Verdict.FAIL, before=before.uuid)]
+    if now.uuid != before.uuid:
         if now.uuid in old_slots:
             return [_moved(now, old_slots[now.uuid], slot)]
-        return [Change(part=label, kind="swapped", before=was.uuid, after=now.uuid)]
-    if was.vbios and now.vbios and was.vbios != now.vbios:
-        return [Change(part=f"{label} firmware", kind="differs", before=was.vbios, after=now.vbios)]
+        return [Change(part=label, kind="swapped", before=before.uuid, after=now.uuid)]
+    if before.vbios and now.vbios and before.vbios != now.vbios:
+        return [Change(part=f"{label} firmware", kind="differs", before=before.vbios, after=now.vbios)]
     return []
 
 

@@ -168,9 +168,9 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
     return NodeProgress(state=between, step=_first_not_done(done), since=last, **common)
 
 
-def _first_not_done(done: Collection[Step]) -> Step | None:
+def _first_not_done(steps: Collection[Step]) -> Step | None:
     """Return the first step that is not done, or None."""
-    return next((step for step in STEPS if step not in done), None)
+    return next((step for step in STEPS if step not in steps), None)
 
 
 def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:

@@ -223,17 +223,17 @@ class _Line(NamedTuple):
 
 def _parse_line(line: bytes, before: _Line | None) -> _Line | None:
     """Return a line, or None if it is damaged or does not follow its predecessor."""
-    found = _LINE.fullmatch(line)
-    if found is None:
+    match = _LINE.fullmatch(line)
+    if match is None:
         return None
-    checksum, chained = int(found[1], 16), bool(found[2])
+    checksum, chained = int(match[1], 16), bool(match[2])
     # Earlier versions wrote unchained lines, which never follow a chained line.
     if before is not None and before.chained and not chained:
         return None
-    if checksum != zlib.crc32(found[3], before.checksum if before and chained else 0):
+    if checksum != zlib.crc32(match[3], before.checksum if before and chained else 0):
         return None
     try:
-        return _Line(Entry.model_validate_json(found[3]), checksum, chained)
+        return _Line(Entry.model_validate_json(match[3]), checksum, chained)
     except ValidationError:
         return None
 

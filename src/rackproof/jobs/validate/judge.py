@@ -369,7 +369,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
 def _may_have_seen(night: Path, name: str) -> bool:
     """Return whether a night may include a snapshot of a node, which is true for a damaged record."""
     try:
-        return any(one.node == name and not one.unreached for one in night_store.read_night(night).nodes)
+        return any(node.node == name and not node.unreached for node in night_store.read_night(night).nodes)
     except ResultsError:
         return True
 
@@ -379,13 +379,13 @@ def _night_decision(night: NightRecord, link: str) -> NightDecision:
     return NightDecision(
         night_id=night.night_id,
         drain=tuple(
-            {"node": one.node, "reason": drain_reason(one, night.night_id, link)}
-            for one in night.nodes
-            if one.plan == "drain"
+            {"node": node.node, "reason": drain_reason(node, night.night_id, link)}
+            for node in night.nodes
+            if node.plan == "drain"
         ),
-        resume=tuple(one.node for one in night.nodes if one.plan == "return"),
+        resume=tuple(node.node for node in night.nodes if node.plan == "return"),
         message=tuple(describe_drain_plan(night)),
-        health=tuple(_node_health(one) for one in night.nodes),
+        health=tuple(_node_health(node) for node in night.nodes),
     )
 
 
@@ -393,10 +393,13 @@ def _node_health(node: NodeNight) -> NodeHealth:
     """Return the findings of a node as texts for the playbook."""
     if node.unreached:
         return NodeHealth(node=node.node, verdict=Verdict.UNPROVEN, reasons=(node.unreached,))
-    texts = [(one.verdict.gates, f"{night_store.part_prefix(one)}{one.evidence}") for one in node.findings]
+    texts = [
+        (finding.verdict.gates, f"{night_store.part_prefix(finding)}{finding.evidence}")
+        for finding in node.findings
+    ]
     return NodeHealth(
         node=node.node,
-        verdict=worst([one.verdict for one in node.findings]) if node.findings else Verdict.PASS,
+        verdict=worst([finding.verdict for finding in node.findings]) if node.findings else Verdict.PASS,
         reasons=tuple(text for gates, text in texts if gates),
         remarks=tuple(text for gates, text in texts if not gates),
     )
@@ -661,12 +664,12 @@ def _failures_elsewhere(
 ) -> Iterator[HealthFinding]:
     """Yield the failures in a node of an earlier night whose GPU is in another node now."""
     when = f"{night.ended:%Y-%m-%d}"
-    for one in node.findings:
-        if one.code not in node.codes() or one.name not in arrived:
+    for finding in node.findings:
+        if finding.code not in node.codes() or finding.name not in arrived:
             continue
-        name, gpu = arrived[one.name]
+        name, gpu = arrived[finding.name]
         if name != node.node:
-            yield failed_elsewhere_finding(name, gpu, one.code, when, node.node, one.evidence)
+            yield failed_elsewhere_finding(name, gpu, finding.code, when, node.node, finding.evidence)
 
 
 def _node_night(
@@ -685,7 +688,7 @@ def _node_night(
         return NodeNight(
             node=name, verdict=Verdict.UNPROVEN, unreached=f"no snapshot of it: {text}", slurm=state
         )
-    verdicts = [one.verdict for one in findings]
+    verdicts = [finding.verdict for finding in findings]
     if name in measured.verdicts:
         verdicts.append(measured.verdicts[name])
     return NodeNight(

@@ -55,7 +55,9 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     """
     folder = results / night.night_id
     folders = night_store.night_folders(results)
-    shown = [one for one in night.nodes if len(night.nodes) <= NODE_PAGES or one.verdict is not Verdict.PASS]
+    shown = [
+        node for node in night.nodes if len(night.nodes) <= NODE_PAGES or node.verdict is not Verdict.PASS
+    ]
     pages = {one.node: f"nodes/{one.node}.html" for one in shown}
     series = _Series(results, night) if shown else None
     history = _histories(folders, {one.node for one in shown})
@@ -91,7 +93,7 @@ def night_page(
         pages: The page to which each node's cell links.
         measured: Texts about the night's own measurements.
     """
-    counts = [(verdict, sum(one.verdict is verdict for one in night.nodes)) for verdict in WORST_FIRST]
+    counts = [(verdict, sum(node.verdict is verdict for node in night.nodes)) for verdict in WORST_FIRST]
     more = len(changes) - _CHANGES
     return (
         environment()
@@ -105,9 +107,9 @@ def night_page(
             verdict=night.verdict,
             meaning=_WORDS[night.verdict],
             # The remarks already contain the fault.
-            remarks=[sanitize(one, 500) for one in night.remarks]
+            remarks=[sanitize(remark, 500) for remark in night.remarks]
             + [sanitize(one, 500) for one in measured if not one.startswith("! ")],
-            changes=[sanitize(one, 400) for one in changes[:_CHANGES]]
+            changes=[sanitize(change, 400) for change in changes[:_CHANGES]]
             + ([f"and {more} more"] if more > 0 else []),
             racks=_racks(night, pages),
             bad=_bad(night, pages),
@@ -136,7 +138,7 @@ def node_page(
         nights: The nights that include it, newest first.
         charts: The charts of its measurements over the nights.
     """
-    one = explain.build_explanation(nights or [(night, mine)])
+    explanation = explain.build_explanation(nights or [(night, mine)])
     return (
         environment()
         .get_template("night_node.html.j2")
@@ -147,7 +149,7 @@ def node_page(
             title=sanitize(mine.node, 200),
             point=" · ".join(sanitize(part, 60) for part in (mine.rack, mine.sku, mine.hardware_key) if part),
             verdict=mine.verdict,
-            explained=one,
+            explained=explanation,
             findings=_findings(mine),
             reasons=_reasons(mine.reasons, "Measurements that do not pass"),
             drawn=charts,
@@ -172,8 +174,8 @@ def _short(names: Sequence[str]) -> dict[str, str]:
 def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the racks of the fleet with their nodes as cells."""
     by_rack: dict[str, list[NodeNight]] = {}
-    for one in night.nodes:
-        by_rack.setdefault(one.rack, []).append(one)
+    for node in night.nodes:
+        by_rack.setdefault(node.rack, []).append(node)
     racks = []
     for name in sorted(by_rack):
         nodes = sorted(by_rack[name], key=lambda one: one.node)
@@ -207,7 +209,7 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
 def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
     """Return the table of nodes that did not pass."""
     nodes = sorted(
-        (one for one in night.nodes if one.verdict is not Verdict.PASS),
+        (node for node in night.nodes if node.verdict is not Verdict.PASS),
         key=lambda one: (WORST_FIRST.index(one.verdict), one.node),
     )
     rows = []
@@ -220,7 +222,9 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
                 Cell(sanitize(one.node, 100), href=pages.get(one.node, "")),
                 Cell(sanitize(reasons[0] if reasons else "", 300), note=more),
                 Cell(
-                    ", ".join(dict.fromkeys(found.action for found in one.findings if found.action != "none"))
+                    ", ".join(
+                        dict.fromkeys(finding.action for finding in one.findings if finding.action != "none")
+                    )
                 ),
             )
         )
@@ -230,16 +234,16 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
 def _acts(night: NightRecord) -> Table:
     """Return the table of planned and executed drains and returns."""
     rows = []
-    for one in night.nodes:
-        if one.plan or one.why or one.did:
-            allowed = one.plan in night.acts
-            what = one.plan + ("" if allowed or not one.plan else " (dry run)")
+    for node in night.nodes:
+        if node.plan or node.why or node.did:
+            allowed = node.plan in night.acts
+            what = node.plan + ("" if allowed or not node.plan else " (dry run)")
             rows.append(
                 (
-                    Cell(sanitize(one.node, 100)),
+                    Cell(sanitize(node.node, 100)),
                     Cell(what),
-                    Cell(sanitize(one.why, 400)),
-                    Cell(sanitize(one.did, 300)),
+                    Cell(sanitize(node.why, 400)),
+                    Cell(sanitize(node.did, 300)),
                 )
             )
     return table("Drains and returns", ("Node", "Plan", "Why", "What was done"), rows)
@@ -257,12 +261,12 @@ def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
         ("Verdict", "Measurement", "Part", "Compared with"),
         [
             (
-                view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),
-                Cell(sanitize(f"{one.metric} ({one.check})".strip(), 120)),
-                Cell(sanitize(one.part, 120), "code"),
-                Cell(sanitize(one.text, 400)),
+                view.verdict_cell(reason.verdict, "fleet-wide" if reason.fleetwide else ""),
+                Cell(sanitize(f"{reason.metric} ({reason.check})".strip(), 120)),
+                Cell(sanitize(reason.part, 120), "code"),
+                Cell(sanitize(reason.text, 400)),
             )
-            for one in reasons
+            for reason in reasons
         ],
     )
 
@@ -274,13 +278,13 @@ def _findings(mine: NodeNight) -> Table:
         ("Verdict", "Part", "Evidence", "To do", "How sure"),
         [
             (
-                view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),
-                Cell(sanitize(one.name or "node", 80), "code", note=sanitize(one.place, 80)),
-                Cell(sanitize(one.evidence, 400), note=one.code),
-                Cell(one.action),
-                Cell(one.confidence),
+                view.verdict_cell(finding.verdict, "fleet-wide" if finding.fleetwide else ""),
+                Cell(sanitize(finding.name or "node", 80), "code", note=sanitize(finding.place, 80)),
+                Cell(sanitize(finding.evidence, 400), note=finding.code),
+                Cell(finding.action),
+                Cell(finding.confidence),
             )
-            for one in mine.findings
+            for finding in mine.findings
         ],
     )
 
@@ -348,9 +352,9 @@ def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple
             night = night_store.read_night(folder)
         except ResultsError:
             continue
-        for one in night.nodes:
-            if one.node in found:
-                found[one.node].append((night, one))
+        for node in night.nodes:
+            if node.node in found:
+                found[node.node].append((night, node))
     return found
 
 
@@ -379,7 +383,7 @@ class _Series:
         if readings is None or kept is None or mine.hardware_key not in self._nodes:
             return ()
         values = self._values_of(self._nodes[mine.hardware_key])
-        bad = {one.metric.partition(" ")[0] for one in mine.reasons}
+        bad = {reason.metric.partition(" ")[0] for reason in mine.reasons}
         # A single night is a number, not a history.
         wanted = [number for number, parts in values.items() if any(len(some) > 1 for some in parts.values())]
         wanted.sort(

@@ -217,7 +217,7 @@ def _failed_night(
 ) -> ProbeNight:
     """Return the night as unmeasured, because Slurm's host failed."""
     # Include nodes that were measured without Slurm, because their output was not read.
-    names = [one.name for one in targets if not one.busy or one.name in direct]
+    names = [target.name for target in targets if not target.busy or target.name in direct]
     # The minutes were used even without a result, so the budget counts them.
     return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
 
@@ -304,13 +304,13 @@ def _suspect_finder(
         night = judge_night(
             readings, references, accepted=accepted, policy=AnomalyPolicy(require_references=False)
         )
-        found: dict[int, NightReason] = {}
-        for why in (why for one in night.nodes for why in one.reasons):
+        reasons: dict[int, NightReason] = {}
+        for why in (why for node in night.nodes for why in node.reasons):
             bad = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
             if bad and why.check in ("floor", "fleet"):
                 # The worst reason is first. Among equal ones, the floor is first.
-                found.setdefault(why.row, night_reason(why))
-        return found
+                reasons.setdefault(why.row, night_reason(why))
+        return reasons
 
     return doubts
 
@@ -319,7 +319,7 @@ def keep_numbers(
     results: Path, night: ProbeNight, numbers: Sequence[Measurement], nodes: Mapping[str, Node]
 ) -> None:
     """Store the numbers as a run, which the night judges with all others."""
-    labelled = {value for one in numbers for value in one.labels.values()}
+    labelled = {value for number in numbers for value in number.labels.values()}
     # A node whose last program failed was measured too. Without that node, its numbers would belong nowhere.
     some = [
         name
@@ -342,7 +342,7 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
         started=now,
         ended=now,
         nodes=tuple(nodes),
-        asked_nodes=tuple(one.name for one in nodes),
+        asked_nodes=tuple(node.name for node in nodes),
         measurements=tuple(numbers),
         verdict=Verdict.UNPROVEN,
         reasons=("it is judged by its night",),

@@ -100,13 +100,13 @@ def _next_id(results: Path) -> str:
     return new_run_id(night_store.BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
 
 
-def last_snapshot_time(begun: NightContext, node: str) -> float:
+def last_snapshot_time(context: NightContext, node: str) -> float:
     """Return the time of a node's last snapshot by the node's clock, or 0 if there is none.
 
     The time is in seconds since 1970.
     """
     kept = night_store.last_snapshot(
-        night_store.night_folders(Path(begun.results), before=begun.night_id), node
+        night_store.night_folders(Path(context.results), before=context.night_id), node
     )
     return (
         max(0.0, (kept.snapshot.epoch or 0.0) - max(0.0, kept.snapshot.clock_offset_s or 0.0))
@@ -116,7 +116,7 @@ def last_snapshot_time(begun: NightContext, node: str) -> float:
 
 
 def store_snapshot(
-    begun: NightContext,
+    context: NightContext,
     node: str,
     gathered: Mapping[str, Any],
     *,
@@ -133,7 +133,7 @@ def store_snapshot(
     """Store a node's snapshot, and return a short summary.
 
     Args:
-        begun: The context of the night.
+        context: The context of the night.
         node: The node's name in the inventory.
         gathered: The result of ``rackproof_facts``, subset ``health``.
         asked: The time on this machine's clock when the node was queried.
@@ -160,7 +160,7 @@ def store_snapshot(
     except (SkuReferenceError, DeclaredLinesError) as error:
         raise ValidateError(str(error)) from error
     previous = night_store.last_snapshot(
-        night_store.night_folders(Path(begun.results), before=begun.night_id), node
+        night_store.night_folders(Path(context.results), before=context.night_id), node
     )
     health, about = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
     offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
@@ -168,7 +168,7 @@ def store_snapshot(
     about["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
     try:
         identity = node_from_facts(node, mapping_at(gathered, "facts"), sku)
-        seen = build_snapshot(
+        snapshot = build_snapshot(
             node,
             {**gathered, "node": about},
             sku=sku,
@@ -180,17 +180,17 @@ def store_snapshot(
             declared=declared,
         )
         kept = StoredSnapshot(
-            snapshot=seen,
+            snapshot=snapshot,
             about=identity,
             rack=rack,
             expected=dict(expected or {}),
             limits=dict(limits or {}),
-            references=tuple(dict(one) for one in references),
+            references=tuple(dict(reference) for reference in references),
         )
-        night_store.write_snapshot(Path(begun.folder), node, kept)
+        night_store.write_snapshot(Path(context.folder), node, kept)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
-    return f"{len(seen.gpus)} GPUs, {len(seen.ports)} ports, {len(seen.xids)} XIDs"
+    return f"{len(snapshot.gpus)} GPUs, {len(snapshot.ports)} ports, {len(snapshot.xids)} XIDs"
 
 
 WATCHED_UNITS = (
@@ -208,11 +208,13 @@ def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
         ValidateError: The inventory contains something unusable.
     """
     services = parse_node_expectation(node, expected).services
-    return list(dict.fromkeys([*WATCHED_UNITS, *(unit for one in services for unit in service_units(one))]))
+    return list(
+        dict.fromkeys([*WATCHED_UNITS, *(unit for service in services for unit in service_units(service))])
+    )
 
 
 def close_night(
-    begun: NightContext,
+    context: NightContext,
     *,
     did: Mapping[str, str],
     keep: bool = True,
@@ -220,22 +222,24 @@ def close_night(
     """Record the actions, write record, history and pages, and return the night's findings.
 
     Args:
-        begun: The context of the night.
+        context: The context of the night.
         did: The completed action of each node, or the reason why it failed.
         keep: Whether anything is stored. A dry run stores nothing.
 
     Raises:
         ValidateError: The night cannot be read or stored.
     """
-    folder, results = Path(begun.folder), Path(begun.results)
+    folder, results = Path(context.folder), Path(context.results)
     try:
         night = night_store.read_night(folder)
         night = night.model_copy(
             update={
                 "closed": True,
                 "nodes": tuple(
-                    one.model_copy(update={"did": sanitize(did[one.node], 300)}) if one.node in did else one
-                    for one in night.nodes
+                    node.model_copy(update={"did": sanitize(did[node.node], 300)})
+                    if node.node in did
+                    else node
+                    for node in night.nodes
                 ),
             }
         )
@@ -314,12 +318,12 @@ def build_night_run(
     for node in night.nodes:
         judgements += [
             Judgement(
-                metric=one.code,
-                labels={"gpu": one.name} if one.part == "gpu" else {"node": one.node},
-                verdict=one.verdict,
-                reason=sanitize(one.evidence, 500),
+                metric=finding.code,
+                labels={"gpu": finding.name} if finding.part == "gpu" else {"node": finding.node},
+                verdict=finding.verdict,
+                reason=sanitize(finding.evidence, 500),
             )
-            for one in node.findings
+            for finding in node.findings
         ]
     return Run(
         run_id=night.night_id,
@@ -400,10 +404,10 @@ def collect_actions(
         resume: The nodes to resume. A node without a result was not resumed.
     """
     did = {}
-    for one in drained.get("results") or ():
-        node = (one.get("item") or {}).get("node", "")
-        if node and not one.get("skipped"):
-            did[node] = _drain_outcome(one, node)
+    for result in drained.get("results") or ():
+        node = (result.get("item") or {}).get("node", "")
+        if node and not result.get("skipped"):
+            did[node] = _drain_outcome(result, node)
     if returned.get("skipped"):
         return did
     for node, about in (returned.get("nodes") or {}).items():

@@ -115,8 +115,8 @@ def _medians_by_part(
         .limit(_FLEET_ROWS)
     )
     values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for some in batches(digests):
-        for row in connection.execute(query.where(what.c.digest.in_(some))):
+    for batch in batches(digests):
+        for row in connection.execute(query.where(what.c.digest.in_(batch))):
             kind = values.setdefault((row.kind, row.digest, row.unit), {})
             kind.setdefault(row.key, []).append(row.value)
     return {
@@ -149,7 +149,7 @@ def _accepted_by_part(
         .order_by(accepted.c.accepted, accepted.c.run_id)
     )
     found: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
-    for some in batches(digests):
-        for row in connection.execute(query.where(what.c.digest.in_(some))):
+    for batch in batches(digests):
+        for row in connection.execute(query.where(what.c.digest.in_(batch))):
             found.setdefault((row.kind, row.digest, row.unit), []).append((row.key, row.value))
     return found

@@ -279,9 +279,12 @@ def accepted_references(connection: Connection, readings: Readings) -> list[Acce
         return []
     numbers = {
         digest_of(
-            one.benchmark, canonical_json(one.parameters), one.metric, canonical_json(one.labels)
+            quantity.benchmark,
+            canonical_json(quantity.parameters),
+            quantity.metric,
+            canonical_json(quantity.labels),
         ): index
-        for index, one in enumerate(readings.quantities)
+        for index, quantity in enumerate(readings.quantities)
     }
     places = {part[:2]: index for index, part in enumerate(readings.parts)}
     together: dict[tuple[int, int], list[Any]] = {}
@@ -389,9 +392,9 @@ def _members_of(connection: Connection, rows: Mapping[int, Part]) -> dict[int, l
 
 def _of_members(whole: Part, members: Sequence[Part]) -> Part:
     """Return a link or group with the names of its members, and with their SKU if they share it."""
-    names = [one.name if one.kind == Kind.NODE.value else one.key for one in members]
+    names = [member.name if member.kind == Kind.NODE.value else member.key for member in members]
     shown = names[:_NAMED] + ([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])
-    skus = {one.sku for one in members}
+    skus = {member.sku for member in members}
     joint = ">" if whole.kind == Kind.LINK.value else "+"
     return whole._replace(name=joint.join(shown), sku=skus.pop() if len(skus) == 1 else "")
 

@@ -80,8 +80,8 @@ def acceptance_objection(run: Run) -> str:
 
 def _blank_names(run: Run) -> Iterator[str]:
     """Yield an objection for each name or unit with stray blanks. No later run would match it."""
-    named = {(one.name, one.unit) for one in run.measurements}
-    for name, unit in sorted(named | {(one.metric, one.unit) for one in run.judgements}):
+    named = {(measurement.name, measurement.unit) for measurement in run.measurements}
+    for name, unit in sorted(named | {(judgement.metric, judgement.unit) for judgement in run.judgements}):
         if any(text != " ".join(text.split()) for text in (name, unit)):
             yield f"{name!r} in {unit!r} has blanks that no other run would have"
 
@@ -105,7 +105,9 @@ def _contradiction(run: Run, judged: Judgement) -> str:
     """Return why a judgement is better than its number and reference allow, or "" if it is not."""
     if judged.value is None or judged.reference is None or judged.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
         return ""
-    directions = {one.direction for one in run.measurements if one.name == judged.metric}
+    directions = {
+        measurement.direction for measurement in run.measurements if measurement.name == judged.metric
+    }
     if len(directions) != 1:
         return ""
     number = Measurement(
@@ -360,7 +362,11 @@ def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float
     """Return the judged numbers of a run that may become references."""
     numbers: dict[NumberKey, tuple[float, Direction | None]] = {}
     # A judgement states no direction, so take the direction from the measurement of its metric.
-    directions = {one.name: one.direction for one in run.measurements if one.direction is not None}
+    directions = {
+        measurement.name: measurement.direction
+        for measurement in run.measurements
+        if measurement.direction is not None
+    }
     for judged in run.judgements:
         key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
         if key is not None and judged.value is not None and _may_become_reference(judged):
@@ -408,10 +414,14 @@ class Others(NamedTuple):
 def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
     """Return the keys of a run's numbers that a data sheet's lower bound or a reference limits."""
     found = set()
-    for one in run.measurements:
-        key = number_key(run, topology.place(one.labels), one.name, one.unit)
+    for measurement in run.measurements:
+        key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
         physics = physics_of(product_on(run, *key[:2])) if key is not None else None
-        if key is not None and physics is not None and _peak(physics, one.name, one.labels, one.unit)[1]:
+        if (
+            key is not None
+            and physics is not None
+            and _peak(physics, measurement.name, measurement.labels, measurement.unit)[1]
+        ):
             found.add(key)
     for judged in run.judgements:
         key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)

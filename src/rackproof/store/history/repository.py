@@ -531,9 +531,10 @@ class Store(AbstractContextManager["Store"]):
         lacking = set(numbers) - known
         return sorted(
             {
-                one.name
-                for one in run.measurements
-                if number_key(run, topology.place(one.labels), one.name, one.unit) in lacking
+                measurement.name
+                for measurement in run.measurements
+                if number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
+                in lacking
             }
         )
 
@@ -753,7 +754,7 @@ def _reference_rows(
     # Another process may have replaced or removed the run after it was read.
     writer.enter([run])
     parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
-    known = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
+    quantities = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
     mirrored = {
         "low": mirror_bound(bounds["high"]),
         "high": mirror_bound(bounds["low"]),
@@ -762,7 +763,7 @@ def _reference_rows(
     return [
         {
             "run_id": run.run_id,
-            "quantity_id": known[what, unit],
+            "quantity_id": quantities[what, unit],
             "hardware_id": parts[kind, key],
             "value": value,
             **moments,
@@ -880,7 +881,9 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
 
 def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) -> dict[int, Measured]:
     """Return the quantities that may carry these labels."""
-    return {key: one for key, one in quantities.items() if could_have_labels(one.labels, labels)}
+    return {
+        key: quantity for key, quantity in quantities.items() if could_have_labels(quantity.labels, labels)
+    }
 
 
 def _hardware_names(labels: Mapping[str, str], hardware: str | None) -> list[str]:

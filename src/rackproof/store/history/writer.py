@@ -181,13 +181,15 @@ class RunWriter:
 
     def _enter_quantities(self, drafts: Sequence[_Draft]) -> None:
         """Store the quantities of runs that are not known yet."""
-        wanted = {(one.digest, one.unit): one for draft in drafts for one in draft.quantities}
-        found = self.find_quantities(wanted)
-        missing = sorted(wanted.keys() - found.keys())
+        wanted = {
+            (quantity.digest, quantity.unit): quantity for draft in drafts for quantity in draft.quantities
+        }
+        quantities = self.find_quantities(wanted)
+        missing = sorted(wanted.keys() - quantities.keys())
         if missing:
             self._ignore_known(schema.quantities, [vars(wanted[key]) for key in missing])
-            found |= self.find_quantities(missing)
-        self.quantity_ids |= found
+            quantities |= self.find_quantities(missing)
+        self.quantity_ids |= quantities
 
     def _enter_runs(self, drafts: Sequence[_Draft]) -> None:
         """Store the rows of runs, and replace their details."""
@@ -325,13 +327,13 @@ class _Draft:
         self.topology = Topology(run.nodes)
         self.measured = [
             (
-                one,
-                self.topology.place(one.labels),
-                one.direction.value if one.direction is not None else None,
+                measurement,
+                self.topology.place(measurement.labels),
+                measurement.direction.value if measurement.direction is not None else None,
             )
-            for one in run.measurements
+            for measurement in run.measurements
         ]
-        self.judged = [(one, self.topology.place(one.labels)) for one in run.judgements]
+        self.judged = [(judgement, self.topology.place(judgement.labels)) for judgement in run.judgements]
         self.point = point = canonical_json(run.parameters)
         self.measured_quantities = [
             quantity_of(run.benchmark, point, one.name, place.labels, one.unit, direction)
@@ -388,11 +390,11 @@ class _Draft:
     ) -> dict[str, list[Row]]:
         """Return the rows that belong to the run, by table."""
 
-        def observed(ordinal: int, what: Quantity, place: Place) -> Row:
+        def observed(ordinal: int, quantity: Quantity, place: Place) -> Row:
             return {
                 "run_pk": run_pk,
                 "ordinal": ordinal,
-                "quantity_id": quantities[what.digest, what.unit],
+                "quantity_id": quantities[quantity.digest, quantity.unit],
                 "hardware_id": _id(hardware, place.hardware),
                 "node_id": _id(hardware, place.node),
                 "moment": self.moment,

@@ -84,9 +84,9 @@ def decide_drains(
     policy = policy or DrainPolicy()
     unreachable = _too_many_unreachable(nodes, policy)
     room = _room_by_partition(members, policy)
-    decided = {one.node: _with_hold(one, before.get(one.node), night_id, now, policy) for one in nodes}
+    decided = {node.node: _with_hold(node, before.get(node.node), night_id, now, policy) for node in nodes}
     # The worst nodes are first. If the share is used up, lesser faults wait.
-    failing = [one for one in nodes if decided[one.node].hold is None and _fails_for_certain(one)]
+    failing = [node for node in nodes if decided[node.node].hold is None and _fails_for_certain(node)]
     for one in sorted(failing, key=_urgency):
         mine = _partitions_of(one.node, members)
         withheld = _objection(one, bool(unreachable), mine) or _share_used_up(mine, members, room, policy)
@@ -98,12 +98,12 @@ def decide_drains(
             room[name] -= 1
         decided[one.node] = _drained(one, night_id)
     remarks = (*unreachable, *_kept_back_remarks(decided.values()))
-    return tuple(decided[one.node] for one in nodes), remarks
+    return tuple(decided[node.node] for node in nodes), remarks
 
 
 def _too_many_unreachable(nodes: Sequence[NodeNight], policy: DrainPolicy) -> list[str]:
     """Return a remark if too many nodes are unreachable to blame any of them."""
-    lost = sum(bool(one.unreached) for one in nodes)
+    lost = sum(bool(node.unreached) for node in nodes)
     if lost < policy.unreachable_least or lost <= policy.share * len(nodes):
         return []
     return [
@@ -117,12 +117,12 @@ def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list
     return [partition for partition, nodes in members.items() if node in nodes]
 
 
-def _fails_for_certain(one: NodeNight) -> bool:
+def _fails_for_certain(node_night: NodeNight) -> bool:
     """Return whether a node fails by a fault of its own.
 
     The failure needs a code, by which a later pass is recognized.
     """
-    return one.verdict is Verdict.FAIL and not one.unreached and bool(one.codes())
+    return node_night.verdict is Verdict.FAIL and not node_night.unreached and bool(node_night.codes())
 
 
 def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:
@@ -131,10 +131,12 @@ def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainP
     return {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
 
 
-def _drained(one: NodeNight, night_id: str) -> NodeNight:
+def _drained(node_night: NodeNight, night_id: str) -> NodeNight:
     """Return a node with the plan to drain it, and the codes that must pass before it is resumed."""
-    hold = Hold(since=night_id, codes=one.codes())
-    return one.model_copy(update={"plan": "drain", "why": _failed_codes_text(one), "hold": hold})
+    hold = Hold(since=night_id, codes=node_night.codes())
+    return node_night.model_copy(
+        update={"plan": "drain", "why": _failed_codes_text(node_night), "hold": hold}
+    )
 
 
 def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
@@ -148,56 +150,60 @@ def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
     ]
 
 
-def _urgency(one: NodeNight) -> tuple[int, str]:
+def _urgency(node_night: NodeNight) -> tuple[int, str]:
     """Return a sort key that puts the node with the worst fault first."""
-    failing = frozenset(one.codes())
-    actions = [_WORST_FIRST.index(found.action) for found in one.findings if found.code in failing]
-    return min(actions, default=len(_WORST_FIRST)), one.node
+    failing = frozenset(node_night.codes())
+    actions = [
+        _WORST_FIRST.index(finding.action) for finding in node_night.findings if finding.code in failing
+    ]
+    return min(actions, default=len(_WORST_FIRST)), node_night.node
 
 
-def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
+def hold_of(state: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
     """Return the drain of a node that nights hold drained, or None for other nodes.
 
     If no stored night made the drain, it counts from tonight, with the codes in Slurm's reason.
     """
-    if one is None or one.drained_by != "ours":
+    if state is None or state.drained_by != "ours":
         return None
     if before is not None and before.hold is not None:
         return before.hold
-    return Hold(since=night_id, codes=_codes_in_reason(one.reason))
+    return Hold(since=night_id, codes=_codes_in_reason(state.reason))
 
 
 def _with_hold(
-    one: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
+    node_night: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
 ) -> NodeNight:
     """Return a node with the decision about its drain. A node that nights did not drain is unchanged."""
-    hold = hold_of(one.slurm, before, night_id)
+    hold = hold_of(node_night.slurm, before, night_id)
     if hold is None:
-        return one
-    if one.verdict is Verdict.UNPROVEN or one.unreached:
+        return node_night
+    if node_night.verdict is Verdict.UNPROVEN or node_night.unreached:
         # Tonight is neither a pass nor a new failure, so the number of passes remains.
-        return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
-    if one.verdict is Verdict.FAIL:
-        codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
+        return node_night.model_copy(
+            update={"hold": hold, "why": "stays drained: tonight proves nothing of it"}
+        )
+    if node_night.verdict is Verdict.FAIL:
+        codes = tuple(dict.fromkeys([*hold.codes, *node_night.codes()]))
         update = {"codes": codes, "failed": night_id, "passes": 0, "passed": None}
-        why = f"stays drained: {_failed_codes_text(one)}"
-        return one.model_copy(update={"hold": hold.model_copy(update=update), "why": why})
+        why = f"stays drained: {_failed_codes_text(node_night)}"
+        return node_night.model_copy(update={"hold": hold.model_copy(update=update), "why": why})
     if hold.passes and (hold.passed is None or hold.passed > now):
         # The time of the last pass is unknown, or a wrong clock put it into the future. Count from now.
         hold = hold.model_copy(update={"passed": now})
-    if why := _no_pass(one, hold) or _too_soon(hold, now, policy):
-        return one.model_copy(update={"hold": hold, "why": why})
-    return _passed_again(one, hold, now, policy)
+    if why := _no_pass(node_night, hold) or _too_soon(hold, now, policy):
+        return node_night.model_copy(update={"hold": hold, "why": why})
+    return _passed_again(node_night, hold, now, policy)
 
 
-def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
+def _passed_again(node_night: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
     """Return a drained node with one more pass, to be resumed after enough passes."""
     hold = hold.model_copy(update={"passes": hold.passes + 1, "passed": now})
     if hold.passes < policy.passes:
         why = f"stays drained: the failed checks have passed {hold.passes} of {policy.passes} times"
-        return one.model_copy(update={"hold": hold, "why": why})
+        return node_night.model_copy(update={"hold": hold, "why": why})
     why = f"passed {hold.passes} times: {', '.join(hold.codes)}"
-    return one.model_copy(update={"hold": hold, "plan": "return", "why": why})
+    return node_night.model_copy(update={"hold": hold, "plan": "return", "why": why})
 
 
 def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
@@ -217,18 +223,18 @@ def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
 _BY_HAND = "mend it, then resume it by hand (scontrol update NodeName=… State=RESUME)"
 
 
-def _no_pass(one: NodeNight, hold: Hold) -> str:
+def _no_pass(node_night: NodeNight, hold: Hold) -> str:
     """Return why a night without failures does not count as a pass of a drained node, or ""."""
     if not hold.codes:
         return f"stays drained: neither a night nor Slurm's reason has the reason of its drain; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):
         # Slurm gives a drained node no partner that could prove it good.
         return f"stays drained: it failed with other nodes, and is given none; {_BY_HAND}"
-    lacking = {code: lacking_for(code, one.read_again) for code in hold.codes}
+    lacking = {code: lacking_for(code, node_night.read_again) for code in hold.codes}
     if never := [code for code, names in lacking.items() if names is None]:
         codes = sanitize(", ".join(never), 200)
         return f"stays drained: no reading of a night proves that this is over: {codes}; {_BY_HAND}"
-    seen = {found.code for found in one.findings} | {why.code for why in one.reasons}
+    seen = {finding.code for finding in node_night.findings} | {why.code for why in node_night.reasons}
     if still := [code for code in hold.codes if code in seen]:
         return f"stays drained: not well yet: {sanitize(', '.join(still), 200)}"
     if texts := [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]:
@@ -243,17 +249,17 @@ def _codes_in_reason(reason: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
 
 
-def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:
+def _objection(node_night: NodeNight, blind: bool, mine: Sequence[str]) -> str:
     """Return why a failed node is not drained, apart from its partition's limit, or ""."""
     if blind:
         return "not drained: too many nodes cannot be reached"
-    if one.slurm is None:
+    if node_night.slurm is None:
         return "not drained: Slurm could not be queried"
-    if not one.slurm.known or not mine:
+    if not node_night.slurm.known or not mine:
         return "not drained: it is not in Slurm"
-    if one.slurm.drained_by == "other":
-        reason = sanitize(one.slurm.reason, 200) or "no reason given"
-        return f"out of service already, by {drain_owner(one.slurm.reason)}: {reason}"
+    if node_night.slurm.drained_by == "other":
+        reason = sanitize(node_night.slurm.reason, 200) or "no reason given"
+        return f"out of service already, by {drain_owner(node_night.slurm.reason)}: {reason}"
     return ""
 
 
@@ -276,11 +282,13 @@ def _share_used_up(
     return ""
 
 
-def _failed_codes_text(one: NodeNight) -> str:
+def _failed_codes_text(node_night: NodeNight) -> str:
     """Describe the failures briefly, as a reason in Slurm."""
-    failing = frozenset(one.codes())
+    failing = frozenset(node_night.codes())
     found = [
-        f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in failing
+        f"{code.code} {code.place or code.name}".strip()
+        for code in node_night.findings
+        if code.code in failing
     ]
-    found += [f"{code.code} {code.part}".strip() for code in one.reasons if code.code in failing]
+    found += [f"{code.code} {code.part}".strip() for code in node_night.reasons if code.code in failing]
     return sanitize("; ".join(dict.fromkeys(found)), 200)

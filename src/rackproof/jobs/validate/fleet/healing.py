@@ -220,7 +220,7 @@ def _driver_tools(node: DrainedNode) -> EvidenceState:
         if tool.startswith(_DRIVER_TOOLS) and status in ("ok", "hung")
     }
     states = [_tool(tool)(node) for tool in sorted({"nvidia_smi_xml", *asked})]
-    return next((one for one in states if one is not EvidenceState.THERE), EvidenceState.THERE)
+    return next((state for state in states if state is not EvidenceState.THERE), EvidenceState.THERE)
 
 
 def _booted(node: DrainedNode) -> EvidenceState:
@@ -339,8 +339,8 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
     for name, state in services.items():
         if state == "active":
             yield _snake(name.removesuffix(".service"))
-    for wanted in node.expected.services:
-        units = service_units(wanted)
+    for service in node.expected.services:
+        units = service_units(service)
         if any(services.get(unit) == "active" for unit in units):
             yield _snake(units[0].removesuffix(".service"))
 

@@ -85,21 +85,21 @@ def smallest_job_minutes(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> flo
     Pairs count only if no node is measured alone, because a node is paired after its own job.
     """
     alone = [
-        _job_minutes(plan, one, [probe] if probe.optional else [])
-        for one in targets
-        for probe in wanted_probes(plan, one)
+        _job_minutes(plan, target, [probe] if probe.optional else [])
+        for target in targets
+        for probe in wanted_probes(plan, target)
     ]
     if alone or FABRIC not in plan.chosen or len(targets) < 2:
         return min(alone, default=0)
     pair = (targets[0].name, targets[1].name)
-    return Job(pair, "", min(one.gpus for one in targets), plan.pair_limit_s).minutes
+    return Job(pair, "", min(target.gpus for target in targets), plan.pair_limit_s).minutes
 
 
 def tonights_probes(
     plan: ProbePlan, target: ProbeTarget, tests: Mapping[str, Sequence[Probe]]
 ) -> tuple[Probe, ...]:
     """Return tonight's programs for a node, which are those of every night and the planned tests."""
-    every = (one for one in wanted_probes(plan, target) if not one.optional)
+    every = (probe for probe in wanted_probes(plan, target) if not probe.optional)
     return (*every, *tests.get(target.name, ()))
 
 
@@ -124,7 +124,7 @@ def _turns(plan: ProbePlan, targets: Sequence[ProbeTarget], past: Sequence[Probe
 
 def _optional(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
     """Return the optional tests that the plan contains for a node."""
-    return [one for one in wanted_probes(plan, target) if one.optional]
+    return [probe for probe in wanted_probes(plan, target) if probe.optional]
 
 
 def _job_minutes(plan: ProbePlan, target: ProbeTarget, tests: Sequence[Probe]) -> float:

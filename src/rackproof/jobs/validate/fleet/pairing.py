@@ -156,7 +156,7 @@ def bisect_group(
         test it, or if it fails although both halves work. In the second case, the fault is in the fabric
         between the halves, or comes and goes.
     """
-    spare = [one for one in helpers if one not in set(nodes)]
+    spare = [helper for helper in helpers if helper not in set(nodes)]
     search = _Bisection(works, spare, most_runs)
     if len(nodes) > 1:
         search.halve(nodes)

@@ -48,7 +48,7 @@ def measuring_order(
     for number, night in enumerate(past):
         for name in night.measured:
             ago.setdefault(name, number)
-    idle = [one for one in targets if not one.busy]
+    idle = [target for target in targets if not target.busy]
     return sorted(idle, key=lambda one: (one.name not in first, -ago.get(one.name, len(past)), one.name))
 
 
@@ -77,12 +77,14 @@ def probe_night(
         DefinitionError: A benchmark's definition cannot be read.
     """
     drained = dict(direct or {})
-    idle = [one for one in targets if not one.busy]
+    idle = [target for target in targets if not target.busy]
     tests = plan_optional_tests(plan, idle, past)
-    programs = {one.name: tonights_probes(plan, one, tests) for one in targets}
+    programs = {target.name: tonights_probes(plan, target, tests) for target in targets}
     # Drained nodes were measured with all programs, because no job could use their GPUs.
-    programs |= {one.name: tuple(wanted_probes(plan, one)) for one in targets if one.name in drained}
-    probes = _NodeProbes(plan, {one.name: one for one in targets}, jobs, drained, programs)
+    programs |= {
+        target.name: tuple(wanted_probes(plan, target)) for target in targets if target.name in drained
+    }
+    probes = _NodeProbes(plan, {target.name: target for target in targets}, jobs, drained, programs)
     probes.leave_out_busy()
     # Measure nodes with a planned test first, while the budget is large enough for the test.
     queue = measuring_order(targets, past, tests)
@@ -203,8 +205,8 @@ class _NodeProbes:
 
     def _run_jobs(self, nodes: Sequence[ProbeTarget]) -> dict[str, JobResult]:
         """Run a Slurm job with tonight's programs on each node, and return the results by node."""
-        results = self.jobs.run([self._job(one, self.programs[one.name]) for one in nodes])
-        return dict(zip([one.name for one in nodes], results, strict=True))
+        results = self.jobs.run([self._job(node, self.programs[node.name]) for node in nodes])
+        return dict(zip([node.name for node in nodes], results, strict=True))
 
     def _job(self, target: ProbeTarget, probes: Sequence[Probe]) -> Job:
         """Return the Slurm job that runs some programs on a node."""
@@ -245,7 +247,7 @@ class _NodeProbes:
         """Store the numbers, reasons and digests that a node's job printed."""
         readings = read_node_probes(self.plan, self.by_name[name], last, self.programs[name])
         self.add_reasons({name: readings.reasons})
-        if tests := tuple(one.name for one in self.programs[name] if one.optional):
+        if tests := tuple(program.name for program in self.programs[name] if program.optional):
             self.tests[name] = tests
         self.numbers[name] = readings.measurements
         self.digests[name] = readings.digests
@@ -263,9 +265,9 @@ class _NodeProbes:
         speeds = {
             # An optional test takes minutes, so repeat it only if one of its own numbers is suspect.
             name: [
-                one
-                for one in self.programs[name]
-                if one.benchmark and (not one.optional or measures(self.plan, one, metrics))
+                program
+                for program in self.programs[name]
+                if program.benchmark and (not program.optional or measures(self.plan, program, metrics))
             ]
             for name, metrics in suspects.items()
         }
@@ -299,7 +301,7 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
     """Return whether the programs themselves failed. A missing Python is a fault of the installation."""
-    python_lacks = any(one.name == "python" and one.status for one in last.sections)
+    python_lacks = any(section.name == "python" and section.status for section in last.sections)
     return first.how != "lost" and not python_lacks
 
 
@@ -331,12 +333,14 @@ def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, se
     return nodes_by_code
 
 
-def _fleetwide(one: NightReason) -> NightReason:
+def _fleetwide(reason: NightReason) -> NightReason:
     """Return a failure as an unproven reason that concerns the whole fleet."""
-    if one.verdict is not Verdict.FAIL:
-        return one
-    text = f"{one.text}; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
-    return one.model_copy(update={"verdict": Verdict.UNPROVEN, "fleetwide": True, "text": text})
+    if reason.verdict is not Verdict.FAIL:
+        return reason
+    text = (
+        f"{reason.text}; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
+    )
+    return reason.model_copy(update={"verdict": Verdict.UNPROVEN, "fleetwide": True, "text": text})
 
 
 def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
@@ -353,7 +357,7 @@ def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
     """Return a few lines about a night's measurements, or none if it requested no measurements."""
     if night is None:
         return ()
-    pairs = sum(len(one.nodes) == 2 for one in night.pairs)
+    pairs = sum(len(pair.nodes) == 2 for pair in night.pairs)
     lines = [
         f"measured: {len(night.measured)} nodes, {pairs} pairs, "
         f"{night.spent:.1f} of {night.asked:g} GPU-minutes"
@@ -373,4 +377,4 @@ def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
     lines += [
         f"not measured: {compress_hostlist(names)}: {why}" for why, names in sorted(by_reason.items())[:10]
     ]
-    return (*lines, *(f"! {one}" for one in night.remarks[:10]))
+    return (*lines, *(f"! {remark}" for remark in night.remarks[:10]))

@@ -79,17 +79,23 @@ def lint_references(
         for place, raw in enumerate(references, 1):
             label = f"{place}: {raw.get('metric', '?')}"
             try:
-                one = read_reference(raw)
+                reference = read_reference(raw)
             except (ValidationError, TypeError, ValueError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
                 found.append(ReferenceFinding(sku, label, "error", reason))
                 continue
-            key = (one.metric, one.benchmark, tuple(sorted(one.labels.items())), repr(one.parameters))
+            key = (
+                reference.metric,
+                reference.benchmark,
+                tuple(sorted(reference.labels.items())),
+                repr(reference.parameters),
+            )
             if key in seen:
                 found.append(ReferenceFinding(sku, label, "error", "given twice: only one can be meant"))
             seen.add(key)
             found += [
-                ReferenceFinding(sku, label, *mistake) for mistake in _find_mistakes(sku, one, units, sizes)
+                ReferenceFinding(sku, label, *mistake)
+                for mistake in _find_mistakes(sku, reference, units, sizes)
             ]
         have = {(one.get("metric"), (one.get("labels") or {}).get("dtype", "")) for one in references}
         for metric, precision in ESSENTIAL:
@@ -136,15 +142,15 @@ def _find_mistakes(
 
 
 def _size_mistakes(
-    one: SkuReference, sizes: Mapping[str, Collection[int]]
+    reference: SkuReference, sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
     """Return the mistake in a reference's message size, if there is one."""
-    size = one.labels.get("size_bytes")
+    size = reference.labels.get("size_bytes")
     if size is None:
-        if one.metric.endswith("busbw"):
+        if reference.metric.endswith("busbw"):
             return [("error", "without size_bytes: a bus bandwidth is valid for one message size")]
         return []
-    measured = sizes.get(one.metric)
+    measured = sizes.get(reference.metric)
     # Without the measured sizes of a metric, any size may be right.
     if measured is not None and (not size.isdigit() or int(size) not in measured):
         return [("error", f"size {size} is not one that is measured")]
@@ -157,30 +163,30 @@ def _named_skus(source: str, skus: Iterable[str]) -> set[str]:
 
 
 def _nvls(
-    physics: GpuPhysics | None, one: SkuReference, size: str | None
+    physics: GpuPhysics | None, reference: SkuReference, size: str | None
 ) -> list[tuple[Literal["error", "gap"], str]]:
     """Return an error if the floor of a large all-reduce passes although NVLS is off."""
-    gpus = one.parameters.get("gpus")
-    if physics is None or physics.nvls_off is None or "all_reduce" not in one.metric:
+    gpus = reference.parameters.get("gpus")
+    if physics is None or physics.nvls_off is None or "all_reduce" not in reference.metric:
         return []
     # With fewer GPUs, NCCL does not use NVLS, so a floor cannot show that NVLS is broken.
     if (isinstance(gpus, int) and gpus < physics.nvls_gpus) or not (size or "").isdigit():
         return []
-    floor = one.reference.value * (1 + (one.reference.low or 0))
+    floor = reference.reference.value * (1 + (reference.reference.low or 0))
     if int(size or 0) >= GIB and floor <= physics.nvls_off:
         return [("error", f"a floor of {floor:.4g} passes with NVLS off, {physics.nvls_off:g}")]
     return []
 
 
-def _peak(physics: GpuPhysics, one: SkuReference) -> float:
+def _peak(physics: GpuPhysics, reference: SkuReference) -> float:
     """Return the metric's physical maximum in its own unit, or infinity if unknown."""
-    if one.metric.startswith("gemm"):
-        return physics.tflops.get(one.labels.get("dtype", ""), max(physics.tflops.values()))
-    if one.metric.startswith("memory_"):
+    if reference.metric.startswith("gemm"):
+        return physics.tflops.get(reference.labels.get("dtype", ""), max(physics.tflops.values()))
+    if reference.metric.startswith("memory_"):
         return physics.memory
-    if one.metric in ("host_to_device", "device_to_host"):
+    if reference.metric in ("host_to_device", "device_to_host"):
         return physics.host
-    if one.metric == "peer_copy":
+    if reference.metric == "peer_copy":
         return physics.nvlink
     # If the switches reduce, the bus bandwidth of an all-reduce is nearly twice that of the links.
-    return 2 * physics.nvlink if one.metric.endswith("busbw") else math.inf
+    return 2 * physics.nvlink if reference.metric.endswith("busbw") else math.inf

@@ -190,27 +190,31 @@ def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -
     another unit. The worst of them then counts.
     """
     others = _by_key(second)
-    kept: list[Measurement] = []
+    measurements: list[Measurement] = []
     for one in first:
-        kept += _better(one, others.get(_key(one), []))
-    there = {_key(one) for one in kept}
-    return (*kept, *(one for key, some in others.items() if key not in there for one in some))
+        measurements += _better(one, others.get(_key(one), []))
+    there = {_key(one) for one in measurements}
+    return (*measurements, *(one for key, some in others.items() if key not in there for one in some))
 
 
-def _better(one: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
+def _better(measurement: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
     """Return the better of a number and the worst of its new measurements, or all if that is unknown."""
     if not again:
-        return [one]
-    if one.direction is None or not one.finite or not all(_comparable(one, other) for other in again):
-        return [one, *again]
-    if one.direction is Direction.HIGHER:
-        return [max(one, min(again, key=_value), key=_value)]
-    return [min(one, max(again, key=_value), key=_value)]
+        return [measurement]
+    if (
+        measurement.direction is None
+        or not measurement.finite
+        or not all(_comparable(measurement, other) for other in again)
+    ):
+        return [measurement, *again]
+    if measurement.direction is Direction.HIGHER:
+        return [max(measurement, min(again, key=_value), key=_value)]
+    return [min(measurement, max(again, key=_value), key=_value)]
 
 
-def _comparable(one: Measurement, other: Measurement) -> bool:
+def _comparable(measurement: Measurement, other: Measurement) -> bool:
     """Return whether two numbers can be compared."""
-    return other.finite and other.unit == one.unit
+    return other.finite and other.unit == measurement.unit
 
 
 def _suspects(
@@ -244,24 +248,24 @@ def _same(one: NightReason, other: NightReason) -> bool:
     return (one.metric, one.part) == (other.metric, other.part)
 
 
-def _key(one: Measurement) -> _Key:
+def _key(measurement: Measurement) -> _Key:
     """Return the name and the labels of a number."""
-    return one.name, tuple(sorted(one.labels.items()))
+    return measurement.name, tuple(sorted(measurement.labels.items()))
 
 
-def _value(one: Measurement) -> float:
+def _value(measurement: Measurement) -> float:
     """Return the value of a number, to sort by."""
-    return one.value
+    return measurement.value
 
 
-def _by_key(some: Iterable[Measurement]) -> dict[_Key, list[Measurement]]:
+def _by_key(measurements: Iterable[Measurement]) -> dict[_Key, list[Measurement]]:
     """Return numbers by name and labels."""
     found: dict[_Key, list[Measurement]] = {}
-    for one in some:
+    for one in measurements:
         found.setdefault(_key(one), []).append(one)
     return found
 
 
-def _values(some: Sequence[Measurement]) -> str:
+def _values(measurements: Sequence[Measurement]) -> str:
     """Return the values of numbers as text."""
-    return ", ".join(quantity(one.value, one.unit) for one in some) or "nothing"
+    return ", ".join(quantity(one.value, one.unit) for one in measurements) or "nothing"
