@@ -63,8 +63,8 @@ def mxnet_runs() -> tuple[dict[str, Any], ...]:
 
     Those that passed come last, and the latest of these is last.
     """
-    found = [run for run in _runs(f"{MXNET_RECORD}.json") if "eval_accuracy" in run["values"]]
-    return tuple(sorted(found, key=lambda run: run["verdict"] == "pass"))
+    runs = [run for run in _runs(f"{MXNET_RECORD}.json") if "eval_accuracy" in run["values"]]
+    return tuple(sorted(runs, key=lambda run: run["verdict"] == "pass"))
 
 
 def _runs(pattern: str) -> tuple[dict[str, Any], ...]:
@@ -72,7 +72,9 @@ def _runs(pattern: str) -> tuple[dict[str, Any], ...]:
     for path in sorted(RESULTS.glob(pattern)):
         for run in json.loads(path.read_text())["runs"]:
             values = {name: value for name, (value, _) in run.get("unjudged", {}).items()}
-            values |= {one["metric"]: one["worst"] for one in run["measured"] if "worst" in one}
+            values |= {
+                measured["metric"]: measured["worst"] for measured in run["measured"] if "worst" in measured
+            }
             runs.append({**run, "record": path.stem, "values": values})
     return tuple(sorted(runs, key=lambda run: str(run.get("started", ""))))
 
@@ -99,8 +101,8 @@ def off(ours: float | None, published: float | None) -> str:
 
 def _rows_06() -> dict[str, dict[str, PublishedResult]]:
     rows: dict[str, dict[str, PublishedResult]] = {system: {} for system in stated("mlperf-0.6")["systems"]}
-    for one in find_published(round="0.6"):
-        rows[one.system][one.benchmark] = one
+    for result in find_published(round="0.6"):
+        rows[result.system][result.benchmark] = result
     return rows
 
 
@@ -122,12 +124,12 @@ def _table_06(value: Callable[[PublishedResult], float | None], key: str, units:
 
 def throughput_06() -> str:
     """Return the throughput of every published system of round 0.6, and its logs' statements."""
-    return _table_06(lambda one: one.throughput, "throughput", UNITS)
+    return _table_06(lambda result: result.throughput, "throughput", UNITS)
 
 
 def minutes_06() -> str:
     """Return the minutes of every published system of round 0.6, and its logs' statements."""
-    return _table_06(lambda one: one.minutes, "minutes", ("min",) * len(MODELS))
+    return _table_06(lambda result: result.minutes, "minutes", ("min",) * len(MODELS))
 
 
 def commands_06() -> str:
@@ -158,9 +160,9 @@ def scores_51() -> str:
     for entry in about["scores"]:
         score = logs()["5.1"][entry["logs"]]
         (row,) = (
-            one
-            for one in find_published(round="5.1", benchmark=score["benchmark"], kind=entry["kind"])
-            if (one.system, one.note) == (entry["system"], entry["note"])
+            result
+            for result in find_published(round="5.1", benchmark=score["benchmark"], kind=entry["kind"])
+            if (result.system, result.note) == (entry["system"], entry["note"])
         )
         rows.append(
             [
@@ -203,12 +205,12 @@ def details_51() -> str:
     """Return sequence length, batch, warm-up and samples that the logs of round 5.1 state."""
     rows = []
     for entry in stated("mlperf-5.1")["scores"]:
-        found = logs()["5.1"][entry["logs"]]["stated"]
-        warmup = found.get("opt_learning_rate_warmup_steps")
-        factor = found.get("opt_learning_rate_warmup_factor")
+        details = logs()["5.1"][entry["logs"]]["stated"]
+        warmup = details.get("opt_learning_rate_warmup_steps")
+        factor = details.get("opt_learning_rate_warmup_factor")
         shown = f"{number(warmup)} steps" if warmup is not None else f"factor {cell(factor)}"
         keys = ("max_sequence_length", "global_batch_size", "train_samples", "eval_samples")
-        values = [cell(found.get(key)) or "not stated" for key in keys]
+        values = [cell(details.get(key)) or "not stated" for key in keys]
         rows.append([entry["logs"], values[0], values[1], shown, *values[2:]])
     head = [
         "logs",
@@ -226,17 +228,17 @@ def details_51() -> str:
 
 def _resnet(benchmark: str, gpus: int) -> str:
     """Return our rates for this number of GPUs, one for each record and batch, with the efficiency."""
-    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    values: dict[tuple[str, int], dict[int, list[float]]] = {}
     for run in own_runs():
         if run["benchmark"] == benchmark:
-            place = found.setdefault((run["record"], int(run["parameters"]["batch_per_gpu"])), {})
-            place.setdefault(int(run["parameters"]["gpus"]), []).append(
+            by_gpus = values.setdefault((run["record"], int(run["parameters"]["batch_per_gpu"])), {})
+            by_gpus.setdefault(int(run["parameters"]["gpus"]), []).append(
                 float(run["values"]["images_per_second"])
             )
     return "; ".join(
         f"{record}, batch {batch}: {number(fmean(rates[gpus]))} images/s"
         + (f", {fmean(rates[gpus]) / gpus / fmean(rates[1]):.3f}" if 1 in rates and gpus > 1 else "")
-        for (record, batch), rates in sorted(found.items())
+        for (record, batch), rates in sorted(values.items())
         if gpus in rates
     )
 
@@ -284,12 +286,12 @@ def experiment_ddl() -> str:
     rows = [
         [
             str(at),
-            one["field"],
-            ", ".join(f"`{name}`" for name in one["record"]),
-            one["column"],
-            f"`{one['variable']}`" if "variable" in one else "",
+            experiment["field"],
+            ", ".join(f"`{name}`" for name in experiment["record"]),
+            experiment["column"],
+            f"`{experiment['variable']}`" if "variable" in experiment else "",
         ]
-        for at, one in enumerate(stated("ddl")["experiment"], 1)
+        for at, experiment in enumerate(stated("ddl")["experiment"], 1)
     ]
     return table(["", "in the document", "in `run.json`", "column of the report", "variable to set"], rows)
 
@@ -298,14 +300,14 @@ def program_ddl() -> str:
     """Return the measurements of the real tf_cnn_benchmarks."""
     rows = [
         [
-            one["where"],
-            one["network"],
-            f"`{one['way']}`",
-            one["images"],
-            f"{one['rate']} images/s",
-            one["verdict"],
+            program["where"],
+            program["network"],
+            f"`{program['way']}`",
+            program["images"],
+            f"{program['rate']} images/s",
+            program["verdict"],
         ]
-        for one in stated("ddl")["program"]
+        for program in stated("ddl")["program"]
     ]
     return table(["where", "network", "variable_update", "images", "measured", "verdict"], rows)
 
@@ -323,8 +325,8 @@ def _sweep_run(result: PublishedResult, record: str) -> dict[str, Any] | None:
     """Return Rackproof's latest run at a published point, with the same network, batch, GPUs and schedule."""
     wanted = {**dict.fromkeys(SCHEDULE, ""), **result.point}
     for run in reversed(own_runs()):
-        given = {key: str(run["parameters"].get(key, "")) for key in wanted}
-        if (run["benchmark"], run["record"], given) == (result.benchmark, record, wanted):
+        parameters = {key: str(run["parameters"].get(key, "")) for key in wanted}
+        if (run["benchmark"], run["record"], parameters) == (result.benchmark, record, wanted):
             return dict(run)
     return None
 

@@ -263,9 +263,9 @@ def gpus() -> list[Gpu]:
     if status != 0:
         text = ctypes.c_char_p()
         call("cuGetErrorString", status, ctypes.byref(text))
-        said = (text.value or b"unknown").decode(errors="replace")
+        message = (text.value or b"unknown").decode(errors="replace")
         raise Refusal(
-            EXIT_NO_GPU, f"the CUDA driver reports error {status} ({said}); check nvidia-smi and dmesg"
+            EXIT_NO_GPU, f"the CUDA driver reports error {status} ({message}); check nvidia-smi and dmesg"
         )
     count = ctypes.c_int()
     call("cuDeviceGetCount", ctypes.byref(count))
@@ -400,8 +400,8 @@ def _slurm(name: str, otherwise: int) -> int:
 
     With these variables, the command line can be the same on all nodes of a job step.
     """
-    said = os.environ.get(f"SLURM_{name}", "")
-    return int(said) if said.isdigit() and "SLURM_STEP_ID" in os.environ else otherwise
+    value = os.environ.get(f"SLURM_{name}", "")
+    return int(value) if value.isdigit() and "SLURM_STEP_ID" in os.environ else otherwise
 
 
 def positive_count(text: str) -> int:
@@ -414,7 +414,7 @@ def positive_count(text: str) -> int:
 
 def epoch_list(text: str) -> tuple[int, ...]:
     """Return an option's epochs, which commas separate, in their order."""
-    return tuple(sorted(positive_count(one) for one in text.split(",") if one.strip()))
+    return tuple(sorted(positive_count(epoch) for epoch in text.split(",") if epoch.strip()))
 
 
 def facts() -> dict[str, str]:
@@ -423,12 +423,12 @@ def facts() -> dict[str, str]:
 
     import torch
 
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    values = {"python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda and torch.cuda.is_available():
-        found["cuda"] = torch.version.cuda
-        found["cudnn"] = str(torch.backends.cudnn.version())
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found
+        values["cuda"] = torch.version.cuda
+        values["cudnn"] = str(torch.backends.cudnn.version())
+        values["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return values
 
 
 def gpu_uuids(found: list[Gpu]) -> str:
@@ -730,8 +730,8 @@ def _explain(index: int, status: int, folder: Path) -> tuple[int, str]:
         hint = " (out of memory?)" if name == "SIGKILL" else ""
         return 128 - status, f"rank {index} was killed by {name}{hint}"
     reason = folder / f"reason-{index}"
-    said = reason.read_text() if reason.is_file() else f"exit status {status}"
-    return status, f"rank {index}: {said}"
+    message = reason.read_text() if reason.is_file() else f"exit status {status}"
+    return status, f"rank {index}: {message}"
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:

@@ -160,8 +160,8 @@ def identity_of(path: Path) -> list[int]:
 
     The values are the size, the time of change in ns, and the inode.
     """
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ino]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 # One pass over an archive
@@ -215,17 +215,17 @@ def images_of_class(tar: tarfile.TarFile, start: int, wnid: str, archive: str) -
         wnid: The name of the class.
         archive: The archive's name for messages.
     """
-    found: dict[str, tuple[int, int]] = {}
+    images: dict[str, tuple[int, int]] = {}
     for member in tar:
         if member.isdir():
             continue
         match = check_name(member.name, _TRAIN_IMAGE, archive, "no image of ImageNet")
         if not member.isreg() or match[1] != wnid:
             raise StagingError(f"{archive} holds {member.name!r}, which is not an image of its class {wnid}")
-        if match[0] in found:
+        if match[0] in images:
             raise StagingError(f"{archive} holds {match[0]} twice; do not use this archive")
-        found[match[0]] = (start + member.offset_data, member.size)
-    return [(name, *found[name]) for name in sorted(found)]
+        images[match[0]] = (start + member.offset_data, member.size)
+    return [(name, *images[name]) for name in sorted(images)]
 
 
 def scan_train(stream: Any, archive: str) -> dict[str, list[tuple[str, int, int]]]:
@@ -248,18 +248,18 @@ def scan_train(stream: Any, archive: str) -> dict[str, list[tuple[str, int, int]
 
 def scan_val(stream: Any, archive: str) -> dict[int, tuple[str, int, int]]:
     """Return name, offset and size of each validation image by its number."""
-    found: dict[int, tuple[str, int, int]] = {}
+    images: dict[int, tuple[str, int, int]] = {}
     with tarfile.open(fileobj=stream, mode="r|", bufsize=TAR_BUFFER) as tar:
         for member in tar:
             if member.isdir():
                 continue
             match = check_name(member.name, _VAL_IMAGE, archive, "no validation image")
-            if not member.isreg() or int(match[1]) in found:
+            if not member.isreg() or int(match[1]) in images:
                 raise StagingError(
                     f"{archive} holds {match[0]} twice, or not as a file; do not use this archive"
                 )
-            found[int(match[1])] = (match[0], member.offset_data, member.size)
-    return found
+            images[int(match[1])] = (match[0], member.offset_data, member.size)
+    return images
 
 
 def read_devkit(stream: Any, archive: str) -> tuple[dict[str, str], list[str]]:
@@ -362,10 +362,10 @@ def check_classes(
     missing = [wnid for wnid in classes if not train.get(wnid)]
     strange = sorted(set(train) - set(classes))
     if missing or strange:
-        what = f"lacks class {missing[0]}" if missing else f"has class {strange[0]}, which the kit lacks"
+        fault = f"lacks class {missing[0]}" if missing else f"has class {strange[0]}, which the kit lacks"
         count = len(missing or strange)
         raise StagingError(
-            f"{pins['archives']['train']['name']} {what}" + (f" (and {count - 1} more)" if count > 1 else "")
+            f"{pins['archives']['train']['name']} {fault}" + (f" (and {count - 1} more)" if count > 1 else "")
         )
 
 
@@ -436,14 +436,14 @@ def mat_value(kind: int, content: bytes) -> Any:
             rest[1][1][at : at + length].rstrip(b"\0").decode("ascii")
             for at in range(0, len(rest[1][1]), length)
         ]
-        values = [mat_value(*one) for one in rest[2:]]
+        values = [mat_value(*item) for item in rest[2:]]
         count = len(names)
         return [
-            {name: values[at + place] for place, name in enumerate(names)}
+            {name: values[at + index] for index, name in enumerate(names)}
             for at in range(0, len(values), count)
         ]
     if shape == _CELL:
-        return [mat_value(*one) for one in rest]
+        return [mat_value(*item) for item in rest]
     if shape == _CHARS:
         encodings = {4: "utf-16-le", 17: "utf-16-le", 18: "utf-32-le"}
         return rest[0][1].decode(encodings.get(rest[0][0], "utf-8")) if rest else ""

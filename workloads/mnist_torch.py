@@ -117,10 +117,10 @@ def plan(options: argparse.Namespace) -> int:
     common.check_nodes(options)
     every = ranks * options.nodes
     if options.batch_size < every:
-        what = "GPUs" if options.gpus != 0 else "nodes"
+        unit = "GPUs" if options.gpus != 0 else "nodes"
         raise Refusal(
             common.EXIT_USAGE,
-            f"--batch-size {options.batch_size} is less than one for each of {every} {what}",
+            f"--batch-size {options.batch_size} is less than one for each of {every} {unit}",
         )
     return ranks
 
@@ -338,16 +338,16 @@ class Trainer:
         self.lr.fill_(lr)
         seen = [0, 0.0]
 
-        for done in range(1, self.steps + 1):
+        for step in range(1, self.steps + 1):
             self.step()
 
-            def loss(done: int = done) -> float:
+            def loss(done: int = step) -> float:
                 total = float(self.loss_sum.item())
                 mean = (total - seen[1]) / (done - seen[0])
                 seen[:] = [done, total]
                 return mean
 
-            report(done, loss)
+            report(step, loss)
         # Drawn while the GPU still works on the steps queued above.
         self.next_order = self.draw_order()
         mean = self.loss_sum * (self.share / self.steps)
@@ -502,32 +502,32 @@ class Reporter:
         self._show(0)
         self.at, self.done = time.perf_counter(), 0
 
-    def __call__(self, done: int, loss: Callable[[], float]) -> None:
+    def __call__(self, step: int, loss: Callable[[], float]) -> None:
         """Log if it is time to."""
         options, steps = self.trainer.options, self.trainer.steps
-        if self.log is None or done % options.disp_batches or done == steps:
+        if self.log is None or step % options.disp_batches or step == steps:
             return
         if time.perf_counter() - self.at < LOG_INTERVAL_S:
             return
         mean = loss()
         require_finite(mean, self.epoch, options)
         now = time.perf_counter()
-        step_time = (now - self.at) / (done - self.done)
-        self.at, self.done = now, done
+        step_time = (now - self.at) / (step - self.done)
+        self.at, self.done = now, step
         stats = {
             "train_loss": mean,
             "throughput": options.batch_size / step_time,
             "train_step_time": step_time,
         }
-        self.log.event("tracked_stats", stats, epoch_num=self.epoch, step=(self.epoch - 1) * steps + done)
-        self._show(done)
+        self.log.event("tracked_stats", stats, epoch_num=self.epoch, step=(self.epoch - 1) * steps + step)
+        self._show(step)
 
-    def _show(self, done: int) -> None:
+    def _show(self, step: int) -> None:
         """Log the current step and, if the training ends at a target, the target."""
         options = self.trainer.options
         if self.log:
             target = options.target if options.until == "target" else None
-            self.log.progress("train", done, self.trainer.steps, self.epoch, options.num_epochs, target)
+            self.log.progress("train", step, self.trainer.steps, self.epoch, options.num_epochs, target)
 
 
 def log_results(

@@ -121,11 +121,17 @@ def product(dtype: str, size: int, device: torch.device) -> tuple[Any, Any, Call
     right = torch.randn(size, size, device=device)
     if dtype == "fp8":
         left, right = left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t().contiguous().t()
-        one = torch.ones((), device=device)
+        number = torch.ones((), device=device)
 
         def multiply(out: Any) -> Any:
             return torch._scaled_mm(
-                left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True, out=out
+                left,
+                right,
+                scale_a=number,
+                scale_b=number,
+                out_dtype=torch.bfloat16,
+                use_fast_accum=True,
+                out=out,
             )
 
     else:
@@ -234,18 +240,18 @@ def measure_format(
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure as one rank, on one device."""
-    device, found = common.begin_probe(options, rank, log)
-    labels = common.device_labels(found, rank)
+    device, gpus = common.begin_probe(options, rank, log)
+    labels = common.device_labels(gpus, rank)
     wanted, sizes = chosen(options)
     dtypes = [dtype for dtype in wanted if supported(dtype, device)]
-    fixed = GPU_FIXED if found else CPU_FIXED
-    sizes = sizes or list(GPU_SIZES if found else CPU_SIZES)
+    fixed = GPU_FIXED if gpus else CPU_FIXED
+    sizes = sizes or list(GPU_SIZES if gpus else CPU_SIZES)
     seconds = options.seconds / max(1, len(dtypes) * len(sizes))
-    for done, dtype in enumerate(dtypes):
+    for index, dtype in enumerate(dtypes):
         measure_format(dtype, sizes, fixed, device, seconds, log, labels)
-        if found and SUSTAINED.get(dtype) in sizes:
+        if gpus and SUSTAINED.get(dtype) in sizes:
             log_sustained(dtype, device, log, labels)
-        log.progress("gemm", done + 1, len(dtypes))
+        log.progress("gemm", index + 1, len(dtypes))
     if skipped := [dtype for dtype in wanted if dtype not in dtypes]:
         common.say(f"not supported here, so not measured: {', '.join(skipped)}")
     common.mark_stop(rank)

@@ -64,8 +64,8 @@ def count_wrong(product: torch.Tensor, a: torch.Tensor, b: torch.Tensor | None, 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure as one rank, on one device."""
-    device, found = common.begin_probe(options, rank, log)
-    labels = common.device_labels(found, rank)
+    device, gpus = common.begin_probe(options, rank, log)
+    labels = common.device_labels(gpus, rank)
     values = array_bytes(options, device) // 4
     a, b = torch.rand(values, device=device), torch.rand(values, device=device)
     c = torch.full((values,), math.nan, device=device)

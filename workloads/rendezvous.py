@@ -80,8 +80,8 @@ class Line:
                 return {}
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
-        found = json.loads(line.decode())
-        return found if isinstance(found, dict) else {}
+        message = json.loads(line.decode())
+        return message if isinstance(message, dict) else {}
 
 
 def carried(interface: str) -> dict[str, int | None]:
@@ -130,10 +130,10 @@ def drain(connection: socket.socket, counts: list[int], times: list[float]) -> N
 
 def in_threads(work: list[threading.Thread]) -> None:
     """Run all threads, and wait for their end."""
-    for one in work:
-        one.start()
-    for one in work:
-        one.join(MEET_S)
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join(MEET_S)
 
 
 def receive(connections: list[socket.socket]) -> float:
@@ -221,7 +221,7 @@ class First:
         Raises:
             NotMet: A node is gone.
         """
-        found: list[dict[str, object]] = []
+        results: list[dict[str, object]] = []
         first = self.peers[0]["name"]
         for name, line in self.lines.items():
             with listen(self.own, 0) as server:
@@ -231,12 +231,12 @@ class First:
                 except OSError as error:
                     raise NotMet(f"{name} cannot be measured: {error}") from error
                 send(streams, MEASURE_S)
-                there = line.hear(120).get("rate", 0)
+                their_rate = line.hear(120).get("rate", 0)
                 back = receive(streams)
                 closed(streams)
-            found.append({"from": first, "to": name, "bytes_per_second": there, "streams": STREAMS})
-            found.append({"from": name, "to": first, "bytes_per_second": back, "streams": STREAMS})
-        return found
+            results.append({"from": first, "to": name, "bytes_per_second": their_rate, "streams": STREAMS})
+            results.append({"from": name, "to": first, "bytes_per_second": back, "streams": STREAMS})
+        return results
 
     def go(self) -> str:
         """Signal all nodes to start. Return the address of their ranks' rendezvous."""
@@ -385,9 +385,9 @@ def meet_others(
     first = First(point, options.port)
     first.meet()
     noted["bandwidth"] = measured = first.measure()
-    for one in measured:
-        gigabits = float(str(one["bytes_per_second"])) * 8 / 1e9
-        print(f"link {one['from']} to {one['to']}: {gigabits:.4g} Gbit/s", flush=True)
+    for result in measured:
+        gigabits = float(str(result["bytes_per_second"])) * 8 / 1e9
+        print(f"link {result['from']} to {result['to']}: {gigabits:.4g} Gbit/s", flush=True)
     return first.go(), first.lines
 
 

@@ -76,7 +76,7 @@ def differing(got: bytes, right: bytes) -> int:
     """Return how many words of two blocks differ."""
     if got == right:
         return 0
-    return sum(one != other for one, other in zip(words_of(got), words_of(right), strict=True))
+    return sum(word != other for word, other in zip(words_of(got), words_of(right), strict=True))
 
 
 def settle(blocks: Sequence[tuple[int, bytes]], right: bytes | None) -> tuple[bytes, dict[int, int]]:
@@ -200,9 +200,9 @@ def main(logs: Sequence[str]) -> int:
     try:
         for log in logs:
             with open(log, errors="replace") as file:
-                found = answers_of(file)
-            print(f"{log}: {len(found)} answers", file=sys.stderr)
-            rows += found
+                answers = answers_of(file)
+            print(f"{log}: {len(answers)} answers", file=sys.stderr)
+            rows += answers
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         print(f"error: {log}: {error!r}", file=sys.stderr)
         return 2

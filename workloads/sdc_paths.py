@@ -163,8 +163,8 @@ def special(sets: range, steps: int = STEPS) -> Words:
         x = float_of((stream.draw() & 0x07FFFFFF) + (120 << 23)).float()
         y = float_of((stream.draw() & 0x807FFFFF) | 0x3F800000).float()
         for of, function in zip((y, x), functions, strict=True):
-            for one in function:
-                digest = fold(digest, bits_of(one(of)))
+            for value in function:
+                digest = fold(digest, bits_of(value(of)))
     return digest
 
 
@@ -280,4 +280,4 @@ def exact_words(path: str) -> list[bytes]:
 
 def bytes_of_blocks(words: Words) -> list[bytes]:
     """Return the words of blocks, shape (blocks, 256), as bytes of each."""
-    return [one.tobytes() for one in words.to(torch.int32).numpy()]
+    return [block.tobytes() for block in words.to(torch.int32).numpy()]

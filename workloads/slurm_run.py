@@ -249,9 +249,9 @@ class Leaving(Exception):  # noqa: N818
     """A shutdown of the node. Another launcher will follow the job."""
 
 
-def say(**what: Any) -> None:
+def say(**values: Any) -> None:
     """Print a line of progress, which Rackproof reads."""
-    print(MARK + json.dumps(what), flush=True)
+    print(MARK + json.dumps(values), flush=True)
 
 
 def run(
@@ -259,7 +259,7 @@ def run(
 ) -> tuple[int, str, str]:
     """Run a short command and return its exit status, output and error output."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -271,7 +271,11 @@ def run(
         return 127, "", f"{command[0]}: no such program; was the node provisioned (provision.yml)?"
     except subprocess.TimeoutExpired:
         return 124, "", f"{command[0]}: no answer in {timeout:.0f} s"
-    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+    return (
+        process.returncode,
+        process.stdout.decode("utf-8", "replace"),
+        process.stderr.decode("utf-8", "replace"),
+    )
 
 
 def last_lines(text: str, count: int = 4) -> str:
@@ -291,20 +295,20 @@ def free_gb(folder: Path) -> float:
 
 
 @contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
+def locked(path: Path, purpose: str) -> Iterator[None]:
     """Hold a lock on shared storage. While waiting for it, print which process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as stream:
-        told = 0.0
+        shown_s = 0.0
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() - told > SAY_S:
+                if time.monotonic() - shown_s > SAY_S:
                     stream.seek(0)
-                    told = time.monotonic()
-                    say(phase=f"waiting for {what}", held_by=stream.read(200).strip())
+                    shown_s = time.monotonic()
+                    say(phase=f"waiting for {purpose}", held_by=stream.read(200).strip())
                 time.sleep(0.5)
         stream.truncate(0)
         stream.write(f"{os.uname().nodename} pid {os.getpid()}\n")
@@ -325,10 +329,10 @@ def write(path: Path, text: str) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the content of a file that this program wrote, or nothing if it is missing or cut off."""
     try:
-        found = json.loads(path.read_text())
+        document = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 @dataclass
@@ -449,10 +453,10 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
         for platform in platforms
         if platform.get("os", "linux") == "linux"
     }
-    found = sorted(named - {"", "unknown"})
-    if not found:
+    architectures = sorted(named - {"", "unknown"})
+    if not architectures:
         raise ValueError("it names no architecture")
-    return found
+    return architectures
 
 
 def has_mellanox() -> bool:
@@ -467,13 +471,13 @@ def has_mellanox() -> bool:
 
 def read_devices(text: str) -> dict[str, list[set[str]]]:
     """Return each node's devices of each kind, from the output of DEVICES there."""
-    found = {}
+    devices = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("DEVICES|")
         cells = rest.split("|")
         if mark and len(cells) == 6 and cells[0]:
-            found[cells[0]] = [set(cell.split()) for cell in cells[1:5]]
-    return found
+            devices[cells[0]] = [set(cell.split()) for cell in cells[1:5]]
+    return devices
 
 
 def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
@@ -484,13 +488,13 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
         nodes: The output of DEVICES on them.
         containers: Its output in the container on each.
     """
-    there, inside = read_devices(nodes), read_devices(containers)
-    silent = [host for host in hosts if host not in there or host not in inside]
+    on_nodes, inside = read_devices(nodes), read_devices(containers)
+    silent = [host for host in hosts if host not in on_nodes or host not in inside]
     if silent:
         return [f"{', '.join(silent)}: the devices of a container there are not known"]
     complaints = []
     for number, (kind, remedy) in enumerate(DEVICE_KINDS):
-        lacking = {host: there[host][number] - inside[host][number] for host in hosts}
+        lacking = {host: on_nodes[host][number] - inside[host][number] for host in hosts}
         lacking = {host: names for host, names in lacking.items() if names}
         if lacking:
             first = next(iter(lacking))
@@ -502,13 +506,13 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
 
 def read_world(text: str) -> dict[str, dict[str, list[str]]]:
     """Return the ranks' output of WORLD, by node and key."""
-    found: dict[str, dict[str, list[str]]] = {}
+    world: dict[str, dict[str, list[str]]] = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("WORLD|")
         cells = rest.strip().split("|")
         if mark and len(cells) == 3:
-            found.setdefault(cells[0], {}).setdefault(cells[1], []).append(cells[2])
-    return found
+            world.setdefault(cells[0], {}).setdefault(cells[1], []).append(cells[2])
+    return world
 
 
 def plugin_complaint(host: str, error: str) -> str:
@@ -528,21 +532,21 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
         text: The output of the ranks.
         error: The error output of srun and the ranks.
     """
-    there, said = read_world(text).get(host, {}), last_lines(error, 3)
-    started, sizes = there.get("server", []), there.get("size", [])
+    present, message = read_world(text).get(host, {}), last_lines(error, 3)
+    started, sizes = present.get("server", []), present.get("size", [])
     if not started:
-        return plugin_complaint(host, error) or f"{host}: no rank started in the image: {said}"
+        return plugin_complaint(host, error) or f"{host}: no rank started in the image: {message}"
     if "no" in started:
-        return f"{host}: Slurm gives a rank no PMIx server ({said or 'no error'}); {BY_SLURMD}"
-    if "library" in there:
+        return f"{host}: Slurm gives a rank no PMIx server ({message or 'no error'}); {BY_SLURMD}"
+    if "library" in present:
         return f"{host}: the image has neither Open MPI nor libpmix, by which ranks meet: see bench_images"
     if len(sizes) == len(started) and set(sizes) == {str(ranks)}:
         return ""
-    if "no" in there.get("folder", []):
+    if "no" in present.get("folder", []):
         # A missing folder is no fault by itself, because ranks met without it.
         return f"{host}: a container has not the folder of the PMIx server; {BY_HOOK}"
     known = ", ".join(sorted(set(sizes))) or "none"
-    return f"{host}: a rank counts a world of {known}, not of {ranks} ({said or 'no error'}); {BY_SLURMD}"
+    return f"{host}: a rank counts a world of {known}, not of {ranks} ({message or 'no error'}); {BY_SLURMD}"
 
 
 def read_domains(text: str) -> dict[str, tuple[str, str, str]]:
@@ -550,13 +554,13 @@ def read_domains(text: str) -> dict[str, tuple[str, str, str]]:
 
     Return the groups of GPUs, the digest of IMEX's list, and the state of IMEX, by node.
     """
-    found = {}
+    domains = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("DOMAIN|")
         cells = [cell.strip() for cell in rest.split("|")]
         if mark and len(cells) == 5:
-            found[cells[0]] = (cells[1], cells[2], cells[3])
-    return found
+            domains[cells[0]] = (cells[1], cells[2], cells[3])
+    return domains
 
 
 def most_common(values: list[str]) -> str:
@@ -650,42 +654,42 @@ def is_domain(groups: str) -> bool:
     return len(groups.split()) == 1 and all(re.search(r"[1-9a-f]", part) for part in (cluster, clique))
 
 
-def global_batch_size(found: Mapping[str, str]) -> int | None:
+def global_batch_size(variables: Mapping[str, str]) -> int | None:
     """Return the batch size over all GPUs that a published config requests, or None if it cannot be read.
 
     flux1 states it as BATCHSIZE. The language models state the size of one data-parallel group as MINIBS.
     """
     parts = [
-        [found.get("TENSOR_MODEL_PARALLEL") or found.get("TP") or "1"],
-        [found.get("PIPELINE_MODEL_PARALLEL") or found.get("PP") or "1"],
-        [found.get("CONTEXT_PARALLEL") or found.get("CP") or "1"],
+        [variables.get("TENSOR_MODEL_PARALLEL") or variables.get("TP") or "1"],
+        [variables.get("PIPELINE_MODEL_PARALLEL") or variables.get("PP") or "1"],
+        [variables.get("CONTEXT_PARALLEL") or variables.get("CP") or "1"],
     ]
     try:
-        if found.get("BATCHSIZE"):
-            size = int(found["BATCHSIZE"])
+        if variables.get("BATCHSIZE"):
+            size = int(variables["BATCHSIZE"])
         else:
-            gpus = int(found["DGXNNODES"]) * int(found["DGXNGPU"])
+            gpus = int(variables["DGXNNODES"]) * int(variables["DGXNGPU"])
             for (part,) in parts:
                 gpus //= int(part)
-            size = gpus * int(found["MINIBS"])
+            size = gpus * int(variables["MINIBS"])
     except (LookupError, ValueError, ZeroDivisionError):
         return None
     return size if size > 0 else None
 
 
-def config_value(tree: Any, found: Mapping[str, str]) -> float | None:
+def config_value(tree: Any, variables: Mapping[str, str]) -> float | None:
     """Compute one side of a rule from the variables of a config.
 
     Return None if a variable is not a number.
     """
     if isinstance(tree, str):
         try:
-            return float(found.get(tree, ""))
+            return float(variables.get(tree, ""))
         except ValueError:
             return None
     if not isinstance(tree, list):
         return float(tree)
-    left, right = config_value(tree[1], found), config_value(tree[2], found)
+    left, right = config_value(tree[1], variables), config_value(tree[2], variables)
     if left is None or right is None:
         return None
     return {"-": left - right, "+": left + right, "*": left * right}[tree[0]]
@@ -698,9 +702,9 @@ def variables_of(tree: Any) -> list[str]:
     return [tree] if isinstance(tree, str) else []
 
 
-def is_kept(rule: Mapping[str, Any], found: Mapping[str, str]) -> bool | None:
+def is_kept(rule: Mapping[str, Any], variables: Mapping[str, str]) -> bool | None:
     """Return whether a config keeps a rule, or None if a variable of the rule is no number or not set."""
-    left, right = (config_value(rule[side], found) for side in ("left", "right"))
+    left, right = (config_value(rule[side], variables) for side in ("left", "right"))
     if left is None or right is None:
         return None
     near = math.isclose(left, right, rel_tol=1e-9)
@@ -715,19 +719,19 @@ def is_kept(rule: Mapping[str, Any], found: Mapping[str, str]) -> bool | None:
 
 
 def config_complaints(
-    rules: Sequence[Mapping[str, Any]], found: Mapping[str, str]
+    rules: Sequence[Mapping[str, Any]], variables: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
     """Return the rules that a config breaks, and the rules whose variables only the log can show."""
     broken, unknown = [], []
     for rule in rules:
-        kept = is_kept(rule, found)
+        kept = is_kept(rule, variables)
         names = dict.fromkeys([*variables_of(rule["left"]), *variables_of(rule["right"])])
         if kept is None:
             unknown.append(
-                f"{rule['rule']} ({', '.join(name for name in names if not found.get(name))} is not set)"
+                f"{rule['rule']} ({', '.join(name for name in names if not variables.get(name))} is not set)"
             )
         elif not kept:
-            values = ", ".join(f"{name}={found[name]}" for name in names)
+            values = ", ".join(f"{name}={variables[name]}" for name in names)
             broken.append(f"{rule['rule']}, and it has {values}")
     return broken, unknown
 
@@ -780,15 +784,15 @@ class Work:
 
     def check_storage(self) -> list[str]:
         """Return why the shared folder cannot be used."""
-        there = existing_parent(self.shared)
+        folder = existing_parent(self.shared)
         # Other nodes would not see a folder on the root file system.
-        if there != self.shared and there == Path("/"):
+        if folder != self.shared and folder == Path("/"):
             return [
                 f"{self.shared} is not on {os.uname().nodename}, nor is a folder above it: is the shared "
                 f"storage mounted? {self.variable} names the folder"
             ]
-        if not os.access(str(there), os.W_OK):
-            return [f"{there} on {os.uname().nodename} cannot be written: {self.variable} is below it"]
+        if not os.access(str(folder), os.W_OK):
+            return [f"{folder} on {os.uname().nodename} cannot be written: {self.variable} is below it"]
         return []
 
     def check_image(self) -> list[str]:
@@ -817,15 +821,15 @@ class Work:
         if not wanted:
             say(phase=f"{name}: image and data are there")
             return []
-        there = existing_parent(self.shared)
-        need, have = sum(size for _part, size in wanted), free_gb(there)
+        folder = existing_parent(self.shared)
+        need, have = sum(size for _part, size in wanted), free_gb(folder)
         listed = ", ".join(f"{part} {size:g} GB" for part, size in wanted)
         say(phase=f"{name}: not there yet: {listed}; {have:.0f} GB are free")
         if have >= need:
             return []
         return [
-            f"{there} has {have:.0f} GB free, and {need:.0f} GB of {name} are to come ({listed}): make room, "
-            f"or set {self.variable} to another file system"
+            f"{folder} has {have:.0f} GB free, and {need:.0f} GB of {name} are to come ({listed}): make "
+            f"room, or set {self.variable} to another file system"
         ]
 
     def check_slurm(self) -> list[str]:
@@ -860,9 +864,9 @@ class Work:
             )
             return []
         config = self.choose_config()
-        found = self.source_config(config)
-        self.check_batch(config, found)
-        self.check_rules(config, found)
+        variables = self.source_config(config)
+        self.check_batch(config, variables)
+        self.check_rules(config, variables)
         return []
 
     # -- the shared storage, the registry, the image ------------------------------------------------
@@ -991,17 +995,17 @@ class Work:
             "Nothing was pulled"
         )
         try:
-            there = image_architectures(
+            architectures = image_architectures(
                 manifest, lambda digest: self.ask_registry("GET", digest, kind="blobs")[1]
             )
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise Refusal(
                 EXIT_IMAGE, f"{image}: its architecture cannot be read ({error!r}): {remedy}"
             ) from error
-        if self.architecture not in there:
+        if self.architecture not in architectures:
             raise Refusal(
                 EXIT_IMAGE,
-                f"{image} is for {', '.join(there)}, and {hosts[0]} is {self.architecture} "
+                f"{image} is for {', '.join(architectures)}, and {hosts[0]} is {self.architecture} "
                 f"({len(hosts)} nodes): {remedy}",
             )
 
@@ -1092,9 +1096,9 @@ class Work:
             draft.unlink()
         say(phase=f"importing {self.slug}")
         command = ["enroot", "import", "-o", str(draft), f"docker://{self.uri(digest)}"]
-        status, said = self.watch(command, [draft], f"importing {self.slug}")
+        status, output = self.watch(command, [draft], f"importing {self.slug}")
         if status != 0 or not draft.is_file():
-            raise Refusal(EXIT_IMAGE, f"enroot import of {self.uri(digest)} failed ({status}): {said}")
+            raise Refusal(EXIT_IMAGE, f"enroot import of {self.uri(digest)} failed ({status}): {output}")
         write(
             target.with_suffix(".json"), json.dumps({"digest": digest, "bytes": draft.stat().st_size}) + "\n"
         )
@@ -1111,9 +1115,9 @@ class Work:
         self.prove_image(digest)
         say(phase=f"pulling on {len(lacking)} nodes")
         command = [*self.srun(lacking, f"pull-{self.slug}"[:60]), *self.image_options(cont), "true"]
-        status, said = self.watch(command, [], f"pulling on {len(lacking)} nodes")
+        status, output = self.watch(command, [], f"pulling on {len(lacking)} nodes")
         if status != 0:
-            raise Refusal(EXIT_IMAGE, f"{cont} cannot be had on {', '.join(lacking)}: {said}")
+            raise Refusal(EXIT_IMAGE, f"{cont} cannot be had on {', '.join(lacking)}: {output}")
         for host in lacking:
             (seen / host).write_text("")
         self.changed = True
@@ -1179,9 +1183,9 @@ class Work:
             "--container-remap-root",
             *("bash", "-euo", "pipefail", "-c", script),
         ]
-        status, said = self.watch(command, watched, phase)
+        status, output = self.watch(command, watched, phase)
         if status != 0:
-            raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {here}: {said}")
+            raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {here}: {output}")
 
     def watch(self, command: list[str], watched: list[Path], phase: str) -> tuple[int, str]:
         """Run a long command and print the size of its result while it runs.
@@ -1210,9 +1214,9 @@ class Work:
                     self.end_child()
                     if self.child.returncode != 0:
                         self.cancel_step(command)
-            said = last_lines(log.read_text(errors="replace")[-8000:])
+            output = last_lines(log.read_text(errors="replace")[-8000:])
             log.unlink()
-        return self.child.returncode, said
+        return self.child.returncode, output
 
     def end_child(self) -> None:
         """End the running step, if any."""
@@ -1348,19 +1352,19 @@ class Work:
     def choose_config(self) -> Path:
         """Return the config file for these nodes."""
         folder, named = self.configs_folder(), self.spec["config"]
-        there = sorted(path.name for path in folder.glob("config_*.sh") if not SHARED_CONFIG.match(path.name))
-        if named and named not in there:
+        names = sorted(path.name for path in folder.glob("config_*.sh") if not SHARED_CONFIG.match(path.name))
+        if named and named not in names:
             raise Refusal(
-                EXIT_SLURM, f"bench_config: {named} is not in the image; there are {', '.join(there)}"
+                EXIT_SLURM, f"bench_config: {named} is not in the image; there are {', '.join(names)}"
             )
         if named:
             return folder / named
-        chosen = self.fitting_configs(there)
+        chosen = self.fitting_configs(names)
         if len(chosen) != 1:
-            self.refuse_configs(chosen, there)
+            self.refuse_configs(chosen, names)
         return folder / chosen[0]
 
-    def fitting_configs(self, there: list[str]) -> list[str]:
+    def fitting_configs(self, names: list[str]) -> list[str]:
         """Return the configs of this system for the number of nodes and GPUs, in the requested precision."""
         spec = self.spec
         fits = re.compile(
@@ -1368,36 +1372,36 @@ class Work:
             r"(_8b)?(_[a-z0-9]+)?\.sh"
         )
         # An image may contain configs of a larger model, too, whose names lack the mark of the smaller one.
-        marked = any("_8b" in name for name in there)
-        found_by = {name: fits.fullmatch(name) for name in there}
-        matching = {name: found for name, found in found_by.items() if found and bool(found[1]) is marked}
+        marked = any("_8b" in name for name in names)
+        found_by = {name: fits.fullmatch(name) for name in names}
+        matching = {name: match for name, match in found_by.items() if match and bool(match[1]) is marked}
         wanted = f"_{spec['precision']}" if spec["precision"] else None
-        chosen = [name for name, found in matching.items() if found[2] == wanted]
+        chosen = [name for name, match in matching.items() if match[2] == wanted]
         # If the image contains no config without a precision, one of the others is meant.
         return list(matching) if not chosen and not spec["precision"] else chosen
 
-    def refuse_configs(self, chosen: list[str], there: list[str]) -> None:
+    def refuse_configs(self, chosen: list[str], names: list[str]) -> None:
         """Refuse the run, because no config fits or several do."""
         spec = self.spec
         kind = f" in {spec['precision']}" if spec["precision"] else ""
-        what = f"{len(spec['hosts'])} nodes of {spec['gpus']} GPUs ({spec['system']}){kind}"
-        problem = f"several configs fit {what}" if chosen else f"no config for {what}"
+        system = f"{len(spec['hosts'])} nodes of {spec['gpus']} GPUs ({spec['system']}){kind}"
+        problem = f"several configs fit {system}" if chosen else f"no config for {system}"
         raise Refusal(
             EXIT_SLURM,
-            f"{problem}: there are {', '.join(chosen or there)}. Set bench_config, or limit other nodes",
+            f"{problem}: there are {', '.join(chosen or names)}. Set bench_config, or limit other nodes",
         )
 
     def job_environment(self, config: Path) -> dict[str, str]:
         """Source the config in a clean environment, check the result, and return the job's variables."""
-        found = self.source_config(config)
-        self.check_environment(config, found)
-        self.check_batch(config, found)
-        self.check_rules(config, found)
-        kind = found.get("SLURM_MPI_TYPE") or "pmix"
-        self.once_for_plan(lambda: self.check_mpi(kind, found), "mpi", kind)
-        self.once_for_plan(lambda: self.check_devices(found), "devices")
+        variables = self.source_config(config)
+        self.check_environment(config, variables)
+        self.check_batch(config, variables)
+        self.check_rules(config, variables)
+        kind = variables.get("SLURM_MPI_TYPE") or "pmix"
+        self.once_for_plan(lambda: self.check_mpi(kind, variables), "mpi", kind)
+        self.once_for_plan(lambda: self.check_devices(variables), "devices")
         self.check_domain()
-        return found
+        return variables
 
     def source_config(self, config: Path) -> dict[str, str]:
         """Return the variables that a config sets in a clean environment."""
@@ -1423,11 +1427,11 @@ class Work:
         )
         if status != 0:
             raise Refusal(EXIT_SLURM, f"{config.name} cannot be sourced ({status}): {last_lines(err)}")
-        found = dict(item.split("=", 1) for item in out.split("\0") if "=" in item)
-        found.update(ours)
+        variables = dict(item.split("=", 1) for item in out.split("\0") if "=" in item)
+        variables.update(ours)
         # The original takes it from the name of the outermost sourced file, which may be another one here.
-        found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
-        return found
+        variables["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
+        return variables
 
     def once_for_plan(self, check: Callable[[], bool], folder: str, *names: str) -> None:
         """Make a check on the nodes, unless a run of this plan has made it before.
@@ -1479,9 +1483,9 @@ class Work:
             return together
         # A node that lacks something ends the ranks of all nodes, so each node is tested by itself.
         alone = [self.try_ranks([host], kind, environment) for host in hosts]
-        found = list(dict.fromkeys(line for lines in alone for line in lines or ()))
-        if found or None in alone:
-            return found or together
+        complaints = list(dict.fromkeys(line for lines in alone for line in lines or ()))
+        if complaints or None in alone:
+            return complaints or together
         return [
             f"ranks meet on each of {', '.join(hosts)} and not between them ({together[0]}): check "
             "that these nodes reach each other at all ports"
@@ -1550,12 +1554,12 @@ class Work:
         if complaints:
             raise Refusal(EXIT_SLURM, "; ".join(complaints))
 
-    def check_environment(self, config: Path, found: Mapping[str, str]) -> None:
+    def check_environment(self, config: Path, variables: Mapping[str, str]) -> None:
         """Refuse settings that run.sub would accept silently, and that would make it fail later."""
         where = config.name
         numbers: dict[str, int] = {}
         for name in ("DGXNNODES", "DGXNGPU", "WALLTIME", "WALLTIME_RUNANDTIME"):
-            text = found.get(name, "")
+            text = variables.get(name, "")
             if not re.fullmatch(r"\d{1,6}", text) or int(text) < 1:
                 raise Refusal(
                     EXIT_SLURM,
@@ -1575,23 +1579,23 @@ class Work:
                 EXIT_SLURM,
                 f"{where} is for {numbers['DGXNGPU']} GPUs a node, these nodes have {self.spec['gpus']}",
             )
-        if found.get("DATADIR", "").rstrip("/").endswith("/8b"):
+        if variables.get("DATADIR", "").rstrip("/").endswith("/8b"):
             raise Refusal(
                 EXIT_SLURM, "DATADIR names the folder 8b itself: it has to be the one that holds 8b"
             )
         for name, value in self.spec["environment"].items():
             # Only the variables of folders are checked, because a config may override any other variable.
             if name in ("DATADIR", "DATAROOT", "MODEL"):
-                if found.get(name) != value:
+                if variables.get(name) != value:
                     raise Refusal(
-                        EXIT_SLURM, f"{where} sets {name} to {found.get(name)!r}; it has to be {value}"
+                        EXIT_SLURM, f"{where} sets {name} to {variables.get(name)!r}; it has to be {value}"
                     )
                 if not Path(value).is_dir():
                     raise Refusal(EXIT_DATA, f"{name}: {value} is not there, although it was staged")
 
-    def check_batch(self, config: Path, found: Mapping[str, str]) -> None:
+    def check_batch(self, config: Path, variables: Mapping[str, str]) -> None:
         """Refuse a batch size above all those with reference convergence points, and list these sizes."""
-        known, size = self.spec.get("reference_batches") or [], global_batch_size(found)
+        known, size = self.spec.get("reference_batches") or [], global_batch_size(variables)
         if not known:
             return
         points = f"reference convergence points for {', '.join(map(str, known))}"
@@ -1608,14 +1612,14 @@ class Work:
         else:
             say(phase=f"{config.name}: global batch size {size}; {points}")
 
-    def check_rules(self, config: Path, found: Mapping[str, str]) -> None:
+    def check_rules(self, config: Path, variables: Mapping[str, str]) -> None:
         """Refuse a config whose result would break a rule of its round, before a GPU works for it."""
         ruleset, rules = self.spec.get("ruleset", ""), self.spec.get("rules") or []
-        broken, unknown = config_complaints(rules, found)
-        if ruleset and found.get("SEED"):
+        broken, unknown = config_complaints(rules, variables)
+        if ruleset and variables.get("SEED"):
             broken.append(
-                f"runs of different seeds, and it has SEED={found['SEED']} for every run: leave it out, each "
-                "run gets its own"
+                f"runs of different seeds, and it has SEED={variables['SEED']} for every run: leave it out, "
+                "each run gets its own"
             )
         if broken:
             raise Refusal(
@@ -2139,11 +2143,11 @@ def inventory_of(target: Path) -> dict[str, int]:
 
 def read_checksums(listing: str) -> dict[str, str]:
     """Return the checksums that ``sha256sum`` printed, by file. Escapes in names are kept."""
-    found = {}
+    checksums = {}
     for line in listing.splitlines():
         digest, _, name = line.lstrip("\\").partition("  ")
-        found[name] = digest
-    return found
+        checksums[name] = digest
+    return checksums
 
 
 def digest_of(text: str) -> str:
@@ -2155,8 +2159,8 @@ def read_options(words: list[str] | None) -> argparse.Namespace:
     """Parse and check the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "check", "pull", "configs", "stage", "cancel"))
-    given = os.environ.get("RACKPROOF_SPEC")
-    parser.add_argument("--spec", default=given, required=given is None, help="what to run, as JSON")
+    text = os.environ.get("RACKPROOF_SPEC")
+    parser.add_argument("--spec", default=text, required=text is None, help="what to run, as JSON")
     parser.add_argument("--id", default="", help="the run")
     parser.add_argument("--plan", default="", help="the plan that the run belongs to")
     options = parser.parse_args(words)

@@ -170,10 +170,10 @@ def finite(values: Mapping[str, Any]) -> dict[str, float]:
     Raises:
         ValueError: A number is not finite.
     """
-    found = {str(name): float(value) for name, value in values.items()}
-    if not all(map(math.isfinite, found.values())):
+    numbers = {str(name): float(value) for name, value in values.items()}
+    if not all(map(math.isfinite, numbers.values())):
         raise ValueError("a number that is not finite")
-    return found
+    return numbers
 
 
 def take_line(kept: Kept, line: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ def take_line(kept: Kept, line: Mapping[str, Any]) -> None:
             float(at_s), float(seconds), float(work), float(busy_s), stalled, readings, kept.began_s
         )
         kept.take(window)
-    kept.times.counts.update({int(place): int(count) for place, count in line["times"]})
+    kept.times.counts.update({int(index): int(count) for index, count in line["times"]})
     kept.wrong = wrong
     kept.growth.take(finite(line["counters"]))
     kept.ends[-1] = now
@@ -270,15 +270,15 @@ class Found:
 
 def agree(found: Sequence[Found]) -> Found:
     """Combine the findings of all ranks. Return any damage and reasons, and the shortest time. No I/O."""
-    restart = next((one.restart for one in found if one.restart), "")
-    if not restart and len({one.sessions for one in found}) > 1:
+    restart = next((state.restart for state in found if state.restart), "")
+    if not restart and len({state.sessions for state in found}) > 1:
         restart = "not all of its GPUs have samples"
     return Found(
-        damage=next((one.damage for one in found if one.damage), ""),
+        damage=next((state.damage for state in found if state.damage), ""),
         restart=restart,
-        sessions=max(one.sessions for one in found),
-        loaded_s=min(one.loaded_s for one in found),
-        counted_s=min(one.counted_s for one in found),
+        sessions=max(state.sessions for state in found),
+        loaded_s=min(state.loaded_s for state in found),
+        counted_s=min(state.counted_s for state in found),
     )
 
 

@@ -110,8 +110,8 @@ class Windows(Sequence[Window]):
         places = range(len(self))[index]
         return self._at(places) if isinstance(places, int) else [self._at(place) for place in places]
 
-    def _at(self, place: int) -> Window:
-        values = self._values[place * WIDTH : (place + 1) * WIDTH]
+    def _at(self, index: int) -> Window:
+        values = self._values[index * WIDTH : (index + 1) * WIDTH]
         at_s, seconds, work, busy_s, stalls, began_s, *readings = values
         read = {
             key: reading for key, reading in zip(READINGS, readings, strict=True) if not math.isnan(reading)
@@ -127,7 +127,7 @@ class StepTimes:
 
     def add(self, times_s: Iterable[float]) -> None:
         """Count steps by their seconds."""
-        self.counts.update(round(math.log(max(one, 1e-9)) / TIME_STEP) for one in times_s)
+        self.counts.update(round(math.log(max(time_s, 1e-9)) / TIME_STEP) for time_s in times_s)
 
     def quantile(self, share: float) -> float:
         """Return the time within which a share of the steps ended, in seconds.
@@ -136,10 +136,10 @@ class StepTimes:
             ValueError: No step was counted.
         """
         left = int(share * (self.counts.total() - 1))
-        for place, count in sorted(self.counts.items()):
+        for index, count in sorted(self.counts.items()):
             left -= count
             if left < 0:
-                return math.exp(place * TIME_STEP)
+                return math.exp(index * TIME_STEP)
         raise ValueError("no steps")
 
 
@@ -151,7 +151,7 @@ def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
         usual_s: The usual time of this run's steps, or 0 if unknown.
     """
     bound = max(usual_s * STALL_FACTOR, usual_s + STALL_LEAST_S)
-    return sum(one > bound for one in times_s) if usual_s > 0 else 0
+    return sum(time_s > bound for time_s in times_s) if usual_s > 0 else 0
 
 
 def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
@@ -268,7 +268,7 @@ def merge(windows: Sequence[Window]) -> Window:
     """
     if not windows:
         raise ValueError("no windows to merge")
-    slowest = min(windows, key=lambda one: 0.0 if math.isnan(one.rate) else one.rate)
+    slowest = min(windows, key=lambda window: 0.0 if math.isnan(window.rate) else window.rate)
     read: dict[str, float] = {}
     for window in windows:
         for key, figure in window.read.items():

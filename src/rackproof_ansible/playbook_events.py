@@ -185,8 +185,8 @@ def _record(kind: str, name: object, verdict: object, path: object) -> dict[str,
 def jobs_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
     """Yield each job in a result with its id, its node, and whether it runs. No I/O."""
     items = result.get("results")
-    for one in (result, *(items if isinstance(items, list) else ())):
-        job = one.get("job") if isinstance(one, Mapping) else None
+    for entry in (result, *(items if isinstance(items, list) else ())):
+        job = entry.get("job") if isinstance(entry, Mapping) else None
         if isinstance(job, Mapping) and isinstance(job.get("id"), str):
-            delegated = one.get("_ansible_delegated_vars") or {}
+            delegated = entry.get("_ansible_delegated_vars") or {}
             yield job["id"], str(delegated.get("ansible_delegated_host", "")), job.get("phase") == "running"

@@ -188,10 +188,10 @@ def descendants(pid: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
+    pids = [pid]
+    for one in pids:
+        pids += [child for child, parent in parents.items() if parent == one]
+    return pids[1:]
 
 
 def end_leftovers(variable: str) -> list[str]:

@@ -86,13 +86,13 @@ def files_with_tests(suite: Suite, root: Path = ROOT) -> list[str]:
 @cache
 def working_tree(root: Path) -> tuple[str, ...]:
     """Return the files of the checkout that git tracks or does not ignore, as paths relative to it."""
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
         capture_output=True,
         check=True,
     )
-    names = {name for name in done.stdout.decode(errors="surrogateescape").split("\0") if name}
+    names = {name for name in process.stdout.decode(errors="surrogateescape").split("\0") if name}
     return tuple(sorted(name for name in names if (root / name).is_file()))
 
 
@@ -105,11 +105,11 @@ def _graph(root: Path) -> grimp.ImportGraph:
 def modules_of(suite: Suite, root: Path) -> set[str]:
     """Return the modules of the package that a suite depends on through imports."""
     graph = _graph(root)
-    found: set[str] = set()
+    modules: set[str] = set()
     for name in suite.modules:
         for module in {name} | graph.find_descendants(name):
-            found |= {module} | graph.find_upstream_modules(module)
-    return {module for module in found if not _below(module, suite.without)}
+            modules |= {module} | graph.find_upstream_modules(module)
+    return {module for module in modules if not _below(module, suite.without)}
 
 
 def _below(module: str, packages: Iterable[str]) -> bool:
@@ -166,9 +166,9 @@ def tree_hash(root: Path = ROOT) -> str:
     options: dict[str, Any] = {"cwd": root, "capture_output": True, "check": True, "text": True}
     options["env"] = os.environ | {"GIT_INDEX_FILE": str(index)}
     subprocess.run(["git", "add", "--all"], **options)
-    done = subprocess.run(["git", "write-tree"], **options)
+    process = subprocess.run(["git", "write-tree"], **options)
     index.unlink(missing_ok=True)
-    return str(done.stdout).strip()
+    return str(process.stdout).strip()
 
 
 # Records

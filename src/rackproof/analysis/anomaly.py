@@ -150,9 +150,9 @@ class FleetFault:
     asked: int
 
     def __str__(self) -> str:
-        what = f"{self.check} of {self.metric}".strip()
+        text = f"{self.check} of {self.metric}".strip()
         return (
-            f"{what} on {self.found} of {self.asked} nodes {self.sku}: a fault of the tool or the fabric "
+            f"{text} on {self.found} of {self.asked} nodes {self.sku}: a fault of the tool or the fabric "
             "until proven otherwise"
         )
 
@@ -225,18 +225,18 @@ def judge_night(
     """
     policy = policy or AnomalyPolicy()
     fleet = _Fleet(readings, requested)
-    found, floors, unreferenced = _floors(fleet, references, accepted, policy)
-    found.append(_impossible(fleet, found))
+    findings, floors, unreferenced = _floors(fleet, references, accepted, policy)
+    findings.append(_impossible(fleet, findings))
     notes = []
     if past:
         model = _compare_nights(fleet, conditions, twice, policy)
-        notes = _weigh_floors(fleet, found, floors, len(floors) - len(accepted), model)
-        found += [*model.found, *_outliers(fleet, policy, model.judged)]
-        found += [_gross_losses(fleet, model.early, policy), *_below_few(fleet, policy)]
-    found += _missing(fleet, past)
-    whole = _join_findings(found)
+        notes = _weigh_floors(fleet, findings, floors, len(floors) - len(accepted), model)
+        findings += [*model.found, *_outliers(fleet, policy, model.judged)]
+        findings += [_gross_losses(fleet, model.early, policy), *_below_few(fleet, policy)]
+    findings += _missing(fleet, past)
+    whole = _join_findings(findings)
     if not policy.require_references and len(unreferenced):
-        names = sorted({readings.quantities[one].metric for one in unreferenced})
+        names = sorted({readings.quantities[number].metric for number in unreferenced})
         notes.append(f"{NO_REFERENCE}, judged by fleet and history only: {', '.join(names)}")
     return _node_verdicts(fleet, whole, floors, policy, tuple(notes), _measured_once(fleet, whole, once))
 
@@ -336,12 +336,12 @@ def _floors(
     # There are few quantities and few SKUs, so look up the references once for each pair of them.
     pair = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities
     kinds, kind = np.unique(pair, return_inverse=True)
-    fitting = [_fitting(fleet, int(one), references) for one in kinds]
+    fitting = [_fitting(fleet, int(number), references) for number in kinds]
     known: list[Reference] = []
     findings: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
     # A layer holds at most one reference for each pair, so that one array operation judges the layer.
-    for layer in range(max((len(one) for one in fitting), default=0)):
+    for layer in range(max((len(choices) for choices in fitting), default=0)):
         index = np.full(len(kinds), -1, np.int32)
         for place, some in enumerate(fitting):
             if layer < len(some):
@@ -383,9 +383,9 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
     what = fleet.quantities[number]
     sample = Measurement(name=what.metric, value=0.0, unit=what.unit, labels=what.labels)
     return [
-        one.reference
-        for one in references.get(fleet.skus[sku], ())
-        if one.fits(what.benchmark, what.parameters, sample)
+        reference.reference
+        for reference in references.get(fleet.skus[sku], ())
+        if reference.fits(what.benchmark, what.parameters, sample)
     ]
 
 
@@ -396,20 +396,20 @@ def _screened(
 
     ``index`` gives the reference of each row, or -1 for a row without a reference.
     """
-    some = index >= 0
-    rows, index = rows[some], index[some]
+    has_reference = index >= 0
+    rows, index = rows[has_reference], index[has_reference]
     if not len(rows):
         return []
     readings = fleet.readings
     value, sign = readings.value[rows], fleet.sign[readings.quantity[rows]]
 
     def column(values: Iterable[float | None]) -> Floats:
-        return np.array([np.nan if one is None else one for one in values], dtype=np.float64)[index]
+        return np.array([np.nan if number is None else number for number in values], dtype=np.float64)[index]
 
-    base = column(one.value for one in references)
-    lowest = base + np.abs(base) * column(one.low for one in references)
-    highest = base + np.abs(base) * column(one.high for one in references)
-    edge = base + np.abs(base) * column(one.warn for one in references)
+    base = column(reference.value for reference in references)
+    lowest = base + np.abs(base) * column(reference.low for reference in references)
+    highest = base + np.abs(base) * column(reference.high for reference in references)
+    edge = base + np.abs(base) * column(reference.warn for reference in references)
     # An open bound is NaN, and a comparison with NaN is false.
     below, above = value < lowest, value > highest
     upper = np.array([warns_above(one.direction, one.unit) for one in fleet.quantities], dtype=bool)
@@ -420,10 +420,10 @@ def _screened(
     verdict = np.where(below, np.where(sign < 0, _UNPROVEN, _FAIL), verdict)
     verdict = np.where(_useless(fleet, rows, index, references) | ~np.isfinite(value), _UNPROVEN, verdict)
     bad = verdict > 0
-    made = _findings_on_rows(fleet, rows[bad], _FLOOR, 0)
-    made.verdict = verdict[bad].astype(np.int32)
-    made.base, made.reference = base[bad], index[bad]
-    return [made]
+    findings = _findings_on_rows(fleet, rows[bad], _FLOOR, 0)
+    findings.verdict = verdict[bad].astype(np.int32)
+    findings.base, findings.reference = base[bad], index[bad]
+    return [findings]
 
 
 def _useless(
@@ -456,41 +456,41 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     if not count:
         return findings
     nodes = np.setdiff1d(np.unique(owner[fleet.is_node[owner]]), silent)
-    place = np.full(len(fleet.parts), -1, np.int64)
-    place[nodes] = np.arange(len(nodes))
+    position = np.full(len(fleet.parts), -1, np.int64)
+    position[nodes] = np.arange(len(nodes))
     # Count the parts of each node with each quantity. A part that was measured twice counts once.
     series, first = np.unique(fleet.series()[rows], return_index=True)
-    where = place[owner[first]]
+    where = position[owner[first]]
     inside = where >= 0
     cell = where[inside] * count + (series[inside] % count)
-    there = np.bincount(cell, minlength=len(nodes) * count).reshape(len(nodes), count)
-    need = np.zeros_like(there)
+    measured = np.bincount(cell, minlength=len(nodes) * count).reshape(len(nodes), count)
+    need = np.zeros_like(measured)
     skus = fleet.sku[nodes]
     for sku in np.unique(skus):
         mine = skus == sku
-        some = there[mine]
+        of_sku = measured[mine]
         # If most nodes of the SKU measured a quantity, each of them needs it, on the usual number of parts.
-        usual = (some > 0).sum(axis=0) * 2 > len(some)
+        usual = (of_sku > 0).sum(axis=0) * 2 > len(of_sku)
         for quantity_ in np.flatnonzero(usual):
-            counts = some[:, quantity_]
+            counts = of_sku[:, quantity_]
             need[mine, quantity_] = np.bincount(counts[counts > 0]).argmax()
     if past:
-        need = np.maximum(need, _habits(fleet, nodes, place))
-    lacks, quantities = np.nonzero(there < need)
-    made = _new_findings(nodes[lacks], nodes[lacks], quantities, _MISSING, _UNPROVEN)
-    made.value = there[lacks, quantities].astype(np.float64)
-    made.base = need[lacks, quantities].astype(np.float64)
-    findings.append(made)
+        need = np.maximum(need, _habits(fleet, nodes, position))
+    lacks, quantities = np.nonzero(measured < need)
+    missing = _new_findings(nodes[lacks], nodes[lacks], quantities, _MISSING, _UNPROVEN)
+    missing.value = measured[lacks, quantities].astype(np.float64)
+    missing.base = need[lacks, quantities].astype(np.float64)
+    findings.append(missing)
     return findings
 
 
-def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray[np.int64]:
+def _habits(fleet: _Fleet, nodes: Integers, position: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return 1 for each node and quantity if the node measured it in at least half of the earlier nights."""
     readings, count = fleet.readings, len(fleet.quantities)
     before = readings.night > 0
     nights = len(np.unique(readings.night[before]))
     habits = np.zeros(len(nodes) * count, np.int64)
-    where = place[fleet.owner[before]]
+    where = position[fleet.owner[before]]
     inside = where >= 0
     if nights and inside.any():
         cell = where[inside] * count + readings.quantity[before][inside]
@@ -525,22 +525,22 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
     lowest = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | (np.diff(owner) != 0)])
     limit = min(policy.outlier_z, NormalDist().inv_cdf(min(policy.chance / len(lowest), 0.5)))
     findings = []
-    for one in np.unique(group[~judged[rows]]):
-        some = lowest[group[lowest] == one]
-        middle = float(np.median(good[some]))
+    for cell in np.unique(group[~judged[rows]]):
+        lowest_of_cell = lowest[group[lowest] == cell]
+        middle = float(np.median(good[lowest_of_cell]))
         # A loss relative to 0 is undefined. Counts of faults are compared with their own floor.
-        if len(some) < policy.outlier_least or middle == 0:
+        if len(lowest_of_cell) < policy.outlier_least or middle == 0:
             continue
-        deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[some] - middle)))
+        deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[lowest_of_cell] - middle)))
         spread = max(deviation, policy.resolution * abs(middle))
-        new = np.flatnonzero((group == one) & ~judged[rows])
+        new = np.flatnonzero((group == cell) & ~judged[rows])
         new = new[np.unique(owner[new], return_index=True)[1]]
         off = (good[new] - middle) / abs(middle)
         out = ((good[new] - middle) / spread < limit) & (off <= policy.outlier_degrades)
-        made = _findings_on_rows(fleet, rows[new[out]], _FLEET, 0)
-        made.verdict = np.where(off[out] <= policy.outlier_fails, _FAIL, _DEGRADED).astype(np.int32)
-        made.base = np.full(int(out.sum()), middle * fleet.sign[one % len(fleet.quantities)])
-        findings.append(made)
+        outliers = _findings_on_rows(fleet, rows[new[out]], _FLEET, 0)
+        outliers.verdict = np.where(off[out] <= policy.outlier_fails, _FAIL, _DEGRADED).astype(np.int32)
+        outliers.base = np.full(int(out.sum()), middle * fleet.sign[cell % len(fleet.quantities)])
+        findings.append(outliers)
     return findings
 
 
@@ -573,17 +573,17 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
         fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities, return_inverse=True
     )
     findings = []
-    for place in range(len(kinds)):
-        some = rows[kind == place]
-        if len(np.unique(fleet.owner[some])) >= policy.outlier_least:
+    for number in range(len(kinds)):
+        of_kind = rows[kind == number]
+        if len(np.unique(fleet.owner[of_kind])) >= policy.outlier_least:
             continue
-        good = fleet.goodness(some)
+        good = fleet.goodness(of_kind)
         # A high quantile shows the possible speed. A median of two nodes would hide the slower one.
         base = float(np.nanquantile(good, 0.75)) if np.isfinite(good).any() else np.nan
-        far = some[base - good > policy.gross * abs(base)]
-        made = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
-        made.base = np.full(len(far), abs(base))
-        findings.append(made)
+        far = of_kind[base - good > policy.gross * abs(base)]
+        below = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
+        below.base = np.full(len(far), abs(base))
+        findings.append(below)
     return findings
 
 
@@ -604,11 +604,11 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     )
     bad: list[int] = []
     for place in range(len(kinds)):
-        some = rows[(kind == place) & np.isfinite(value[rows])]
-        extremes = some[[value[some].argmin(), value[some].argmax()]] if len(some) else some
+        of_kind = rows[(kind == place) & np.isfinite(value[rows])]
+        extremes = of_kind[[value[of_kind].argmin(), value[of_kind].argmax()]] if len(of_kind) else of_kind
         # If the smallest and the largest number are plausible, all others are, too.
         if any(_objection(fleet, int(row)) for row in extremes):
-            bad += [int(row) for row in some if _objection(fleet, int(row))]
+            bad += [int(row) for row in of_kind if _objection(fleet, int(row))]
     return _findings_on_rows(fleet, np.array(bad, dtype=np.intp), _PHYSICS, _UNPROVEN)
 
 
@@ -641,21 +641,21 @@ def _fleet_tables(
     latest = latest[np.argsort(-good[latest], kind="stable")]
     tonight = np.full(len(keys), -1, np.intp)
     tonight[series[latest]] = rows[latest]
-    there = np.flatnonzero(tonight >= 0)
-    owner = fleet.owner[tonight[there]]
+    present = np.flatnonzero(tonight >= 0)
+    owner = fleet.owner[tonight[present]]
     groups = _condition_groups(fleet, owner, conditions, width)
-    measured_twice = _measured_twice(fleet, tonight[there], twice)
+    measured_twice = _measured_twice(fleet, tonight[present], twice)
     for sku in np.unique(fleet.sku[owner]):
-        some = np.flatnonzero(fleet.sku[owner] == sku)
+        of_sku = np.flatnonzero(fleet.sku[owner] == sku)
         table = SeriesTable(
-            value=values[there[some]],
-            quantity=(keys[there[some]] % len(fleet.quantities)).astype(np.int32),
-            part=(keys[there[some]] // len(fleet.quantities)).astype(np.int32),
-            node=owner[some],
-            groups=tuple(group[some] for group in groups),
-            twice=measured_twice[some],
+            value=values[present[of_sku]],
+            quantity=(keys[present[of_sku]] % len(fleet.quantities)).astype(np.int32),
+            part=(keys[present[of_sku]] // len(fleet.quantities)).astype(np.int32),
+            node=owner[of_sku],
+            groups=tuple(group[of_sku] for group in groups),
+            twice=measured_twice[of_sku],
         )
-        yield table, tonight[there[some]]
+        yield table, tonight[present[of_sku]]
 
 
 def _condition_groups(
@@ -730,18 +730,20 @@ def _compare_nights(
         if table.value.shape[1] > 2:
             result.early[tonight] = row_medians(table.value[:, :-1])
             result.late[tonight] = np.fmin(table.value[:, -2], table.value[:, -3])
-        rows = tonight[[one.series for one in found.slow]] if found.slow else np.empty(0, np.intp)
-        made = _findings_on_rows(fleet, rows, _FLEET, 0)
+        rows = tonight[[series.series for series in found.slow]] if found.slow else np.empty(0, np.intp)
+        findings = _findings_on_rows(fleet, rows, _FLEET, 0)
         sign = fleet.sign[fleet.readings.quantity[rows]]
-        loss = np.array([one.loss for one in found.slow])
-        made.base = np.array([one.base for one in found.slow]) * sign
+        loss = np.array([series.loss for series in found.slow])
+        findings.base = np.array([series.base for series in found.slow]) * sign
         # The evidence is the loss over all these nights, not tonight's single number.
-        made.value = made.base - np.abs(made.base) * loss * sign
-        made.check = np.array([_FLEET if one.test == "level" else _DRIFT for one in found.slow], np.int32)
-        made.verdict = np.array([_slow_verdict(one, policy.fleet) for one in found.slow], np.int32)
-        made.nights = np.array([one.nights for one in found.slow], np.int32)
-        made.odds = np.array([one.evidence for one in found.slow], np.float64)
-        result.found.append(made)
+        findings.value = findings.base - np.abs(findings.base) * loss * sign
+        findings.check = np.array(
+            [_FLEET if series.test == "level" else _DRIFT for series in found.slow], np.int32
+        )
+        findings.verdict = np.array([_slow_verdict(series, policy.fleet) for series in found.slow], np.int32)
+        findings.nights = np.array([series.nights for series in found.slow], np.int32)
+        findings.odds = np.array([series.evidence for series in found.slow], np.float64)
+        result.found.append(findings)
     return result
 
 
@@ -760,10 +762,10 @@ def _slow_racks(
     for slow in find_slow_series(racks, policy).slow:
         if slow.loss < policy.loss_fails:
             continue
-        some = (table.groups[-1][:, -1] == racks.node[slow.series]) & (
+        in_rack = (table.groups[-1][:, -1] == racks.node[slow.series]) & (
             table.quantity == racks.quantity[slow.series]
         )
-        rows = tonight[some]
+        rows = tonight[in_rack]
         # One finding for each node.
         rows = rows[np.unique(fleet.owner[rows], return_index=True)[1]]
         made = _findings_on_rows(fleet, rows, _RACK, _DEGRADED)
@@ -801,19 +803,19 @@ def _weigh_floors(
     warned: set[tuple[int, int]] = set()
     for findings in floors:
         keep = np.ones(len(findings.row), bool)
-        for place in np.flatnonzero((findings.check == _FLOOR) & (findings.row >= 0)):
-            row = int(findings.row[place])
+        for index in np.flatnonzero((findings.check == _FLOOR) & (findings.row >= 0)):
+            row = int(findings.row[index])
             if not model.judged[row]:
                 continue
-            reference = references[int(findings.reference[place])]
-            if findings.verdict[place] == _DEGRADED and not (
-                findings.reference[place] >= own_from
+            reference = references[int(findings.reference[index])]
+            if findings.verdict[index] == _DEGRADED and not (
+                findings.reference[index] >= own_from
                 and _beyond(fleet, row, reference, reference.warn, model.early)
             ):
-                keep[place] = False
-                warned.add((int(findings.quantity[place]), int(findings.owner[place])))
-            if findings.verdict[place] == _FAIL and _by_chance(fleet, row, reference, model):
-                findings.verdict[place] = _UNPROVEN
+                keep[index] = False
+                warned.add((int(findings.quantity[index]), int(findings.owner[index])))
+            if findings.verdict[index] == _FAIL and _by_chance(fleet, row, reference, model):
+                findings.verdict[index] = _UNPROVEN
         for name in _Findings.__dataclass_fields__:
             setattr(findings, name, getattr(findings, name)[keep])
     nodes = Counter(quantity for quantity, _ in warned)
@@ -877,7 +879,9 @@ def _new_findings(
 
 def _join_findings(findings: Sequence[_Findings]) -> _Findings:
     columns = _Findings.__dataclass_fields__
-    return _Findings(**{name: np.concatenate([getattr(one, name) for one in findings]) for name in columns})
+    return _Findings(
+        **{name: np.concatenate([getattr(table, name) for table in findings]) for name in columns}
+    )
 
 
 def _node_verdicts(
@@ -921,13 +925,13 @@ def _node_verdicts(
 
 def _distinct(findings: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
     """Yield the indices of a node's findings, each finding on the whole fleet only once."""
-    said = set()
+    shown = set()
     for row in rows:
         kind = (findings.check[row], findings.quantity[row])
         if wide[row]:
-            if kind in said:
+            if kind in shown:
                 continue
-            said.add(kind)
+            shown.add(kind)
         yield int(row)
 
 
@@ -1028,10 +1032,10 @@ def _reason_text(
         )
     # The columns store no text, so judge the number again to get the text of its reason.
     sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
-    place = int(findings.reference[row])
-    if place < 0:
+    index = int(findings.reference[row])
+    if index < 0:
         return judge(sample, None).reason
-    return f"{judge(sample, references[place]).reason} ({references[place].source})"
+    return f"{judge(sample, references[index]).reason} ({references[index].source})"
 
 
 def _duration_and_odds(nights: int, odds: float) -> str:
@@ -1051,10 +1055,10 @@ def _unmeasured(fleet: _Fleet, findings: _Findings, row: int) -> str:
     """Return the end of a sentence, with the GPUs of a node that were not measured when its others were."""
     owner, readings = int(findings.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)
-    there = set(readings.part[rows[readings.quantity[rows] == findings.quantity[row]]].tolist())
-    if not there or not all(fleet.parts[one].kind == "gpu" for one in there):
+    measured = set(readings.part[rows[readings.quantity[rows] == findings.quantity[row]]].tolist())
+    if not measured or not all(fleet.parts[part].kind == "gpu" for part in measured):
         return ""
-    absent = [_name(fleet, one) for one in fleet.gpus.get(owner, ()) if one not in there]
+    absent = [_name(fleet, part) for part in fleet.gpus.get(owner, ()) if part not in measured]
     return f", not on {', '.join(absent[:8])}" if absent else ""
 
 

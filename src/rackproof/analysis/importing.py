@@ -63,10 +63,10 @@ CLOCK_SLACK = timedelta(days=1)
 
 def _result_of(log: ParsedLog) -> EvidenceState:
     """Return whether a training log states a result, as an evaluation or a measurement of its program."""
-    found = any(
+    has_result = any(
         measurement.name not in _COURSE_OF_A_RUN and measurement.finite for measurement in log.measurements
     )
-    return EvidenceState.THERE if found else EvidenceState.ABSENT
+    return EvidenceState.THERE if has_result else EvidenceState.ABSENT
 
 
 def _figures_of(log: ParsedLog) -> EvidenceState:
@@ -163,8 +163,8 @@ def find_files(
             path = Path(folder, name)
             if path.is_symlink() or (name.startswith(".") and _is_log_by_name(path)):
                 if skipped is not None:
-                    what = "a link; name its target" if path.is_symlink() else "hidden; rename it"
-                    skipped.append(f"{sanitize(path, 300)}: {what}")
+                    obstacle = "a link; name its target" if path.is_symlink() else "hidden; rename it"
+                    skipped.append(f"{sanitize(path, 300)}: {obstacle}")
             elif not name.startswith(".") and path.is_file():
                 yield path
             elif not name.startswith(".") and unread is not None:
@@ -225,10 +225,10 @@ def judged_alone(log: ParsedLog) -> ParsedLog:
 
 
 def _lacking(table: Iterable[RequiredEvidence[ParsedLog]], log: ParsedLog) -> list[Finding]:
-    place = Source(file=log.file or None)
+    source = Source(file=log.file or None)
     return [
-        Finding(code=one.code, message=one.message, verdict=one.verdict, source=place)
-        for one in lacking_evidence(table, log)
+        Finding(code=lack.code, message=lack.message, verdict=lack.verdict, source=source)
+        for lack in lacking_evidence(table, log)
     ]
 
 
@@ -242,8 +242,8 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
     """Return a log with the findings of an import. A log that proves no run is returned unchanged."""
     if log.verdict.gates:
         return log
-    place = Source(file=log.file or None)
-    found = _lacking(IMPORT_EVIDENCE, log)
+    source = Source(file=log.file or None)
+    lacking = _lacking(IMPORT_EVIDENCE, log)
     ended = _ended(log)
     if not old and ended is None:
         # The time of the file does not help, because a copy of a log gets a new time.
@@ -251,10 +251,10 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
             "the log states no date of its own: whether it shows a machine of today is not known; "
             "where its age is known, import it with --old"
         )
-        found.append(Finding(code="no_date", message=message, verdict=Verdict.UNPROVEN, source=place))
+        lacking.append(Finding(code="no_date", message=message, verdict=Verdict.UNPROVEN, source=source))
     elif not old and ended is not None and (age := _wrong_age(ended, now)) is not None:
-        found.append(Finding(code="wrong_age", message=age, verdict=Verdict.UNPROVEN, source=place))
-    return _with_findings(log, found)
+        lacking.append(Finding(code="wrong_age", message=age, verdict=Verdict.UNPROVEN, source=source))
+    return _with_findings(log, lacking)
 
 
 def _ended(log: ParsedLog) -> datetime | None:
@@ -357,8 +357,8 @@ def _numbers(tags: Mapping[str, str], tag_of: Mapping[str, str]) -> dict[str, in
 
 
 def _reason(finding: Finding) -> str:
-    place = str(finding.source)
-    return f"{finding.message} ({place})" if place else finding.message
+    source = str(finding.source)
+    return f"{finding.message} ({source})" if source else finding.message
 
 
 def _digits(text: str) -> bool:

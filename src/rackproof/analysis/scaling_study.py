@@ -116,9 +116,9 @@ def rate_of(run: Run) -> Measurement | None:
     and may be NaN or infinite.
     """
     for name in THROUGHPUT:
-        found = [one for one in run.measurements if one.name == name]
-        if found:
-            return next((one for one in found if not one.labels), found[0])
+        values = [one for one in run.measurements if one.name == name]
+        if values:
+            return next((measurement for measurement in values if not measurement.labels), values[0])
     return None
 
 
@@ -268,8 +268,8 @@ def _why_not(run: Run, unit: str) -> str:
     """
     why = exclusion_reason(run)
     if why is not None:
-        place = str(why[2])
-        return f"{why[1]} ({place})" if place else why[1]
+        source = str(why[2])
+        return f"{why[1]} ({source})" if source else why[1]
     return "" if _counted(run, unit) is not None else "it has no throughput that counts"
 
 
@@ -302,7 +302,7 @@ def _explanations(
         return (ScalingExplanation(cause="too good to be true", text=text),)
     if point is None or point.efficiency >= BAD:
         return ()
-    return tuple(dict.fromkeys(one for run in runs for one in explain(run, base)))
+    return tuple(dict.fromkeys(cause for run in runs for cause in explain(run, base)))
 
 
 def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]:
@@ -356,11 +356,11 @@ def _who(labels: Mapping[str, str]) -> str:
 def _waits(run: Run, base: Run | None) -> _Found:
     """Return the wait of the device that waits the longest, if its share reaches :data:`WAITING`."""
     waits = _labelled(run, "data_wait_share")
-    high = max(waits, key=lambda one: one.value, default=None)
+    high = max(waits, key=lambda wait: wait.value, default=None)
     if high is None or high.value < WAITING:
         return []
     synthetic = run.dataset is not None and run.dataset.name == "synthetic"
-    what = (
+    shown = (
         "the host launches work too slowly (its images are synthetic)"
         if synthetic
         else "data come too slowly"
@@ -369,7 +369,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
     evidence += [_mean_text(series) for series in _series(run, "gpu_utilisation")[:8]]
     if run.storage:
         evidence.append(f"storage: {run.storage}")
-    text = f"GPU waiting for data: {what}" if not synthetic else f"GPU waiting: {what}"
+    text = f"GPU waiting for data: {shown}" if not synthetic else f"GPU waiting: {shown}"
     return [(high.value, ScalingExplanation(cause="waiting for data", text=text, evidence=tuple(evidence)))]
 
 
@@ -404,8 +404,8 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
     each = _labelled(run, "local_step_time")
     if len(each) < 2:
         return []
-    usual = median(one.value for one in each)
-    slow = max(each, key=lambda one: one.value)
+    usual = median(time.value for time in each)
+    slow = max(each, key=lambda time: time.value)
     over = slow.value / usual - 1 if usual > 0 else 0.0
     if over < SLOW_RANK:
         return []
@@ -473,8 +473,8 @@ def _busy(run: Run, base: Run | None) -> _Found:
     if not low:
         return []
     text = "GPUs are not kept busy"
-    weight = 1 - min(fmean(one.y) for one in low) / 100
-    evidence = tuple(_mean_text(one) for one in low[:8])
+    weight = 1 - min(fmean(series.y) for series in low) / 100
+    evidence = tuple(_mean_text(series) for series in low[:8])
     return [(weight, ScalingExplanation(cause="not busy", text=text, evidence=evidence))]
 
 

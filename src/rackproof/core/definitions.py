@@ -444,7 +444,7 @@ class Definition(Record):
     @classmethod
     def _filters(cls, value: Any) -> Any:
         """Accept a single value as a list with one element."""
-        return [_listed(one) for one in value] if isinstance(value, list | tuple) else value
+        return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
 
     @field_validator("suites", mode="before")
     @classmethod
@@ -456,7 +456,7 @@ class Definition(Record):
         if not isinstance(value, Mapping):
             return value
         return {
-            name: [_listed(one) for one in (each if isinstance(each, list | tuple) else [each or {}])]
+            name: [_listed(item) for item in (each if isinstance(each, list | tuple) else [each or {}])]
             for name, each in value.items()
         }
 
@@ -482,40 +482,40 @@ class Definition(Record):
         """Refuse an axis that is not a parameter or lists no value."""
         places = [("matrix", self.matrix)]
         places += [(f"suites.{name}", matrix) for name, suite in self.suites.items() for matrix in suite]
-        for place, matrix in places:
+        for where, matrix in places:
             if excess := _too_many(matrix):
-                raise ValueError(f"{place}: {excess}")
+                raise ValueError(f"{where}: {excess}")
             for axis, values in matrix.items():
-                self._check_parameter(place, axis)
+                self._check_parameter(where, axis)
                 if not values:
-                    raise ValueError(f"{place}: `{axis}` has no value, so nothing would run")
+                    raise ValueError(f"{where}: `{axis}` has no value, so nothing would run")
 
     def _check_filters(self) -> None:
         """Refuse a filter that is empty or names an unknown parameter."""
-        for place, filters in (("only", self.only), ("exclude", self.exclude)):
+        for where, filters in (("only", self.only), ("exclude", self.exclude)):
             for each in filters:
                 if not each:
-                    raise ValueError(f"{place}: an empty entry fits every point")
+                    raise ValueError(f"{where}: an empty entry fits every point")
                 for axis in each:
-                    self._check_parameter(place, axis)
+                    self._check_parameter(where, axis)
 
-    def _check_parameter(self, place: str, axis: str) -> None:
+    def _check_parameter(self, where: str, axis: str) -> None:
         """Refuse an axis that is not a parameter."""
         if axis not in self.parameters:
-            raise ValueError(f"{place}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}")
+            raise ValueError(f"{where}: `{axis}` is not one of the parameters{_near(axis, self.parameters)}")
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Definition:
         """Refuse an image, a config or data in a form that the launcher does not use."""
         launcher = self.launch.with_
-        for name, given, launchers in (
+        for name, options, launchers in (
             ("container", self.container, ("slurm",)),
             ("build", self.build, ("docker",)),
             ("configs", self.configs, ("docker", "slurm")),
         ):
-            if launcher in launchers and given is None:
+            if launcher in launchers and options is None:
                 raise ValueError(f"launch with {launcher} needs `{name}`")
-            if launcher not in launchers and given is not None:
+            if launcher not in launchers and options is not None:
                 raise ValueError(f"`{name}` is for launch with {' or '.join(launchers)}")
         self._check_stages()
         return self
@@ -542,9 +542,9 @@ class Definition(Record):
                 finite number.
         """
         # An empty value counts as absent, as in a run's record.
-        given = {axis: value for axis, value in point.items() if value != ""}
+        named = {axis: value for axis, value in point.items() if value != ""}
         for rule in self.result.judge:
-            rule.bound(self.name, given)
+            rule.bound(self.name, named)
 
     def points(
         self, suite: str = "", overrides: Mapping[str, tuple[Scalar, ...]] | None = None, *, gpus: int = 0
@@ -604,9 +604,9 @@ def _wrong_kind(value: Scalar, scalars: Sequence[Scalar]) -> str:
     # A program that gets a word instead of a number fails only after its runtime was created.
     if value in scalars or value == "":
         return ""
-    if all(isinstance(one, bool) for one in scalars) and not isinstance(value, bool):
+    if all(isinstance(item, bool) for item in scalars) and not isinstance(value, bool):
         return "it has to be true or false"
-    are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in scalars)
+    are_numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in scalars)
     if are_numbers and (isinstance(value, bool) or not isinstance(value, int | float)):
         return "" if value == "all" else f"it has to be a number, as {scalars[0]}"
     return ""
@@ -618,9 +618,9 @@ def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
     return f"{points} points, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
 
-def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
+def _fits(rule: Filter, point: Mapping[str, Scalar]) -> bool:
     """Return whether a point fits a filter, with a listed value for each of the filter's parameters."""
-    return all(axis in point and point[axis] in values for axis, values in one.items())
+    return all(axis in point and point[axis] in values for axis, values in rule.items())
 
 
 def _is_inside(path: str) -> bool:
@@ -789,11 +789,11 @@ def _stem(path: Path) -> str:
 
 def benchmarks_by_suite(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
     """Return the names of the benchmarks in each suite."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for loaded in definitions.values():
         for suite in loaded.definition.suites:
-            found.setdefault(suite, []).append(loaded.name)
-    return dict(sorted(found.items()))
+            names.setdefault(suite, []).append(loaded.name)
+    return dict(sorted(names.items()))
 
 
 def select_benchmarks(

@@ -398,7 +398,7 @@ def _lacking_measurements(
     for baseline in baselines:
         if baseline.metric != rule.metric or not _compatible(rule.labels, baseline.labels):
             continue
-        if not any(_meets(baseline, one) for one in matching):
+        if not any(_meets(baseline, measurement) for measurement in matching):
             text = "the log holds no such measurement, but the SKU has a reference for it"
             labels = {**rule.labels, **baseline.labels}
             missing.append(_unproven(rule, text).model_copy(update={"labels": labels}))

@@ -72,7 +72,7 @@ class NodeRow(Record):
 def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
     """Return each node's current state in Slurm, and the reason if it is not known."""
     try:
-        done = run(  # type: ignore[operator]
+        process = run(  # type: ignore[operator]
             _ASK,
             capture_output=True,
             text=True,
@@ -84,7 +84,7 @@ def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
         return {}, "Slurm was not queried: this machine has no sinfo; its state is that of the last night"
     except (OSError, subprocess.SubprocessError) as error:
         return {}, f"Slurm does not answer ({sanitize(error, 200)}); its state is that of the last night"
-    return read_sinfo(done.stdout), ""
+    return read_sinfo(process.stdout), ""
 
 
 def read_sinfo(listed: str) -> dict[str, SlurmNow]:
@@ -119,7 +119,7 @@ def read_rows(
     folders = night_store.night_folders(results)
     nights, damaged_nights = _last_nights(folders)
     remarks += damaged_nights
-    by_imaging = {one.node: one for one in imaging}
+    by_imaging = {node.node: node for node in imaging}
     last = last_provisions(provisions)
     drains = {act.node: act for act in acts}
     names = sorted({*slurm, *nights, *by_imaging, *last})
@@ -133,7 +133,7 @@ def read_rows(
 
 def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | None, NodeNight]], list[str]]:
     """Return the newest night of each node, and a remark for each unreadable night."""
-    found: dict[str, tuple[datetime | None, NodeNight]] = {}
+    nights: dict[str, tuple[datetime | None, NodeNight]] = {}
     remarks = []
     for folder in folders:
         try:
@@ -142,8 +142,8 @@ def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | No
             remarks.append(sanitize(error, 300))
             continue
         for node in night.nodes:
-            found.setdefault(node.node, (night.ended, node))
-    return found, remarks
+            nights.setdefault(node.node, (night.ended, node))
+    return nights, remarks
 
 
 def build_row(

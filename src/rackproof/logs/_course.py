@@ -84,10 +84,10 @@ class Pairs:
             self._break("stops but never started", line_at(position))
         self.open = False
 
-    def _break(self, what: str, line: int) -> None:
+    def _break(self, text: str, line: int) -> None:
         self.broken += 1
         if self.first_broken is None:
-            self.first_broken = what, line
+            self.first_broken = text, line
 
     @property
     def is_shifted(self) -> bool:

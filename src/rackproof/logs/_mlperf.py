@@ -295,10 +295,10 @@ class KeyTwiceError(ValueError):
 
 
 def _distinct_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise KeyTwiceError("has a key twice")
-    return found
+    return members
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_distinct_pairs)
@@ -345,7 +345,7 @@ def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
         payload: The text of the object.
         entry: The decoder's result.
     """
-    keys = len(entry) + sum(len(one) for one in entry.values() if type(one) is dict)
+    keys = len(entry) + sum(len(value) for value in entry.values() if type(value) is dict)
     # Each key is followed by a colon. Nearly no line contains other colons, so few need decoding in Python.
     if payload.count(b":") == keys or len(payload) > MAX_JSON:
         return False
@@ -432,8 +432,8 @@ def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
 
 def _numbers_of(meta: Mapping[str, object]) -> dict[str, float]:
     """Return the progress that an event states, by name."""
-    found = {name: number(meta[name]) for name in PROGRESS_KEYS if name in meta}
-    return {name: value for name, value in found.items() if value is not None and isfinite(value)}
+    numbers = {name: number(meta[name]) for name in PROGRESS_KEYS if name in meta}
+    return {name: value for name, value in numbers.items() if value is not None and isfinite(value)}
 
 
 def _speed_of(measurements: list[Measurement]) -> float | None:
@@ -694,8 +694,8 @@ class Events(LogParser):
         self._note_beginning(key, value, position)
 
     def _note_beginning(self, key: str, value: object, position: int) -> None:
-        found = number(value)
-        if self.begun is None and (found is None or not 0 <= found <= _FIRST_STEPS[key]):
+        count = number(value)
+        if self.begun is None and (count is None or not 0 <= count <= _FIRST_STEPS[key]):
             self.begun = key, text_of(value, 40), self.log.line_at(position)
 
     def on_run_start(
@@ -823,9 +823,9 @@ class Events(LogParser):
                 self.course.advance(name, metric, found, self.log.line_at, position)
         return progress
 
-    def _impossible(self, what: str, position: int) -> None:
+    def _impossible(self, text: str, position: int) -> None:
         line, rank = self.place(position)
-        self.log.find("impossible_value", what, Verdict.UNPROVEN, line=line, rank=rank)
+        self.log.find("impossible_value", text, Verdict.UNPROVEN, line=line, rank=rank)
 
     def _take_eval(self, name: str, accuracy: float, time: float, position: int) -> None:
         """Store the value of one metric, up to twenty metrics."""
@@ -958,13 +958,13 @@ class Events(LogParser):
         """Record a number of samples. The batch size turns step times into samples per second."""
         self.log.tag(key, value)
         # A submitter of 1.1 logged its numbers of samples as lists with one element.
-        found = number(value[0] if isinstance(value, list) and len(value) == 1 else value)
-        if found is None or not 0 < found < inf or found % 1 != 0:
+        count = number(value[0] if isinstance(value, list) and len(value) == 1 else value)
+        if count is None or not 0 < count < inf or count % 1 != 0:
             self._impossible(f"{key} is {text_of(value, 40)}: no positive whole number", position)
         elif key in _DATA and len(self.amounts) < _MOST_AMOUNTS:
-            self.amounts.setdefault((key, found), self.log.line_at(position))
+            self.amounts.setdefault((key, count), self.log.line_at(position))
         elif key == "global_batch_size" and self.batch_size is None:
-            self.batch_size = found
+            self.batch_size = count
 
     def on_measurement(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1015,19 +1015,19 @@ class Events(LogParser):
     ) -> None:
         """Record the software versions that the workload reports."""
         if isinstance(value, dict):
-            for name, one in list(value.items())[:100]:
+            for name, item in list(value.items())[:100]:
                 # The UUIDs of eight GPUs take 327 characters. A shorter limit would cut the last ones
                 # off.
                 limit = MAX_GPUS if name == "gpus" else MAX_EXCERPT
-                self.log.tag(f"software.{text_of(name)}", one, limit=limit)
+                self.log.tag(f"software.{text_of(name)}", item, limit=limit)
 
     def on_dataset(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Record the data set that the workload read."""
         if isinstance(value, dict):
-            for name, one in list(value.items())[:100]:
-                self.log.tag(f"dataset.{text_of(name)}", one)
+            for name, item in list(value.items())[:100]:
+                self.log.tag(f"dataset.{text_of(name)}", item)
 
     def on_target(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1038,13 +1038,13 @@ class Events(LogParser):
         which side is good, so it is only stored as a tag.
         """
         direction_known = isinstance(value, dict) and isinstance(value.get("at_most"), bool)
-        found = number(value.get("value") if isinstance(value, dict) else value)
-        if found is not None and isfinite(found):
-            self.log.tag("target", found)
+        target = number(value.get("value") if isinstance(value, dict) else value)
+        if target is not None and isfinite(target):
+            self.log.tag("target", target)
             if self.stated_target is None:
-                self.stated_target = found, self.log.line_at(position)
+                self.stated_target = target, self.log.line_at(position)
             if direction_known and isinstance(value, dict):
-                self.own_target = QualityTarget(found, at_most=value["at_most"])
+                self.own_target = QualityTarget(target, at_most=value["at_most"])
 
     def on_progress(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1117,7 +1117,7 @@ class Events(LogParser):
         self.remark()
         self.measure_speed(measurements)
         self._find_missing_spread()
-        stated = {one.name for one in self.extra}
+        stated = {measurement.name for measurement in self.extra}
         measurements = [
             measurement for measurement in measurements if measurement.name not in stated
         ] + self.extra
@@ -1130,7 +1130,7 @@ class Events(LogParser):
 
     def _find_missing_spread(self) -> None:
         """Find a measurement without the spread that others of its name state."""
-        spread = {one.name for one in self.extra if one.spread is not None}
+        spread = {measurement.name for measurement in self.extra if measurement.spread is not None}
         for one in self.extra:
             if one.spread is None and one.name in spread:
                 message = f"{one.name} states no spread, and another {one.name} of the log does"
@@ -1277,8 +1277,8 @@ class Events(LogParser):
             highest = max(target.believable[1] for target in known)
         for (name, _highest), extreme in self.course.extremes.items():
             if not least <= extreme.value <= highest:
-                what = f"an evaluation of {extreme.value:g}{' ' + name if name else ''}"
-                message = f"{what}: it can be {least:g} to {highest:g}"
+                text = f"an evaluation of {extreme.value:g}{' ' + name if name else ''}"
+                message = f"{text}: it can be {least:g} to {highest:g}"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=extreme.line)
 
     def _lost_evaluations(self) -> list[int]:
@@ -1509,11 +1509,11 @@ class Events(LogParser):
         """Find numbers of samples that do not match the data set. The open division may use other data."""
         if self.log.tags.get("submission_division") == "open":
             return
-        for (key, found), line in self.amounts.items():
+        for (key, amount), line in self.amounts.items():
             least, most = _DATA[key].get(self.benchmark, (0, inf))
-            if not least <= found <= most:
+            if not least <= amount <= most:
                 known = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-                message = f"{key} is {found:g}: {self.benchmark} has {known}"
+                message = f"{key} is {amount:g}: {self.benchmark} has {known}"
                 self.log.find("samples_contradict", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_stated_target(self) -> None:

@@ -106,7 +106,7 @@ class Figures:
         for kind, rows in self.of_kind.items():
             # The same sizes may be measured several times.
             if sizes and rows % sizes:
-                named = " ".join(one for one in kind if one)
+                named = " ".join(part for part in kind if part)
                 return f"{rows} rows of {named}, and {sizes} sizes were requested"
         return ""
 

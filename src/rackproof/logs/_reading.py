@@ -171,8 +171,8 @@ class Curve:
         """
         in_order = all(map(le, x, islice(x, 1, None))) and all(map(isfinite, chain(x, y)))
         if self.x or len(y) >= MAX_POINTS or self.skip or not in_order:
-            for one in zip(x, y, strict=True):
-                self.add(*one)
+            for point in zip(x, y, strict=True):
+                self.add(*point)
         else:
             self.x, self.y = list(x), list(y)
 
@@ -304,17 +304,17 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
 
     def fast(text: bytes, literal: bytes) -> list[int]:
         size, length = len(text), len(literal)
-        found = memmem(text, size, literal, length)
-        if not found:
+        position = memmem(text, size, literal, length)
+        if not position:
             return []
         start = (
             ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0
         )  # `text` outlives the loop, so its address stays valid
         places = []
-        while found:
-            places.append(found - start)
-            following = found + length
-            found = memmem(following, start + size - following, literal, length)
+        while position:
+            places.append(position - start)
+            following = position + length
+            position = memmem(following, start + size - following, literal, length)
         return places
 
     return fast, portable
@@ -370,37 +370,37 @@ class KnownShapes:
         """
         lines = text.translate(self._SHAPE).split(b"\n")
         shapes = set(filterfalse(self._harmless.__contains__, lines))
-        found: set[bytes] = set()
+        literals: set[bytes] = set()
         new = []
         for shape in shapes:
             known = self._suspects.get(shape)
             if known is None:
                 new.append(shape)
             else:
-                found.update(known)
+                literals.update(known)
         if new:
-            found.update(self._search(new))
-        return found, len(lines) - 1
+            literals.update(self._search(new))
+        return literals, len(lines) - 1
 
     def _search(self, new: list[bytes]) -> list[bytes]:
         """Return the literals in shapes that are not yet known, and store these shapes."""
         # Search all new lines at once, because most blocks contain no suspicious one.
         text = b"\n".join(new)
-        found = [(literal, name) for literal, name in self._literals if _holds(text, literal)]
+        present = [(literal, name) for literal, name in self._literals if _holds(text, literal)]
         self._size += len(text) + self.BYTES_OF_SHAPE * len(new)
         if self._size > self.MOST_BYTES:
             self._harmless.clear()
             self._suspects.clear()
             self._size = 0
-        elif found:
+        elif present:
             for shape in new:
-                held = tuple([name for literal, name in found if _holds(shape, literal)])
+                held = tuple([name for literal, name in present if _holds(shape, literal)])
                 if held:
                     self._suspects[shape] = held
             self._harmless.update(shape for shape in new if shape not in self._suspects)
         else:
             self._harmless.update(new)
-        return [name for _literal, name in found]
+        return [name for _literal, name in present]
 
 
 def _holds(text: bytes, literal: bytes) -> bool:
@@ -554,7 +554,7 @@ class Log:
                 return
             kept = self.findings[code] = []
         if len(kept) >= MAX_FINDINGS_PER_CODE:
-            if verdict is None or any(one.verdict is verdict for one in kept):
+            if verdict is None or any(finding.verdict is verdict for finding in kept):
                 return
             kept.pop()  # a later, more important finding must not be lost behind remarks
         kept.append(
@@ -647,7 +647,7 @@ class Log:
         if not match or len(self.results) >= 64:
             return
         # Field positions vary by model. The seconds are the last plain number before the date.
-        numbers = [int(one) for one in match[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", one)]
+        numbers = [int(rank) for rank in match[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", rank)]
         if numbers:
             self.results.append((self.line_at(position), float(numbers[-1]), clean(match[1], 80)))
 

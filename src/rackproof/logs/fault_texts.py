@@ -402,11 +402,11 @@ def _searched(trigger: bytes) -> bytes:
 
 
 def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
-    found: dict[bytes, list[tuple[bytes, _Reader]]] = {}
+    readers: dict[bytes, list[tuple[bytes, _Reader]]] = {}
     for triggers, read in _READERS:
         for trigger in triggers.split(b"|"):
-            found.setdefault(_searched(trigger), []).append((trigger, read))
-    return found
+            readers.setdefault(_searched(trigger), []).append((trigger, read))
+    return readers
 
 
 _READERS_OF = _readers()
@@ -415,11 +415,11 @@ SEARCHED: tuple[bytes, ...] = tuple(sorted(_READERS_OF))
 
 
 @lru_cache(maxsize=512)
-def read_fault(found: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
+def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     """Return the codes of the faults that a line reports, given one of the texts found in it.
 
     Args:
-        found: The entry of :data:`SEARCHED` with which ``after`` begins, ignoring case.
+        word: The entry of :data:`SEARCHED` with which ``after`` begins, ignoring case.
         before: The part of the line before that text.
         after: The rest of the line, from that text on.
 
@@ -428,7 +428,7 @@ def read_fault(found: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     line = before[-200:] + after[:400]
     # If a line is an error from Slurm itself, no other rule is tried.
     slurm = _read_slurm(line) if b": error: " in line else None
-    readers = {id(read): read for trigger, read in _READERS_OF[found] if trigger in line}
+    readers = {id(read): read for trigger, read in _READERS_OF[word] if trigger in line}
     codes = [slurm] if slurm is not None else [read(line) for read in readers.values()]
     faults = [code for code in codes if code is not None]
     return () if faults and (_ECHO.match(before) or _HARMLESS.search(line)) else tuple(faults)

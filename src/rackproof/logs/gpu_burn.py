@@ -105,7 +105,7 @@ class GpuBurnParser(LogParser):
 
     def _take_gpu(self, at: int, text: str, index: int, model: str, uuid: str) -> None:
         """Read a GPU of the list at the start, which another test in the file may repeat."""
-        if any(one == uuid and other != index for other, one in self.uuids.items()):
+        if any(known == uuid and other != index for other, known in self.uuids.items()):
             find_twice(self.log, at, uuid, text)
         if len(self.uuids) < 1024:
             self.uuids[index] = uuid
@@ -123,8 +123,8 @@ class GpuBurnParser(LogParser):
         """Read speeds, errors and temperatures."""
         speeds = _SPEED.findall(text)[:1024]
         self.shown = max(self.shown, len(speeds))
-        for index, (done, speed) in enumerate(speeds):
-            if int(done) < 0:
+        for index, (percent, speed) in enumerate(speeds):
+            if int(percent) < 0:
                 # gpu_burn continues without a GPU that died, and shows -1 for it.
                 self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
             # The speed of a GPU in its first round is not known yet.
@@ -182,7 +182,7 @@ class GpuBurnParser(LogParser):
         for index, speed in sorted(speeds.items()):
             model = self.models.get(index)
             usual = statistics.median_high(
-                other for one, other in speeds.items() if self.models.get(one) == model
+                other for gpu, other in speeds.items() if self.models.get(gpu) == model
             )
             if speed < _SLOW * usual:
                 verdict = Verdict.FAIL if speed < _BROKEN * usual else Verdict.DEGRADED
@@ -208,12 +208,12 @@ class GpuBurnParser(LogParser):
         """Find a GPU with less memory, or less tested memory, than others of its model."""
         for index, figures in sorted(self.memory.items()):
             model = self.models.get(index)
-            alike = [other for one, other in self.memory.items() if self.models.get(one) == model]
-            for what, value, most in zip(
+            alike = [other for gpu, other in self.memory.items() if self.models.get(gpu) == model]
+            for name, value, most in zip(
                 ("has", "uses"), figures, map(max, zip(*alike, strict=True)), strict=True
             ):
                 if value < _ALIKE * most:
-                    message = f"GPU {index} {what} {value:.0f} MB of memory, another one {most:.0f}"
+                    message = f"GPU {index} {name} {value:.0f} MB of memory, another one {most:.0f}"
                     self.log.find("gpus_unlike", message, Verdict.UNPROVEN)
 
     def _every_gpu_passed(self) -> bool:

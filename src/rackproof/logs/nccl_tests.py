@@ -477,7 +477,7 @@ class NcclTestsParser(LogParser):
         table.figures.take_row((words[2], redop, root))
         if int(words[0]) != int(words[1]) * _BYTES.get(words[2], 0) and words[2] in _BYTES:
             table.off_count = table.off_count or at
-        for place, values in halves.items():
+        for position, values in halves.items():
             numbers = _figures(values)
             if numbers is None:
                 self._damaged_row(at, text)
@@ -488,7 +488,7 @@ class NcclTestsParser(LogParser):
             table.largest = max(table.largest, int(words[0]))
             if table.deviations and wrong is not None:
                 wrong = _is_beyond(wrong, words[2], table.ranks)
-            self.value(at, text, table, {**labels, "place": place}, algbw, busbw, wrong)
+            self.value(at, text, table, {**labels, "place": position}, algbw, busbw, wrong)
 
     def _damaged_row(self, at: int, text: str) -> None:
         self.log.find("damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text)
@@ -625,15 +625,15 @@ class NcclTestsParser(LogParser):
             self.log.find("damaged_json", "a result without a size", Verdict.UNPROVEN)
             return
         taken = 0
-        for place in PLACES:
-            body = entry.get(place)
+        for position in PLACES:
+            body = entry.get(position)
             if isinstance(body, dict):
-                taken += self._entry_place(entry, table, str(size), place, body)
+                taken += self._entry_place(entry, table, str(size), position, body)
         if not taken:
             self.log.find("damaged_json", f"a result without figures at {size} bytes", Verdict.UNPROVEN)
 
     def _entry_place(
-        self, entry: dict[str, Any], table: BandwidthTable, size: str, place: str, body: dict[str, Any]
+        self, entry: dict[str, Any], table: BandwidthTable, size: str, position: str, body: dict[str, Any]
     ) -> bool:
         """Record the figures of one place. Return whether they are readable."""
         algbw, busbw = number(body.get("alg_bw")), number(body.get("bus_bw"))
@@ -646,7 +646,7 @@ class NcclTestsParser(LogParser):
         kind, redop = text_of(entry.get("type"), 20), text_of(entry.get("redop"), 20)
         table.figures.take(None, int(size), text_of(body.get("time"), 40), algbw, busbw)
         table.take_row(redop, text_of(entry.get("root"), 20), algbw, busbw)
-        self.value(1, "", table, {"size_bytes": size, "dtype": kind, "place": place}, algbw, busbw, wrong)
+        self.value(1, "", table, {"size_bytes": size, "dtype": kind, "place": position}, algbw, busbw, wrong)
         return True
 
     # -- the end ----------------------------------------------------------------------------------

@@ -352,12 +352,12 @@ class NvbandwidthParser(LogParser):
             self.log.tag("nvbandwidth_version", top["version"])
         listed = top.get("GPU Device list", [])
         for entry in listed[:MAX_CELLS] if isinstance(listed, list) else [None]:
-            found = _LISTED_DEVICE.fullmatch(entry) if isinstance(entry, str) else None
-            if found is None:
+            match = _LISTED_DEVICE.fullmatch(entry) if isinstance(entry, str) else None
+            if match is None:
                 message = f"a device of the list cannot be read: {text_of(entry, 100)}"
                 self.log.find("damaged_json", message, Verdict.UNPROVEN)
                 continue
-            self.devices[found[1]] = found[2]
+            self.devices[match[1]] = match[2]
             self.log.tag("device", entry)
 
     def _note_error(self, top: Any) -> None:
@@ -473,10 +473,10 @@ def _by_process(text: str) -> Iterator[str]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("a key occurs twice")
-    return found
+    return members
 
 
 def _documents(text: str) -> Iterator[Any]:

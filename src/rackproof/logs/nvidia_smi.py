@@ -57,8 +57,8 @@ class _Element:
 
     def get(self, path: str) -> str:
         """Return the cleaned text at a path, or "" for a missing element or ``N/A``."""
-        found = self.find(path)
-        text = clean("".join(found.text)[:2000]) if found else ""
+        element = self.find(path)
+        text = clean("".join(element.text)[:2000]) if element else ""
         return "" if text in ("N/A", "[N/A]") else text
 
 
@@ -120,14 +120,14 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
     log = root.find("nvidia_smi_log")
     if log is None:
         raise ValueError("no nvidia_smi_log element")
-    found: list[tuple[Gpu, _Element]] = []
+    gpus: list[tuple[Gpu, _Element]] = []
     for element in log.children:
         if element.tag != "gpu":
             continue
-        if len(found) >= MAX_GPUS:
+        if len(gpus) >= MAX_GPUS:
             raise _RefusedError("too many GPUs")
         gpu = Gpu(
-            index=len(found),
+            index=len(gpus),
             uuid=element.get("uuid"),
             name=element.get("product_name"),
             serial=element.get("serial"),
@@ -136,8 +136,8 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
             memory_bytes=_size(element.get("fb_memory_usage/total")),
             power_limit_w=_power_limit(element),
         )
-        found.append((gpu, element))
-    return found
+        gpus.append((gpu, element))
+    return gpus
 
 
 def _power_limit(element: _Element) -> float | None:
@@ -170,9 +170,9 @@ def lines_beside(data: bytes) -> list[tuple[int, str]]:
     """Return number and text of the first few lines above and below the XML of ``nvidia-smi -q -x``."""
     begin, end = _document(data)
     below = data[:end].count(b"\n") + 1
-    found = [*enumerate(data[:begin].split(b"\n")[:1000], start=1)]
-    found += enumerate(data[end:].split(b"\n")[:1000], start=below)
-    return [(at, raw[:2000].decode("utf-8", "replace")) for at, raw in found if raw.strip()]
+    lines = [*enumerate(data[:begin].split(b"\n")[:1000], start=1)]
+    lines += enumerate(data[end:].split(b"\n")[:1000], start=below)
+    return [(at, raw[:2000].decode("utf-8", "replace")) for at, raw in lines if raw.strip()]
 
 
 def _read_document(data: bytes) -> _Element:
@@ -318,10 +318,10 @@ def _unknown_reasons(gpu: _Element) -> Iterator[str]:
 
 def _plain_children(gpu: _Element, section: str) -> Iterator[tuple[str, str]]:
     """Yield tag and text of a section's elements without child elements."""
-    found = gpu.find(section)
-    for child in found.children if found else ():
+    element = gpu.find(section)
+    for child in element.children if element else ():
         if not child.children:
-            yield child.tag, found.get(child.tag) if found else ""
+            yield child.tag, element.get(child.tag) if element else ""
 
 
 class _Whole(LogParser):
@@ -396,8 +396,8 @@ class NvidiaSmiXmlParser(_Whole):
             judge_gpu(log, one, line)
         judge_neighbours(log, readings)
         described = [(element.get("product_name"), judged_readings(element)) for _gpu, element in gpus]
-        for place, lacking in lacking_beside(described):
-            gpu, element = gpus[place]
+        for index, lacking in lacking_beside(described):
+            gpu, element = gpus[index]
             find_lacking_readings(log, f"GPU {gpu.index} {gpu.uuid}", lacking, element.line)
 
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
@@ -418,12 +418,12 @@ class NvidiaSmiXmlParser(_Whole):
             value = leading(text)
             # A fault is reported as a count, or simply as "Yes".
             if text == "Yes" or (value is not None and value > 0):
-                place = element.find(path)
+                child = element.find(path)
                 log.find(
                     code,
                     f"GPU {gpu.index} {gpu.uuid}: {message} ({text})",
                     verdict,
-                    line=place.line if place else None,
+                    line=child.line if child else None,
                 )
 
     def state(self, gpu: Gpu, element: _Element) -> None:
@@ -495,8 +495,8 @@ class NvidiaSmiXmlParser(_Whole):
 
     def _fabric(self, gpu: Gpu, element: _Element) -> None:
         """Judge whether a GPU is a member of its NVLink fabric, and the state of the membership."""
-        place = element.find("fabric")
-        line = place.line if place else element.line
+        fabric = element.find("fabric")
+        line = fabric.line if fabric else element.line
         in_domain = is_one_of(element.get("product_name"), MODELS_OF_DOMAINS)
         state, status = element.get("fabric/state"), element.get("fabric/status")
         if fault := fabric_fault(state, status, in_domain=in_domain):
@@ -550,16 +550,16 @@ def _instances_of(element: _Element) -> Iterator[_Element]:
 
     In the XML, they are in one element. In the text, they are beside the other values.
     """
-    found = element.find("mig_devices")
-    for child in (*element.children, *(found.children if found else ())):
+    devices = element.find("mig_devices")
+    for child in (*element.children, *(devices.children if devices else ())):
         if child.tag == "mig_device":
             yield child
 
 
 def _error_counts(instance: _Element) -> Iterator[tuple[str, str]]:
     for section in ("ecc_error_count", "ecc_errors"):
-        found = instance.find(section)
-        for kind in found.children if found else ():
+        element = instance.find(section)
+        for kind in element.children if element else ():
             yield from ((f"{kind.tag} {count.tag}", kind.get(count.tag)) for count in kind.children)
 
 
@@ -655,8 +655,8 @@ def _fabric_of(element: _Element) -> str:
 
 def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
     """Return the number at the first path with a number."""
-    found = _first_value(element, paths)
-    return found[0] if found else None
+    number = _first_value(element, paths)
+    return number[0] if number else None
 
 
 def _driver_number(driver: str) -> float | None:
@@ -669,8 +669,8 @@ def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int]
     for path in paths:
         value = leading(element.get(path))
         if value is not None:
-            place = element.find(path)
-            return value, place.line if place else element.line
+            child = element.find(path)
+            return value, child.line if child else element.line
     return None
 
 

@@ -175,7 +175,7 @@ class NvidiaSmiCsvParser(LogParser):
     def _take_header(self, cells: list[str]) -> None:
         """Read names and units of the columns, and determine their kinds of values: numbers or reasons."""
         self.header = cells
-        for place, cell in enumerate(cells[:MAX_COLUMNS]):
+        for column, cell in enumerate(cells[:MAX_COLUMNS]):
             match = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
             # Stored without a name, so that the cells of each row remain in position.
             name, unit = (match[1], match[2] or "") if match else ("", "")
@@ -186,9 +186,9 @@ class NvidiaSmiCsvParser(LogParser):
             if _HEALTH_WORDS.match(name):
                 self.health_words.append(name)
             if reason := _REASONS.fullmatch(name):
-                self.reasons.append((place, reason[1]))
+                self.reasons.append((column, reason[1]))
             elif _NUMBER_COLUMN.fullmatch(name):
-                self.numbers.append(place)
+                self.numbers.append(column)
 
     def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
         """Read the values of one GPU."""
@@ -205,8 +205,8 @@ class NvidiaSmiCsvParser(LogParser):
             value = self._cell(at, gpu, name, unit, cells[number])
             if value is not None:
                 numbers[name] = value
-        for place, reason in self.reasons:
-            self._judge_reason(at, gpu, reason, cells[place])
+        for column, reason in self.reasons:
+            self._judge_reason(at, gpu, reason, cells[column])
         self._judge_words(at, gpu, values)
         readings = _readings(f"GPU {gpu}", values, numbers)
         judge_gpu(self.log, readings, at)
@@ -241,11 +241,11 @@ class NvidiaSmiCsvParser(LogParser):
             self.moment = moment
             self.seen.clear()
         for column in _KEYS & values.keys():
-            place = column, values[column]
-            if place in self.seen:
-                find_twice(self.log, at, f"{column} {place[1]}", ", ".join(values.values()))
-            elif _NAMED.match(place[1]) and len(self.seen) < 20_000:
-                self.seen.add(place)
+            cell = column, values[column]
+            if cell in self.seen:
+                find_twice(self.log, at, f"{column} {cell[1]}", ", ".join(values.values()))
+            elif _NAMED.match(cell[1]) and len(self.seen) < 20_000:
+                self.seen.add(cell)
 
     def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> float | None:
         """Return the number in a cell, or None for other text, which is judged."""
@@ -320,8 +320,8 @@ class NvidiaSmiCsvParser(LogParser):
     def _find_lacking(self) -> None:
         """Record a GPU without a reading that another GPU reports in the same requested column."""
         gpus = list(self.filled)
-        for place, lacking in lacking_beside(list(self.filled.values())):
-            find_lacking_readings(self.log, f"GPU {gpus[place]}", sorted(lacking))
+        for index, lacking in lacking_beside(list(self.filled.values())):
+            find_lacking_readings(self.log, f"GPU {gpus[index]}", sorted(lacking))
 
     def finish(self) -> ParsedLog:
         """Return the parsed values."""

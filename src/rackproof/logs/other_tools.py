@@ -40,5 +40,5 @@ def other_tools(block: bytes, own: str) -> dict[str, int]:
     """
     if own not in MARKS:
         return {}
-    found = ((name, mark.search(block)) for name, mark in MARKS.items() if name != own)
-    return {name: place.start() for name, place in found if place}
+    marks = ((name, mark.search(block)) for name, mark in MARKS.items() if name != own)
+    return {name: match.start() for name, match in marks if match}

@@ -117,7 +117,7 @@ class PlainLinesParser(LogParser):
         Without all of them, or a line that shows a good end, the log is unproven.
         """
         log = self.log
-        measurements = [found for name in self.readings if (found := self._measurement(name))]
+        measurements = [measurement for name in self.readings if (measurement := self._measurement(name))]
         if self.ended_at is None:
             log.find("no_end", "no line shows that the program came to a good end", Verdict.UNPROVEN)
         log.marks_as_findings(self.ended_at)

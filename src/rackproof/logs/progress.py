@@ -164,8 +164,8 @@ class Follower:
             return
         queue = report.get("queue")
         phase = report["phase"] + (f", {queue} in the queue" if isinstance(queue, str) and queue else "")
-        done, every = whole(report.get("bytes")), whole(report.get("of_bytes"))
-        self._update({"phase": clean(phase, 80), "done_bytes": done, "all_bytes": every or None})
+        finished, every = whole(report.get("bytes")), whole(report.get("of_bytes"))
+        self._update({"phase": clean(phase, 80), "done_bytes": finished, "all_bytes": every or None})
 
     def _event_json(self, payload: bytes) -> None:
         try:
@@ -311,10 +311,10 @@ def _fraction_of_epochs(now: Progress) -> float | None:
     if not now.epochs or not isfinite(now.epochs) or now.epoch is None or not isfinite(now.epoch):
         return None
     # Epochs count from 1 while they run. Steps refine the fraction within an epoch if both are known.
-    done = now.epoch - 1
+    finished = now.epoch - 1
     if now.step is not None and now.steps and now.step <= now.steps:
-        done += now.step / now.steps
-    return done / now.epochs
+        finished += now.step / now.steps
+    return finished / now.epochs
 
 
 def _number(raw: bytes) -> float | None:

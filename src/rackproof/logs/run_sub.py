@@ -699,14 +699,14 @@ def slurm_time_findings(end: Mapping[str, Any], moments: Iterable[tuple[str, flo
         message = f"{_job(end)} ended {times.start_s - times.end_s:.0f} s before it began, by Slurm"
         return [_unproven("slurm_times", message)]
     findings = []
-    for what, moment_s in moments:
+    for name, moment_s in moments:
         early_s, late_s = times.start_s - moment_s, moment_s - times.end_s
         if max(early_s, late_s) <= times.slack_s:
             continue
         where = f"{early_s:.0f} s before {_job(end)} began"
         if late_s > early_s:
             where = f"{late_s:.0f} s after {_job(end)} ended"
-        findings.append(_unproven("log_of_another_time", f"{what} is {where}, by Slurm"))
+        findings.append(_unproven("log_of_another_time", f"{name} is {where}, by Slurm"))
     return findings
 
 

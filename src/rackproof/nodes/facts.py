@@ -48,7 +48,7 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
     return Node(
         name=name,
         sku=sku,
-        addresses=tuple(sanitize(one, 64) for one in list_at(raw, "addresses")[:64]),
+        addresses=tuple(sanitize(address, 64) for address in list_at(raw, "addresses")[:64]),
         serial=_serial(dmi, "product_serial") or _serial(dmi, "board_serial"),
         chassis_serial=_serial(dmi, "chassis_serial"),
         hostname=sanitize(raw.get("hostname") or "", 100),
@@ -298,12 +298,12 @@ def _colons(text: str) -> dict[str, str]:
 
     If a key is repeated, its first value is used.
     """
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for line in text.splitlines()[:500]:
         key, colon, value = line.partition(":")
         if colon:
-            found.setdefault(key.strip().lower(), value.strip())
-    return found
+            pairs.setdefault(key.strip().lower(), value.strip())
+    return pairs
 
 
 def _memory_bytes(meminfo: str) -> int:

@@ -225,16 +225,16 @@ def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
 def _alike(found: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
     """Group missing evidence by code and verdict, so that each group becomes one finding."""
     alike: dict[tuple[str, Verdict], list[LackingEvidence]] = {}
-    for one in found:
-        code = "tool_hung" if one.state is EvidenceState.HUNG else one.code
-        alike.setdefault((code, one.verdict), []).append(one)
+    for lack in found:
+        code = "tool_hung" if lack.state is EvidenceState.HUNG else lack.code
+        alike.setdefault((code, lack.verdict), []).append(lack)
     return alike.values()
 
 
 def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, Action, str, Confidence]:
     """Return code, verdict, action, evidence and confidence of the finding on a group of missing evidence."""
     first = lacking[0]
-    states = ", ".join(f"{one.name}: {one.state.value}" for one in lacking)
+    states = ", ".join(f"{lack.name}: {lack.state.value}" for lack in lacking)
     evidence = first.message if len(lacking) == 1 else f"{states}; {first.message.rpartition('; ')[2]}"
     if first.state is not EvidenceState.HUNG:
         return (
@@ -292,11 +292,11 @@ _ACCEPT = "-e validate_accept_identity=true accepts it"
 
 def _hostname(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a node that reports another hostname than the inventory's."""
-    wanted, found = node.expected.hostname, node.snapshot.hostname
-    if wanted and found and not is_address(wanted) and _short_name(found) != _short_name(wanted):
+    wanted, present = node.expected.hostname, node.snapshot.hostname
+    if wanted and present and not is_address(wanted) and _short_name(present) != _short_name(wanted):
         evidence = (
-            f"it calls itself {found}, not {wanted}: the wrong machine, or swapped names; where names differ "
-            "by design set validate_hostname"
+            f"it calls itself {present}, not {wanted}: the wrong machine, or swapped names; where names "
+            "differ by design set validate_hostname"
         )
         yield node.finding("hostname_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
 
@@ -308,10 +308,10 @@ def _short_name(name: str) -> str:
 
 def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a serial number that differs from the node's accepted one."""
-    known, found = node.snapshot.identity_serial, node.snapshot.serial
-    if found and known != found:
+    known, present = node.snapshot.identity_serial, node.snapshot.serial
+    if present and known != present:
         evidence = (
-            f"its serial number is {found}, and was {known}: another machine, or a new board; {_ACCEPT}"
+            f"its serial number is {present}, and was {known}: another machine, or a new board; {_ACCEPT}"
         )
         yield node.finding("machine_changed", Verdict.UNPROVEN, "configure", evidence, "likely")
 
@@ -747,8 +747,8 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find NVLinks that are down or missing. Report only the first such fault."""
     checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_beside, _nvlinks_inactive)
-    found = (one for check in checks for one in check(subject))
-    yield from islice(found, 1)
+    findings = (finding for check in checks for finding in check(subject))
+    yield from islice(findings, 1)
 
 
 def _nvlinks_down(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -1184,17 +1184,19 @@ def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
 
 def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[HealthFinding]:
     """Find the differences between a mount and the required one."""
-    found = node.snapshot.mount_table.get(wanted.path)
-    if found is None:
+    present = node.snapshot.mount_table.get(wanted.path)
+    if present is None:
         if wanted.fstype or wanted.source or wanted.options:
             evidence = f"what is mounted at {wanted.path} is not known"
             yield node.finding("mounts_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
         return
-    options = {*found["options"].split(","), *found["super_options"].split(",")}
+    options = {*present["options"].split(","), *present["super_options"].split(",")}
     lacking = [option for option in wanted.options if option not in options]
-    if not found["type"].startswith(wanted.fstype) or (wanted.source and found["source"] != wanted.source):
+    if not present["type"].startswith(wanted.fstype) or (
+        wanted.source and present["source"] != wanted.source
+    ):
         evidence = (
-            f"{wanted.path} is {found['source']} ({found['type']}), not "
+            f"{wanted.path} is {present['source']} ({present['type']}), not "
             f"{' '.join(filter(None, (wanted.source, wanted.fstype)))}"
         )
         yield node.finding("mount_differs", Verdict.FAIL, "configure", evidence)
@@ -1298,10 +1300,10 @@ def _slurm_controller(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a slurmd that was started under another name of the node."""
-    found = node.snapshot.slurm_name
-    if found is not None and _short_name(found) != _short_name(node.snapshot.node):
+    present = node.snapshot.slurm_name
+    if present is not None and _short_name(present) != _short_name(node.snapshot.node):
         evidence = (
-            f"its slurmd answers Slurm as {found}: jobs on several nodes wait for a prolog that has ended; "
+            f"its slurmd answers Slurm as {present}: jobs on several nodes wait for a prolog that has ended; "
             "it was started while the node had another name: systemctl restart slurmd"
         )
         yield node.finding("slurm_name_differs", Verdict.UNPROVEN, "configure", evidence, "likely")

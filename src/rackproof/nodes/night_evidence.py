@@ -569,8 +569,8 @@ def _known_state(value: Any) -> EvidenceState:
 
 def _warm_state(value: Any) -> EvidenceState:
     """Return the state of a temperature. A sensor that shows 0 °C does not work."""
-    found = _state(value)
-    return EvidenceState.DAMAGED if found is EvidenceState.THERE and value == 0 else found
+    state = _state(value)
+    return EvidenceState.DAMAGED if state is EvidenceState.THERE and value == 0 else state
 
 
 def _counts_state(counts: Mapping[str, float]) -> EvidenceState:

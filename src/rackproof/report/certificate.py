@@ -34,7 +34,7 @@ def certificate_shell(certificate: Certificate) -> str:
             counts=count_text(certificate, certificate.answers),
             answers=_answer_table(certificate),
             unmeasured=_unmeasured_tables(certificate),
-            left_out=[sanitize(one, 600) for one in catalogue.left_out],
+            left_out=[sanitize(text, 600) for text in catalogue.left_out],
             nodes=_hardware_table(certificate),
             pieces=_piece_table(certificate),
             measured=_judgement_table(certificate),
@@ -154,7 +154,7 @@ def _piece_table(certificate: Certificate) -> Table:
 
 def _finding_texts(piece: EvidencePiece) -> list[str]:
     bad = (finding for finding in piece.findings if finding.verdict is not Verdict.PASS)
-    return [f"{one.node} {one.code}: {one.text}".strip() for one in bad]
+    return [f"{finding.node} {finding.code}: {finding.text}".strip() for finding in bad]
 
 
 def _judgement_table(certificate: Certificate) -> Table:

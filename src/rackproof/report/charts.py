@@ -173,9 +173,9 @@ def _order(name: str) -> tuple[int, str]:
         *("second", "throughput", "soak_rate", "stalled_steps"),
         *("gpu_utilisation", "gpu_power", "gpu_temperature", "loss", "accuracy"),
     )
-    for place, needle in enumerate(needles):
+    for index, needle in enumerate(needles):
         if needle in low:
-            return place, name
+            return index, name
     return len(needles), name
 
 
@@ -470,7 +470,7 @@ def _drawing() -> Iterator[None]:
 
 
 def _empty_figure(
-    height: float, place: tuple[float, float, float, float], grid: Literal["x", "y"]
+    height: float, position: tuple[float, float, float, float], grid: Literal["x", "y"]
 ) -> tuple[Any, Any]:
     """Return a transparent figure with the page's width, and its axes without a frame."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -481,7 +481,7 @@ def _empty_figure(
     # The page's own background remains visible, dark or light.
     figure.patch.set_alpha(0)
     FigureCanvasSVG(figure)
-    axes = figure.add_axes(place)
+    axes = figure.add_axes(position)
     axes.patch.set_alpha(0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -633,10 +633,10 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
     root.set("role", "img")
     root.set("aria-labelledby", f"{ident}-title {ident}-desc")
     # Screen readers read title and description instead of the drawing. Both must come first.
-    for place, (tag, text) in enumerate((("title", title), ("desc", description))):
+    for index, (tag, text) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
         element.text = text
-        root.insert(place, element)
+        root.insert(index, element)
     # The serialiser escapes the text.
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  # nosec B704
 

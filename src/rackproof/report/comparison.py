@@ -47,8 +47,8 @@ def title(comparison: SystemComparison) -> str:
 
 def verdict(comparison: SystemComparison) -> Verdict | None:
     """Return the worst verdict of the cells that were judged against a publication, or None."""
-    found = [judgement.verdict for judgement in comparison.judgements]
-    return worst(found) if found else None
+    verdicts = [judgement.verdict for judgement in comparison.judgements]
+    return worst(verdicts) if verdicts else None
 
 
 def lead(comparison: SystemComparison) -> str:
@@ -146,8 +146,8 @@ def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
     """
     each = (len(cells) - 1) // (len(ratios) + 1)
     made = list(cells)
-    for place, ratio in enumerate(ratios, start=1):
-        at = 1 + place * each
+    for column, ratio in enumerate(ratios, start=1):
+        at = 1 + column * each
         shown, interval, conclusion = _ratio(ratio)
         parts = [f"ratio {shown.text}"] if ratio.value is not None else []
         parts += [interval.text] if interval.text != "none" else []
@@ -173,8 +173,8 @@ def _system_columns(comparison: SystemComparison, kind: Kind) -> list[str]:
 def _values_with_epochs(row: ComparedMetric, epochs: ComparedMetric | None) -> list[Cell]:
     """Return the cells of a row of minutes, each followed by its number of epochs."""
     cells = []
-    for place, value in enumerate(row.cells):
-        count = epochs.cells[place] if epochs else Value()
+    for column, value in enumerate(row.cells):
+        count = epochs.cells[column] if epochs else Value()
         cells += [_value(value), Cell(number(count.value), "number")]
     return cells
 
@@ -231,15 +231,15 @@ def left_out(comparison: SystemComparison) -> Table:
     """Return the table of runs that are part of no mean, with reason and line."""
     rows = [
         (
-            view.verdict_cell(one.verdict),
-            Cell(sanitize(one.system, 80)),
-            Cell(sanitize(one.benchmark, 80)),
-            Cell(sanitize(one.reason, 400)),
-            Cell(sanitize(one.source, 200), "code"),
-            Cell(sanitize(one.log, 300), "code"),
-            Cell(sanitize(one.run_id, 130), "code"),
+            view.verdict_cell(run.verdict),
+            Cell(sanitize(run.system, 80)),
+            Cell(sanitize(run.benchmark, 80)),
+            Cell(sanitize(run.reason, 400)),
+            Cell(sanitize(run.source, 200), "code"),
+            Cell(sanitize(run.log, 300), "code"),
+            Cell(sanitize(run.run_id, 130), "code"),
         )
-        for one in comparison.left_out
+        for run in comparison.left_out
     ]
     columns = ("Verdict", "System", "Benchmark", "Reason", "Place", "Log", "Run")
     return view.table("Runs that enter no mean", columns, rows)
@@ -255,16 +255,16 @@ def counted(comparison: SystemComparison) -> Table:
     """Return the table of runs that are part of a mean, with their own numbers."""
     rows = [
         (
-            Cell(sanitize(one.system, 80)),
-            Cell(sanitize(one.benchmark, 80), note=sanitize(one.point, 120)),
-            Cell(quantity(one.throughput, one.throughput_unit), "number"),
-            Cell(number(one.minutes), "number"),
-            Cell(number(one.epochs), "number"),
-            Cell(number(one.wall_minutes), "number"),
-            Cell(sanitize(one.log, 300), "code", note=sanitize(one.source, 200)),
-            Cell(sanitize(one.run_id, 130), "code"),
+            Cell(sanitize(run.system, 80)),
+            Cell(sanitize(run.benchmark, 80), note=sanitize(run.point, 120)),
+            Cell(quantity(run.throughput, run.throughput_unit), "number"),
+            Cell(number(run.minutes), "number"),
+            Cell(number(run.epochs), "number"),
+            Cell(number(run.wall_minutes), "number"),
+            Cell(sanitize(run.log, 300), "code", note=sanitize(run.source, 200)),
+            Cell(sanitize(run.run_id, 130), "code"),
         )
-        for one in comparison.counted
+        for run in comparison.counted
     ]
     columns = ("System", "Benchmark", "Throughput", "Minutes", "Epochs", "RESULT line (min)", "Log", "Run")
     return view.table("Runs that enter a mean", columns, rows)
@@ -294,16 +294,16 @@ def sections(
         several: The comparison of more than two single runs. Its tables replace the means, which would
             repeat the same numbers.
     """
-    made = [*several_runs.tables_of_runs(several)] if several else []
+    tables = [*several_runs.tables_of_runs(several)] if several else []
     if several is None:
-        made += [(f"s-{kind}", heading, means_table(comparison, kind)) for kind, heading in _HEADINGS]
-    made += [
+        tables += [(f"s-{kind}", heading, means_table(comparison, kind)) for kind, heading in _HEADINGS]
+    tables += [
         ("s-judged", "Against the published results", judged(comparison)),
         ("s-left-out", "Left out", left_out(comparison)),
         *([] if several else [("s-counted", "Run by run", counted(comparison))]),
         ("s-differences", "Surroundings", differences(runs)),
     ]
-    return tuple((ident, heading, (one,)) for ident, heading, one in made if one.rows)
+    return tuple((ident, heading, (shown,)) for ident, heading, shown in tables if shown.rows)
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
@@ -333,8 +333,8 @@ def _has_ratio(row: ComparedMetric) -> bool:
 def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tuple[charts.RatioLine, ...]:
     """Return a line for each system except the first, with its ratios to the first and their bounds."""
     lines = []
-    for place, name in enumerate(systems):
-        ratios = [row.ratios[place] for row in rows]
+    for index, name in enumerate(systems):
+        ratios = [row.ratios[index] for row in rows]
         points = tuple((ratio.value, ratio.low, ratio.high) for ratio in ratios)
         lines.append((sanitize(name, 60), points))
     return tuple(lines)
@@ -384,8 +384,8 @@ def comparison_page(
             remarks=() if several else remarks(comparison),
             sections=sections(comparison, runs, several),
             drawn=[
-                charts.draw_ratios(chart, f"chart{place}")
-                for place, chart in enumerate(ratio_charts(comparison), start=1)
+                charts.draw_ratios(chart, f"chart{index}")
+                for index, chart in enumerate(ratio_charts(comparison), start=1)
             ],
             method="times in UTC" if several else comparison.method,
             version=sanitize(__version__, 60),
@@ -432,9 +432,9 @@ _PAGE_COLUMNS = ("Published in", "Run")
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
     """Format a table for a terminal, without the columns for which only a page is wide enough."""
-    kept = [place for place, name in enumerate(shown.columns) if name not in left_out]
-    rows = [[_plain(row[place]) for place in kept] for row in shown.rows]
-    names = [shown.columns[place] for place in kept]
+    kept = [column for column, name in enumerate(shown.columns) if name not in left_out]
+    rows = [[_plain(row[column]) for column in kept] for row in shown.rows]
+    names = [shown.columns[column] for column in kept]
     return text_table(names, rows, width, range(len(kept)))
 
 
@@ -511,12 +511,12 @@ def _refused_section(comparison: Comparison) -> _Section:
     """Return the measurements whose units differ."""
     rows: list[tuple[str, ...]] = [
         (
-            sanitize(one.name, 200),
-            view.label_text(one.labels),
-            sanitize(one.first_unit, 40),
-            sanitize(one.second_unit, 40),
+            sanitize(run.name, 200),
+            view.label_text(run.labels),
+            sanitize(run.first_unit, 40),
+            sanitize(run.second_unit, 40),
         )
-        for one in comparison.refused
+        for run in comparison.refused
     ]
     return "Not compared: the units differ", ("Metric", "Of", "First in", "Second in"), rows, (0, 1)
 
@@ -524,8 +524,13 @@ def _refused_section(comparison: Comparison) -> _Section:
 def _unmatched_section(comparison: Comparison) -> _Section:
     """Return the measurements found in only one of the runs."""
     rows: list[tuple[str, ...]] = [
-        (sanitize(one.name, 200), view.label_text(one.labels), quantity(one.value, one.unit), one.only_in)
-        for one in comparison.unmatched
+        (
+            sanitize(measurement.name, 200),
+            view.label_text(measurement.labels),
+            quantity(measurement.value, measurement.unit),
+            measurement.only_in,
+        )
+        for measurement in comparison.unmatched
     ]
     return "Only one run has", ("Metric", "Of", "Value", "Only in"), rows, (0, 1)
 

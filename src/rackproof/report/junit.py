@@ -113,8 +113,8 @@ def _details(judgement: Judgement) -> str:
             f"reference: {quantity(reference.value, reference.unit)} ({sanitize(reference.source, 300)})"
         )
         lines.append(f"allowed: {view.bounds_text(reference) or 'anything'}")
-    place = sanitize(judgement.source, 200)
-    return "\n".join([*lines, f"read at: {place}"] if place else lines)
+    source = sanitize(judgement.source, 200)
+    return "\n".join([*lines, f"read at: {source}"] if source else lines)
 
 
 def _run_suite(run: Run) -> ElementTree.Element:

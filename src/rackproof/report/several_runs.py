@@ -29,14 +29,14 @@ def runs_table(compared: SeveralRuns) -> Table:
     """Return the runs with the numbers that are columns of the other table."""
     rows = [
         (
-            Cell(str(place), "number"),
+            Cell(str(number), "number"),
             view.verdict_cell(run.verdict),
             Cell(sanitize(run.title, 160)),
             Cell(sanitize(", ".join(run.nodes), 120)),
             Cell(sanitize(run.when, 60)),
             Cell(sanitize(run.run_id, 130), "code"),
         )
-        for place, run in enumerate(compared.runs, start=1)
+        for number, run in enumerate(compared.runs, start=1)
     ]
     columns = ("No.", "Verdict", "Benchmark", "Ran on", "When", "Run")
     return view.table("The runs, by their numbers in the next table", columns, rows)
@@ -44,7 +44,7 @@ def runs_table(compared: SeveralRuns) -> Table:
 
 def measurements_table(compared: SeveralRuns) -> Table:
     """Return every measurement in a row, with a column for each run."""
-    columns = ("Metric", "Better", *(f"Run {place}" for place in range(1, len(compared.runs) + 1)))
+    columns = ("Metric", "Better", *(f"Run {number}" for number in range(1, len(compared.runs) + 1)))
     caption = "Every measurement; below it, its difference from the first run that has it"
     return view.table(caption, columns, (tuple(_row(measurement)) for measurement in compared.measurements))
 

@@ -78,10 +78,10 @@ def _row(
 ) -> tuple[Cell, ...]:
     """Return the row of one number of devices."""
     first = row.runs[0]
-    what = " ".join(f"{name}={value}" for name, value in study.point.items() if name in varying)
+    parameters = " ".join(f"{name}={value}" for name, value in study.point.items() if name in varying)
     return (
         view.verdict_cell(row.verdict),
-        Cell(_devices_text(row), note=sanitize(what, 160)),
+        Cell(_devices_text(row), note=sanitize(parameters, 160)),
         Cell(sanitize(view.hardware_text(first) or NOTHING, 160), note=sanitize(study.where, 80)),
         Cell(str(row.devices), "number"),
         Cell(_rate(row), "number"),
@@ -99,8 +99,8 @@ def _devices_text(row: StudyRow) -> str:
     # Only an empty parameter means that there is no GPU. A run without the parameter may have used any
     # number.
     on_cpu = "gpus" in parameters and parameters["gpus"] in (0, "", None)
-    one, many = ("process", "processes") if on_cpu else ("GPU", "GPUs")
-    devices = f"{row.devices} {one if row.devices == 1 else many}"
+    singular, many = ("process", "processes") if on_cpu else ("GPU", "GPUs")
+    devices = f"{row.devices} {singular if row.devices == 1 else many}"
     return devices + (f" on {row.nodes} nodes" if row.nodes > 1 else "")
 
 
@@ -178,7 +178,9 @@ def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
             continue
         # Several frameworks share this row. Without names, their versions would be ambiguous.
         mark = "{name} {version}" if title == "Framework" else "{version}"
-        shown = [mark.format(name=name, version=one) for name in names for one in versions.get(name, ())]
+        shown = [
+            mark.format(name=name, version=version) for name in names for version in versions.get(name, ())
+        ]
         yield title, shown + (_launched_with(runs) if title == "Orchestrator" else [])
 
 
@@ -322,8 +324,8 @@ def _memory(amount: int) -> str:
 
 def _varying(own: Sequence[Study]) -> set[str]:
     """Return the names of the parameters that differ between studies."""
-    names = {name for one in own for name in one.point}
-    return {name for name in names if len({one.point.get(name) for one in own}) > 1}
+    names = {name for study in own for name in study.point}
+    return {name for name in names if len({study.point.get(name) for study in own}) > 1}
 
 
 def cause_table(runs: Sequence[Run]) -> Table:
@@ -352,7 +354,7 @@ def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tup
         environment_table(runs),
         experiment_table(runs, link),
     )
-    return tuple(one for one in every if one.rows)
+    return tuple(shown for shown in every if shown.rows)
 
 
 def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:

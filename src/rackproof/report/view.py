@@ -203,12 +203,12 @@ def gauge(judgement: Judgement) -> Gauge | None:
     margin = (high - low) * 0.25
     start, end = low - margin, high + margin
 
-    def place(fraction: float) -> float:
+    def x_of(fraction: float) -> float:
         return round(min(max((fraction - start) / (end - start), 0.0), 1.0) * 100, 2)
 
-    shown_low = 0.0 if reference.low is None else place(low)
-    shown_high = 100.0 if reference.high is None else place(high)
-    return Gauge(place(off), place(0.0), shown_low, shown_high)
+    shown_low = 0.0 if reference.low is None else x_of(low)
+    shown_high = 100.0 if reference.high is None else x_of(high)
+    return Gauge(x_of(off), x_of(0.0), shown_low, shown_high)
 
 
 def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
@@ -522,7 +522,9 @@ def reasons(run: Run) -> tuple[str, ...]:
         if judgement.gating and judgement.verdict is not Verdict.PASS
     ]
     if counted:
-        return tuple(f"{words(one.metric)}: {sanitize(one.reason, 600)}" for one in counted[:5])
+        return tuple(
+            f"{words(judgement.metric)}: {sanitize(judgement.reason, 600)}" for judgement in counted[:5]
+        )
     if run.verdict is Verdict.PASS:
         return (meaning(run),)
     return (f"{WORDS[run.verdict]} The record gives no reason.",)
@@ -701,10 +703,10 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
 def value_of(run: Run, *names: str) -> Measurement | None:
     """Return a run's first measurement with one of the names, if possible one without labels."""
     for name in names:
-        found = [measurement for measurement in run.measurements if measurement.name == name]
-        if found:
+        values = [measurement for measurement in run.measurements if measurement.name == name]
+        if values:
             # A measurement without labels is for the whole run. Labels mean a part, such as one GPU.
-            return next((one for one in found if not one.labels), found[0])
+            return next((measurement for measurement in values if not measurement.labels), values[0])
     return None
 
 
@@ -874,7 +876,7 @@ def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str,
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
     # Missing runs come first, because no table of the report contains them.
-    lines[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
+    lines[:0] = [f"missing: {sanitize(text, 300)}" for text in missing]
     if len(lines) > _MAX_REASONS:
         lines[_MAX_REASONS:] = [f"… and {len(lines) - _MAX_REASONS} more"]
     if not runs and not lines:

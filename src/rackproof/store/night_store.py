@@ -180,11 +180,11 @@ class NodeNight(Record):
 
     def reason_texts_by_part(self) -> list[tuple[tuple[str, str], str]]:
         """Return the findings as pairs of code and part, each with its text, the worst first."""
-        found = [
+        texts = [
             (finding.verdict, (finding.code, finding.name), f"{part_prefix(finding)}{finding.evidence}")
             for finding in self.findings
         ]
-        found += [
+        texts += [
             (
                 reason.verdict,
                 (reason.code, reason.part),
@@ -193,8 +193,8 @@ class NodeNight(Record):
             for reason in self.reasons
         ]
         # The first text is often the only one that is shown, so it must explain the node's verdict.
-        found.sort(key=lambda one: WORST_FIRST.index(one[0]))
-        return [(key, text) for _, key, text in found]
+        texts.sort(key=lambda entry: WORST_FIRST.index(entry[0]))
+        return [(key, text) for _, key, text in texts]
 
 
 class NightRecord(Record):
@@ -222,8 +222,8 @@ def part_prefix(finding: HealthFinding) -> str:
     """Return the name and place of a finding's part, as the beginning of a text, or "" for a node."""
     if finding.part == "node":
         return ""
-    place = f" ({finding.place})" if finding.place else ""
-    return f"{finding.name}{place}: "
+    location = f" ({finding.place})" if finding.place else ""
+    return f"{finding.name}{location}: "
 
 
 def snapshot_path(folder: Path, node: str) -> Path:
@@ -316,9 +316,9 @@ def read_night(folder: Path) -> NightRecord:
         raise ResultsError(f"cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         raise ResultsError(
-            f"{path} is damaged: {place}: {first['msg']}; the night before it counts"
+            f"{path} is damaged: {field}: {first['msg']}; the night before it counts"
         ) from None
     # The name of a dry run's folder is temporary, so compare only the names of stored nights.
     if is_night(folder.name) and night.night_id != folder.name:
@@ -332,8 +332,8 @@ def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
     Raises:
         ResultsError: The file cannot be written.
     """
-    found = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in snapshots}
-    write_file(folder / CONDITIONS_FILE, json.dumps(found).encode() + b"\n")
+    conditions = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in snapshots}
+    write_file(folder / CONDITIONS_FILE, json.dumps(conditions).encode() + b"\n")
 
 
 def firmware_of(snapshot: NodeSnapshot) -> str:
@@ -355,16 +355,16 @@ def read_conditions(
         now: The end of tonight.
         nights: The number of earlier nights to search.
     """
-    found: list[dict[str, tuple[str, str]]] = [{} for _ in range(nights + 1)]
-    found[0] = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in tonight}
+    conditions: list[dict[str, tuple[str, str]]] = [{} for _ in range(nights + 1)]
+    conditions[0] = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in tonight}
     for folder in folders:
         stamp = stamp_of(folder.name)
         ago = (now - stamp) // timedelta(days=1) if stamp else 0
         if ago > nights:
             break
-        if ago > 0 and not found[ago]:
-            found[ago] = _stored_conditions(folder)
-    return found
+        if ago > 0 and not conditions[ago]:
+            conditions[ago] = _stored_conditions(folder)
+    return conditions
 
 
 def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
@@ -458,7 +458,7 @@ def nights_of_node(
             if damaged is not None:
                 damaged.append(str(error))
             continue
-        mine = next((one for one in night.nodes if one.node == node), None)
+        mine = next((node_night for node_night in night.nodes if node_night.node == node), None)
         if mine is not None:
             yield night, mine
 

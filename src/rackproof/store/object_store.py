@@ -141,9 +141,9 @@ def sign(
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
     signature = hmac.digest(key, text.encode(), "sha256").hex()
-    given = f"Credential={bucket.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+    header = f"Credential={bucket.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
     del signed["host"]
-    return signed | {"authorization": f"AWS4-HMAC-SHA256 {given}"}
+    return signed | {"authorization": f"AWS4-HMAC-SHA256 {header}"}
 
 
 @dataclass(frozen=True)
@@ -327,9 +327,9 @@ def _is_same(answer: StoreAnswer, file: LocalFile) -> bool:
 
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the regular files below a folder, without links and hidden files (drafts)."""
-    for place, folders, names in os.walk(folder):
+    for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            path = Path(place, name)
+            path = Path(root, name)
             if not name.startswith(".") and path.is_file() and not path.is_symlink():
                 yield path

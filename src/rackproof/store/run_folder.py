@@ -299,9 +299,9 @@ def _explain(error: OSError, path: Path) -> str:
     """Describe the error that prevented writing ``path``, and the remedy."""
     folder = path.parent
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        what = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
+        reason = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
         return (
-            f"cannot write {path}: {what} ({error.strerror}). Free space there, or name another results "
+            f"cannot write {path}: {reason} ({error.strerror}). Free space there, or name another results "
             "folder; nothing half-written was left."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -317,12 +317,12 @@ def _explain(error: OSError, path: Path) -> str:
 
 def _owner_note(path: Path) -> str:
     """Describe the owner of ``path`` or of its nearest existing parent, and the current user."""
-    for place in (path, *path.parents):
+    for folder in (path, *path.parents):
         try:
-            facts = place.stat()
+            facts = folder.stat()
         except OSError:
             continue
-        return f" ({place} belongs to {_user(facts.st_uid)}, this is {_user(os.geteuid())})"
+        return f" ({folder} belongs to {_user(facts.st_uid)}, this is {_user(os.geteuid())})"
     return ""
 
 
@@ -344,7 +344,7 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(one) for key, one in value.items()}
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return tuple(_without_surrogates(one) for one in value)
+        return tuple(_without_surrogates(item) for item in value)
     return value

@@ -98,8 +98,8 @@ def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_
     if requirement.unmeasured:
         yield _Part(Verdict.UNPROVEN, f"not measured by Rackproof: {requirement.unmeasured}")
     if requirement.measured:
-        found = "nothing against it" if measured is Verdict.PASS else measured.value
-        yield _Part(Verdict.UNPROVEN, f"measured ({found}): {requirement.measured}")
+        state = "nothing against it" if measured is Verdict.PASS else measured.value
+        yield _Part(Verdict.UNPROVEN, f"measured ({state}): {requirement.measured}")
 
 
 def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
@@ -120,12 +120,12 @@ def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
 
 def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list[EvidencePiece]:
     """Return the pieces of a kind that include a node in the requirement's scope, oldest first."""
-    found = [
+    pieces = [
         piece
         for piece in question.evidence
         if piece.kind == kind and piece.benchmark == benchmark and _covers(question, piece, name)
     ]
-    return sorted(found, key=lambda piece: (piece.moment, piece.id))
+    return sorted(pieces, key=lambda piece: (piece.moment, piece.id))
 
 
 def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
@@ -194,24 +194,24 @@ def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
 
 
 def _parts_of_benchmark(
-    question: _Question, place: str, runs: Sequence[EvidencePiece], doubt: str
+    question: _Question, location: str, runs: Sequence[EvidencePiece], doubt: str
 ) -> Iterator[_Part]:
     if not runs:
         wide = {"node": "", "pair": " with another node", "rack": " with all the others"}
         why = doubt or f"there is no run{wide[question.requirement.scope]}"
-        yield _Part(Verdict.UNPROVEN, f"{place}: {why}")
+        yield _Part(Verdict.UNPROVEN, f"{location}: {why}")
     for piece in runs:
-        yield _piece_part(question, piece, piece.verdict, place)
+        yield _piece_part(question, piece, piece.verdict, location)
 
 
-def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, place: str) -> _Part:
+def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, location: str) -> _Part:
     """Return a piece of evidence as a part. If there is an objection to it, the part is at best unproven."""
     doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
     inside = [judgement.verdict for judgement in piece.judgements if judgement.gating]
     inside += [finding.verdict for finding in piece.findings if piece.kind == "run"]
     counted = worst([verdict, *inside, *(Verdict.UNPROVEN for _ in doubts)])
     why = "; ".join([*doubts, *piece.reasons])
-    return _Part(counted, f"{place}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)
+    return _Part(counted, f"{location}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)
 
 
 def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:

@@ -31,8 +31,8 @@ def load_catalogue(name: str) -> Catalogue:
             night gives. The message names the file and the key.
     """
     if name in catalogue_names():
-        found = files("rackproof.analysis.certificate").joinpath("catalogues", f"{name}.yml")
-        return _parse(found.read_bytes(), name)
+        path = files("rackproof.analysis.certificate").joinpath("catalogues", f"{name}.yml")
+        return _parse(path.read_bytes(), name)
     try:
         data = read_file(Path(name), _LARGEST)
     except FileNotFoundError:
@@ -48,8 +48,9 @@ def _parse(data: bytes, name: str) -> Catalogue:
         catalogue = Catalogue.model_validate(yaml.safe_load(data))
     except ValidationError as error:
         shown = "; ".join(
-            f"{'.'.join(map(str, one['loc'])) or 'catalogue'}: {one['msg'].removeprefix('Value error, ')}"
-            for one in error.errors()[:3]
+            f"{'.'.join(map(str, problem['loc'])) or 'catalogue'}: "
+            f"{problem['msg'].removeprefix('Value error, ')}"
+            for problem in error.errors()[:3]
         )
         raise CertificateError(f"{name}: {sanitize(shown, 600)}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:

@@ -44,10 +44,10 @@ def _differences(
     kind: str, where: str, old: Mapping[str, str], new: Mapping[str, str]
 ) -> Iterator[CertificateChange]:
     """Yield a change for each value that differs. An absent value equals an empty one."""
-    for what in sorted(old.keys() | new.keys()):
-        if old.get(what, "") != new.get(what, ""):
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name, "") != new.get(name, ""):
             yield CertificateChange(
-                kind=kind, where=where, what=what, old=old.get(what, ""), new=new.get(what, "")
+                kind=kind, where=where, what=name, old=old.get(name, ""), new=new.get(name, "")
             )
 
 
@@ -75,17 +75,17 @@ def _versions(node: Node | None) -> dict[str, str]:
 
 def _speeds(certificate: Certificate) -> dict[_Key, tuple[Judgement, str]]:
     """Return the latest judgement of each measurement with a bounded reference."""
-    found: dict[_Key, tuple[Judgement, str]] = {}
+    speeds: dict[_Key, tuple[Judgement, str]] = {}
     for piece in sorted(certificate.evidence, key=lambda piece: piece.moment):
         for judgement in piece.judgements:
             reference = judgement.reference
             if judgement.value is not None and reference and (reference.low, reference.high) != (None, None):
                 labels = ", ".join(f"{name} {value}" for name, value in sorted(judgement.labels.items()))
-                found[(f"{_nodes_of(piece)}: {piece.point}", judgement.metric, labels)] = (
+                speeds[(f"{_nodes_of(piece)}: {piece.point}", judgement.metric, labels)] = (
                     judgement,
                     piece.id,
                 )
-    return found
+    return speeds
 
 
 def _nodes_of(piece: EvidencePiece) -> str:

@@ -44,8 +44,8 @@ class Gathered:
         self._seen: dict[str, tuple[datetime, Node]] = {}
         self._readable: set[str] = set()
         runs, nights = self._newest_runs(), list(self._newest_nights())
-        found = [*(self._run_piece(run) for run in runs), *nights]
-        self.evidence = tuple(sorted([*found, *self._gone(found)], key=_order))
+        pieces = [*(self._run_piece(run) for run in runs), *nights]
+        self.evidence = tuple(sorted([*pieces, *self._gone(pieces)], key=_order))
         self.nodes = tuple(node for _, (_, node) in sorted(self._seen.items()))
 
     def _see(self, moment: datetime, nodes: Iterable[Node]) -> None:
@@ -121,27 +121,27 @@ class Gathered:
             mine = [node for node in night.nodes if node.node in missing]
             if mine:
                 yield self._night_piece(folder, night, mine)
-            missing -= {one.node for one in mine}
+            missing -= {night_node.node for night_node in mine}
             if not missing:
                 return
 
     def _night_piece(self, folder: Path, night: NightRecord, mine: Sequence[NodeNight]) -> EvidencePiece:
-        kept = {one.node: night_store.read_snapshot(folder, one.node) for one in mine}
-        there = {name: about for name, about in kept.items() if about}
-        self._see(night.ended, [about.about for about in there.values()])
+        kept = {node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in mine}
+        nodes = {name: about for name, about in kept.items() if about}
+        self._see(night.ended, [about.about for about in nodes.values()])
         known = self._known(night.night_id)
         return EvidencePiece(
             id=night.night_id,
             kind="night",
             moment=night.ended,
             command=("ansible-playbook", "validate.yml"),
-            nodes=tuple(there[name].about if name in there else Node(name=name) for name in kept),
-            verdict=worst(one.verdict for one in mine),
-            verdicts={one.node: one.verdict for one in mine},
-            findings=tuple(finding for one in mine for finding in _night_findings(one)),
-            reads={name: _reads(about) for name, about in there.items()},
-            files=tuple(_files(folder, known, [folder / night_store.NIGHT_FILE, *_snapshots(folder, there)])),
-            objections=(*_night_doubts(known, mine, there), *_doubts(known, folder)),
+            nodes=tuple(nodes[name].about if name in nodes else Node(name=name) for name in kept),
+            verdict=worst(node_night.verdict for node_night in mine),
+            verdicts={node_night.node: node_night.verdict for node_night in mine},
+            findings=tuple(finding for node_night in mine for finding in _night_findings(node_night)),
+            reads={name: _reads(about) for name, about in nodes.items()},
+            files=tuple(_files(folder, known, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])),
+            objections=(*_night_doubts(known, mine, nodes), *_doubts(known, folder)),
         )
 
     # Missing records.
@@ -238,9 +238,9 @@ def _night_doubts(
     known: Run | None, mine: Sequence[NodeNight], snapshots: Mapping[str, StoredSnapshot]
 ) -> Iterator[str]:
     """Yield the missing snapshots, and the reasons why existing ones prove nothing."""
-    for one in mine:
-        if not one.unreached and one.node not in snapshots:
-            yield f"the snapshot of {one.node} is gone or was changed"
+    for node_night in mine:
+        if not node_night.unreached and node_night.node not in snapshots:
+            yield f"the snapshot of {node_night.node} is gone or was changed"
     if known and not known.logs:
         yield "its record has no digests of its files: it was made before nights kept them"
 

@@ -233,16 +233,23 @@ def compare(first: Run, second: Run) -> Comparison:
     # Find exact matches first. Their measurements are then gone, so that the rest can be unique without
     # UUIDs.
     pairs = _pair(left, right, exact_key) + _pair(left, right, anonymous_key)
-    order = {id(measurement): place for place, measurement in enumerate(first.measurements)}
+    order = {id(measurement): index for index, measurement in enumerate(first.measurements)}
     pairs.sort(key=lambda pair: order[id(pair[0])])
     return Comparison(
         first=side_of(first),
         second=side_of(second),
-        measurements=tuple(_compared(one, other) for one, other in pairs if one.unit == other.unit),
+        measurements=tuple(
+            _compared(measurement, other) for measurement, other in pairs if measurement.unit == other.unit
+        ),
         refused=tuple(
-            Refused(name=one.name, labels=one.labels, first_unit=one.unit, second_unit=other.unit)
-            for one, other in pairs
-            if one.unit != other.unit
+            Refused(
+                name=measurement.name,
+                labels=measurement.labels,
+                first_unit=measurement.unit,
+                second_unit=other.unit,
+            )
+            for measurement, other in pairs
+            if measurement.unit != other.unit
         ),
         unmatched=(*_unmatched(left, "first"), *_unmatched(right, "second")),
         differences=_differences(_facts(first), _facts(second)),

@@ -172,11 +172,11 @@ def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark:
 
 def _runs_at(places: Sequence[Path], remarks: list[str], skipped: list[str]) -> Iterator[Run]:
     logs = []
-    for place in places:
-        if _holds_records(place):
-            yield from _recorded_runs(place, remarks)
+    for path in places:
+        if _holds_records(path):
+            yield from _recorded_runs(path, remarks)
         else:
-            logs.append(place)
+            logs.append(path)
     # Read all logs together, because a copy of a log is only recognized next to its original.
     yield from runs_from_logs(logs, skipped)
 

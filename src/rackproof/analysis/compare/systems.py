@@ -364,8 +364,8 @@ def _representative(run: Run, metric: str) -> Measurement | None:
 
     Of several GPUs the worst is returned, and of several sizes the largest.
     """
-    found = [measurement for measurement in run.measurements if measurement.name == metric]
-    return pick_representative(found) if found else None
+    values = [measurement for measurement in run.measurements if measurement.name == metric]
+    return pick_representative(values) if values else None
 
 
 def _throughput_name(group: _Group) -> str:
@@ -706,10 +706,10 @@ def _cells(
     confidence: float,
 ) -> tuple[tuple[ComparisonCell, ...], Direction | None]:
     pairs = zip(groups, judged_by, strict=True)
-    made = [_cell(group, kind, metric, result, confidence) for group, result in pairs]
+    cells = [_cell(group, kind, metric, result, confidence) for group, result in pairs]
     # A system without the metric states no direction, so the first stated direction applies to all.
-    direction = next((direction for _, direction in made if direction is not None), None)
-    return tuple(cell for cell, _ in made), direction
+    direction = next((direction for _, direction in cells if direction is not None), None)
+    return tuple(cell for cell, _ in cells), direction
 
 
 def _ratios(
@@ -801,7 +801,7 @@ def _counted(systems: Sequence[System]) -> Iterable[Counted]:
 def _counted_run(system: str, run: Run) -> Counted:
     throughput = _representative(run, _throughput_name(_Group(runs=(run,))))
     minutes, epochs, wall = (_representative(run, name) for name in (MINUTES, EPOCHS, "wall_time"))
-    place = minutes or throughput
+    speed = minutes or throughput
     return Counted(
         system=system,
         run_id=run.run_id,
@@ -814,7 +814,7 @@ def _counted_run(system: str, run: Run) -> Counted:
         minutes=_value(minutes),
         epochs=_value(epochs),
         wall_minutes=wall.value / 60 if wall else None,
-        source=place.source if place else Source(),
+        source=speed.source if speed else Source(),
     )
 
 

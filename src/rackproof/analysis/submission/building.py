@@ -119,8 +119,8 @@ def _examine_runs(runs: Sequence[tuple[Run, Path]]) -> tuple[list[ChosenRun], li
     """Return the runs that can be packed, and an issue for each of the others."""
     examined = [examine_run(run, folder) for run, folder in runs]
     return (
-        [one for one in examined if isinstance(one, ChosenRun)],
-        [one for one in examined if isinstance(one, Issue)],
+        [item for item in examined if isinstance(item, ChosenRun)],
+        [item for item in examined if isinstance(item, Issue)],
     )
 
 
@@ -186,7 +186,7 @@ def _check_draft(
     for benchmark, group in groups.items():
         part = BenchmarkPart(
             benchmark=benchmark,
-            runs=tuple(one.run.run_id for one in group),
+            runs=tuple(run.run.run_id for run in group),
             runs_needed=scores[benchmark].runs_needed,
             minutes=scores[benchmark].minutes,
             scaling_factor=scaling_factor(answer, benchmark),

@@ -165,7 +165,7 @@ def _key(path: Path, key: object) -> str:
 
 def _value(path: Path, key: object, value: object) -> Any:
     if key == STACK and isinstance(value, dict):
-        return {sanitize(name, 100): _value(path, name, one) for name, one in value.items()}
+        return {sanitize(name, 100): _value(path, name, item) for name, item in value.items()}
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         # The checker concatenates the values as text.
         text = sanitize(value, 1000)
@@ -231,8 +231,8 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
         system: What the operator states about the system.
         chosen: The runs of the package.
     """
-    nodes = [facts_of_nodes(one.run.nodes) for one in chosen]
-    printed = [_log_facts(one) for one in chosen]
+    nodes = [facts_of_nodes(run.run.nodes) for run in chosen]
+    printed = [_log_facts(run) for run in chosen]
     description = {key: _value_of(key, system.values, nodes, printed) for key in FIELDS}
     issues: list[Issue] = []
     issues += _missing(system, description)
@@ -261,9 +261,9 @@ def _value_of(
         return stated[key]
     # Rackproof itself read the nodes. A run script may have printed a placeholder.
     for sources in (nodes, printed):
-        found = dict.fromkeys(str(source[key]) for source in sources if source.get(key))
-        if found:
-            return next(iter(found)) if key in _SINGLE else "; ".join(found)
+        values = dict.fromkeys(str(source[key]) for source in sources if source.get(key))
+        if values:
+            return next(iter(values)) if key in _SINGLE else "; ".join(values)
     return ""
 
 
@@ -311,12 +311,12 @@ def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Iss
 def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
     """Yield runs on nodes that differ from each other or from the first run."""
     first: tuple[tuple[object, ...], str] | None = None
-    for one in chosen:
-        kinds = _kinds_of_nodes(one.run.nodes)
+    for run in chosen:
+        kinds = _kinds_of_nodes(run.run.nodes)
         if not kinds:
             continue
         kind = next(iter(kinds))
-        first = first or (kind, one.run.run_id)
+        first = first or (kind, run.run.run_id)
         remedy = "choose runs on nodes of one kind"
         if len(kinds) > 1:
             shown = " / ".join(_shown_names(names) for names in kinds.values())
@@ -329,7 +329,7 @@ def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
         yield Issue(
             code="nodes_unlike",
             verdict=Verdict.FAIL,
-            run=one.run.run_id,
+            run=run.run.run_id,
             message=message,
             remedy=remedy,
         )
@@ -432,11 +432,11 @@ def _doubtful(
     names: tuple[str, str],
     doubt: Doubt,
     values: tuple[str, str],
-    place: tuple[str, str, str],
+    source: tuple[str, str, str],
 ) -> Issue:
     key, name = names
     described, seen = (sanitize(value, 100) for value in values)
-    run_id, where, file = place
+    run_id, where, file = source
     return Issue(
         code="description_contradicted" if doubt.verdict is Verdict.FAIL else "description_not_compared",
         verdict=doubt.verdict,
@@ -456,7 +456,7 @@ def _lies_in_logs(system: SystemFile, chosen: Sequence[ChosenRun]) -> Iterator[I
     submitter, status = system.values["submitter"], system.values["status"]
     expected = {"submission_org": submitter, "submission_status": status}
     for key, ours in expected.items():
-        stated = {one.stated[key] for one in chosen if one.stated.get(key)}
+        stated = {run.stated[key] for run in chosen if run.stated.get(key)}
         other = {text for text in stated if _STATUS_IN_LOGS.get(text, text).casefold() != ours.casefold()}
         if other:
             yield Issue(

@@ -31,7 +31,7 @@ def judge_runs(
         ruleset: The ruleset of the round.
     """
     benchmark = chosen[0].benchmark
-    by_file = {f"result_{index}.txt": one for index, one in enumerate(chosen)}
+    by_file = {f"result_{index}.txt": run for index, run in enumerate(chosen)}
     scored = {run.file: run for run in score.runs}
     benchmark = chosen[0].benchmark
     issues: list[Issue] = []
@@ -71,7 +71,7 @@ def _gating_findings(benchmark: str, by_file: Mapping[str, ChosenRun], score: Fo
         )
 
 
-def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iterator[Issue]:
+def _count(benchmark: str, count: int, needed: int | None, ruleset: str) -> Iterator[Issue]:
     if needed is None:
         yield Issue(
             code="unknown_benchmark",
@@ -80,13 +80,13 @@ def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iter
             message=f"the rules {ruleset} give no number of runs for {benchmark}",
             remedy="choose runs of a benchmark of the round",
         )
-    elif found != needed:
-        more = f"make {needed - found} more" if found < needed else f"leave {found - needed} out"
+    elif count != needed:
+        more = f"make {needed - count} more" if count < needed else f"leave {count - needed} out"
         yield Issue(
             code="run_count",
             verdict=Verdict.UNPROVEN,
             file=benchmark,
-            message=f"{found} run{'s' * (found != 1)} where the rules require exactly {needed}",
+            message=f"{count} run{'s' * (count != 1)} where the rules require exactly {needed}",
             remedy=f"{more}; `--latest {needed} --benchmark {benchmark}` takes the newest {needed}",
         )
 
@@ -211,9 +211,9 @@ def _same_run(chosen_run: ChosenRun, owner: str) -> Iterator[Issue]:
         )
 
 
-def _convergence(benchmark: str, score: FolderScore, found: int) -> Iterator[Issue]:
+def _convergence(benchmark: str, score: FolderScore, count: int) -> Iterator[Issue]:
     rcp = score.rcp
-    if rcp is None or not rcp.applies or found != score.runs_needed:
+    if rcp is None or not rcp.applies or count != score.runs_needed:
         return
     if rcp.passed is False:
         yield Issue(
@@ -329,8 +329,8 @@ def _rejection(answer: CheckerAnswer) -> Issue:
 def _run_named(text: str, groups: Mapping[str, Sequence[ChosenRun]]) -> str:
     """Return the id of the run whose log is in a text of the checker, or "" unless there is exactly one."""
     names = {(match[1], int(match[2])) for match in _PACKED_LOG.finditer(text)}
-    found = {groups[name][index].run.run_id for name, index in names if index < len(groups.get(name, ()))}
-    return found.pop() if len(found) == 1 else ""
+    named = {groups[name][index].run.run_id for name, index in names if index < len(groups.get(name, ()))}
+    return named.pop() if len(named) == 1 else ""
 
 
 def _describes(ruleset: str) -> bool:

@@ -89,10 +89,10 @@ def runs_gone(
             code="run_gone",
             verdict=Verdict.UNPROVEN,
             file=str(results),
-            message=f"{what}: {', '.join(names[:5])}{' …' * (len(names) > 5)}; the newest runs are not known",
+            message=f"{loss}: {', '.join(names[:5])}{' …' * (len(names) > 5)}; the newest runs are not known",
             remedy="bring them back from a backup, or name the runs themselves",
         )
-        for what, names in (
+        for loss, names in (
             ("the folders of some runs in the history are missing", gone),
             ("folders of runs have no run.json", lost),
         )
@@ -236,6 +236,6 @@ def _known(value: Any) -> Any:
 def by_benchmark(chosen: Iterable[ChosenRun]) -> dict[str, list[ChosenRun]]:
     """Return the runs of each benchmark, in order of their start."""
     groups: dict[str, list[ChosenRun]] = {}
-    for one in sorted(chosen, key=lambda one: (one.moment, one.run.run_id)):
-        groups.setdefault(one.benchmark, []).append(one)
+    for run in sorted(chosen, key=lambda one: (one.moment, one.run.run_id)):
+        groups.setdefault(run.benchmark, []).append(run)
     return dict(sorted(groups.items()))

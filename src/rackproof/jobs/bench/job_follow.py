@@ -211,11 +211,11 @@ def _number(value: float) -> str:
     return number(_float(value))
 
 
-def _bytes_text(done: int, total: int | None) -> str:
+def _bytes_text(received: int, total: int | None) -> str:
     """Write how much of a download is there: ``1.2 of about 7.4 GB``."""
     # More was done than expected, so the remainder is unknown.
-    of = f" of about {total / 1e9:.1f}" if total and total > done else ""
-    return f"{done / 1e9:.1f}{of} GB"
+    of = f" of about {total / 1e9:.1f}" if total and total > received else ""
+    return f"{received / 1e9:.1f}{of} GB"
 
 
 def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:

@@ -76,8 +76,8 @@ def _tf_cnn_point_findings(planned: PlannedRun, log: ParsedLog) -> Iterator[Find
     for axis, tag in TF_CNN_TAGS.items():
         asked, stated = planned.parameters.get(axis), log.tags.get(tag)
         if asked is not None and stated != str(asked):
-            what = f"states {sanitize(stated, 60)}" if stated else "does not state it"
-            yield _unproven("log_of_another_point", f"{axis} {asked} was requested, and {file} {what}")
+            statement = f"states {sanitize(stated, 60)}" if stated else "does not state it"
+            yield _unproven("log_of_another_point", f"{axis} {asked} was requested, and {file} {statement}")
     reads = any(word.startswith("--data=") for word in planned.arguments)
     if reads and "synthetic" in log.tags.get("dataset", "synthetic"):
         yield _unproven("log_of_another_point", f"images were to be read, and {file} shows synthetic ones")
@@ -134,14 +134,16 @@ def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator
     for log in logs:
         stated = log.tags.get("run_id", "")
         if stated != planned.run_id and (stated or planned.result.states_run):
-            what = f"states run {sanitize(stated, 130)}" if stated else "does not state its run"
-            yield _unproven("log_of_another_run", f"{log.file or 'the log'} {what}, not {planned.run_id}")
+            statement = f"states run {sanitize(stated, 130)}" if stated else "does not state its run"
+            yield _unproven(
+                "log_of_another_run", f"{log.file or 'the log'} {statement}, not {planned.run_id}"
+            )
 
 
 def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequence[Node]) -> Iterator[Finding]:
     """Yield findings on GPUs that a log lacks, or that are not in the node."""
-    there = {gpu.uuid for node in nodes for gpu in node.gpus}
-    wanted = planned_gpus(planned, len(there))
+    present = {gpu.uuid for node in nodes for gpu in node.gpus}
+    wanted = planned_gpus(planned, len(present))
     measurements = list(chain.from_iterable(log.measurements for log in logs))
     stated = _stated_gpus(logs)
     if planned.result.states_gpu_use:
@@ -149,10 +151,10 @@ def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequenc
     if not wanted:
         return
     if stated or planned.result.states_run or planned.result.states_gpu_use:
-        yield from _coverage_findings("the log", stated, there, wanted)
+        yield from _coverage_findings("the log", stated, present, wanted)
     for rule in planned.result.judge:
         if rule.per and not _is_absent(rule, measurements):
-            yield from _rule_findings(rule, measurements, there, wanted)
+            yield from _rule_findings(rule, measurements, present, wanted)
 
 
 def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
@@ -192,11 +194,11 @@ def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
     return stated
 
 
-def planned_gpus(planned: PlannedRun, there: int) -> int:
+def planned_gpus(planned: PlannedRun, present: int) -> int:
     """Return the number of GPUs that a run was planned for. ``all`` means all GPUs of the node."""
     gpus = planned.parameters.get("gpus", 0)
     if gpus == "all":
-        return there
+        return present
     return gpus if isinstance(gpus, int) and not isinstance(gpus, bool) else 0
 
 
@@ -215,33 +217,35 @@ def _is_absent(rule: JudgeRule, measurements: Iterable[Measurement]) -> bool:
 
 
 def _rule_findings(
-    rule: JudgeRule, measurements: Iterable[Measurement], there: set[str], wanted: int
+    rule: JudgeRule, measurements: Iterable[Measurement], present: set[str], wanted: int
 ) -> Iterator[Finding]:
     """Yield findings on GPUs or pairs of GPUs without a measurement for a rule."""
     matching = _matching(rule, measurements)
     if rule.per == "gpu":
         yield from _coverage_findings(
-            rule.metric, {one.labels.get("gpu", "") for one in matching}, there, wanted
+            rule.metric, {measurement.labels.get("gpu", "") for measurement in matching}, present, wanted
         )
         return
-    pairs = {(one.labels.get("from", ""), one.labels.get("to", "")) for one in matching}
-    yield from _coverage_findings(rule.metric, {uuid for pair in pairs for uuid in pair}, there, wanted)
+    pairs = {
+        (measurement.labels.get("from", ""), measurement.labels.get("to", "")) for measurement in matching
+    }
+    yield from _coverage_findings(rule.metric, {uuid for pair in pairs for uuid in pair}, present, wanted)
     distinct = sum(source != target for source, target in pairs)
     if distinct != wanted * (wanted - 1):
         message = f"{rule.metric}: {distinct} of {wanted * (wanted - 1)} pairs of GPUs were measured"
         yield _unproven("gpus_not_measured", message)
 
 
-def _coverage_findings(what: str, stated: set[str], there: set[str], wanted: int) -> Iterator[Finding]:
+def _coverage_findings(subject: str, stated: set[str], present: set[str], wanted: int) -> Iterator[Finding]:
     """Yield the differences between the GPUs in a log and those that the plan names for its node."""
     if "" in stated or not stated:
-        yield _unproven("gpus_not_named", f"{what} does not name every GPU that it is about by its UUID")
-    foreign = sorted(stated - there - {""})
+        yield _unproven("gpus_not_named", f"{subject} does not name every GPU that it is about by its UUID")
+    foreign = sorted(stated - present - {""})
     if foreign:
         names = ", ".join(sanitize(uuid, 60) for uuid in foreign[:4])
-        yield _unproven("foreign_gpus", f"{what} is about GPUs that the node does not have: {names}")
-    known = len(stated & there)
+        yield _unproven("foreign_gpus", f"{subject} is about GPUs that the node does not have: {names}")
+    known = len(stated & present)
     if known != wanted and (stated - {""}):
         yield _unproven(
-            "gpus_not_measured", f"{what} is about {known} of the {wanted} GPUs that were planned"
+            "gpus_not_measured", f"{subject} is about {known} of the {wanted} GPUs that were planned"
         )

@@ -130,14 +130,14 @@ def _reason(node: str, use: MachineUse) -> str:
     """Return the sentence about a node that was not idle."""
     names = f" ({', '.join(use.names)})" if use.names else ""
     mean = use.others_s / max(use.seconds, 0.1)
-    what = f"others{names} used {mean:.1f} of its {use.cpus} processors"
+    usage = f"others{names} used {mean:.1f} of its {use.cpus} processors"
     if use.stolen_s > use.others_s:
-        what = f"its hypervisor took {use.stolen_s:.0f} processor seconds for other machines"
+        usage = f"its hypervisor took {use.stolen_s:.0f} processor seconds for other machines"
     load = ""
     if use.begin is not None and use.begin.load is not None:
         load = f", load {use.begin.load:.1f} when it began"
     return (
-        f"{node} was not idle: {what} and slowed the run down for {use.disturbed_s:.0f} of "
+        f"{node} was not idle: {usage} and slowed the run down for {use.disturbed_s:.0f} of "
         f"{use.seconds:.0f} s{load}; run the benchmark again when it is idle, "
         "or judge it as it is: -e bench_require_idle=false"
     )

@@ -47,11 +47,11 @@ def lacking(plan: Plan) -> list[str]:
 
     Each line states one reason and its benchmarks. The reasons with the most benchmarks come first.
     """
-    found: dict[str, dict[str, None]] = {}
+    lacking_by_node: dict[str, dict[str, None]] = {}
     for run in plan.runs:
         for why in run.obstacles or filter(None, [run.unproven_because]):
-            found.setdefault(why, {})[run.benchmark] = None
-    ordered = sorted(found.items(), key=lambda one: -len(one[1]))
+            lacking_by_node.setdefault(why, {})[run.benchmark] = None
+    ordered = sorted(lacking_by_node.items(), key=lambda entry: -len(entry[1]))
     lines = [f"{', '.join(names)}: {why}" for why, names in ordered]
     listed = " ".join(lines)
     # The runs of a rack name all hosts that did not answer at once.
@@ -136,7 +136,7 @@ def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str
         lines.append(f"judge   convergence by MLCommons' points for global batch sizes {listed}")
     fitting = [baseline for baseline in baselines if baseline.applies(run.benchmark, run.parameters)]
     for rule in run.result.judge:
-        named = [one for one in fitting if one.metric == rule.metric]
+        named = [reference for reference in fitting if reference.metric == rule.metric]
         known = [*_bound_texts(rule), *_published_texts(run, rule.metric)]
         lines += [f"judge   {rule.metric} {text}" for text in [*known, *_baseline_texts(named, bool(known))]]
     return lines
@@ -157,8 +157,8 @@ def _baseline_texts(references: Sequence[SkuReference], has_others: bool) -> lis
         references: The SKU's references of the metric.
         has_others: Whether something else judges each of its values.
     """
-    texts = [_baseline_text(one) for one in references]
-    if has_others or not all(one.labels for one in references):
+    texts = [_baseline_text(reference) for reference in references]
+    if has_others or not all(reference.labels for reference in references):
         return texts
     return [*texts, f"{'of another case ' if texts else ''}has no reference: {_FIRST}"]
 
@@ -175,4 +175,4 @@ def _published_texts(run: PlannedRun, metric: str) -> list[str]:
     if run.launcher in BY_ITSELF or not run.published_references:
         return []
     known = published_references(run, Measurement(name=metric, value=1, unit=""))
-    return [f"{one.value:g} {one.unit}, by {one.source}" for one in known]
+    return [f"{reference.value:g} {reference.unit}, by {reference.source}" for reference in known]

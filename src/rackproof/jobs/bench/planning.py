@@ -529,11 +529,11 @@ class _Planner:
 
         The architecture is the SKU's only if no node answered.
         """
-        found = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
-        found = found or ({site.sku_architecture: []} if site.sku_architecture else {})
-        known = site.model_copy(update={"architecture": next(iter(found)) if len(found) == 1 else ""})
-        mixed = launch_slurm.architecture_obstacle(found)
-        obstacles = slurm_obstacles(loaded, known, self.unreached, with_image=bool(found) and not mixed)
+        names = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
+        names = names or ({site.sku_architecture: []} if site.sku_architecture else {})
+        known = site.model_copy(update={"architecture": next(iter(names)) if len(names) == 1 else ""})
+        mixed = launch_slurm.architecture_obstacle(names)
+        obstacles = slurm_obstacles(loaded, known, self.unreached, with_image=bool(names) and not mixed)
         return known, (mixed, *obstacles)
 
     def _slurm_run(
@@ -642,8 +642,8 @@ def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tup
     """Return the arguments of a run's program, or the command itself."""
     launch = loaded.definition.launch
     if launch.command:
-        place = f"{loaded.path}: launch.command"
-        return tuple(substitute_variables(word, variables, place) for word in launch.command)
+        where = f"{loaded.path}: launch.command"
+        return tuple(substitute_variables(word, variables, where) for word in launch.command)
     return tuple(command_options(launch.arguments, variables, f"{loaded.path}: launch.arguments"))
 
 
@@ -804,7 +804,7 @@ def fitting_overrides(
     benchmark remains, so that it is refused.
     """
     # An override for one benchmark of a suite does not stop the others.
-    known = {name for one in chosen for name in one.definition.parameters}
+    known = {name for benchmark in chosen for name in benchmark.definition.parameters}
     own = loaded.definition.parameters
     return {name: value for name, value in overrides.items() if name in own or name not in known}
 
@@ -849,8 +849,8 @@ def _is_unfinished(plan: Plan, results: Path) -> bool:
     Raises:
         ResultsError: A record is damaged, or belongs to another run.
     """
-    done = plan.done(results)
-    if any(plan.remaining_runs(done, plan.given_up(done))):
+    finished = plan.done(results)
+    if any(plan.remaining_runs(finished, plan.given_up(finished))):
         return True
     # If the plan was interrupted between the last run and the report, a rack's hours are not spent again.
     costly = any(run.launcher not in ("local", "mpirun") for run in plan.runs)

@@ -110,8 +110,8 @@ class SlurmJob:
 
 def lacking_findings(lacking: Iterable[Finding], findings: Sequence[Finding]) -> list[Finding]:
     """Return findings about missing evidence, except where a parser already reported it."""
-    known = {one.code for one in findings if one.verdict is not None and one.verdict.gates}
-    return [one for one in lacking if one.code not in known]
+    known = {finding.code for finding in findings if finding.verdict is not None and finding.verdict.gates}
+    return [finding for finding in lacking if finding.code not in known]
 
 
 def machine_lacks(run: MachineRun) -> list[Finding]:

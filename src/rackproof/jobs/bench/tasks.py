@@ -142,7 +142,7 @@ def select_benchmarks(
     hosts: Sequence[str],
     owner_pid: int | None,
     workloads: Path | None = None,
-    given: Mapping[str, Any] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> Choice:
     """Check the request before anything is changed, and claim the hosts.
 
@@ -156,7 +156,7 @@ def select_benchmarks(
         hosts: The hosts that ``--limit`` selects.
         owner_pid: The process whose end releases the claim. None claims nothing (a dry run).
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
-        given: Variables of the command line, perhaps with a parameter among them by mistake.
+        variables: Variables of the command line, perhaps with a parameter among them by mistake.
 
     Raises:
         BenchError: A name is unknown, a definition or baseline is wrong, a host is claimed, or the
@@ -169,7 +169,7 @@ def select_benchmarks(
             benchmarks=benchmarks,
         )
         suite = "" if benchmarks else suite
-        _refuse_parameters_as_variables(chosen, given or {})
+        _refuse_parameters_as_variables(chosen, variables or {})
         overrides = {name: _values(name, value) for name, value in parameters.items()}
         _check_points(chosen, suite, overrides)
         # Checked here so that a wrong baseline is not noticed only after hours of training.
@@ -191,7 +191,7 @@ def select_benchmarks(
 
 
 def _refuse_parameters_as_variables(
-    chosen: Iterable[definitions.LoadedDefinition], given: Mapping[str, Any]
+    chosen: Iterable[definitions.LoadedDefinition], variables: Mapping[str, Any]
 ) -> None:
     """Refuse a parameter that is given as a variable, because it would have no effect.
 
@@ -199,8 +199,8 @@ def _refuse_parameters_as_variables(
         DefinitionError: A parameter is given as a variable.
     """
     for loaded in chosen:
-        for name in sorted(given.keys() & loaded.definition.parameters.keys()):
-            value = json.dumps({"bench_parameters": {name: _plain(given[name])}}, default=str)
+        for name in sorted(variables.keys() & loaded.definition.parameters.keys()):
+            value = json.dumps({"bench_parameters": {name: _plain(variables[name])}}, default=str)
             raise DefinitionError(
                 f"{name} is a parameter of {loaded.name}, and no variable: type -e '{value}' in the place of "
                 f"-e {name}=..."
@@ -278,33 +278,35 @@ def plan_runs(
     experiments = {host: _experiment(host, answer.experiment) for host, answer in answered.items()}
     results = Path(choice.results)
     try:
-        made = _with_obstacles(
+        plan = _with_obstacles(
             _make_plan(choice, hosts, answered, assumed, experiments, dry_run=dry_run), answered
         )
         resumed = False
         if not dry_run:
-            made, resumed = planning.resume_or_keep(made, results, resume=resume)
-        done = made.done(results)
+            plan, resumed = planning.resume_or_keep(plan, results, resume=resume)
+        finished = plan.done(results)
     except (DefinitionError, ResultsError) as error:
         raise BenchError(str(error)) from error
-    given_up = made.given_up(done)
-    to_do = list(made.remaining_runs(done, given_up))
-    description = plan_text.describe_plan(made, _sku_references(sku_references))
+    given_up = plan.given_up(finished)
+    to_do = list(plan.remaining_runs(finished, given_up))
+    description = plan_text.describe_plan(plan, _sku_references(sku_references))
     if resumed:
-        description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
+        description = (
+            f"Going on with {plan.plan_id}: {len(finished)} of {len(plan.runs)} done.\n{description}"
+        )
     lacking = _lacking_for_runtimes(to_do, answered, workloads) if workloads is not None else []
     description = "\n".join([description, *lacking])
     # How a run is started is read from its lead, which in a dry run may not have answered.
     startable = [run for run in to_do if run.lead in answered]
     return PlanOutcome(
-        plan=made,
+        plan=plan,
         resumed=resumed,
         given_up=given_up,
-        remaining=_starts_by_host(startable, answered, made),
+        remaining=_starts_by_host(startable, answered, plan),
         workers=_workers(startable),
         runtimes=_runtimes(startable, answered),
         mounts=_mounts(startable, experiments),
-        lacking=tuple(plan_text.lacking(made)),
+        lacking=tuple(plan_text.lacking(plan)),
         description=description,
     )
 
@@ -719,8 +721,8 @@ def _changed_logs(plan: Plan, recorded: Mapping[str, Run], results: Path) -> lis
     for run in plan.runs:
         record = recorded.get(run.run_id)
         if record and (objections := log_objections(record, results / run.run_id)):
-            what = f"{run.title} on {run.lead}: {'; '.join(objections)}"
-            changed.append(f"{what}; move its folder {run.run_id} out of the results and start again")
+            objection = f"{run.title} on {run.lead}: {'; '.join(objections)}"
+            changed.append(f"{objection}; move its folder {run.run_id} out of the results and start again")
     return changed
 
 
@@ -896,7 +898,7 @@ def _values(name: object, value: Any) -> tuple[Scalar, ...]:
     # With an empty list the matrix gives no point, and the benchmark would silently be left out.
     if not values:
         raise BenchError(f"bench_parameters: {name}: an empty list would run nothing; give a value")
-    return tuple(_scalar(name, one) for one in values)
+    return tuple(_scalar(name, item) for item in values)
 
 
 def _scalar(name: str, value: Any) -> Scalar:
@@ -932,14 +934,16 @@ def _number_in_text(text: str) -> int | float | None:
 def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
     """Return the baselines of the SKU. If one is wrong, raise a BenchError."""
     references = []
-    for number, one in enumerate(raw, 1):
+    for number, entry in enumerate(raw, 1):
         where = f"bench_sku_references: entry {number}"
-        if not isinstance(one, Mapping):
-            raise BenchError(f"{where}: is {type(one).__name__}, not a mapping; see docs/using/benchmarks.md")
+        if not isinstance(entry, Mapping):
+            raise BenchError(
+                f"{where}: is {type(entry).__name__}, not a mapping; see docs/using/benchmarks.md"
+            )
         try:
-            references.append(parse_sku_reference(one))
+            references.append(parse_sku_reference(entry))
         except ValidationError as error:
             problem = error.errors()[0]
-            place = ".".join(str(part) for part in problem["loc"])
-            raise BenchError(f"{where}: {place}: {problem['msg']}; see docs/using/benchmarks.md") from error
+            field = ".".join(str(part) for part in problem["loc"])
+            raise BenchError(f"{where}: {field}: {problem['msg']}; see docs/using/benchmarks.md") from error
     return references

@@ -130,11 +130,11 @@ def _controller(inventory: Inventory) -> str:
 
 def _groups_by_host(inventory: Inventory) -> dict[str, list[str]]:
     """Return the groups of each host, sorted."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for group in sorted(inventory.groups):
         for host in dict.fromkeys(inventory.groups[group]):
-            found.setdefault(host, []).append(group)
-    return found
+            groups.setdefault(host, []).append(group)
+    return groups
 
 
 def _node(

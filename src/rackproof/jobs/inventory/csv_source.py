@@ -153,43 +153,43 @@ def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) 
         if not any(cell.strip() for cell in row):
             continue
         cells = {name: row[at].strip() if at < len(row) else "" for name, at in columns.items()}
-        place = f"{path}:{line}"
-        for name in _names(cells, place):
+        where = f"{path}:{line}"
+        for name in _names(cells, where):
             if name in lines:
-                raise AdoptError(f"{place}: {name} is in line {lines[name]} already: leave one")
+                raise AdoptError(f"{where}: {name} is in line {lines[name]} already: leave one")
             if len(lines) >= MOST_NODES:
                 raise AdoptError(f"{path} names more than {MOST_NODES:,} nodes")
             lines[name] = line
-            yield _node(name, cells, place)
+            yield _node(name, cells, where)
 
 
-def _names(cells: Mapping[str, str], place: str) -> tuple[str, ...]:
+def _names(cells: Mapping[str, str], where: str) -> tuple[str, ...]:
     """Return the names of a line's nodes."""
     text = cells["name"]
     if problem := hostlist_problem(text, MOST_NODES):
-        raise AdoptError(f"{place}: {sanitize(text, 80)}: {problem}")
+        raise AdoptError(f"{where}: {sanitize(text, 80)}: {problem}")
     names = expand_hostlist(text)
     if not names:
-        raise AdoptError(f"{place}: the node has no name")
+        raise AdoptError(f"{where}: the node has no name")
     for name in names:
         if problem := name_problem(name):
-            raise AdoptError(f"{place}: {sanitize(name, 80)!r} cannot be a host: {problem}")
+            raise AdoptError(f"{where}: {sanitize(name, 80)!r} cannot be a host: {problem}")
     if len(names) > 1 and any(cells.get(own) for own in ("address", "serial", "bmc", "own_name")):
-        raise AdoptError(f"{place}: {len(names)} nodes cannot share an address, serial, BMC or own name")
+        raise AdoptError(f"{where}: {len(names)} nodes cannot share an address, serial, BMC or own name")
     return names
 
 
-def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
+def _node(name: str, cells: Mapping[str, str], where: str) -> AdoptedNode:
     """Return one node of a line."""
     address = cells.get("address", "")
     if address and (problem := address_problem(address)):
-        raise AdoptError(f"{place}: address {sanitize(address, 60)!r}: {problem}")
+        raise AdoptError(f"{where}: address {sanitize(address, 60)!r}: {problem}")
     own = cells.get("own_name", "")
     if own and name_problem(own):
-        raise AdoptError(f"{place}: {sanitize(own, 60)!r} is not a host's name")
+        raise AdoptError(f"{where}: {sanitize(own, 60)!r} is not a host's name")
     count = cells.get("gpus", "")
     if count and not re.fullmatch(r"[0-9]{1,4}", count):
-        raise AdoptError(f"{place}: {sanitize(count, 40)!r} is not a number of GPUs")
+        raise AdoptError(f"{where}: {sanitize(count, 40)!r} is not a number of GPUs")
     hints = [
         GpuHint(where=f"column {column}", text=sanitize(cells[column], 200))
         for column in ("gpu", "type")
@@ -214,13 +214,13 @@ def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
         gpu_count=int(count) if count else None,
         gpu_count_from="column gpus",
         hints=tuple(hints),
-        sku=_sku(cells.get("sku", ""), place),
-        variables=checked_variables(variables, place),
+        sku=_sku(cells.get("sku", ""), where),
+        variables=checked_variables(variables, where),
     )
 
 
-def _sku(text: str, place: str) -> str:
+def _sku(text: str, where: str) -> str:
     """Return the SKU of a line, and refuse a text that cannot be one."""
     if text and not SKU_NAME.fullmatch(text):
-        raise AdoptError(f"{place}: {sanitize(text, 60)!r} is not a SKU: letters, digits, '-' and '_'")
+        raise AdoptError(f"{where}: {sanitize(text, 60)!r} is not a SKU: letters, digits, '-' and '_'")
     return text

@@ -170,7 +170,10 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[C
                 f"changes by hand and of the sources do not fit together: {shown}; nothing is written"
             )
         found = [*complaints, *lint_inventory(inventory, checkout)]
-        return [one.model_copy(update={"where": one.where.replace(str(copy), str(folder))}) for one in found]
+        return [
+            complaint.model_copy(update={"where": complaint.where.replace(str(copy), str(folder))})
+            for complaint in found
+        ]
 
 
 def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedNode]) -> None:

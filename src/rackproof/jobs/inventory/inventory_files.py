@@ -48,11 +48,11 @@ class AdoptedCluster(Record):
 
     def skus(self) -> dict[str, list[str]]:
         """Return the group of each SKU and its nodes."""
-        found: dict[str, list[str]] = {}
+        hosts: dict[str, list[str]] = {}
         for node in self.nodes:
             if group := self.guesses[node.name].group:
-                found.setdefault(group, []).append(node.name)
-        return dict(sorted(found.items()))
+                hosts.setdefault(group, []).append(node.name)
+        return dict(sorted(hosts.items()))
 
 
 def build_cluster(
@@ -87,15 +87,15 @@ def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, st
     Racks whose names differ only in characters that are not allowed in groups (``Süd`` and ``Sød``) get a
     number.
     """
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for rack in sorted(racks):
         name = _group_name(rack, "rack-", taken)
-        used = set(found.values())
+        used = set(groups.values())
         numbered = (f"{name}-{number}" for number in range(2, len(racks) + 2))
-        found[rack] = (
+        groups[rack] = (
             name if name not in used else next(one for one in numbered if one not in used | set(taken))
         )
-    return found
+    return groups
 
 
 def _group_name(text: str, prefix: str, taken: Collection[str]) -> str:

@@ -107,12 +107,12 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
     netbox.refuse_ignored_filters(pairs)
     keep_all = any(_states_kind(name) for name, _ in pairs)
     chosen, others = _choose(netbox.devices(pairs), keep_all=keep_all)
-    fitting = [one for one in chosen if not name_problem(_name(one))]
+    fitting = [device for device in chosen if not name_problem(_name(device))]
     # Only the names of nodes count, because two sites may each contain a switch leaf-1.
     _refuse_doubled_names(fitting)
     remarks = [*_misnamed_remarks(chosen), *_left_out(others), *_status_remarks(fitting)]
     racks = _rack_names(fitting)
-    nodes = [_node(_name(one), one, racks.get(_rack_id(one), ""), remarks) for one in fitting]
+    nodes = [_node(_name(device), device, racks.get(_rack_id(device), ""), remarks) for device in fitting]
     return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))
 
 
@@ -396,10 +396,10 @@ def _misnamed_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
     for name in filter(None, map(_name, devices)):
         if problem := name_problem(name):
             names.setdefault(problem, []).append(name)
-    for problem, found in names.items():
-        shown = ", ".join(repr(sanitize(name, 80)) for name in found[:5])
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        remarks.append(f"left out: {_counted_devices(len(found))} of NetBox: {problem} ({shown}{more})")
+    for problem, count in names.items():
+        shown = ", ".join(repr(sanitize(name, 80)) for name in count[:5])
+        more = f" and {len(count) - 5} more" if len(count) > 5 else ""
+        remarks.append(f"left out: {_counted_devices(len(count))} of NetBox: {problem} ({shown}{more})")
     return remarks
 
 
@@ -464,7 +464,7 @@ def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, objec
     has_sites = len({_slug_at(device, "site") for device in devices}) > 1
     in_site = Counter((site, name) for site, _, name in places.values())
     in_hall = Counter(places.values())
-    found = {}
+    names = {}
     for rack, (site, hall, name) in places.items():
         words = [
             site if has_sites else "",
@@ -472,8 +472,8 @@ def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, objec
             name,
             str(rack[1]) if in_hall[site, hall, name] > 1 else "",
         ]
-        found[rack] = sanitize("-".join(filter(None, words)), 120)
-    return found
+        names[rack] = sanitize("-".join(filter(None, words)), 120)
+    return names
 
 
 def _rack_text(device: Mapping[str, Any]) -> str:
@@ -484,15 +484,15 @@ def _rack_text(device: Mapping[str, Any]) -> str:
 def _hints(device: Mapping[str, Any]) -> list[GpuHint]:
     """Return the texts of a device that may state its GPU model: custom fields, type and tags."""
     fields = mapping_at(device, "custom_fields")
-    found = [
+    hints = [
         GpuHint(where=f"custom field {name}", text=sanitize(value, 200))
         for name, value in fields.items()
         if isinstance(value, str) and value.strip() and name.lower() in (*COLUMNS["gpu"], *COLUMNS["type"])
     ]
     kind = _type(device)
-    found += [GpuHint(where="device type", text=sanitize(kind, 200))] if kind else []
+    hints += [GpuHint(where="device type", text=sanitize(kind, 200))] if kind else []
     tags = [text_at(tag, "name") for tag in list_at(device, "tags")]
-    return [*found, *(GpuHint(where="tag", text=sanitize(tag, 100)) for tag in tags if tag)]
+    return [*hints, *(GpuHint(where="tag", text=sanitize(tag, 100)) for tag in tags if tag)]
 
 
 def _slug_at(device: Mapping[str, Any], key: str) -> str:
@@ -520,13 +520,13 @@ def _fitting_variables(
     name: str, device: Mapping[str, Any], remarks: list[str]
 ) -> dict[str, str | int | bool]:
     """Return address, serial number and BMC of a device. A text that cannot be one becomes a remark."""
-    given = {
+    variables = {
         "ansible_host": _address(device, "primary_ip"),
         "reimage_serial": text_at(device, "serial").strip(),
         "reimage_bmc_address": _address(device, "oob_ip"),
     }
     fitting: dict[str, str | int | bool] = {}
-    for variable, text in given.items():
+    for variable, text in variables.items():
         if text and variable_fits(variable, text):
             fitting[variable] = text
         elif text:

@@ -136,20 +136,20 @@ def variable_fits(name: str, text: str) -> bool:
     return pattern is not None and pattern.fullmatch(text) is not None
 
 
-def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | int | bool]:
+def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | int | bool]:
     """Return the variables of a host. An empty text gives no variable.
 
     Args:
-        given: The text of each variable, with names as in :func:`variable_fits`.
-        place: The host and its source, for the message.
+        values: The text of each variable, with names as in :func:`variable_fits`.
+        where: The host and its source, for the message.
 
     Raises:
         AdoptError: A value is invalid.
     """
-    for name, text in given.items():
+    for name, text in values.items():
         if text and not variable_fits(name, text):
-            raise AdoptError(f"{place}: {sanitize(text, 60)!r} cannot be its {name}; correct it there")
-    return {name: int(text) if name == "ansible_port" else text for name, text in given.items() if text}
+            raise AdoptError(f"{where}: {sanitize(text, 60)!r} cannot be its {name}; correct it there")
+    return {name: int(text) if name == "ansible_port" else text for name, text in values.items() if text}
 
 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
@@ -216,4 +216,4 @@ def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
 
 def select_nodes(nodes: Iterable[AdoptedNode], excluded: Sequence[str]) -> tuple[AdoptedNode, ...]:
     """Return the nodes that match none of some shell patterns, such as ``login*``."""
-    return tuple(node for node in nodes if not any(fnmatchcase(node.name, one) for one in excluded))
+    return tuple(node for node in nodes if not any(fnmatchcase(node.name, pattern) for pattern in excluded))

@@ -45,14 +45,14 @@ def ask_slurm_listing() -> AdoptedSource:
     texts = [_ask(argv) for argv in _COMMANDS]
     if not texts[0]:
         raise AdoptError("Slurm's scontrol on this machine lists no nodes: is slurmctld up? (scontrol ping)")
-    found = _source(read_slurm_listing("\n".join(texts), "scontrol"), "Slurm")
+    source = _source(read_slurm_listing("\n".join(texts), "scontrol"), "Slurm")
     # Slurm answered on this machine, so nights can query it here without a login on slurmctld's host.
-    return found.model_copy(update={"controller": THIS_MACHINE})
+    return source.model_copy(update={"controller": THIS_MACHINE})
 
 
 def _ask(argv: Sequence[str]) -> str:
     try:
-        done = subprocess.run(  # noqa: S603  (fixed programs, and no shell)
+        process = subprocess.run(  # noqa: S603  (fixed programs, and no shell)
             argv,
             capture_output=True,
             timeout=_ASK_S,
@@ -66,10 +66,10 @@ def _ask(argv: Sequence[str]) -> str:
         ) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise AdoptError(f"{' '.join(argv)} gave no answer: {sanitize(error, 200)}") from None
-    if len(done.stdout) > MOST_BYTES:
+    if len(process.stdout) > MOST_BYTES:
         raise AdoptError(f"{' '.join(argv)} printed more than {MOST_BYTES >> 20} MiB")
     # There may be no topology plugin. Without an answer, there is no topology.
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+    return process.stdout.decode("utf-8", "replace") if process.returncode == 0 else ""
 
 
 def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:

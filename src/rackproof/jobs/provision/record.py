@@ -127,6 +127,6 @@ def _task_findings(record: ProvisionRecord) -> Iterator[Finding]:
         yield _finding("provision_change", compress_hostlist(names), task)
 
 
-def _finding(code: str, place: str, text: str) -> Finding:
+def _finding(code: str, where: str, text: str) -> Finding:
     """Return a remark. Only the verdict of the run shows whether a node failed."""
-    return Finding(code=code, message=sanitize(f"{place}: {text}", 1000), source=Source(file=place))
+    return Finding(code=code, message=sanitize(f"{where}: {text}", 1000), source=Source(file=where))

@@ -110,7 +110,7 @@ def explanation_text(explanation: Explanation) -> str:
     lines += [
         "",
         "Nights",
-        *(f"  {when}  {verdict:9} {what}".rstrip() for when, verdict, what in explanation.nights),
+        *(f"  {when}  {verdict:9} {text}".rstrip() for when, verdict, text in explanation.nights),
     ]
     return "\n".join(lines) + "\n"
 
@@ -197,11 +197,11 @@ def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
     _, mine = nights[0]
     lines = []
     for code in mine.codes() or (mine.hold.codes if mine.hold else ()):
-        seen = [one.night_id for one, about in nights if code in about.codes()]
+        seen = [night.night_id for night, about in nights if code in about.codes()]
         if seen:
             count = f"in {len(seen)} of the last {len(nights)} nights, first {seen[-1]}"
             lines.append(f"{code}: failed {count}")
-    lines += [f"{moment(one.ended)}: {about.did}" for one, about in nights[:_NIGHTS_SHOWN] if about.did]
+    lines += [f"{moment(night.ended)}: {about.did}" for night, about in nights[:_NIGHTS_SHOWN] if about.did]
     if mine.hold and mine.hold.passes:
         lines.append(f"The failed checks have passed {mine.hold.passes} times since.")
     return lines
@@ -223,7 +223,7 @@ def _next(mine: NodeNight) -> list[str]:
         steps.append(f"ansible-playbook bench.yml -l {mine.node}  # measures {worst.metric or 'it'} again")
     if wide:
         steps.append(
-            f"look at the tool and the fabric first: {', '.join(sorted({one.code for one in wide}))}"
+            f"look at the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
         )
     steps = list(dict.fromkeys(filter(None, steps)))
     return [*steps, again] if steps else []
@@ -262,11 +262,16 @@ def rma_packet(results: Path, node: str) -> str:
         ExplainError: No readable night includes the node.
         ResultsError: The results cannot be listed.
     """
-    one = explain_node(results, node)
+    explanation = explain_node(results, node)
     folders = night_store.night_folders(results)
     nights = list(night_store.nights_of_node(folders, node))
     kept = night_store.last_snapshot(folders, node)
-    lines = [f"# RMA packet: {_cell(node)}", "", f"Made from the night {one.night_id} ({one.when}).", ""]
+    lines = [
+        f"# RMA packet: {_cell(node)}",
+        "",
+        f"Made from the night {explanation.night_id} ({explanation.when}).",
+        "",
+    ]
     if kept is not None:
         about, seen = kept.about, kept.snapshot
         lines += _table(
@@ -301,7 +306,7 @@ def rma_packet(results: Path, node: str) -> str:
         )
         lines += ["## Versions", ""]
         lines += _table(("what", "version"), sorted(seen.versions.items()))
-    lines += ["## Findings tonight", "", *(f"- {_cell(line)}" for line in one.wrong), ""]
+    lines += ["## Findings tonight", "", *(f"- {_cell(line)}" for line in explanation.wrong), ""]
     lines += ["## XIDs", ""]
     lines += _table(("night", "GPU", "XID", "times", "text"), _xids(folders, node))
     lines += ["## Nights", ""]
@@ -314,7 +319,12 @@ def rma_packet(results: Path, node: str) -> str:
     )
     lines += ["## Results with partners", ""]
     lines += _table(("night", "with", "verdict", "result"), _partners(folders, nights, node))
-    lines += ["## Actions so far", "", *(f"- {_cell(line)}" for line in one.tried or ("nothing yet",)), ""]
+    lines += [
+        "## Actions so far",
+        "",
+        *(f"- {_cell(line)}" for line in explanation.tried or ("nothing yet",)),
+        "",
+    ]
     return "\n".join(lines)
 
 

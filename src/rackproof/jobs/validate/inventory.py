@@ -50,13 +50,13 @@ def _expected_value(name: str, value: Any) -> Any:
         TypeError, ValueError, AttributeError: The value is of another type.
     """
     if name == "versions":
-        return {_text(name, what): _text(name, version) for what, version in value.items()}
+        return {_text(name, key): _text(name, version) for key, version in value.items()}
     if name == "mounts":
         return _expected_mounts(value)
     if name in ("services", "gpu_readings"):
         if isinstance(value, str):
             raise TypeError(f"{name}: {value!r} is not a list")
-        names = tuple(_text(name, one) for one in value)
+        names = tuple(_text(name, item) for item in value)
         if name == "gpu_readings" and (unknown := sorted(set(names) - set(GPU_READINGS))):
             raise ValueError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(GPU_READINGS)}")
         return names

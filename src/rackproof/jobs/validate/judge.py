@@ -167,7 +167,9 @@ def judge_fleet(
         # end.
         started=min(stamp_of(context.night_id) or inputs.now, inputs.now),
         ended=inputs.now,
-        verdict=worst([*(one.verdict for one in decided), *(one.verdict for one in measured.between)]),
+        verdict=worst(
+            [*(node.verdict for node in decided), *(reason.verdict for reason in measured.between)]
+        ),
         nodes=decided,
         between=measured.between,
         remarks=(
@@ -303,7 +305,10 @@ def _add_failed_elsewhere(
     findings: dict[str, list[HealthFinding]], inputs: _NightInputs, measured: NightNumbers
 ) -> None:
     """Add the GPUs that failed in another node, each once even if both the history and nights list it."""
-    by_gpu = {one.name: one for one in (*measured.elsewhere, *_arrived_gpus(inputs.snapshots, inputs.past))}
+    by_gpu = {
+        failure.name: failure
+        for failure in (*measured.elsewhere, *_arrived_gpus(inputs.snapshots, inputs.past))
+    }
     for one in by_gpu.values():
         findings.setdefault(one.node, []).append(one)
 
@@ -347,12 +352,12 @@ def _judge_nodes(
 
 def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[str, ...]:
     """Return the comparisons with numbers since the last night."""
-    return tuple(one for one in compared if one.partition(":")[2] in measured)
+    return tuple(comparison for comparison in compared if comparison.partition(":")[2] in measured)
 
 
 def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
     """Return a drained node with the snapshots for comparison with tonight's."""
-    kept, earlier = inputs.snapshots[name], [one for one in inputs.past if one.name < hold.since]
+    kept, earlier = inputs.snapshots[name], [folder for folder in inputs.past if folder.name < hold.since]
     before = night_store.last_snapshot(earlier, name)
     # For a drain that begins tonight there is none, because only Slurm's reason states the drain.
     failed = night_store.read_snapshot(inputs.results / (hold.failed or hold.since), name)
@@ -362,7 +367,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
         idle=_is_idle(inputs.states[name]),
         failed=failed.snapshot if failed else None,
         before=before.snapshot if before else None,
-        is_first=before is None and not any(_may_have_seen(one, name) for one in earlier),
+        is_first=before is None and not any(_may_have_seen(folder, name) for folder in earlier),
     )
 
 
@@ -465,7 +470,7 @@ def _checked_findings(
     expected = parse_node_expectation(name, kept.expected)
     limits = parse_limits(name, kept.limits)
     try:
-        found = check_node(
+        findings = check_node(
             kept.snapshot,
             previous=previous.snapshot if previous else None,
             expected=expected,
@@ -475,7 +480,7 @@ def _checked_findings(
         )
     except Exception as error:  # One node's answer must not prevent the judgement of the others.
         return [_unchecked_finding(name, error)]
-    return [*check_sku(kept.snapshot, expected), *found]
+    return [*check_sku(kept.snapshot, expected), *findings]
 
 
 def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
@@ -542,8 +547,8 @@ def _mark_fleetwide(
     """Return the findings of each node, and remarks about the whole fleet."""
     settled, wide = mark_fleetwide(findings, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
-    for one in settled:
-        by_node.setdefault(one.node, []).append(one)
+    for node in settled:
+        by_node.setdefault(node.node, []).append(node)
     return by_node, wide
 
 

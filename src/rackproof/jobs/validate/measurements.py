@@ -170,13 +170,13 @@ def _read_numbers(
     """Return readings, accepted references, GPUs that failed elsewhere, and remarks."""
     from rackproof.store.history.store import HistoryError
 
-    place = results / "history.sqlite"
+    database = results / "history.sqlite"
     url = os.environ.get("RACKPROOF_DATABASE_URL", "").strip()
     try:
-        if dry and not url and not place.exists():
+        if dry and not url and not database.exists():
             # A dry run does not create a history.
             return _readings_from_folders(results, now), (), [], []
-        return _readings_from_history(results, place, snapshots, now, dry)
+        return _readings_from_history(results, database, snapshots, now, dry)
     except (HistoryError, ResultsError) as error:
         remark = (
             f"the history cannot be queried: {sanitize(error, 300)}; "
@@ -217,7 +217,7 @@ def night_reason(why: Reason) -> NightReason:
 
 def _nodes_in_name(name: str) -> set[str]:
     """Return the nodes in the name of a link or group. For a large group, these are only the first nodes."""
-    return {one for one in name.replace(">", "+").split("+") if not one.endswith(" more")}
+    return {part for part in name.replace(">", "+").split("+") if not part.endswith(" more")}
 
 
 def measured_since_last_night(
@@ -253,13 +253,15 @@ def measured_since_last_night(
         if recent_run.started is not None and recent_run.started > since
     ]
     readings = readings_of(runs, now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
-    found: dict[str, set[str]] = {}
+    measured: dict[str, set[str]] = {}
     for node, number in set(zip(readings.node.tolist(), readings.quantity.tolist(), strict=True)):
         if node >= 0:
-            found.setdefault(readings.parts[node].key, set()).add(quantity_name(readings.quantities[number]))
+            measured.setdefault(readings.parts[node].key, set()).add(
+                quantity_name(readings.quantities[number])
+            )
     programs = probed.sound if probed else {}
     return {
-        name: tuple(sorted({*programs.get(name, ()), *found.get(kept.about.hardware_key, ())}))
+        name: tuple(sorted({*programs.get(name, ()), *measured.get(kept.about.hardware_key, ())}))
         for name, kept in snapshots.items()
     }
 
@@ -272,17 +274,17 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
         probed: Tonight's own measurements, or None if none were requested.
         now: The time of the night.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for folder in past:
         stamp = stamp_of(folder.name)
         # A night's numbers are newer than its id.
         if stamp is None or now - stamp > timedelta(days=2):
             break
         earlier_ = read_probes(folder)
-        found |= set(earlier_.unconfirmed if earlier_ else ())
+        names |= set(earlier_.unconfirmed if earlier_ else ())
     if probed is not None:
-        found = (found - set(probed.suspected)) | set(probed.unconfirmed)
-    return found
+        names = (names - set(probed.suspected)) | set(probed.unconfirmed)
+    return names
 
 
 def add_probe_reasons(
@@ -307,7 +309,7 @@ def add_probe_reasons(
         if mine:
             reasons[name] = (*mine, *reasons.get(name, ()))
             verdicts[name] = worst(
-                [*([verdicts[name]] if name in verdicts else []), *(one.verdict for one in mine)]
+                [*([verdicts[name]] if name in verdicts else []), *(reason.verdict for reason in mine)]
             )
     return measured.model_copy(
         update={
@@ -387,7 +389,7 @@ def _gpus_failed_elsewhere(
 
 
 def failed_elsewhere_finding(
-    name: str, gpu: GpuSnapshot, what: str, when: str, other: str, reason: str
+    name: str, gpu: GpuSnapshot, quantity: str, when: str, other: str, reason: str
 ) -> HealthFinding:
     """Return the finding about a GPU that failed in another node, as a hint, not a reason to drain."""
     return HealthFinding(
@@ -399,5 +401,5 @@ def failed_elsewhere_finding(
         verdict=Verdict.DEGRADED,
         action="watch",
         confidence="hint",
-        evidence=sanitize(f"failed {what} on {when} in another node, {other}: {reason}", 400),
+        evidence=sanitize(f"failed {quantity} on {when} in another node, {other}: {reason}", 400),
     )

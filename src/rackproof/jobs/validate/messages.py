@@ -44,11 +44,11 @@ def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
     if not asked:
         return []
     lacking = {
-        "the kernel's log": sum(one.tools.get("kernel_log") != "ok" for one in asked.values()),
-        "the machine's serial number": sum(not one.serial for one in asked.values()),
+        "the kernel's log": sum(snapshot.tools.get("kernel_log") != "ok" for snapshot in asked.values()),
+        "the machine's serial number": sum(not snapshot.serial for snapshot in asked.values()),
         "the limit of locked memory of jobs": len(asked),
     }
-    shown = ", ".join(f"{what} ({count} of {len(asked)})" for what, count in lacking.items() if count)
+    shown = ", ".join(f"{name} ({count} of {len(asked)})" for name, count in lacking.items() if count)
     names = sanitize(compress_hostlist(asked), 200)
     return [
         f"queried without root: {names}; root would add {shown}: ansible_become, or -b. The kernel's log "

@@ -219,13 +219,13 @@ class _PlaybookResult:
 def _program(name: str) -> Path:
     """Return the path of a program of Ansible, beside this Python or else from PATH."""
     beside = Path(sys.executable).with_name(name)
-    found = beside if beside.exists() else shutil.which(name)
-    if found is None:
+    path = beside if beside.exists() else shutil.which(name)
+    if path is None:
         raise NightlyError(
             f"{name} is not installed beside this Python; type `make venv` in the checkout, or install "
             "rackproof[ansible]"
         )
-    return Path(found)
+    return Path(path)
 
 
 def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResult:
@@ -536,8 +536,8 @@ def prometheus_metrics(
     ]
     if night is not None:
         counts = [
-            ({"verdict": one.value}, float(sum(node.verdict is one for node in night.nodes)))
-            for one in Verdict
+            ({"verdict": verdict.value}, float(sum(node.verdict is verdict for node in night.nodes)))
+            for verdict in Verdict
         ]
         # One series per node that needs attention, so a healthy fleet adds none.
         bad = [

@@ -58,9 +58,9 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     shown = [
         node for node in night.nodes if len(night.nodes) <= NODE_PAGES or node.verdict is not Verdict.PASS
     ]
-    pages = {one.node: f"nodes/{one.node}.html" for one in shown}
+    pages = {node.node: f"nodes/{node.node}.html" for node in shown}
     series = _Series(results, night) if shown else None
-    history = _histories(folders, {one.node for one in shown})
+    history = _histories(folders, {node.node for node in shown})
     for one in shown:
         kept = night_store.read_snapshot(folder, one.node)
         page = node_page(night, one, kept, history[one.node], series.charts(one, kept) if series else ())
@@ -108,7 +108,7 @@ def night_page(
             meaning=_WORDS[night.verdict],
             # The remarks already contain the fault.
             remarks=[sanitize(remark, 500) for remark in night.remarks]
-            + [sanitize(one, 500) for one in measured if not one.startswith("! ")],
+            + [sanitize(line, 500) for line in measured if not line.startswith("! ")],
             changes=[sanitize(change, 400) for change in changes[:_CHANGES]]
             + ([f"and {more} more"] if more > 0 else []),
             racks=_racks(night, pages),
@@ -166,7 +166,7 @@ def _short(names: Sequence[str]) -> dict[str, str]:
     """Return names without their common prefix, which ends at a separator."""
     # Names are sorted, so a prefix of the first and the last name is a prefix of all.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
-    common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    common = "".join(letter for letter, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     cut = max(common.rfind("-"), common.rfind(".")) + 1
     return {name: sanitize(name[cut:], 40) or sanitize(name, 40) for name in names}
 
@@ -210,7 +210,7 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
     """Return the table of nodes that did not pass."""
     nodes = sorted(
         (node for node in night.nodes if node.verdict is not Verdict.PASS),
-        key=lambda one: (WORST_FIRST.index(one.verdict), one.node),
+        key=lambda node: (WORST_FIRST.index(node.verdict), node.node),
     )
     rows = []
     for one in nodes:
@@ -237,11 +237,11 @@ def _acts(night: NightRecord) -> Table:
     for node in night.nodes:
         if node.plan or node.why or node.did:
             allowed = node.plan in night.acts
-            what = node.plan + ("" if allowed or not node.plan else " (dry run)")
+            act = node.plan + ("" if allowed or not node.plan else " (dry run)")
             rows.append(
                 (
                     Cell(sanitize(node.node, 100)),
-                    Cell(what),
+                    Cell(act),
                     Cell(sanitize(node.why, 400)),
                     Cell(sanitize(node.did, 300)),
                 )
@@ -346,16 +346,16 @@ def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
 
 def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple[NightRecord, NodeNight]]]:
     """Return the nights of nodes, newest first. Each night is read only once."""
-    found: dict[str, list[tuple[NightRecord, NodeNight]]] = {name: [] for name in names}
+    histories: dict[str, list[tuple[NightRecord, NodeNight]]] = {name: [] for name in names}
     for folder in folders if names else ():
         try:
             night = night_store.read_night(folder)
         except ResultsError:
             continue
         for node in night.nodes:
-            if node.node in found:
-                found[node.node].append((night, node))
-    return found
+            if node.node in histories:
+                histories[node.node].append((night, node))
+    return histories
 
 
 class _Series:
@@ -390,8 +390,8 @@ class _Series:
             key=lambda number: (readings.quantities[number].metric not in bad, readings.quantities[number][2])
         )
         return tuple(
-            draw(self._chart(number, values[number]), f"chart{place}")
-            for place, number in enumerate(wanted[:_CHARTS])
+            draw(self._chart(number, values[number]), f"chart{index}")
+            for index, number in enumerate(wanted[:_CHARTS])
         )
 
     def _values_of(self, node: int) -> dict[int, dict[int, dict[int, float]]]:
@@ -412,12 +412,14 @@ class _Series:
         readings = self._readings
         what = readings.quantities[number]
         lines = []
-        for part, some in sorted(values.items(), key=lambda one: readings.parts[one[0]].slot)[:_LINES]:
-            order = sorted(some, reverse=True)
+        for part, points in sorted(values.items(), key=lambda entry: readings.parts[entry[0]].slot)[:_LINES]:
+            order = sorted(points, reverse=True)
             about = readings.parts[part]
             label = f"GPU {about.slot}" if about.kind == "gpu" else sanitize(about.name, 40)
             # Nights are counted backwards from this one. With a minus sign, time runs to the right.
-            lines.append(Line(label, tuple(float(-ago) for ago in order), tuple(some[ago] for ago in order)))
+            lines.append(
+                Line(label, tuple(float(-ago) for ago in order), tuple(points[ago] for ago in order))
+            )
         return Chart(
             sanitize(view.words(what.metric), 80),
             "night (0 is this one)",

@@ -294,21 +294,21 @@ def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction:
     """
     if not accepted:
         return ""
-    first = min(accepted, key=lambda one: (one.moment, one.run_id))
-    middle = statistics.median([*(one.value for one in accepted if one.standing), value])
+    first = min(accepted, key=lambda acceptance: (acceptance.moment, acceptance.run_id))
+    middle = statistics.median([*(acceptance.value for acceptance in accepted if acceptance.standing), value])
     loss = loss_of(value, first.value, direction)
     moved = loss_of(middle, first.value, None)
     if max(loss, moved) <= CHAIN_DEVIATION:
         return ""
     if loss > CHAIN_DEVIATION:
-        what = f"{value:.6g} is {loss:.1%} worse than {first.value:.6g} (accepted first, from {first.run_id})"
+        text = f"{value:.6g} is {loss:.1%} worse than {first.value:.6g} (accepted first, from {first.run_id})"
     else:
-        what = (
+        text = (
             f"it would move a reference from {first.value:.6g} (accepted first, from {first.run_id}) to "
             f"{middle:.6g}, {moved:.1%} away"
         )
     return (
-        f"{what}, and accepted numbers stay within {CHAIN_DEVIATION:.0%} of the first; if the hardware was "
+        f"{text}, and accepted numbers stay within {CHAIN_DEVIATION:.0%} of the first; if the hardware was "
         "changed on purpose, withdraw the old one first: "
         f"rackproof withdraw {first.run_id} --reason WHY"
     )
@@ -374,12 +374,12 @@ def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float
     return numbers
 
 
-def number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | None:
+def number_key(run: Run, location: Place, metric: str, unit: str) -> NumberKey | None:
     """Return the key of a number, or ``None`` if its hardware is unknown."""
-    if place.hardware is None:
+    if location.hardware is None:
         return None
-    measured = quantity_of(run.benchmark, canonical_json(run.parameters), metric, place.labels, unit)
-    return place.hardware.kind.value, place.hardware.key, measured.digest, measured.unit
+    measured = quantity_of(run.benchmark, canonical_json(run.parameters), metric, location.labels, unit)
+    return location.hardware.kind.value, location.hardware.key, measured.digest, measured.unit
 
 
 class Others(NamedTuple):
@@ -401,7 +401,7 @@ class Others(NamedTuple):
             (self.accepted_first, ACCEPTED_FIRST),
         )
         objections = (
-            comparison_objection(self.metric, value, some, direction, which) for some, which in groups
+            comparison_objection(self.metric, value, values, direction, which) for values, which in groups
         )
         return next(filter(None, objections), "")
 

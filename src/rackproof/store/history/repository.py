@@ -204,22 +204,22 @@ class Store(AbstractContextManager["Store"]):
             whole = self._record(connection, run_id)
             if whole is not None:
                 return whole
-            found = connection.scalars(
+            runs = connection.scalars(
                 select(table.c.run_id)
                 .where(table.c.run_id.startswith(run_id, autoescape=True))
                 .order_by(table.c.run_id)
                 .limit(4)
             ).all()
             shown = self._target.scrub(run_id)[:121]
-            if not found or not run_id:
+            if not runs or not run_id:
                 raise HistoryError(f"no run {shown!r} in {self.description}; `rackproof history` lists them")
-            if len(found) > 1:
-                some = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
-                raise HistoryError(f"several runs begin with {shown!r}: {some}; give more of the id")
-            only = self._record(connection, found[0])
+            if len(runs) > 1:
+                names = ", ".join(runs[:3]) + (", …" if len(runs) > 3 else "")
+                raise HistoryError(f"several runs begin with {shown!r}: {names}; give more of the id")
+            only = self._record(connection, runs[0])
         if only is None:
             raise HistoryError(
-                f"{self.description} holds no details of {found[0]} any more (pruned); its own folder does"
+                f"{self.description} holds no details of {runs[0]} any more (pruned); its own folder does"
             )
         return only
 
@@ -333,19 +333,19 @@ class Store(AbstractContextManager["Store"]):
             The median of the accepted runs, with the bounds of the latest acceptance and the names of
             the runs as its source.
         """
-        place = Topology(nodes).place(labels)
-        if place.hardware is None:
+        location = Topology(nodes).place(labels)
+        if location.hardware is None:
             return None
-        table, what, parts = schema.baselines, schema.quantities, schema.hardware
+        table, quantities, parts = schema.baselines, schema.quantities, schema.hardware
         query = (
-            select(table, what.c.unit)
-            .join(what, what.c.id == table.c.quantity_id)
+            select(table, quantities.c.unit)
+            .join(quantities, quantities.c.id == table.c.quantity_id)
             .join(parts, parts.c.id == table.c.hardware_id)
             .where(
-                what.c.digest
-                == quantity_of(benchmark, canonical_json(parameters), metric, place.labels).digest,
-                parts.c.kind == place.hardware.kind.value,
-                parts.c.key == place.hardware.key,
+                quantities.c.digest
+                == quantity_of(benchmark, canonical_json(parameters), metric, location.labels).digest,
+                parts.c.kind == location.hardware.kind.value,
+                parts.c.key == location.hardware.key,
             )
             .order_by(table.c.accepted.desc(), table.c.moment.desc(), table.c.run_id.desc())
         )
@@ -481,26 +481,26 @@ class Store(AbstractContextManager["Store"]):
             HistoryError: A number is not plausible for a healthy machine.
         """
         for measurement in run.measurements:
-            place = topology.place(measurement.labels)
-            key = number_key(run, place, measurement.name, measurement.unit)
-            if place.hardware is not None and key in numbers and measurement.finite:
-                _require_physical(run, place.hardware, measurement)
+            location = topology.place(measurement.labels)
+            key = number_key(run, location, measurement.name, measurement.unit)
+            if location.hardware is not None and key in numbers and measurement.finite:
+                _require_physical(run, location.hardware, measurement)
         for key, others in self._others(run, topology, numbers).items():
             value, direction = numbers[key]
             if objection := others.objection(value, direction):
-                what = f"{others.metric} on {key[1]}, {objection} {key[3]}".strip()
-                raise HistoryError(f"run {run.run_id} is not a reference: {what}")
+                text = f"{others.metric} on {key[1]}, {objection} {key[3]}".strip()
+                raise HistoryError(f"run {run.run_id} is not a reference: {text}")
 
     def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
         """Return the numbers to compare each number of a run with."""
         in_run: dict[NumberKey, dict[str, float]] = {}
         metrics: dict[NumberKey, str] = {}
         for measurement in run.measurements:
-            place = topology.place(measurement.labels)
-            key = number_key(run, place, measurement.name, measurement.unit)
-            if place.hardware is None or key is None or not measurement.finite:
+            location = topology.place(measurement.labels)
+            key = number_key(run, location, measurement.name, measurement.unit)
+            if location.hardware is None or key is None or not measurement.finite:
                 continue
-            if is_comparable(product_on(run, *key[:2]), place.hardware.kind):
+            if is_comparable(product_on(run, *key[:2]), location.hardware.kind):
                 # The key without its hardware collects the same quantity of all hardware in the run.
                 in_run.setdefault((key[0], "", *key[2:]), {})[key[1]] = measurement.value
                 metrics[key] = measurement.name
@@ -509,7 +509,7 @@ class Store(AbstractContextManager["Store"]):
         return {
             key: Others(
                 metric,
-                [one for name, one in in_run[key[0], "", *key[2:]].items() if name != key[1]],
+                [value for name, value in in_run[key[0], "", *key[2:]].items() if name != key[1]],
                 in_history[key],
                 first[key],
             )
@@ -560,8 +560,10 @@ class Store(AbstractContextManager["Store"]):
         """Return the ids of the runs that provide no reference."""
         column = schema.baselines.c.run_id
         with self._reading() as connection:
-            found = set(connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars())
-        return [run_id for run_id in run_ids if run_id not in found]
+            with_references = set(
+                connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars()
+            )
+        return [run_id for run_id in run_ids if run_id not in with_references]
 
     # A fleet's nights
 
@@ -646,12 +648,12 @@ class Store(AbstractContextManager["Store"]):
     def _moment(self, run_id: str) -> datetime:
         """Return the time of a run."""
         with self._reading() as connection:
-            found: datetime | None = connection.scalar(
+            moment: datetime | None = connection.scalar(
                 select(schema.runs.c.moment).where(schema.runs.c.run_id == run_id)
             )
-        if found is None:
+        if moment is None:
             raise HistoryError(f"run {run_id} was removed from {self.description} just now")
-        return found
+        return moment
 
     def _summaries(self, connection: Connection, query: Select[Any]) -> list[RunRow]:
         """Return the runs of a query with the names of their nodes."""
@@ -754,7 +756,7 @@ def _reference_rows(
     # Another process may have replaced or removed the run after it was read.
     writer.enter([run])
     parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
-    quantities = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
+    quantities = writer.find_quantities((name, unit) for _, _, name, unit in numbers)
     mirrored = {
         "low": mirror_bound(bounds["high"]),
         "high": mirror_bound(bounds["low"]),
@@ -763,13 +765,13 @@ def _reference_rows(
     return [
         {
             "run_id": run.run_id,
-            "quantity_id": quantities[what, unit],
+            "quantity_id": quantities[name, unit],
             "hardware_id": parts[kind, key],
             "value": value,
             **moments,
             **(mirrored if direction is Direction.LOWER else bounds),
         }
-        for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
+        for (kind, key, name, unit), (value, direction) in sorted(numbers.items())
     ]
 
 
@@ -788,9 +790,9 @@ def _refuse_drift(
         HistoryError: A new reference is too far from the first accepted one.
     """
     kept: dict[tuple[int, int], list[AcceptedNumber]] = {}
-    for quantity, hardware, one in _accepted_before(connection, rows, bounding):
-        if one.run_id != run_id:
-            kept.setdefault((quantity, hardware), []).append(one)
+    for quantity, hardware, acceptance in _accepted_before(connection, rows, bounding):
+        if acceptance.run_id != run_id:
+            kept.setdefault((quantity, hardware), []).append(acceptance)
     for row, direction in zip(rows, directions, strict=True):
         before = kept.get((row["quantity_id"], row["hardware_id"]), ())
         objection = drift_objection(before, row["value"], direction)
@@ -819,9 +821,9 @@ def _accepted_before(
     )
     for names in batches(bounding):
         for row in connection.execute(query.where(runs.c.run_id.in_(names))):
-            place = row.quantity_id, row.hardware_id
-            if (row.run_id, *place) not in standing:
-                yield *place, AcceptedNumber(row.run_id, row.value, bounding[row.run_id], standing=False)
+            key = row.quantity_id, row.hardware_id
+            if (row.run_id, *key) not in standing:
+                yield *key, AcceptedNumber(row.run_id, row.value, bounding[row.run_id], standing=False)
 
 
 def _enter_baselines(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:

@@ -336,12 +336,12 @@ class _Draft:
         self.judged = [(judgement, self.topology.place(judgement.labels)) for judgement in run.judgements]
         self.point = point = canonical_json(run.parameters)
         self.measured_quantities = [
-            quantity_of(run.benchmark, point, one.name, place.labels, one.unit, direction)
-            for one, place, direction in self.measured
+            quantity_of(run.benchmark, point, measurement.name, location.labels, measurement.unit, direction)
+            for measurement, location, direction in self.measured
         ]
         self.judged_quantities = [
-            quantity_of(run.benchmark, point, one.metric, place.labels, one.unit)
-            for one, place in self.judged
+            quantity_of(run.benchmark, point, judgement.metric, location.labels, judgement.unit)
+            for judgement, location in self.judged
         ]
         # A measurement states a direction and a judgement does not. Put measurements last, so that they
         # replace the judgements.
@@ -351,13 +351,17 @@ class _Draft:
     def parts(self) -> list[Part]:
         """Return the run's hardware, with nodes and GPUs before the links and groups that contain them."""
         found: dict[Part, None] = {}
-        places = [self.topology.place({}), *(one[1] for one in self.measured), *(p for _, p in self.judged)]
+        places = [
+            self.topology.place({}),
+            *(entry[1] for entry in self.measured),
+            *(p for _, p in self.judged),
+        ]
         for part in self.topology.described:
             found[part] = None
-        for place in places:
-            if place.hardware is not None:
-                found |= dict.fromkeys(place.hardware.members)
-                found[place.hardware] = None
+        for location in places:
+            if location.hardware is not None:
+                found |= dict.fromkeys(location.hardware.members)
+                found[location.hardware] = None
         return list(found)
 
     def run_row(self, hardware: Mapping[tuple[str, str], int]) -> Row:
@@ -390,27 +394,27 @@ class _Draft:
     ) -> dict[str, list[Row]]:
         """Return the rows that belong to the run, by table."""
 
-        def observed(ordinal: int, quantity: Quantity, place: Place) -> Row:
+        def observed(ordinal: int, quantity: Quantity, location: Place) -> Row:
             return {
                 "run_pk": run_pk,
                 "ordinal": ordinal,
                 "quantity_id": quantities[quantity.digest, quantity.unit],
-                "hardware_id": _id(hardware, place.hardware),
-                "node_id": _id(hardware, place.node),
+                "hardware_id": _id(hardware, location.hardware),
+                "node_id": _id(hardware, location.node),
                 "moment": self.moment,
             }
 
         measurements = []
-        for ordinal, (one, place, _) in enumerate(self.measured):
-            value, special = split_special(one.value)
-            row = observed(ordinal, self.measured_quantities[ordinal], place)
+        for ordinal, (measurement, location, _) in enumerate(self.measured):
+            value, special = split_special(measurement.value)
+            row = observed(ordinal, self.measured_quantities[ordinal], location)
             measurements.append({**row, "value": value, "special": special})
         judgements = []
-        for ordinal, (judged, place) in enumerate(self.judged):
+        for ordinal, (judged, location) in enumerate(self.judged):
             reference = judged.reference
             judgements.append(
                 {
-                    **observed(ordinal, self.judged_quantities[ordinal], place),
+                    **observed(ordinal, self.judged_quantities[ordinal], location),
                     "value": split_special(judged.value)[0],
                     "verdict": judged.verdict.value,
                     "gating": judged.gating,

@@ -141,7 +141,7 @@ def _drained(node_night: NodeNight, night_id: str) -> NodeNight:
 
 def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
     """Return a remark if failed nodes stay in service because their partitions are at their limits."""
-    kept_back = sum(one.why.startswith("not drained: the share") for one in decided)
+    kept_back = sum(node.why.startswith("not drained: the share") for node in decided)
     if not kept_back:
         return []
     return [
@@ -285,10 +285,10 @@ def _share_used_up(
 def _failed_codes_text(node_night: NodeNight) -> str:
     """Describe the failures briefly, as a reason in Slurm."""
     failing = frozenset(node_night.codes())
-    found = [
+    codes = [
         f"{code.code} {code.place or code.name}".strip()
         for code in node_night.findings
         if code.code in failing
     ]
-    found += [f"{code.code} {code.part}".strip() for code in node_night.reasons if code.code in failing]
-    return sanitize("; ".join(dict.fromkeys(found)), 200)
+    codes += [f"{code.code} {code.part}".strip() for code in node_night.reasons if code.code in failing]
+    return sanitize("; ".join(dict.fromkeys(codes)), 200)

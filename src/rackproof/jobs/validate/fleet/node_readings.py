@@ -182,8 +182,8 @@ def _majority_digest(group: Sequence[tuple[str, str, str]]) -> str:
     votes: dict[str, Fraction] = {}
     for node, _, digest in group:
         votes[digest] = votes.get(digest, Fraction()) + Fraction(1, devices[node])
-    digest, most = max(votes.items(), key=lambda one: one[1])
-    count = sum(one == digest for *_, one in group)
+    digest, most = max(votes.items(), key=lambda vote: vote[1])
+    count = sum(other == digest for *_, other in group)
     return digest if count >= 3 and 2 * most > len(devices) else ""
 
 
@@ -418,17 +418,17 @@ def program_points(benchmarks: Path) -> dict[str, Parameters]:
         DefinitionError: A definition cannot be read.
     """
     return {
-        one.benchmark: _point(_load_definition(benchmarks / f"{one.benchmark}.yml"), one, "gpu")
-        for one in PROBES
-        if one.benchmark
+        probe.benchmark: _point(_load_definition(benchmarks / f"{probe.benchmark}.yml"), probe, "gpu")
+        for probe in PROBES
+        if probe.benchmark
     }
 
 
 def _point(definition: Definition, probe: Probe, device: str) -> Parameters:
     """Return a benchmark's parameters, with those that the options of a night's program replace."""
     words = probe_arguments(probe, device) or ()
-    given = {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
-    return {**definition.parameters, **given}
+    options = {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
+    return {**definition.parameters, **options}
 
 
 def _definition(plan: ProbePlan, probe: Probe) -> Definition:
@@ -444,11 +444,11 @@ def _load_definition(path: Path) -> Definition:
 def wanted_probes(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
     """Return the programs that suit a node and the plan, including optional tests."""
     return [
-        one
-        for one in PROBES
-        if one.name in plan.chosen
-        and probe_arguments(one, plan.device) is not None
-        and (plan.device == "cpu" or target.gpus >= one.least_gpus)
+        probe
+        for probe in PROBES
+        if probe.name in plan.chosen
+        and probe_arguments(probe, plan.device) is not None
+        and (plan.device == "cpu" or target.gpus >= probe.least_gpus)
     ]
 
 

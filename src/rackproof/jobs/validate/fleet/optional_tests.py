@@ -72,8 +72,8 @@ def oversized_tests(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> tuple[st
             if _job_minutes(plan, node, (probe,)) > plan.minutes:
                 by_test.setdefault(probe.name, []).append(node)
     return tuple(
-        f"{test} never runs on {compress_hostlist([one.name for one in nodes])}: its job may take "
-        f"{max(_job_minutes(plan, one, (probe,)) for one in nodes for probe in _optional(plan, one)):g} "
+        f"{test} never runs on {compress_hostlist([target.name for target in nodes])}: its job may take "
+        f"{max(_job_minutes(plan, node, (probe,)) for node in nodes for probe in _optional(plan, node)):g} "
         f"GPU-minutes, and validate_probe_gpu_minutes is {plan.minutes:g}"
         for test, nodes in sorted(by_test.items())
     )
@@ -119,7 +119,7 @@ def _turns(plan: ProbePlan, targets: Sequence[ProbeTarget], past: Sequence[Probe
         for node in targets
         for probe in _optional(plan, node)
     ]
-    return sorted(turns, key=lambda one: (-one.urgency, one.node.name, one.probe.name))
+    return sorted(turns, key=lambda turn: (-turn.urgency, turn.node.name, turn.probe.name))
 
 
 def _optional(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:

@@ -98,9 +98,9 @@ def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list
     return pairs
 
 
-def _ordered_pair(one: str, other: str) -> Pair:
+def _ordered_pair(name: str, other: str) -> Pair:
     """Return two nodes in alphabetical order, so that each pair is always the same."""
-    return min(one, other), max(one, other)
+    return min(name, other), max(name, other)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def measure_pairs(
     Raises:
         ProbeError: Slurm's host no longer answers.
     """
-    turns = dict(next((one.turns for one in past if one.turns), {}))
+    turns = dict(next((night.turns for night in past if night.turns), {}))
     if FABRIC not in plan.chosen:
         # Keep the turns, so that a night without pairs does not restart the tournament.
         return FabricMeasurements(turns=turns)
@@ -266,7 +266,7 @@ def _fabric_reasons(
 ) -> tuple[dict[str, NightReason], list[NightReason]]:
     """Return the nodes at fault, and the faults between nodes. Suspects are unproven."""
     pairs = _deciding_meetings(results)
-    bad, links, suspects = find_culprits({pair: one.passed for pair, one in pairs.items()})
+    bad, links, suspects = find_culprits({pair: result.passed for pair, result in pairs.items()})
     reasons = {name: _node_reason(name, pairs, name in bad) for name in sorted(bad | suspects)}
     between = [
         NightReason(
@@ -280,10 +280,10 @@ def _fabric_reasons(
     ]
     between += [
         NightReason(
-            check="pair", verdict=Verdict.DEGRADED, metric="fabric", part="+".join(pair), text=one.text
+            check="pair", verdict=Verdict.DEGRADED, metric="fabric", part="+".join(pair), text=result.text
         )
-        for pair, one in sorted(pairs.items())
-        if one.passed and one.speed is Verdict.DEGRADED
+        for pair, result in sorted(pairs.items())
+        if result.passed and result.speed is Verdict.DEGRADED
     ]
     return reasons, between
 
@@ -296,13 +296,13 @@ def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
     of_two = [(_ordered_pair(*result.nodes), result) for result in results if len(result.nodes) == 2]
     pairs = dict(of_two)
     # A later meeting of the same two nodes does not cancel an earlier one.
-    pairs.update((pair, one) for pair, one in of_two if not one.passed)
+    pairs.update((pair, result) for pair, result in of_two if not result.passed)
     return pairs
 
 
 def _node_reason(name: str, pairs: Mapping[Pair, PairResult], is_bad: bool) -> NightReason:
     """Return the reason why a node fails, or why it is unproven as a suspect."""
-    failures = [one for pair, one in pairs.items() if name in pair and not one.passed]
+    failures = [result for pair, result in pairs.items() if name in pair and not result.passed]
     failures_text = "; ".join(f"with {_partner(name, failure.nodes)}: {failure.text}" for failure in failures)
     if is_bad:
         text = f"all-reduce fails with partners that pass with others: {failures_text}"

@@ -49,7 +49,9 @@ def measuring_order(
         for name in night.measured:
             ago.setdefault(name, number)
     idle = [target for target in targets if not target.busy]
-    return sorted(idle, key=lambda one: (one.name not in first, -ago.get(one.name, len(past)), one.name))
+    return sorted(
+        idle, key=lambda target: (target.name not in first, -ago.get(target.name, len(past)), target.name)
+    )
 
 
 def probe_night(
@@ -88,7 +90,7 @@ def probe_night(
     probes.leave_out_busy()
     # Measure nodes with a planned test first, while the budget is large enough for the test.
     queue = measuring_order(targets, past, tests)
-    probes.measure_nodes([one for one in queue if programs[one.name]])
+    probes.measure_nodes([target for target in queue if programs[target.name]])
     twice = probes.retest_suspects(doubts, past)
     # Use the digests of the newest night with any. A night without the training step stores none.
     known = next((one.digests for one in past if one.digests), {})
@@ -115,7 +117,7 @@ def probe_night(
         digests=agreed,
         remarks=(*remarks, *oversized_tests(plan, idle), *fabric.remarks),
     )
-    return night, tuple(one for mine in probes.numbers.values() for one in mine)
+    return night, tuple(measurement for mine in probes.numbers.values() for measurement in mine)
 
 
 def _reasons_by_node(
@@ -163,23 +165,25 @@ class _NodeProbes:
     def leave_out_busy(self) -> None:
         """Note the busy nodes, which are not measured. Drained nodes were measured without Slurm."""
         self.left_out = {
-            name: one.busy for name, one in self.by_name.items() if one.busy and name not in self.drained
+            name: target.busy
+            for name, target in self.by_name.items()
+            if target.busy and name not in self.drained
         }
 
     def measure_nodes(self, nodes: Sequence[ProbeTarget]) -> None:
         """Measure nodes, and repeat each job that did not end well."""
         # No job could use the minutes of drained nodes, so these minutes do not count.
-        done = {**self._run_jobs(nodes), **self.drained}
+        results = {**self._run_jobs(nodes), **self.drained}
         again = [
             self.by_name[name]
-            for name, result in done.items()
+            for name, result in results.items()
             if result.how in ("failed", "hung", "lost") and name not in self.drained
         ]
         second = self._run_jobs(again)
-        ended_well = sum(result.how == "ok" for result in done.values())
+        ended_well = sum(result.how == "ok" for result in results.values())
         # If most jobs fail, the cause is probably the tool, so no node is blamed.
         blamable = ended_well > len(again)
-        for name, first in done.items():
+        for name, first in results.items():
             self._keep_result(name, first, second.get(name), ended_well if blamable else 0)
 
     def retest_suspects(self, doubts: SuspectFinder | None, past: Sequence[ProbeNight]) -> RetestResult:
@@ -199,9 +203,9 @@ class _NodeProbes:
 
         These are without fault and, if programs were planned for them, were measured.
         """
-        bad = {name for name, mine in self.reasons.items() if any(one.verdict.gates for one in mine)}
+        bad = {name for name, mine in self.reasons.items() if any(reason.verdict.gates for reason in mine)}
         missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
-        return {one.name for one in queue} - bad - missed
+        return {target.name for target in queue} - bad - missed
 
     def _run_jobs(self, nodes: Sequence[ProbeTarget]) -> dict[str, JobResult]:
         """Run a Slurm job with tonight's programs on each node, and return the results by node."""
@@ -292,7 +296,7 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
     """Return the suspicions about nodes from their last measurement."""
     suspected = {}
     for name in names:
-        latest = next((one for one in past if name in one.measured), None)
+        latest = next((night for night in past if name in night.measured), None)
         # Use only the last measurement, because it confirmed or withdrew all older suspicions.
         if latest and name in latest.suspected:
             suspected[name] = latest.suspected[name]
@@ -319,7 +323,8 @@ def _mark_fleetwide(
         if len(names) >= policy.share_least and len(names) > policy.share * nodes
     }
     return {
-        name: [_fleetwide(one) if one.code in wide else one for one in mine] for name, mine in reasons.items()
+        name: [_fleetwide(reason) if reason.code in wide else reason for reason in mine]
+        for name, mine in reasons.items()
     }
 
 
@@ -327,9 +332,9 @@ def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, se
     """Return the nodes with each failure, by its code."""
     nodes_by_code: dict[str, set[str]] = {}
     for name, mine in reasons.items():
-        for one in mine:
-            if one.verdict is Verdict.FAIL:
-                nodes_by_code.setdefault(one.code, set()).add(name)
+        for reason in mine:
+            if reason.verdict is Verdict.FAIL:
+                nodes_by_code.setdefault(reason.code, set()).add(name)
     return nodes_by_code
 
 

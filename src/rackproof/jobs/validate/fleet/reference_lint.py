@@ -69,20 +69,20 @@ def lint_references(
         units: The unit of each metric in benchmarks.
         sizes: The message sizes in bytes that benchmarks measure, by metric.
     """
-    found = []
+    mistakes = []
     for sku, references in skus.items():
         if sku not in PHYSICS:
-            found.append(
+            mistakes.append(
                 ReferenceFinding(sku, "", "gap", "its physics are not known here: values cannot be checked")
             )
         seen = set()
-        for place, raw in enumerate(references, 1):
-            label = f"{place}: {raw.get('metric', '?')}"
+        for number, raw in enumerate(references, 1):
+            label = f"{number}: {raw.get('metric', '?')}"
             try:
                 reference = read_reference(raw)
             except (ValidationError, TypeError, ValueError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-                found.append(ReferenceFinding(sku, label, "error", reason))
+                mistakes.append(ReferenceFinding(sku, label, "error", reason))
                 continue
             key = (
                 reference.metric,
@@ -91,19 +91,19 @@ def lint_references(
                 repr(reference.parameters),
             )
             if key in seen:
-                found.append(ReferenceFinding(sku, label, "error", "given twice: only one can be meant"))
+                mistakes.append(ReferenceFinding(sku, label, "error", "given twice: only one can be meant"))
             seen.add(key)
-            found += [
+            mistakes += [
                 ReferenceFinding(sku, label, *mistake)
                 for mistake in _find_mistakes(sku, reference, units, sizes)
             ]
         have = {(one.get("metric"), (one.get("labels") or {}).get("dtype", "")) for one in references}
         for metric, precision in ESSENTIAL:
             if (metric, precision) not in have:
-                found.append(
+                mistakes.append(
                     ReferenceFinding(sku, "", "gap", f"no reference for {f'{metric} {precision}'.strip()}")
                 )
-    return tuple(found)
+    return tuple(mistakes)
 
 
 def read_reference(raw: Mapping[str, Any]) -> SkuReference:
@@ -122,23 +122,23 @@ def _find_mistakes(
     sku: str, one: SkuReference, units: Mapping[str, str], sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
     """Return the mistakes in one reference, as kind and text."""
-    found: list[tuple[Literal["error", "gap"], str]] = []
+    mistakes: list[tuple[Literal["error", "gap"], str]] = []
     reference = one.reference
     if one.metric in units and reference.unit != units[one.metric]:
-        found.append(("error", f"in {reference.unit}, but measured in {units[one.metric]}"))
+        mistakes.append(("error", f"in {reference.unit}, but measured in {units[one.metric]}"))
     if reference.low is None and reference.high is not None and reference.high > 0:
-        found.append(("error", "no low bound: nothing slow can fail"))
+        mistakes.append(("error", "no low bound: nothing slow can fail"))
     physics = PHYSICS.get(sku)
     peak = math.inf if physics is None else _peak(physics, one)
     if reference.value >= peak:
-        found.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
-    found += _size_mistakes(one, sizes)
-    found += _nvls(physics, one, one.labels.get("size_bytes"))
+        mistakes.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
+    mistakes += _size_mistakes(one, sizes)
+    mistakes += _nvls(physics, one, one.labels.get("size_bytes"))
     others = _named_skus(reference.source, PHYSICS) - {sku}
     # If the source names this SKU, too, the value was measured on it, and the others are a comparison.
     if others and not _named_skus(reference.source, [sku]):
-        found.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
-    return found
+        mistakes.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
+    return mistakes
 
 
 def _size_mistakes(

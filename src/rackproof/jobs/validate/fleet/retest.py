@@ -191,10 +191,10 @@ def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -
     """
     others = _by_key(second)
     measurements: list[Measurement] = []
-    for one in first:
-        measurements += _better(one, others.get(_key(one), []))
-    there = {_key(one) for one in measurements}
-    return (*measurements, *(one for key, some in others.items() if key not in there for one in some))
+    for measurement in first:
+        measurements += _better(measurement, others.get(_key(measurement), []))
+    present = {_key(one) for one in measurements}
+    return (*measurements, *(one for key, some in others.items() if key not in present for one in some))
 
 
 def _better(measurement: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
@@ -221,15 +221,15 @@ def _suspects(
     numbers: Mapping[str, tuple[Measurement, ...]], doubts: SuspectFinder
 ) -> dict[str, dict[_Key, NightReason]]:
     """Return the suspicions about numbers, by node and number."""
-    rows = [(name, one) for name, mine in numbers.items() for one in mine]
-    found: dict[str, dict[_Key, NightReason]] = {}
-    for place, reason in sorted(doubts([one for _, one in rows]).items()):
-        name, one = rows[place]
-        known = found.setdefault(name, {}).get(_key(one))
+    rows = [(name, measurement) for name, mine in numbers.items() for measurement in mine]
+    suspects: dict[str, dict[_Key, NightReason]] = {}
+    for index, reason in sorted(doubts([measurement for _, measurement in rows]).items()):
+        name, one = rows[index]
+        known = suspects.setdefault(name, {}).get(_key(one))
         # A later reason for the same number does not replace a failure.
         if known is None or known.verdict is not Verdict.FAIL:
-            found[name][_key(one)] = reason
-    return found
+            suspects[name][_key(one)] = reason
+    return suspects
 
 
 def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADED) -> NightReason:
@@ -260,12 +260,14 @@ def _value(measurement: Measurement) -> float:
 
 def _by_key(measurements: Iterable[Measurement]) -> dict[_Key, list[Measurement]]:
     """Return numbers by name and labels."""
-    found: dict[_Key, list[Measurement]] = {}
-    for one in measurements:
-        found.setdefault(_key(one), []).append(one)
-    return found
+    groups: dict[_Key, list[Measurement]] = {}
+    for measurement in measurements:
+        groups.setdefault(_key(measurement), []).append(measurement)
+    return groups
 
 
 def _values(measurements: Sequence[Measurement]) -> str:
     """Return the values of numbers as text."""
-    return ", ".join(quantity(one.value, one.unit) for one in measurements) or "nothing"
+    return (
+        ", ".join(quantity(measurement.value, measurement.unit) for measurement in measurements) or "nothing"
+    )
