@@ -68,6 +68,7 @@ def mxnet_runs() -> tuple[dict[str, Any], ...]:
 
 
 def _runs(pattern: str) -> tuple[dict[str, Any], ...]:
+    """Return the runs of the records that match, in the order of their start."""
     runs = []
     for path in sorted(RESULTS.glob(pattern)):
         for run in json.loads(path.read_text())["runs"]:
@@ -107,6 +108,7 @@ def _rows_06() -> dict[str, dict[str, PublishedResult]]:
 
 
 def _table_06(value: Callable[[PublishedResult], float | None], key: str, units: tuple[str, ...]) -> str:
+    """Return a table of the published systems of round 0.6, with the numbers that were read from logs."""
     about = stated("mlperf-0.6")
     named = {system: name for name, system in about["logs"].items()}
     rows = []
@@ -372,6 +374,7 @@ def _times_cpu(result: PublishedResult) -> str:
 
 
 def _rows_of_mxnet() -> Iterator[list[str]]:
+    """Yield a row for each published point of a K80, with the run that repeats it or why there is none."""
     for one in study_points():
         if not one.system.startswith("k80-"):
             continue

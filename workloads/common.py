@@ -725,6 +725,7 @@ def _first_to_fail(
 
 
 def _explain(index: int, status: int, folder: Path) -> tuple[int, str]:
+    """Return the exit status and the reason of a rank that ended."""
     if status < 0:
         name = signal.Signals(-status).name
         hint = " (out of memory?)" if name == "SIGKILL" else ""
@@ -844,6 +845,7 @@ def sample_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
         return samples
 
     def measured(count: int, inner: int) -> list[float]:
+        """Return the seconds of one call for ``count`` samples, each the mean of ``inner`` calls."""
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         marks[0].record()
         for mark in marks[1:]:

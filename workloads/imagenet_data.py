@@ -184,6 +184,11 @@ class Images:
         return len(self.found)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
+        """Return an image as a tensor, and its label.
+
+        Raises:
+            BadImage: The file cannot be read.
+        """
         path, label = self.found[index]
         try:
             image = self.decode(path)

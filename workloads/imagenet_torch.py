@@ -300,6 +300,7 @@ class Trainer:
         bf16 = self.options.precision == "bf16"
 
         def step() -> None:
+            """Train on one batch, which is in ``self.images`` and ``self.labels``."""
             with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
                 scores = model(self.images)
             loss = self.loss_function(scores.float(), self.labels)
@@ -325,6 +326,7 @@ class Trainer:
         parts: list[Any] = []
 
         def exchange() -> None:
+            """Replace each gradient by its mean over all ranks, by one all-reduce."""
             gradients = [parameter.grad for parameter in parameters]
             if not parts:
                 at = 0

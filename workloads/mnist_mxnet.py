@@ -177,6 +177,7 @@ def fit(options: argparse.Namespace) -> None:
     accuracy = mx.metric.Accuracy()
 
     def require_finite(epoch: int, _: Any, arguments: dict[str, Any], __: Any) -> None:
+        """Stop the training if a weight is not finite after an epoch."""
         # Check after every epoch, because MXNet would continue with NaN and report an accuracy of ten per
         # cent.
         if not all(np.isfinite(argument.asnumpy()).all() for argument in arguments.values()):

@@ -268,6 +268,7 @@ class Trainer:
         bf16 = self.options.precision == "bf16"
 
         def step() -> None:
+            """Train on the batch at ``self.position`` of the epoch's order."""
             rows = self.order.index_select(0, self.position).view(-1)
             self.position.add_(1)
             images = self.images.index_select(0, rows)

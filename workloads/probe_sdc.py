@@ -142,6 +142,7 @@ class GpuPaths:
         self.kernels.launch(name, blocks, sdc_paths.THREADS, stream, *values)
 
     def _queue_path(self, path: str, launch: int, answers: torch.Tensor | None, report: Report) -> None:
+        """Queue the kernel of a path. It reads the expected answers, and writes answers and a report."""
         self.queue(
             f"path_{path}",
             self.blocks[path],

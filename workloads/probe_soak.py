@@ -260,6 +260,7 @@ class Lines:
         self._log()
 
     def _log(self) -> None:
+        """Log the waiting windows as one sample."""
         merged = soak_series.merge(self.waiting)
         self.waiting = []
         sample = {"gpu": self.name, "rate": round(merged.rate, 3) if merged.busy_s else 0.0, **merged.read}

@@ -123,6 +123,7 @@ class Plan:
         return [unit for part in PARTS for unit in getattr(self, f"_units_of_{name}")(part)]
 
     def _units_of_images(self, part: str) -> Iterator[Unit]:
+        """Yield a unit for each class, which is a folder of images."""
         labels = self.images[part].label
         first = 0
         for label, (wnid, _) in enumerate(self.classes):
@@ -139,6 +140,7 @@ class Plan:
             yield Unit("recordio", part, number, f"{part}.rec", first, last)
 
     def _units_of_tfrecord(self, part: str) -> Iterator[Unit]:
+        """Yield a unit for each shard."""
         count = len(self.images[part])
         shards = self.options.train_shards if part == "train" else self.options.val_shards
         for number in range(shards):
@@ -450,6 +452,7 @@ def make_shard(unit: Unit, counted: Counted) -> dict[str, Any]:
     order = plan.order("tfrecord", unit.part)
 
     def records() -> Iterator[bytes]:
+        """Yield the shard's images as records of TensorFlow."""
         for number in order[unit.first : unit.last]:
             data, width, height = prepared(unit, number, counted)
             label = images.label[number]

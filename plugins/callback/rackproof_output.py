@@ -104,6 +104,7 @@ class CallbackModule(DefaultCallback):
             super().v2_runner_on_unreachable(results[0])
 
     def _print_folded(self, results: list[Any]) -> None:
+        """Print the unreachable hosts of one task, with one line for all hosts of the same reason."""
         # Import here, because at the top a failure would end the playbook before any message.
         from rackproof_ansible.playbook_events import fold_unreachable
 

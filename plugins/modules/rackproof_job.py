@@ -991,6 +991,7 @@ def daemon(folder, options, token, starting, locks, sender, controller):
     answered = []
 
     def answer(value):
+        """Send the first result to the waiting module, and end the claim on the folder."""
         if answered:
             return
         answered.append(value)

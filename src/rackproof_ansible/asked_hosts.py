@@ -136,6 +136,7 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
 
 
 def _check_names(hosts: Iterable[str]) -> None:
+    """Refuse host names with invisible characters."""
     # Two names that look the same are two nodes for the history, for a drain, and for an order to write
     # a disk.
     for host in hosts:
@@ -199,6 +200,7 @@ def _check_terms(
 
 
 def _check_covered(asked: Iterable[str], covered: Collection[str], pattern: str) -> None:
+    """Refuse requested hosts that no play of the playbook covers."""
     strangers = sorted(set(asked) - set(covered))
     if strangers:
         names = ", ".join(strangers) if len(strangers) <= 3 else compress_hostlist(strangers)

@@ -96,6 +96,7 @@ class Lanes:
                 self.say("; ".join(_progress(part) for part in list(self.running)) or "waiting")
 
     def _run_lane(self, lane: Sequence[Part], after: Callable[[Part], None]) -> None:
+        """Run the parts of a lane in order. A red part stops all lanes, unless ``go_on`` is set."""
         for part in lane:
             if self.failed.is_set():
                 return
@@ -106,6 +107,7 @@ class Lanes:
                 return
 
     def _run_part(self, part: Part) -> None:
+        """Run a part's commands until one fails, with their output in the part's log."""
         part.state, part.begun = "runs", time.monotonic()
         part.log.parent.mkdir(parents=True, exist_ok=True)
         about = f", about {part.expected_s:.0f} s" if part.expected_s else ""
@@ -145,6 +147,7 @@ class Lanes:
         return "green" if status == 0 else "red"
 
     def _print_end(self, part: Part) -> None:
+        """Print a part's state, with the last lines of its log."""
         if part.state == "ended":
             self.say(f"{part.name} was ended after {part.seconds:.0f} s")
             return

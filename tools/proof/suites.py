@@ -123,6 +123,7 @@ def input_files(suite: Suite, root: Path = ROOT) -> list[str]:
 
 
 def _is_input(name: str, suite: Suite, modules: set[str], root: Path) -> bool:
+    """Return whether a suite's result depends on a file."""
     if name in COMMON or any(name == path or name.startswith(f"{path}/") for path in suite.paths):
         return True
     if name.startswith("src/"):

@@ -379,6 +379,7 @@ def _accepted_places(
 
 
 def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuReference]]) -> list[Reference]:
+    """Return the references for an index of SKU and quantity, in the inventory's order."""
     sku, number = divmod(pair, len(fleet.quantities))
     what = fleet.quantities[number]
     sample = Measurement(name=what.metric, value=0.0, unit=what.unit, labels=what.labels)
@@ -861,6 +862,7 @@ def _new_findings(
     check: int,
     verdict: int,
 ) -> _Findings:
+    """Return a table of findings with unknown numbers, from the node, part and quantity index of each row."""
     size = len(owner)
     return _Findings(
         row=np.full(size, -1, np.int32),
@@ -976,6 +978,7 @@ def _reason(
     verdict: Verdict,
     wide: bool,
 ) -> Reason:
+    """Return a row of the findings as an operator's reason. ``wide`` marks a fault of most nodes."""
     number, check = int(findings.quantity[row]), int(findings.check[row])
     value, base = float(findings.value[row]), float(findings.base[row])
     part = _name(fleet, int(findings.part[row]))
@@ -993,6 +996,7 @@ def _reason(
 def _reason_text(
     fleet: _Fleet, findings: _Findings, row: int, references: Sequence[Reference], off: float
 ) -> str:
+    """Return what was compared in a row of the findings. ``off`` is the relative deviation from the base."""
     check = int(findings.check[row])
     value, base = float(findings.value[row]), float(findings.base[row])
     what = fleet.quantities[int(findings.quantity[row])]

@@ -42,6 +42,7 @@ def comparisons(
 
 
 def _comparisons_of(readings: Readings, node: int, drained: int, policy: AnomalyPolicy) -> frozenset[str]:
+    """Return the names ``fleet:METRIC`` and ``drift:METRIC`` of what could be compared for a drained node."""
     skus = np.array([part.sku for part in readings.parts])
     # The row of a link or a group names no node.
     alike = (readings.node >= 0) & (skus[readings.node] == skus[node]) & np.isfinite(readings.value)

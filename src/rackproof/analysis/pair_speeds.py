@@ -112,6 +112,7 @@ def compare_pairs(results: Sequence[PairResult], before: Sequence[float] = ()) -
 def _compare_pair(
     result: PairResult, middle: float, spread: float, whose: str, policy: AnomalyPolicy
 ) -> PairResult:
+    """Fail a pair far below the median (GB/s). Any other passes, unless it has a verdict already."""
     bandwidth = _pair_bandwidth(result)
     if bandwidth is None:
         return result

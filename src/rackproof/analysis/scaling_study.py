@@ -239,6 +239,7 @@ def _study_row(
     point: ScalingPoint | None,
     reference: Run | None,
 ) -> StudyRow:
+    """Return the row of a study for a number of devices, with means over its runs."""
     return StudyRow(
         devices=devices,
         nodes=max(map(nodes_of, members)),
@@ -274,6 +275,7 @@ def _why_not(run: Run, unit: str) -> str:
 
 
 def _mean(runs: Iterable[Run], name: str) -> float | None:
+    """Return the mean of a measurement over all runs, or None if none has it."""
     values = [
         measurement.value
         for run in runs

@@ -294,6 +294,7 @@ class Course:
 
 
 def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool) -> Iterator[Found]:
+    """Yield gaps in the start and stop events of a kind: a text, and the line if it is known."""
     in_turn = kind != "eval" or benchmark not in _NOT_IN_TURN
     # Six logs of llama31_405b in round 5.0 never log the start of an evaluation.
     strict = benchmark in _WHOLE and benchmark != "llama31_405b"
@@ -306,6 +307,7 @@ def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool)
 
 
 def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advance) -> Iterator[Found]:
+    """Yield where the progress at evaluations goes back, stays the same, or leaves evaluations out."""
     of = f" of {metric}" if metric else ""
     if progress.back is not None:
         before, value, line = progress.back

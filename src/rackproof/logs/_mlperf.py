@@ -600,6 +600,7 @@ class Events(LogParser):
             self.course_backwards = behind, key, self.log.line_at(position)
 
     def _event_without_time(self, key: str, value: object, position: int) -> None:
+        """Note an event without a time. Only a statement outside the run's course still counts."""
         if key in IMPORTANT:
             self.damaged(key, position)
             return
@@ -1306,6 +1307,7 @@ class Events(LogParser):
         return self.targets.get(benchmark, own)
 
     def _judge_target(self, target: QualityTarget, *, last_is_lost: bool) -> None:
+        """Fail the run if the last evaluation missed the target. Without an evaluation, it is unproven."""
         evaluation = self.evals.get(target.metric)
         if evaluation is None:
             message = f"no evaluation to hold against the target ({target})"
@@ -1405,6 +1407,7 @@ class Events(LogParser):
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=self.stats["train_loss"][1])
 
     def _remark_on_clocks(self) -> None:
+        """Find times that run backwards. If the run's own events do, its duration is unproven."""
         behind, key, line = self.course_backwards or (0.0, "", 0)
         offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
         if behind > CLOCK_SLACK_S and not offline:
@@ -1423,6 +1426,7 @@ class Events(LogParser):
             )
 
     def _remark_on_year(self) -> None:
+        """Find a run_start in another unit than milliseconds (unproven), or by a wrong clock (a remark)."""
         if self.run_start is None:
             return
         years, now = self.run_start / SECONDS_OF_A_YEAR, datetime.now(UTC).year + 1
@@ -1437,6 +1441,7 @@ class Events(LogParser):
         self.log.find("wrong_year", message, line=self.run_start_line)
 
     def _remark_on_events_after_stop(self) -> None:
+        """Find events after run_stop. They are unproven if they belong to another run or are late."""
         if self.run_stop is None:
             return
         offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
@@ -1465,6 +1470,7 @@ class Events(LogParser):
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
 
     def _remark_on_batch_size(self) -> None:
+        """Find progress (samples and steps) that contradicts the stated global batch size."""
         if self.first_block is None or not self.batch_size:
             return
         samples, steps, line = self.first_block
@@ -1540,6 +1546,7 @@ class Events(LogParser):
                 self.log.find("steps_contradict", message, Verdict.UNPROVEN, line=self.run_stop_line)
 
     def _remark_on_several_runs(self) -> None:
+        """Find several seeds, and several starts of a run in one log."""
         if len(self.seeds) > 1:
             self.log.find(
                 "seeds_differ",

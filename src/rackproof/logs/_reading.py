@@ -303,6 +303,7 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
     memmem.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
 
     def fast(text: bytes, literal: bytes) -> list[int]:
+        """Return the positions of the literal in the text."""
         size, length = len(text), len(literal)
         position = memmem(text, size, literal, length)
         if not position:
@@ -633,6 +634,7 @@ class Log:
             self.mark(code, position)
 
     def _loss_scale(self, position: int) -> None:
+        """Keep the smallest loss scale, and mark the line where it becomes tiny."""
         match = _SCALE.search(self._block, position, position + 200)
         if not match:
             return
@@ -643,11 +645,12 @@ class Log:
             self.smallest_scale = scale
 
     def _result(self, position: int, after: bytes) -> None:
+        """Keep the line, seconds and benchmark of a RESULT line. At most 64 are kept."""
         match = _RESULT.match(after)
         if not match or len(self.results) >= 64:
             return
         # Field positions vary by model. The seconds are the last plain number before the date.
-        numbers = [int(rank) for rank in match[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", rank)]
+        numbers = [int(text) for text in match[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", text)]
         if numbers:
             self.results.append((self.line_at(position), float(numbers[-1]), clean(match[1], 80)))
 

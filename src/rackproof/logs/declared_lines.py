@@ -76,6 +76,11 @@ def read_declared(raw: object, today: date, where: str) -> DeclaredLines:
 
 
 def _entry(raw: object, where: str) -> DeclaredLine:
+    """Return one entry of the list of harmless lines.
+
+    Raises:
+        DeclaredLinesError: It lacks a key, has an unknown one, or its pattern cannot be used.
+    """
     if not isinstance(raw, Mapping) or not {"pattern", "why"} <= set(raw) <= set(_KEYS):
         raise DeclaredLinesError(f"{where}: it has to have pattern and why, may have until, and nothing else")
     pattern, why = raw["pattern"], raw["why"]
@@ -93,6 +98,11 @@ def _entry(raw: object, where: str) -> DeclaredLine:
 
 
 def _until(raw: object, where: str) -> date | None:
+    """Return the last day of an entry, or None.
+
+    Raises:
+        DeclaredLinesError: It is not a date.
+    """
     if raw is None:
         return None
     try:

@@ -305,6 +305,7 @@ def _read_xid(line: bytes) -> str | None:
 
 
 def _read_kernel(line: bytes) -> str | None:
+    """Return the code of a kernel's line about a fault, or None."""
     event = read_kernel_line(_text(line))
     if event is None or event.kind in _OWN_WORDS:
         return None

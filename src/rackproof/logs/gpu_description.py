@@ -61,6 +61,7 @@ def _below(section: str, *names: str, since: float = 0, models: tuple[str, ...] 
 
 
 def _reasons(section: str, prefix: str) -> tuple[Part, ...]:
+    """Return the parts of a section with reasons for slow clocks, by their names in XML and text output."""
     names = ("hw_slowdown", "sw_power_cap", "sw_thermal_slowdown")
     # In the text output, these two are below hw_slowdown.
     nested = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -159,6 +160,7 @@ _BESIDE: tuple[str, ...] = tuple(
 
 
 def _is_printed(gpu: Described, part: Part) -> bool:
+    """Return whether the output has a part, even as N/A. A missing section counts as its own part."""
     section = gpu.find(part.section) if part.section else gpu
     # A missing section is a missing part itself. "N/A" in place of a section comes from the driver.
     if section is None or (not section.children and "".join(section.text).strip()):

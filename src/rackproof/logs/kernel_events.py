@@ -378,6 +378,7 @@ def _read_xid(line: str) -> KernelEvent | None:
 
 
 def _read_sxid(line: str) -> KernelEvent | None:
+    """Return a fault of an NVSwitch. Only one that the driver calls non-fatal is degraded, not failed."""
     match = _SXID.search(line)
     if match is None:
         return None
@@ -414,6 +415,7 @@ def _read_gpu_fault(line: str, pattern: re.Pattern[str], kind: Kind) -> KernelEv
 
 
 def _read_memory_error(line: str) -> KernelEvent | None:
+    """Return a memory error. An uncorrected one fails, and one of unknown outcome is unproven."""
     if decoded := _DECODED.search(line):
         is_lost = int(decoded[1], 16) & _UNCORRECTED_BIT
         text = sanitize(line[decoded.start() :], 300)
@@ -429,6 +431,7 @@ def _read_memory_error(line: str) -> KernelEvent | None:
 
 
 def _read_machine_check(line: str) -> KernelEvent | None:
+    """Return a machine check. An uncorrected one fails, and any other is degraded."""
     match = _MACHINE_CHECK.search(line)
     if match is None:
         return None

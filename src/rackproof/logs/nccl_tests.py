@@ -409,6 +409,7 @@ class NcclTestsParser(LogParser):
             self.log.find("average_contradicts", message, Verdict.UNPROVEN, line=at)
 
     def _take_average(self, at: int, text: str, stream: LabelledLines, average: re.Match[str]) -> None:
+        """Read the average bus bandwidth at the end of a sweep, and compare it with the table's rows."""
         self.log.tag("average_busbw_over_the_sweep", average[1])
         stream.without_average = max(0, stream.without_average - 1)
         self.average_line = at
@@ -418,6 +419,7 @@ class NcclTestsParser(LogParser):
             self._below_minimum(at, text)
 
     def _take_config_line(self, text: str, stream: LabelledLines, config: re.Match[str]) -> None:
+        """Read sizes, step, GPUs per process and validation from a test's first line."""
         stream.ranks, stream.split = 0, False
         stream.devices = Devices(per_process=int(config[1]) * int(config[2]))
         stream.least_bytes, stream.most_bytes = int(config[3]), int(config[4])

@@ -122,6 +122,7 @@ class NvbandwidthParser(LogParser):
         return (self.test != "" and self.matrix_line(at, text)) or self._take_fact(text)
 
     def _take_fact(self, text: str) -> bool:
+        """Read a line outside the tables (version, device, note), and return whether it is one."""
         if text.lstrip().startswith("Waived"):
             self.waived += 1
         elif text.lstrip().startswith("NOTE: The reported results"):
@@ -163,6 +164,7 @@ class NvbandwidthParser(LogParser):
         return True
 
     def _row(self, at: int, text: str, name: str, values: list[str]) -> None:
+        """Read a row of a matrix. A row of another length than the header is unproven."""
         if len(values) != len(self.columns):
             self.log.find(
                 "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text

@@ -84,6 +84,11 @@ def _read_xml(data: bytes) -> _Element:
         raise _RefusedError("entity declarations are refused")
 
     def start(tag: str, attributes: dict[str, str]) -> None:
+        """Add an element to the tree.
+
+        Raises:
+            _RefusedError: There are too many elements or levels.
+        """
         nonlocal count
         count += 1
         if count > MAX_ELEMENTS or len(stack) > MAX_DEPTH:
@@ -117,6 +122,12 @@ def _size(text: str) -> int:
 
 
 def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
+    """Return each GPU with its element.
+
+    Raises:
+        ValueError: The root element is not nvidia-smi's.
+        _RefusedError: There are too many GPUs.
+    """
     log = root.find("nvidia_smi_log")
     if log is None:
         raise ValueError("no nvidia_smi_log element")
@@ -529,6 +540,7 @@ def _draw_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
 
 
 def _memory_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
+    """Yield contradictions in a GPU's memory sizes, and a reservation that is too large."""
     texts = [element.get(f"fb_memory_usage/{name}") for name in ("reserved", "used", "free")]
     parts = [_size(text) for text in texts]
     total, mebibyte = gpu.memory_bytes, _UNIT["MiB"]

@@ -264,6 +264,7 @@ class NvidiaSmiCsvParser(LogParser):
         return None
 
     def _number(self, at: int, gpu: str, name: str, unit: str, value: float) -> None:
+        """Store the number of a column that is measured, and find uncorrected memory errors."""
         if "uncorrected.volatile" in name and value > 0:
             self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
         known = _MEASURED.get(name)

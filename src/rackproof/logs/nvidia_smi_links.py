@@ -92,6 +92,7 @@ class NvlinkStatusParser(LogParser):
             self.log.find("gpu_lost", "a GPU has no UUID", Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _heading(self, at: int, text: str, index: str, name: str, uuid: str) -> None:
+        """Start the links of the next GPU."""
         self.uuid = uuid
         self.of_gpu.clear()
         if uuid in self.gpus or index in self.indexes:
@@ -102,6 +103,7 @@ class NvlinkStatusParser(LogParser):
         self.log.tag("device", name)
 
     def _link(self, at: int, text: str, link: str, speed: float | None) -> None:
+        """Read a link's speed in GB/s, None if it is down, and judge it by the GPU's model."""
         if self.uuid not in self.gpus:
             return
         if link in self.of_gpu:
@@ -195,6 +197,7 @@ class NvlinkStatusParser(LogParser):
         find_mixed_models(self.log, (gpu.name for gpu in self.gpus.values()))
 
     def _judge_speeds(self) -> None:
+        """Find GPUs with a link that is slower than the fastest of the same model."""
         fastest: dict[str, float] = {}
         for gpu in self.gpus.values():
             fastest[gpu.name] = max([fastest.get(gpu.name, 0.0), *gpu.speeds])

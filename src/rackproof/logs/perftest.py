@@ -261,6 +261,7 @@ class PerftestParser(LogParser):
         return True
 
     def _header(self, text: str) -> None:
+        """Start a table, or add the columns of another test that prints in parallel."""
         columns = [_column(words) for words in _COLUMN.findall(text)]
         if not any(column.main for column in columns):
             return

@@ -137,6 +137,7 @@ class Follower:
     # -- lines ------------------------------------------------------------------------------------
 
     def _line(self, line: bytes) -> None:
+        """Read a line: the launcher's report, an event of MLPerf, or text."""
         at = line.find(b":::MLLOG")
         if line.startswith(b":::RACKPROOF {"):
             self._launcher_report(line[len(b":::RACKPROOF ") :])
@@ -225,6 +226,7 @@ class Follower:
         return changes
 
     def _stats(self, value: Mapping[str, object]) -> dict[str, Any]:
+        """Return the changes that an event with throughput or loss makes to the progress."""
         changes: dict[str, Any] = {
             "loss": number(value.get("train_loss", value.get("reduced_train_loss", value.get("loss"))))
         }
@@ -252,6 +254,7 @@ class Follower:
     # -- conclusions -------------------------------------------------------------------------
 
     def _fraction(self) -> float | None:
+        """Return the finished share of the run (0 to 1), or None if the total is unknown."""
         now = self._now
         if now.has_ended:
             return 1.0
@@ -264,6 +267,7 @@ class Follower:
         return None if fraction is None else min(1.0, max(0.0, fraction))
 
     def _message(self) -> str:
+        """Return phase, counts, loss, accuracy and speed, separated by commas."""
         now = self._now
         words = [now.phase] if now.phase else []
         words += filter(None, (now.count(name, "{:g}".format) for name in ("epoch", "step")))
@@ -322,6 +326,7 @@ def _number(raw: bytes) -> float | None:
 
 
 def _tf_cnn_changes(line: bytes) -> dict[str, Any] | None:
+    """Return the changes that a line of tf_cnn_benchmarks makes to the progress, or None."""
     if step := _TF_STEP.match(line):
         return {
             "step": int(step[1]),
@@ -338,6 +343,7 @@ def _tf_cnn_changes(line: bytes) -> dict[str, Any] | None:
 
 
 def _mxnet_changes(line: bytes) -> dict[str, Any] | None:
+    """Return the changes that a line of MXNet makes to the progress, or None."""
     if epoch := _MXNET.search(line):
         changes: dict[str, Any] = {"epoch": float(epoch[1]) + 1, "phase": "training"}
         if epoch[3] is not None:

@@ -210,6 +210,7 @@ class RunSubReader:
             self._launcher_report.update({sanitize(key, 40): value for key, value in report.items()})
 
     def _take_marker(self, name: str, time: int) -> None:
+        """Store the time of a marker, note contradictions, and note which part of the job runs."""
         if name == START and name not in self._times and STOP in self._times:
             self._contradictions.append(f"{START} comes after {STOP}")
         if name == STOP and time < self._times.get(START, 0):
@@ -270,6 +271,7 @@ class RunSubReader:
         return False
 
     def _take_training_line(self, text: str) -> None:
+        """Read labels, dead tasks, lack of memory and slow nodes from a line of the training."""
         if label := _LABEL.match(text):
             self._labels.add(int(label[1]))
         if death := _TASK_DEATH.search(text):
@@ -366,6 +368,7 @@ def ended_before_training(output: RunSubOutput) -> bool:
 
 
 def _mpi_findings(output: RunSubOutput) -> list[Finding]:
+    """Return a finding if Slurm could not start ranks with the requested MPI."""
     if not output.mpi_errors:
         return []
     message = (
@@ -399,6 +402,7 @@ def _end_findings(output: RunSubOutput) -> list[Finding]:
 
 
 def _hang_finding(hang: Mapping[str, Any]) -> Finding:
+    """Return the finding on a job that was cancelled because it printed nothing for too long."""
     step = sanitize(hang.get("step") or "before the first step", 60)
     phase = sanitize(hang.get("phase") or "start", 60)
     silent = sanitize(hang.get("silent_s"), 20)
@@ -764,6 +768,7 @@ def job_steps(end: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _record_node_findings(end: Mapping[str, Any], nodes: Sequence[str]) -> list[Finding]:
+    """Return findings if Slurm's record of the job has other nodes than requested, or another number."""
     used = end.get("nodes")
     if not isinstance(used, list) or not used:
         return []

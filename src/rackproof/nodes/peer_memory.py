@@ -135,6 +135,7 @@ def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]
 
 
 def _unmet_driver_needs(method: TransferMethod, node: PeerMemoryNode) -> list[str]:
+    """Return the method's conditions on the driver that the node does not meet."""
     # NVIDIA's conditions are about branches, so only the first number of a version is compared.
     branch = version_numbers(node.driver)[:1]
     needs = []

@@ -97,6 +97,7 @@ def _alive(claim: dict[str, object]) -> bool:
 
 
 def _read(path: Path) -> dict[str, dict[str, object]]:
+    """Return the claims of a file by host. An unreadable file has none."""
     try:
         claims = json.loads(path.read_text())
     except (OSError, ValueError):

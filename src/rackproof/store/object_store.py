@@ -224,6 +224,7 @@ class ObjectStore:
             ) from None
 
     def _upload_files(self, folder: Path, paths: Sequence[Path]) -> tuple[int, int]:
+        """Upload the files that the bucket does not hold, and return the numbers of all and of new files."""
         new = 0
         for path in paths:
             name = f"{folder.name}/{path.relative_to(folder).as_posix()}"

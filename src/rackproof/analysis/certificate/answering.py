@@ -72,6 +72,7 @@ def whole_verdict(answers: Sequence[Answer]) -> Verdict:
 
 
 def _answer(question: _Question) -> Answer:
+    """Answer a requirement by the worst part over all requested nodes, with failures first."""
     parts = [part for name in question.asked for part in _parts_of_node(question, name)]
     measured = worst(part.verdict for part in parts)
     # A failure is the first thing to read.
@@ -103,6 +104,7 @@ def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_
 
 
 def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
+    """Yield what the runs, metrics and night of a node give for the requirement."""
     runs = []
     for benchmark in question.requirement.benchmarks:
         counted, doubt = _counted_runs(question, name, benchmark)
@@ -129,6 +131,7 @@ def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list
 
 
 def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
+    """Return whether a piece has the node, on as many nodes as the requirement's scope needs."""
     names = {node.name for node in piece.nodes}
     if name not in names:
         return False
@@ -159,6 +162,7 @@ def _is_old(question: _Question, piece: EvidencePiece) -> bool:
 
 
 def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
+    """Return why a piece is too old or of the future, or an empty string."""
     if piece.moment - question.at > _CLOCK_SKEW:
         return f"it is of {piece.moment:%Y-%m-%d %H:%M}, which is still to come"
     if _is_old(question, piece):
@@ -196,6 +200,7 @@ def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
 def _parts_of_benchmark(
     question: _Question, location: str, runs: Sequence[EvidencePiece], doubt: str
 ) -> Iterator[_Part]:
+    """Yield a part for each run of a benchmark, or an unproven part if there is none."""
     if not runs:
         wide = {"node": "", "pair": " with another node", "rack": " with all the others"}
         why = doubt or f"there is no run{wide[question.requirement.scope]}"
@@ -215,6 +220,7 @@ def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, loc
 
 
 def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:
+    """Yield the judgements of the required metrics in a node's runs. A metric without one is unproven."""
     # The absence of a run is already a reason.
     for metric in question.requirement.metrics if runs else ():
         judged = [
@@ -233,6 +239,7 @@ def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece])
 
 
 def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
+    """Yield what the newest night proves of a node: the required codes, or its whole health."""
     nights = _covering(question, name, "night", "")
     if not nights:
         yield _Part(Verdict.UNPROVEN, f"{name}: there is no night")

@@ -44,6 +44,11 @@ def load_catalogue(name: str) -> Catalogue:
 
 
 def _parse(data: bytes, name: str) -> Catalogue:
+    """Return a catalogue from YAML.
+
+    Raises:
+        CertificateError: It is not YAML, breaks the format, or names a code that no night gives.
+    """
     try:
         catalogue = Catalogue.model_validate(yaml.safe_load(data))
     except ValidationError as error:

@@ -77,6 +77,7 @@ class Gathered:
                 yield run
 
     def _run_piece(self, run: Run) -> EvidencePiece:
+        """Return a run as a piece of evidence, with objections to its files."""
         folder = self._results / run.run_id
         return EvidencePiece(
             id=run.run_id,
@@ -111,6 +112,7 @@ class Gathered:
     # Nights.
 
     def _newest_nights(self) -> Iterator[EvidencePiece]:
+        """Yield nights, the newest first, until each requested node was in one, and damaged nights."""
         missing = set(self._asked)
         for folder in night_store.night_folders(self._results):
             try:
@@ -126,6 +128,7 @@ class Gathered:
                 return
 
     def _night_piece(self, folder: Path, night: NightRecord, mine: Sequence[NodeNight]) -> EvidencePiece:
+        """Return a night as a piece of evidence for those nodes of which it is the newest."""
         kept = {node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in mine}
         nodes = {name: about for name, about in kept.items() if about}
         self._see(night.ended, [about.about for about in nodes.values()])
@@ -177,6 +180,7 @@ class Gathered:
         return False
 
     def _gone_piece(self, row: RunRow, moment: datetime) -> EvidencePiece:
+        """Return a run that only the history has. It is never better than unproven."""
         is_night = row.benchmark == night_store.BENCHMARK
         names = sorted({*row.nodes, *self._asked}) if is_night or not row.nodes else row.nodes
         verdict = worst([row.verdict, Verdict.UNPROVEN])
@@ -250,6 +254,7 @@ def _snapshots(folder: Path, names: Iterable[str]) -> list[Path]:
 
 
 def _night_findings(node_night: NodeNight) -> Iterator[PieceFinding]:
+    """Yield a node's findings and reasons of a night, and whether it was unreachable."""
     for health in node_night.findings:
         yield PieceFinding(
             node=node_night.node, code=health.code, verdict=health.verdict, text=health.evidence

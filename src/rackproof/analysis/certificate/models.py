@@ -50,6 +50,7 @@ class Requirement(Record):
 
     @model_validator(mode="after")
     def _answerable(self) -> Requirement:
+        """Refuse a requirement without evidence or maximum age, or with half a statement of its gaps."""
         if not (self.is_measured or self.unmeasured):
             raise ValueError("a requirement names benchmarks, or night: true, or what is unmeasured")
         if self.is_measured and self.max_age_days is None:
@@ -60,6 +61,7 @@ class Requirement(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> Requirement:
+        """Refuse fields that have no effect without another one, such as codes without a night."""
         if (self.codes or self.reads) and not self.night:
             raise ValueError("codes and reads are those of a night: add night: true")
         if bool(self.codes) != bool(self.reads):

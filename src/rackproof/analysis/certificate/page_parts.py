@@ -95,6 +95,11 @@ def split_page(page: bytes) -> PageParts:
 
 
 def _take_out(text: str, mark: str) -> tuple[str, str]:
+    """Return a page without the content after a mark, and this content.
+
+    Raises:
+        CertificateError: The mark is not in the page exactly once, or the content has no end.
+    """
     if text.count(mark) != 1:
         raise CertificateError(
             f"the page has {text.count(mark)} times {mark!r}: it is not a certificate's page"

@@ -80,6 +80,11 @@ def _is_as_written(signature: str) -> bool:
 
 
 def _ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run ``ssh-keygen -Y`` with the data as its input.
+
+    Raises:
+        CertificateError: It is not installed, or did not end in time.
+    """
     try:
         return subprocess.run(  # noqa: S603  (a fixed program, and no shell)
             ["ssh-keygen", "-Y", *arguments],  # noqa: S607  (OpenSSH, wherever it is)

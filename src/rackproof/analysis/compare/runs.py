@@ -126,6 +126,7 @@ def _unique(
 
 
 def _compared(measurement: Measurement, other: Measurement) -> ComparedMeasurement:
+    """Return two measurements of one number, with the ratio and difference of the second to the first."""
     direction = measurement.direction or other.direction
     ratio = difference = None
     if measurement.finite and other.finite and measurement.value:
@@ -147,6 +148,7 @@ def _compared(measurement: Measurement, other: Measurement) -> ComparedMeasureme
 
 
 def _better(first: Measurement, second: Measurement, direction: Direction | None) -> Better:
+    """Return which of two measurements is better. Without a direction, this is unknown."""
     if not (first.finite and second.finite):
         return "unknown"
     if first.value == second.value:

@@ -171,6 +171,7 @@ def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark:
 
 
 def _runs_at(places: Sequence[Path], remarks: list[str], skipped: list[str]) -> Iterator[Run]:
+    """Yield the recorded runs of the paths, then the runs of all paths that are logs."""
     logs = []
     for path in places:
         if _holds_records(path):

@@ -185,6 +185,7 @@ def exclusion_reason(run: Run) -> Exclusion | None:
 
 
 def _gravest_finding(run: Run) -> Exclusion | None:
+    """Return the finding that excludes a run, a failure before an unproven one, or None."""
     grave = [finding for finding in run.findings if finding.verdict is not None and finding.verdict.gates]
     if not grave:
         return None
@@ -268,6 +269,7 @@ def _groups(system: System) -> dict[str, list[_Group]]:
 
 
 def _benchmark_groups(points: Mapping[_Point, list[Run]]) -> list[_Group]:
+    """Return a group of counted runs per point. If only one point has any, all lost runs are its own."""
     groups = []
     for point, runs in points.items():
         good = tuple(run for run in runs if exclusion_reason(run) is None)
@@ -461,6 +463,7 @@ def _published_value(result: PublishedResult, kind: Kind) -> tuple[float | None,
 def _cell(
     group: _Group, kind: Kind, metric: str, reference: PublishedResult | None, confidence: float
 ) -> tuple[ComparisonCell, Direction | None]:
+    """Return the value of a group (published, or the mean of its runs), and its direction."""
     if group.published is not None:
         value, unit, direction = _published_value(group.published, kind)
         return ComparisonCell(
@@ -527,6 +530,7 @@ def _ratio(
     confidence: float,
     obstacle: str,
 ) -> Ratio:
+    """Return the ratio of two cells with its confidence interval. An obstacle makes them incomparable."""
     if cell.value is None or base.value is None:
         return Ratio(conclusion="no ratio", reason="one side has no value")
     # 0 is excluded too, because the interval is computed on logarithms.
@@ -705,6 +709,7 @@ def _cells(
     judged_by: Sequence[PublishedResult | None],
     confidence: float,
 ) -> tuple[tuple[ComparisonCell, ...], Direction | None]:
+    """Return a cell per group, and the direction that all of them share."""
     pairs = zip(groups, judged_by, strict=True)
     cells = [_cell(group, kind, metric, result, confidence) for group, result in pairs]
     # A system without the metric states no direction, so the first stated direction applies to all.
@@ -799,6 +804,7 @@ def _counted(systems: Sequence[System]) -> Iterable[Counted]:
 
 
 def _counted_run(system: str, run: Run) -> Counted:
+    """Return the row of a run that counts, with its throughput, minutes and epochs."""
     throughput = _representative(run, _throughput_name(_Group(runs=(run,))))
     minutes, epochs, wall = (_representative(run, name) for name in (MINUTES, EPOCHS, "wall_time"))
     speed = minutes or throughput
@@ -823,6 +829,7 @@ def _value(measurement: Measurement | None) -> float | None:
 
 
 def _left_out(systems: Sequence[System]) -> Iterable[LeftOut]:
+    """Yield each run that does not count, with the finding that excludes it."""
     for system in systems:
         for run in system.runs:
             why = exclusion_reason(run)

@@ -131,6 +131,11 @@ def load_system_file(path: Path) -> SystemFile:
 
 
 def _read_yaml(path: Path) -> dict[Any, Any]:
+    """Return the keys of a system's file.
+
+    Raises:
+        SubmissionError: It cannot be read, is too large, has a key twice, or is not a mapping.
+    """
     try:
         with path.open("rb") as stream:
             data = stream.read(_FILE_BYTES + 1)
@@ -164,6 +169,11 @@ def _key(path: Path, key: object) -> str:
 
 
 def _value(path: Path, key: object, value: object) -> Any:
+    """Return a value as text, as the checker reads it.
+
+    Raises:
+        SubmissionError: It is neither text nor a finite number.
+    """
     if key == STACK and isinstance(value, dict):
         return {sanitize(name, 100): _value(path, name, item) for name, item in value.items()}
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
@@ -199,6 +209,7 @@ def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def _accelerator_facts(node: Node) -> dict[str, str]:
+    """Return the keys about GPUs from the facts of a node. All its GPUs count as the first one's model."""
     if not node.gpus:
         return {}
     gpu = node.gpus[0]
@@ -286,6 +297,7 @@ def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence
 
 
 def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield the keys that nothing states, and those that were left empty on purpose."""
     for key in (*IDENTITY, *ANSWERED):
         if description[key]:
             continue
@@ -408,6 +420,7 @@ def _doubts(key: str, described: Any, seen: Any) -> _Doubts:
 
 
 def _doubts_of_software(described: Any, seen: Any) -> _Doubts:
+    """Yield the versions of the description that differ from those of the nodes and logs."""
     if not described:
         return
     if not (isinstance(described, dict) and isinstance(seen, dict)):
@@ -434,6 +447,7 @@ def _doubtful(
     values: tuple[str, str],
     source: tuple[str, str, str],
 ) -> Issue:
+    """Return the issue about a contradicted value. ``source`` is the run, the origin and the log."""
     key, name = names
     described, seen = (sanitize(value, 100) for value in values)
     run_id, where, file = source

@@ -209,6 +209,11 @@ def write_draft(files: Files, draft: Path) -> None:
 
 
 def _read(file: CopiedFile) -> bytes:
+    """Return a file's content, if it has the checksum of the copy.
+
+    Raises:
+        SubmissionError: It cannot be read, or changed since.
+    """
     try:
         data = file.path.read_bytes()
     except OSError as error:

@@ -72,6 +72,7 @@ def _gating_findings(benchmark: str, by_file: Mapping[str, ChosenRun], score: Fo
 
 
 def _count(benchmark: str, count: int, needed: int | None, ruleset: str) -> Iterator[Issue]:
+    """Yield an issue if the number of runs is not the one that the rules require."""
     if needed is None:
         yield Issue(
             code="unknown_benchmark",
@@ -140,6 +141,7 @@ def _verdict_against(chosen_run: ChosenRun, run: RunScore | None) -> Verdict:
 
 
 def _why_not(run: RunScore) -> str:
+    """Return why a run has no score."""
     if not run.events:
         return "its log has no readable MLPerf event"
     if run.status != "success":
@@ -173,6 +175,7 @@ def _shared(
 
 
 def _other_division(chosen_run: ChosenRun, run: RunScore, system: SystemFile) -> Iterator[Issue]:
+    """Yield an issue if the log states another division than the description."""
     division = system.values["division"]
     if run.division and run.division != division:
         yield Issue(
@@ -186,6 +189,7 @@ def _other_division(chosen_run: ChosenRun, run: RunScore, system: SystemFile) ->
 
 
 def _other_batch_size(chosen_run: ChosenRun, size: float, first: tuple[float, str]) -> Iterator[Issue]:
+    """Yield an issue if the global batch size is not that of the first run."""
     first_size, first_run = first
     if size != first_size:
         yield Issue(
@@ -212,6 +216,7 @@ def _same_run(chosen_run: ChosenRun, owner: str) -> Iterator[Issue]:
 
 
 def _convergence(benchmark: str, score: FolderScore, count: int) -> Iterator[Issue]:
+    """Yield an issue if the reference convergence points exclude the runs, or were not compared."""
     rcp = score.rcp
     if rcp is None or not rcp.applies or count != score.runs_needed:
         return
@@ -280,6 +285,7 @@ def judge_answer(
 
 
 def _no_answer(answer: CheckerAnswer, groups: Mapping[str, Sequence[ChosenRun]]) -> Issue:
+    """Return the issue of a checker that printed no verdict, with the run whose log it names."""
     before = f"; before that it reported: {'; '.join(answer.errors[:3])}" if answer.errors else ""
     reason = f"{answer.error or 'it printed nothing'}{before}"
     return Issue(
@@ -313,6 +319,7 @@ def _coverage(benchmark: str, answer: CheckerAnswer, ruleset: str) -> Iterator[I
 
 
 def _rejection(answer: CheckerAnswer) -> Issue:
+    """Return the issue of a rejected package. If only the number of runs is wrong, it is unproven."""
     errors = "; ".join(answer.errors[:5]) or "it named no error"
     wrong_count = any(error.startswith(_WRONG_COUNT) for error in answer.errors)
     only_count = wrong_count and all(error.startswith((_WRONG_COUNT, _NO_RCP)) for error in answer.errors)

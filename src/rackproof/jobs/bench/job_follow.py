@@ -414,6 +414,7 @@ class ProgressPrinter:
         return " · ".join([self._head, *parts])
 
     def _parts(self, progress: Progress) -> list[str]:
+        """Return the texts of a line of progress: phase, counts, loss, accuracy, bytes and speed."""
         parts = [sanitize(progress.phase, 80)] if progress.phase else []
         parts += filter(None, (progress.count(name, _number) for name in ("epoch", "step")))
         if progress.loss is not None:
@@ -430,6 +431,7 @@ class ProgressPrinter:
         return parts
 
     def _end(self, elapsed_s: float, *, may_end_early: bool) -> list[str]:
+        """Return when the job will end, from earlier runs and its progress, or nothing if that is unknown."""
         left = self._estimate.left_s(elapsed_s, may_end_early=may_end_early)
         if left is None:
             return []

@@ -88,6 +88,7 @@ def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mappin
 
 
 def _install_advice(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> str:
+    """Return the command that installs the lacking libraries on the node's distribution."""
     release = text_at(mapping_at(facts, "files"), "os_release")
     if re.search(r"^ID(?:_LIKE)?=.*\b(?:rhel|fedora)\b", release, re.MULTILINE):
         # dnf finds a package by the library's name.

@@ -51,6 +51,11 @@ def ask_slurm_listing() -> AdoptedSource:
 
 
 def _ask(argv: Sequence[str]) -> str:
+    """Return a command's output, empty if it failed.
+
+    Raises:
+        AdoptError: It cannot run, does not end, or prints too much.
+    """
     try:
         process = subprocess.run(  # noqa: S603  (fixed programs, and no shell)
             argv,
@@ -83,6 +88,7 @@ def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:
 
 
 def _source(listing: SlurmListing, source: str) -> AdoptedSource:
+    """Return the nodes of a Slurm listing, with remarks about nodes and addresses that are left out."""
     remarks = list(listing.remarks)
     nodes = []
     for one in listing.nodes:
@@ -101,6 +107,7 @@ def _source(listing: SlurmListing, source: str) -> AdoptedSource:
 
 
 def _node(node: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
+    """Return a node of Slurm with the hints about its GPUs. Remarks about refused values are added."""
     address = node.address
     if address and address_problem(address):
         remarks.append(

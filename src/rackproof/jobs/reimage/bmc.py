@@ -258,6 +258,11 @@ def set_power(
     """
 
     def wait_for(machine: Machine, state: str) -> None:
+        """Wait until the machine's power has the state.
+
+        Raises:
+            BmcError: The state is another one after ``timeout_s``.
+        """
         end = clock() + timeout_s
         while (power := machine.power()) != state:
             if clock() >= end:

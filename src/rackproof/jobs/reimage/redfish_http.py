@@ -151,6 +151,11 @@ def _adapter(access: Access, origin: tuple[str, str, int | None]) -> Any:
             super().init_poolmanager(*args, **options)
 
         def send(self, request: Any, *args: Any, **options: Any) -> Any:
+            """Send a request to the BMC alone, within the time that is left.
+
+            Raises:
+                RequestException: It redirects elsewhere, or gives no answer in time.
+            """
             # The token of the session would be sent to the target of a redirect.
             if _origin(request.url) != origin:
                 raise RequestException("it redirects to another address")
@@ -167,6 +172,7 @@ def _adapter(access: Access, origin: tuple[str, str, int | None]) -> Any:
                 self.left_s = max(0.0, self.left_s - (time.monotonic() - begin))
 
         def _send_whole(self, request: Any, *args: Any, **options: Any) -> Any:
+            """Send a request, note a session that it opens, and read the answer up to the limit of bytes."""
             options["stream"] = True
             response = super().send(request, *args, **options)
             token, path = (response.headers.get(name) for name in ("X-Auth-Token", "Location"))

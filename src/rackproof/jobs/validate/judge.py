@@ -602,6 +602,7 @@ def _lost_snapshots(
 
 
 def _lost_snapshot_finding(name: str, night: Path) -> HealthFinding:
+    """Return the finding on a node whose previous snapshot cannot be read."""
     return HealthFinding(
         node=name,
         code="snapshot_lost",
@@ -614,6 +615,7 @@ def _lost_snapshot_finding(name: str, night: Path) -> HealthFinding:
 
 
 def _unknown_sku_finding(name: str) -> HealthFinding:
+    """Return the finding on a node without a SKU in the inventory."""
     return HealthFinding(
         node=name,
         code="sku_unknown",
@@ -624,6 +626,7 @@ def _unknown_sku_finding(name: str) -> HealthFinding:
 
 
 def _same_machine_finding(name: str, others: Sequence[str]) -> HealthFinding:
+    """Return the finding on a node that is the same machine as the others."""
     return HealthFinding(
         node=name,
         code="node_twice",

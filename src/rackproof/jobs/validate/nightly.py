@@ -265,6 +265,7 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
         failed: dict[str, set[str]] = {}
 
         def show() -> None:
+            """Show the events and lines that the playbook wrote since the last call."""
             for event in events.read():
                 _note_failure(event, failed)
                 view.add_event(event)

@@ -293,6 +293,7 @@ def _suspect_finder(
     nodes = [kept.about for kept in snapshots.values()]
 
     def doubts(numbers: Sequence[Measurement]) -> dict[int, NightReason]:
+        """Return the reasons to measure again, by the index of the number in ``numbers``."""
         if not numbers:
             return {}
         run = _run(BENCHMARK, numbers, nodes)

@@ -239,6 +239,7 @@ def _sqlite_engine(target: Target) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+        """Set up a new connection, so that a committed run is whole and survives a power failure."""
         # Python's own transaction handling commits before DDL, which could leave half the tables.
         connection.isolation_level = None
         # SQLite checks foreign keys only for a connection that enables it.

@@ -442,6 +442,7 @@ class Store(AbstractContextManager["Store"]):
         bounds = {"low": low, "high": high, "warn": warn}
 
         def enter(connection: Connection) -> int:
+            """Enter the references, unless they drifted too far, and return their number."""
             rows = _reference_rows(RunWriter(connection), run, numbers, moments, bounds)
             if not despite:
                 directions = [direction for _, (_, direction) in sorted(numbers.items())]

@@ -395,6 +395,7 @@ class _Draft:
         """Return the rows that belong to the run, by table."""
 
         def observed(ordinal: int, quantity: Quantity, location: Place) -> Row:
+            """Return the columns that measurements and judgements share."""
             return {
                 "run_pk": run_pk,
                 "ordinal": ordinal,

@@ -74,6 +74,7 @@ def second_partners(
     partner_of: dict[str, str] = {}
 
     def seat(suspect: str, tried: set[str]) -> bool:
+        """Give the suspect a partner that is not in ``tried``, and return whether there is one."""
         # Search an augmenting path, which may give an assigned partner to another suspect, so that as many
         # suspects as possible get a partner.
         for node in free:
