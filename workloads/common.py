@@ -796,6 +796,27 @@ def holds_on_all_ranks(mine: bool, rank: Rank, device: Any) -> bool:
     return bool(flag.item())
 
 
+def capture_graph(step: Callable[[], None], stream: Any, rank: Rank, device: Any) -> tuple[Any, str]:
+    """Capture a training step in a CUDA graph.
+
+    Returns:
+        The graph, and ``on``, or why a rank could not capture its step. The graph may be replayed only if
+        all ranks captured theirs, because their collectives must match.
+    """
+    import torch
+
+    graph, failed = torch.cuda.CUDAGraph(), ""
+    try:
+        # With thread_local, queries of events by NCCL's watchdog thread do not end the capture.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            step()
+    except RuntimeError as error:
+        failed = (str(error).splitlines() or ["unknown"])[0]
+    if holds_on_all_ranks(failed == "", rank, device):
+        return graph, "on"
+    return graph, f"off: {failed or 'another rank could not capture'}"
+
+
 def mark_moment(device: Any) -> Any:
     """Return a mark of this moment.
 

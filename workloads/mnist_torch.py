@@ -305,19 +305,9 @@ class Trainer:
         several(WARM_UP_STEPS)
         self.validate()
         torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        failed = ""
-        try:
-            # With thread_local, queries of events by NCCL's watchdog thread do not end the capture.
-            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
-                step()
-        except RuntimeError as error:
-            failed = str(error).splitlines()[0]
-        if common.holds_on_all_ranks(failed == "", self.rank, self.device):
-            self.notes["cuda_graph"] = "on"
-            return self.graph.replay
-        self.notes["cuda_graph"] = f"off: {failed or 'another rank could not capture'}"
-        return step
+        self.graph, state = common.capture_graph(step, self.stream, self.rank, self.device)
+        self.notes["cuda_graph"] = state
+        return self.graph.replay if state == "on" else step
 
     def close(self) -> None:
         """Release the captured step, because NCCL cannot shut down while a graph holds its work."""
