@@ -155,19 +155,22 @@ def find_files(
     if place.is_file():
         yield place
         return
+    skipped = [] if skipped is None else skipped
+    unread = [] if unread is None else unread
     for folder, subfolders, names in os.walk(place):
         # Change the list in place, because os.walk enters only the folders that remain in it.
         subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
         # Shorter names come first, so that run_2 is before run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
             path = Path(folder, name)
-            if path.is_symlink() or (name.startswith(".") and _is_log_by_name(path)):
-                if skipped is not None:
-                    obstacle = "a link; name its target" if path.is_symlink() else "hidden; rename it"
-                    skipped.append(f"{sanitize(path, 300)}: {obstacle}")
-            elif not name.startswith(".") and path.is_file():
+            if path.is_symlink():
+                skipped.append(f"{sanitize(path, 300)}: a link; name its target")
+            elif name.startswith("."):
+                if _is_log_by_name(path):
+                    skipped.append(f"{sanitize(path, 300)}: hidden; rename it")
+            elif path.is_file():
                 yield path
-            elif not name.startswith(".") and unread is not None:
+            else:
                 unread.append(f"{sanitize(path, 300)}: {why_no_log(path)}")
 
 

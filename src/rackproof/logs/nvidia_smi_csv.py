@@ -216,19 +216,19 @@ class NvidiaSmiCsvParser(LogParser):
             self.readings.setdefault(_lasting(readings), at)
 
     def _count(self, values: Mapping[str, str]) -> None:
-        """Count the GPUs in rows, and record their states."""
+        """Note the GPU of a row, the GPUs that the row counts, and the readings that it has."""
         named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
         if named and (named in self.gpus or len(self.gpus) <= MAX_GPUS):
             self.gpus[named] = self.gpus.get(named, 0) + 1
-        if (index := values.get("index", "")).isdecimal() and len(self.indexes) <= MAX_GPUS:
+        index, stated = values.get("index", ""), leading(values.get("count", ""))
+        if index.isdecimal() and len(self.indexes) <= MAX_GPUS:
             self.indexes.add(int(index[:9]))
-        if (counted := leading(values.get("count", ""))) is not None and len(self.counted) < MAX_GPUS:
-            self.counted.add(counted)
+        if stated is not None and len(self.counted) < MAX_GPUS:
+            self.counted.add(stated)
         # A table of any length could contain any number of GPUs.
         if named in self.filled or len(self.filled) <= MAX_GPUS:
-            self.filled.setdefault(named, (values.get("name", ""), set()))[1].update(
-                _filled_ones(self.judged, values)
-            )
+            _, readings = self.filled.setdefault(named, (values.get("name", ""), set()))
+            readings.update(_filled_ones(self.judged, values))
         self.shows_health = self.shows_health or bool(_filled_ones(self.health_words, values))
 
     def _check_once(self, at: int, values: dict[str, str]) -> None:

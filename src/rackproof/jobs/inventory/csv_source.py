@@ -179,8 +179,13 @@ def _names(cells: Mapping[str, str], where: str) -> tuple[str, ...]:
     return names
 
 
-def _node(name: str, cells: Mapping[str, str], where: str) -> AdoptedNode:
-    """Return one node of a line."""
+def _partitions(text: str) -> tuple[str, ...]:
+    """Return the names in a cell, which are separated by spaces, commas, semicolons or bars."""
+    return tuple(re.split(r"[\s,;|]+", sanitize(text, 500))) if text else ()
+
+
+def _check_cells(cells: Mapping[str, str], where: str) -> None:
+    """Refuse an invalid address or name, and a number of GPUs that is no number."""
     address = cells.get("address", "")
     if address and (problem := address_problem(address)):
         raise AdoptError(f"{where}: address {sanitize(address, 60)!r}: {problem}")
@@ -190,6 +195,12 @@ def _node(name: str, cells: Mapping[str, str], where: str) -> AdoptedNode:
     count = cells.get("gpus", "")
     if count and not re.fullmatch(r"[0-9]{1,4}", count):
         raise AdoptError(f"{where}: {sanitize(count, 40)!r} is not a number of GPUs")
+
+
+def _node(name: str, cells: Mapping[str, str], where: str) -> AdoptedNode:
+    """Return the node of a line. A cell that does not fit its column raises AdoptError."""
+    _check_cells(cells, where)
+    address, count = cells.get("address", ""), cells.get("gpus", "")
     hints = [
         GpuHint(where=f"column {column}", text=sanitize(cells[column], 200))
         for column in ("gpu", "type")
@@ -205,12 +216,10 @@ def _node(name: str, cells: Mapping[str, str], where: str) -> AdoptedNode:
         name=name,
         source="CSV",
         address=address if address != name else "",
-        hostname=own,
+        hostname=cells.get("own_name", ""),
         rack=sanitize(cells.get("rack", ""), 60) or rack_of_name(name),
         rack_from="column rack" if cells.get("rack") else BY_NAME,
-        partitions=tuple(re.split(r"[\s,;|]+", sanitize(cells["partition"], 500)))
-        if cells.get("partition")
-        else (),
+        partitions=_partitions(cells.get("partition", "")),
         gpu_count=int(count) if count else None,
         gpu_count_from="column gpus",
         hints=tuple(hints),

@@ -81,10 +81,12 @@ def probe_night(
     drained = dict(direct or {})
     idle = [target for target in targets if not target.busy]
     tests = plan_optional_tests(plan, idle, past)
-    programs = {target.name: tonights_probes(plan, target, tests) for target in targets}
     # Drained nodes were measured with all programs, because no job could use their GPUs.
-    programs |= {
-        target.name: tuple(wanted_probes(plan, target)) for target in targets if target.name in drained
+    programs = {
+        target.name: tuple(wanted_probes(plan, target))
+        if target.name in drained
+        else tonights_probes(plan, target, tests)
+        for target in targets
     }
     probes = _NodeProbes(plan, {target.name: target for target in targets}, jobs, drained, programs)
     probes.leave_out_busy()
