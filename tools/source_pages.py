@@ -375,23 +375,30 @@ def _times_cpu(result: PublishedResult) -> str:
 
 def _rows_of_mxnet() -> Iterator[list[str]]:
     """Yield a row for each published point of a K80, with the run that repeats it or why there is none."""
-    for one in study_points():
-        if not one.system.startswith("k80-"):
+    for study in study_points():
+        if not study.system.startswith("k80-"):
             continue
-        point = [one.point.get(key, "") for key in ("batch_size", "gpus")]
-        schedule = _schedule(one.point)
-        ours = next((run for record in SWEEP_RECORDS if (run := _sweep_run(one, record))), None)
-        shown = [f"not measured: {_not_measured(one)}", "", ""]
+        point = [study.point.get(key, "") for key in ("batch_size", "gpus")]
+        schedule = _schedule(study.point)
+        ours = next((run for record in SWEEP_RECORDS if (run := _sweep_run(study, record))), None)
+        shown = [f"not measured: {_not_measured(study)}", "", ""]
         if ours:
             shown = _measured(ours)
             shown[0] += f" ({ours['record']})"
-        elif one.point["gpus"] == "0" and (found := _on_cpu(one.benchmark, one.point)):
+        elif study.point["gpus"] == "0" and (found := _on_cpu(study.benchmark, study.point)):
             shown = _measured(found[-1])
             epochs = found[-1]["parameters"]["num_epochs"]
             shown[0] += f" ({MXNET_RECORD}, epochs: {epochs}, {found[-1]['verdict']})"
-        rate = printed(one.throughput) or "not stated"
-        rows = [one.system, one.benchmark.removeprefix("mnist-"), *point, schedule, rate, _times_cpu(one)]
-        yield [*rows, printed(one.accuracy) or "error", printed(one.seconds_per_epoch), *shown]
+        rate = printed(study.throughput) or "not stated"
+        rows = [
+            study.system,
+            study.benchmark.removeprefix("mnist-"),
+            *point,
+            schedule,
+            rate,
+            _times_cpu(study),
+        ]
+        yield [*rows, printed(study.accuracy) or "error", printed(study.seconds_per_epoch), *shown]
 
 
 def rows_mxnet() -> str:

@@ -269,7 +269,7 @@ def gpus() -> list[Gpu]:
         )
     count = ctypes.c_int()
     call("cuDeviceGetCount", ctypes.byref(count))
-    found = []
+    listed = []
     for index in range(count.value):
         device, uuid, name = ctypes.c_int(), _CudaUuid(), ctypes.create_string_buffer(200)
         call("cuDeviceGet", ctypes.byref(device), index)
@@ -277,8 +277,8 @@ def gpus() -> list[Gpu]:
         call("cuDeviceGetName", name, len(name), device)
         plain = bytes(uuid.bytes).hex()
         parts = (plain[0:8], plain[8:12], plain[12:16], plain[16:20], plain[20:32])
-        found.append(Gpu(index, "GPU-" + "-".join(parts), name.value.decode(errors="replace")))
-    return found
+        listed.append(Gpu(index, "GPU-" + "-".join(parts), name.value.decode(errors="replace")))
+    return listed
 
 
 def gpu_count(text: str) -> int | None:
@@ -302,16 +302,16 @@ def choose_gpus(wanted: int | None) -> list[Gpu]:
     """
     if wanted == 0:
         return []
-    found = gpus()
-    if not found or len(found) < (wanted or 0):
+    listed = gpus()
+    if not listed or len(listed) < (wanted or 0):
         asked = "all GPUs" if wanted is None else f"{wanted} GPU{'s' if wanted > 1 else ''}"
-        exist = f"{len(found)} exist" if len(found) != 1 else "1 exists"
+        exist = f"{len(listed)} exist" if len(listed) != 1 else "1 exists"
         raise Refusal(
             EXIT_NO_GPU,
             f"{asked} requested, {exist} here (driver and CUDA_VISIBLE_DEVICES considered); request fewer, "
             "or --gpus 0 (--device cpu) to use the CPU",
         )
-    return found if wanted is None else found[:wanted]
+    return listed if wanted is None else listed[:wanted]
 
 
 def chosen_by_device(device: str, wanted: int | None) -> list[Gpu]:
@@ -660,8 +660,8 @@ def _log_gpu_states(log: Log, moment: str, watched: list[Gpu], folder: Path) -> 
         watched: The GPUs. If there are none, an empty list is stored.
         folder: The folder in which ranks find the states.
     """
-    found = gpu_state.read_states([gpu.uuid for gpu in watched]) if watched else []
-    states = [{"moment": moment, **state} for state in found]
+    readings = gpu_state.read_states([gpu.uuid for gpu in watched]) if watched else []
+    states = [{"moment": moment, **state} for state in readings]
     for state in states:
         log.event("gpu_state", state)
     (folder / f"gpu-states-{moment}").write_text(json.dumps(states))
@@ -890,18 +890,18 @@ def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any,
     """Log the common first events of a probe. Return the rank's device and all GPUs that take part."""
     import torch
 
-    found = chosen_by_device(options.device, options.gpus)
+    chosen = chosen_by_device(options.device, options.gpus)
     torch.manual_seed(options.seed + rank.index)
     device = torch.device("cpu")
-    if found:
+    if chosen:
         require_cuda()
-        device = torch.device("cuda", found[rank.local].index)
+        device = torch.device("cuda", chosen[rank.local].index)
         torch.cuda.set_device(device)
     if rank.index == 0:
-        log.event("facts", {**facts(), "gpus": gpu_uuids(found)})
+        log.event("facts", {**facts(), "gpus": gpu_uuids(chosen)})
         log.event("seed", options.seed)
         mark_start(rank, log)
-    return device, found
+    return device, chosen
 
 
 def device_labels(found: list[Gpu], rank: Rank) -> dict[str, str]:

@@ -240,8 +240,8 @@ class Docker(slurm_run.Work):
             ) from error
         top = folder.resolve()
         for path in links:
-            place = Path(os.path.realpath(str(folder / path)))
-            if place != top and top not in place.parents:
+            target = Path(os.path.realpath(str(folder / path)))
+            if target != top and top not in target.parents:
                 raise self.outside(str(path))
 
     def check_member(self, member: tarfile.TarInfo, links: set[PurePosixPath]) -> None:
@@ -370,7 +370,7 @@ class Docker(slurm_run.Work):
         """Return the system's config file. Without one, run.sub would silently use that of DGX1."""
         path = self.code / f"config_{self.spec['system']}.sh"
         if not path.is_file():
-            names = ", ".join(sorted(one.stem[7:] for one in self.code.glob("config_*.sh"))) or "none"
+            names = ", ".join(sorted(config.stem[7:] for config in self.code.glob("config_*.sh"))) or "none"
             raise Refusal(
                 EXIT_SLURM,
                 f"the sources have no config for {self.spec['system']}; there are {names}: see bench_config",

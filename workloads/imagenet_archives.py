@@ -110,11 +110,11 @@ class Images:
         Raises:
             ValueError: A line is missing or no image.
         """
-        found = cls()
+        listing = cls()
         for _ in range(count):
             label, name, offset, size = next(lines, "").rstrip("\n").split("\t")
-            found.add(int(label), name, int(offset), int(size))
-        return found
+            listing.add(int(label), name, int(offset), int(size))
+        return listing
 
 
 # The present archives
@@ -189,7 +189,7 @@ class HashingReader:
         return self.md5.hexdigest()
 
 
-def check_name(name: str, pattern: re.Pattern[str], archive: str, what: str) -> re.Match[str]:
+def check_name(name: str, pattern: re.Pattern[str], archive: str, label: str) -> re.Match[str]:
     """Return the match of a member's name.
 
     Raises:
@@ -202,7 +202,7 @@ def check_name(name: str, pattern: re.Pattern[str], archive: str, what: str) -> 
         )
     match = pattern.fullmatch(plain)
     if match is None:
-        raise StagingError(f"{archive} holds {name!r}, which is {what}; do not use this archive")
+        raise StagingError(f"{archive} holds {name!r}, which is {label}; do not use this archive")
     return match
 
 
@@ -294,12 +294,12 @@ def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
     Raises:
         StagingError: The archive is a different one, or contains an unexpected file.
     """
-    found: Any = None
+    answer: Any = None
     problem: StagingError | None = None
     with path.open("rb", buffering=0) as stream:
         reader = HashingReader(stream, report)
         try:
-            found = {"train": scan_train, "val": scan_val, "devkit": read_devkit}[part](reader, path.name)
+            answer = {"train": scan_train, "val": scan_val, "devkit": read_devkit}[part](reader, path.name)
         except StagingError as error:
             problem = error
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
@@ -312,7 +312,7 @@ def scan(part: str, path: Path, md5: str, report: Callable[[int], None]) -> Any:
         raise StagingError(f"{path}: wrong MD5 sum: expected {md5}, got {got}; fetch it again")
     if problem is not None:
         raise problem
-    return found
+    return answer
 
 
 def join(
@@ -460,16 +460,16 @@ def leaves(data: bytes, archive: str) -> dict[int, tuple[str, str]]:
         raise StagingError(f"{archive}: {_META} is not a MAT-file of version 5, little endian")
     try:
         synsets = [value for kind, content in mat_elements(data[128:]) for value in mat_value(kind, content)]
-        found = {
+        nodes_of_tree = {
             int(synset["ILSVRC2012_ID"][0]): (str(synset["WNID"]), str(synset["words"]))
             for synset in synsets
             if int(synset["num_children"][0]) == 0
         }
     except (ValueError, KeyError, IndexError, TypeError, struct.error, zlib.error) as error:
         raise StagingError(f"{archive}: {_META} cannot be read: {error}") from error
-    if not all(_CLASS.fullmatch(wnid) for wnid, _ in found.values()):
+    if not all(_CLASS.fullmatch(wnid) for wnid, _ in nodes_of_tree.values()):
         raise StagingError(f"{archive}: the classes of {_META} have other names than nNNNNNNNN")
-    return found
+    return nodes_of_tree
 
 
 def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:

@@ -62,7 +62,7 @@ def scan(folder: Path, wanted: str = "") -> Listing:
     parts: dict[str, list[tuple[str, int]]] = {"train": [], "val": []}
     try:
         classes = tuple(sorted(entry.name for entry in os.scandir(folder / "train") if entry.is_dir()))
-        for part, found in parts.items():
+        for part, images in parts.items():
             if wanted and part != wanted and not counted:
                 continue
             held = sorted(entry.name for entry in os.scandir(folder / part) if entry.is_dir())
@@ -75,13 +75,13 @@ def scan(folder: Path, wanted: str = "") -> Listing:
             for name in held:
                 label = classes.index(name)
                 with os.scandir(folder / part / name) as entries:
-                    for one in sorted(entries, key=lambda entry: entry.name):
-                        if not one.name.lower().endswith(SUFFIXES):
+                    for file in sorted(entries, key=lambda entry: entry.name):
+                        if not file.name.lower().endswith(SUFFIXES):
                             continue
-                        found.append((one.path, label))
+                        images.append((file.path, label))
                         if counted:
-                            size, objects = size + one.stat().st_size, objects + 1
-                            digest.update(f"{part}/{name}/{one.name} {one.stat().st_size}\n".encode())
+                            size, objects = size + file.stat().st_size, objects + 1
+                            digest.update(f"{part}/{name}/{file.name} {file.stat().st_size}\n".encode())
         described = {"name": folder.name, "source": str(folder), "objects": objects, "size_bytes": size}
         described["sha256"] = digest.hexdigest()
         if not counted:

@@ -464,7 +464,7 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
 def log_times(times: list[float], losses: list[float], log: Log) -> None:
     """Log the times of steps, their spread, and the first and last loss."""
     ordered = sorted(times)
-    log.event("step_times", seconds=[round(one, 6) for one in times[:KEPT_STEPS]])
+    log.event("step_times", seconds=[round(seconds, 6) for seconds in times[:KEPT_STEPS]])
     log.measurement("step_time", statistics.median(times), "s", LOWER)
     log.measurement("step_time_p99", ordered[int(0.99 * (len(ordered) - 1))], "s", LOWER)
     log.measurement("step_time_deviation", statistics.pstdev(times) / statistics.mean(times), "1", LOWER)

@@ -332,10 +332,10 @@ class Trainer:
         for step in range(1, self.steps + 1):
             self.step()
 
-            def loss(done: int = step) -> float:
+            def loss(at_step: int = step) -> float:
                 total = float(self.loss_sum.item())
-                mean = (total - seen[1]) / (done - seen[0])
-                seen[:] = [done, total]
+                mean = (total - seen[1]) / (at_step - seen[0])
+                seen[:] = [at_step, total]
                 return mean
 
             report(step, loss)

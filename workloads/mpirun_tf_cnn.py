@@ -221,8 +221,8 @@ def transport(
     for name in ("btl_tcp_sndbuf", "btl_tcp_rcvbuf", "btl_tcp_links"):
         if getattr(options, name):
             wanted[name] = str(getattr(options, name))
-    for one in filter(None, (part.strip() for part in options.mca.split(","))):
-        name, _, value = one.partition(" ")
+    for setting in filter(None, (part.strip() for part in options.mca.split(","))):
+        name, _, value = setting.partition(" ")
         wanted[name] = value.strip()
     return wanted, variables
 

@@ -268,7 +268,7 @@ def slowest_spread(samples: list[float], device: torch.device) -> common.Spread:
     All ranks take the same number of times.
     """
     mine = common.spread_of(samples)
-    low, median, high = (slowest(one, device) for one in (mine.low, mine.median, mine.high))
+    low, median, high = (slowest(sample, device) for sample in (mine.low, mine.median, mine.high))
     return common.Spread(mine.count, low, median, high)
 
 

@@ -346,7 +346,7 @@ class Sweep:
             common.say(f"{name} of {size} bytes: {wrong} wrong values on rank {self.rank.index}")
         taken = slowest_spread(times_s, self.device)
         slow_s, best_s = (
-            slowest(one, self.device) for one in (probe_gemm.slow_seconds(times_s), min(times_s))
+            slowest(sample, self.device) for sample in (probe_gemm.slow_seconds(times_s), min(times_s))
         )
         if self.rank.index == 0:
             self.log_speed(name, size, buffers.size_bytes, taken, slow_s, best_s)
@@ -447,7 +447,7 @@ class Steps:
 
 def lags(times_s: list[float]) -> list[float]:
     """Return the fraction by which each time exceeds the shortest one."""
-    return [one / min(times_s) - 1 for one in times_s]
+    return [time_of_rank / min(times_s) - 1 for time_of_rank in times_s]
 
 
 def find_straggler(seconds: float, rank: Rank, device: torch.device, log: Log, own: dict[str, str]) -> None:

@@ -73,7 +73,7 @@ def labels_of(pair: Pair) -> dict[str, str]:
 
 def slowest_pair(rates: dict[str, float]) -> tuple[str, float]:
     """Return the slowest pair, and by which fraction it is slower than the median."""
-    pair = min(rates, key=lambda one: rates[one])
+    pair = min(rates, key=lambda key: rates[key])
     return pair, 1 - rates[pair] / statistics.median(rates.values())
 
 

@@ -399,26 +399,26 @@ def report_odd(
         log.measurement("odd_answers", count + odd, "1", LOWER, path=path, **labels)
 
 
-def copy_all(found: list[Gpu], log: Log) -> None:
+def copy_all(devices: list[Gpu], log: Log) -> None:
     """Copy patterns from each GPU to each other one, and compare what arrived."""
-    gpus = {gpu.index: GpuPaths(torch.device("cuda", gpu.index)) for gpu in found}
+    gpus = {gpu.index: GpuPaths(torch.device("cuda", gpu.index)) for gpu in devices}
     chunk = functools.partial(torch.empty, COPIED_BYTES // 8, dtype=torch.int64)
     sent = {index: chunk(device=gpu.device) for index, gpu in gpus.items()}
     got = {index: chunk(device=gpu.device) for index, gpu in gpus.items()}
-    pairs = [(source, target) for source in found for target in found if source != target]
+    pairs = [(source, target) for source in devices for target in devices if source != target]
     reports = {pair: Report(gpus[pair[1].index].device) for pair in pairs}
     for kind in range(PATTERNS):
         for source, target in pairs:
-            here, there = gpus[source.index], gpus[target.index]
+            here, target_gpu = gpus[source.index], gpus[target.index]
             first = (source.index + 64 * target.index) * sent[source.index].numel()
             torch.cuda.set_device(here.device)
             fill(here, sent[source.index], first, kind)
             torch.cuda.synchronize(here.device)
-            torch.cuda.set_device(there.device)
+            torch.cuda.set_device(target_gpu.device)
             got[target.index].zero_()
             got[target.index].copy_(sent[source.index])
-            check(there, got[target.index], first, kind, reports[source, target], kind)
-            torch.cuda.synchronize(there.device)
+            check(target_gpu, got[target.index], first, kind, reports[source, target], kind)
+            torch.cuda.synchronize(target_gpu.device)
     for (source, target), report in reports.items():
         labels = {"from": source.uuid, "to": target.uuid, "pair": f"{source.index}-{target.index}"}
         counts = report.counts(gpus[target.index].sms, PATTERNS * 8 * gpus[target.index].sms)
@@ -484,8 +484,8 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     if isinstance(of, GpuPaths):
         report_memory(memory, log, labels)
     mine = {"model": gpus[rank.local].name if gpus else "cpu", "digests": answers.digests}
-    said = common.exchange_by_file(mine, rank, "sdc", TIMEOUT_S)
-    report_odd(answers, said, rank, of.software, log, labels)
+    exchanged = common.exchange_by_file(mine, rank, "sdc", TIMEOUT_S)
+    report_odd(answers, exchanged, rank, of.software, log, labels)
     for path in of.untested:
         why = "no kernel here uses the units that GPUs of this architecture have"
         say_unproven(path, labels["gpu"], why, log)

@@ -255,7 +255,9 @@ class Lines:
         if self.waiting and self.waiting[-1].began_s != window.began_s:
             self._log()
         self.waiting.append(window)
-        if sum(one.seconds for one in self.waiting) < 0.99 * soak_series.seconds_per_line(window.at_s):
+        if sum(waiting.seconds for waiting in self.waiting) < 0.99 * soak_series.seconds_per_line(
+            window.at_s
+        ):
             return
         self._log()
 

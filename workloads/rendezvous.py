@@ -169,8 +169,8 @@ def accepted(server: socket.socket) -> list[socket.socket]:
     """Return the connections of a node whose bandwidth is measured."""
     server.settimeout(30)
     sockets = [server.accept()[0] for _ in range(STREAMS)]
-    for one in sockets:
-        one.settimeout(60)
+    for connection in sockets:
+        connection.settimeout(60)
     return sockets
 
 

@@ -172,9 +172,9 @@ class Links:
             return []
         for name in interfaces[:16]:
             try:
-                place = self._folder / name
-                speed = int((place / "speed").read_text()) * 1e6 / 8
-                counters = [int((place / "statistics" / f"{way}_bytes").read_text()) for way in ("rx", "tx")]
+                file = self._folder / name
+                speed = int((file / "speed").read_text()) * 1e6 / 8
+                counters = [int((file / "statistics" / f"{way}_bytes").read_text()) for way in ("rx", "tx")]
             except (OSError, ValueError):
                 continue
             carried = max(counters)

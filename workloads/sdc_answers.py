@@ -163,7 +163,7 @@ def compare_fleet(
     right: dict[Key, str] = {}
     odd: list[str] = []
     for key, gpus in sorted(by_key.items()):
-        digest = golden.get(key) or majority([one for digests in gpus.values() for one in digests])
+        digest = golden.get(key) or majority([vote for digests in gpus.values() for vote in digests])
         if digest is None:
             odd.append(f"{' '.join(key)}: no majority agrees: {', '.join(sorted(gpus))}")
             continue

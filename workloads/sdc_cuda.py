@@ -34,7 +34,7 @@ def nvrtc_names(cuda: str) -> list[str]:
     """
     major = cuda.split(".")[0]
     # libnvrtc-builtins, which it loads itself, and .alt are next to it.
-    patterns = [f"{folder}/{place}/libnvrtc*.so.{major}*" for folder in sys.path for place in _PLACES]
+    patterns = [f"{folder}/{subfolder}/libnvrtc*.so.{major}*" for folder in sys.path for subfolder in _PLACES]
     paths = [name for pattern in patterns for name in sorted(glob.glob(pattern))]
     own = [name for name in paths if "builtins" not in name and ".alt." not in name]
     return [f"libnvrtc.so.{major}", *own, "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"]

@@ -37,8 +37,8 @@ def fold(digest: Words, word: Words) -> Words:
 class Stream:
     """Generate random words, with one stream for each entry of ``place`` and each set."""
 
-    def __init__(self, sets: Words, place: Words) -> None:
-        state = multiply(sets, 0x9E3779B1) ^ ((multiply(place, 0x85EBCA77) + 0xC2B2AE3D) & MASK)
+    def __init__(self, sets: Words, answers: Words) -> None:
+        state = multiply(sets, 0x9E3779B1) ^ ((multiply(answers, 0x85EBCA77) + 0xC2B2AE3D) & MASK)
         state = multiply(state ^ (state >> 15), 0x2C1B3C6D)
         self.state = state ^ (state >> 12)
 

@@ -586,8 +586,8 @@ def domain_complaints(hosts: list[str], text: str) -> list[str]:
             complaints.append(f"{host}: its NVLink domain is not known")
             continue
         groups, digest, state = domains[host]
-        said = (membership_complaint(groups, domain), imex_complaint(digest, listed, state))
-        complaints += [f"{host}: {words}" for words in said if words]
+        messages = (membership_complaint(groups, domain), imex_complaint(digest, listed, state))
+        complaints += [f"{host}: {words}" for words in messages if words]
     return complaints
 
 
@@ -976,12 +976,12 @@ class Work:
         warns about another architecture.
         """
         _named, manifest = self.ask_registry("GET", digest)
-        found = digest_of_bytes(manifest)
-        if found != digest:
+        actual = digest_of_bytes(manifest)
+        if actual != digest:
             image = f"{self.spec['registry']}/{self.spec['repository']}"
             raise Refusal(
                 EXIT_IMAGE,
-                f"{image}: the manifest that the registry has under {digest} has the digest {found}. It was "
+                f"{image}: the manifest that the registry has under {digest} has the digest {actual}. It was "
                 "replaced there or on the way. Nothing was pulled. Ask the registry's operator",
             )
         self.check_architecture(manifest)
@@ -1193,7 +1193,7 @@ class Work:
         Returns:
             The exit status, and the end of the output.
         """
-        began = told = time.monotonic()
+        began = reported_s = time.monotonic()
         with open(os.devnull) as nothing:
             log = self.shared / f".step-{os.uname().nodename}-{os.getpid()}.log"
             with log.open("wb") as out:
@@ -1201,10 +1201,10 @@ class Work:
                 try:
                     while self.child.poll() is None:
                         time.sleep(0.3)
-                        if time.monotonic() - told > SAY_S / 3:
-                            told = time.monotonic()
+                        if time.monotonic() - reported_s > SAY_S / 3:
+                            reported_s = time.monotonic()
                             size = sum(tree_size(folder) for folder in watched) / 1e9
-                            words = f"{phase}: {told - began:.0f} s" + (
+                            words = f"{phase}: {reported_s - began:.0f} s" + (
                                 f", {size:.2f} GB there" if watched else ""
                             )
                             say(
@@ -1781,7 +1781,7 @@ class Work:
         On a node that just booted, Slurm may not answer at first. Wait for its answer, because no answer does
         not mean that there is no job.
         """
-        began = told = time.monotonic()
+        began = reported_s = time.monotonic()
         while True:
             own = [f"--name={self.run_id}", OWN_JOBS]
             queue = ["squeue", "--noheader", "--states=all", *own, "--format=%i"]
@@ -1795,8 +1795,8 @@ class Work:
                     f"Slurm does not answer on {here} ({last_lines(err, 2)}): see scontrol ping and "
                     "systemctl status munge there, then start the same command again",
                 )
-            if time.monotonic() - told > SAY_S:
-                told = time.monotonic()
+            if time.monotonic() - reported_s > SAY_S:
+                reported_s = time.monotonic()
                 say(phase=f"waiting for Slurm to answer: {last_lines(err, 1)}")
             time.sleep(POLL_S)
         # Ended jobs leave the queue after some minutes. Then only accounts list them, which some sites lack.
@@ -1858,12 +1858,12 @@ class Work:
         status, out, _err = run(
             ["sacct", "-n", "-P", "-j", self.job, "-o", fields], env={**os.environ, "SLURM_TIME_FORMAT": "%s"}
         )
-        found = []
+        step_names = []
         for line in out.splitlines() if status == 0 else ():
             parts = line.split("|")
             if len(parts) == 6 and re.fullmatch(r"\d+\.\d+", parts[0]):
                 seconds = int(parts[4]) if parts[4].isdigit() else 0
-                found.append(
+                step_names.append(
                     {
                         "step": parts[0].partition(".")[2],
                         "nodes": parts[1],
@@ -1873,7 +1873,7 @@ class Work:
                         "start": int(parts[5]) if parts[5].isdigit() else None,
                     }
                 )
-        return found
+        return step_names
 
     def queue_place(self) -> str:
         """Return the job's place in the queue as "2 of 5", or "" if it is not in the queue."""

@@ -268,17 +268,17 @@ class Found:
     counted_s: float = 0.0
 
 
-def agree(found: Sequence[Found]) -> Found:
+def agree(states: Sequence[Found]) -> Found:
     """Combine the findings of all ranks. Return any damage and reasons, and the shortest time. No I/O."""
-    restart = next((state.restart for state in found if state.restart), "")
-    if not restart and len({state.sessions for state in found}) > 1:
+    restart = next((state.restart for state in states if state.restart), "")
+    if not restart and len({state.sessions for state in states}) > 1:
         restart = "not all of its GPUs have samples"
     return Found(
-        damage=next((state.damage for state in found if state.damage), ""),
+        damage=next((state.damage for state in states if state.damage), ""),
         restart=restart,
-        sessions=max(state.sessions for state in found),
-        loaded_s=min(state.loaded_s for state in found),
-        counted_s=min(state.counted_s for state in found),
+        sessions=max(state.sessions for state in states),
+        loaded_s=min(state.loaded_s for state in states),
+        counted_s=min(state.counted_s for state in states),
     )
 
 

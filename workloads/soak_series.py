@@ -108,7 +108,7 @@ class Windows(Sequence[Window]):
     def __getitem__(self, index: slice) -> list[Window]: ...
     def __getitem__(self, index: int | slice) -> Window | list[Window]:
         places = range(len(self))[index]
-        return self._at(places) if isinstance(places, int) else [self._at(place) for place in places]
+        return self._at(places) if isinstance(places, int) else [self._at(position) for position in places]
 
     def _at(self, index: int) -> Window:
         values = self._values[index * WIDTH : (index + 1) * WIDTH]
@@ -276,8 +276,8 @@ def merge(windows: Sequence[Window]) -> Window:
                 read[key] = int(read.get(key, 0)) | int(figure)
             else:
                 read[key] = max(read.get(key, figure), figure)
-    seconds = sum(one.seconds for one in windows)
-    stalls = sum(one.stalls for one in windows)
+    seconds = sum(part.seconds for part in windows)
+    stalls = sum(part.stalls for part in windows)
     last = windows[-1]
     return Window(last.at_s, seconds, slowest.work, slowest.busy_s, stalls, read, last.began_s)
 

@@ -95,14 +95,14 @@ class Plan:
     def settings(self, name: str) -> dict[str, Any]:
         """Return the settings that decide the bytes of a format, except the encoder's version."""
         archives = {part: pin["md5"] for part, pin in self.pins["archives"].items()}
-        found: dict[str, Any] = {"version": 1, "archives": archives, "resize": self.options.resize}
+        values: dict[str, Any] = {"version": 1, "archives": archives, "resize": self.options.resize}
         if self.options.resize or name == "tfrecord":
-            found["quality"] = self.options.quality
+            values["quality"] = self.options.quality
         if name != "images":
-            found["seed"] = self.seed(name)
+            values["seed"] = self.seed(name)
         if name == "tfrecord":
-            found["shards"] = [self.options.train_shards, self.options.val_shards]
-        return found
+            values["shards"] = [self.options.train_shards, self.options.val_shards]
+        return values
 
     def seed(self, name: str) -> int:
         """Return the seed of a format's order."""
@@ -184,10 +184,10 @@ class Progress:
         self.began = self.shown = 0.0
         self.before = 0
 
-    def begin(self, phase: str, total: int, done: int, unit: str = "images") -> None:
+    def begin(self, phase: str, total: int, finished: int, unit: str = "images") -> None:
         """Begin a phase of a number of images (or bytes), some of which are done."""
-        self.phase, self.total, self.unit, self.before = phase, total, unit, done
-        self.images.value, self.bytes.value = done, 0
+        self.phase, self.total, self.unit, self.before = phase, total, unit, finished
+        self.images.value, self.bytes.value = finished, 0
         self.began, self.shown = time.monotonic(), 0.0
         self.show(force=True)
 
@@ -688,9 +688,9 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
 
         def index(order: array[int] = order, sizes: list[int] = sizes) -> Iterator[bytes]:
             at = 0
-            for place, number in enumerate(order):
+            for position, number in enumerate(order):
                 yield f"{number}\t{at}\n".encode()
-                at += sizes[place]
+                at += sizes[position]
 
         def listing(part: str = part, order: array[int] = order, images: Images = images) -> Iterator[bytes]:
             for number in order:
@@ -797,18 +797,18 @@ def make_index(plan: Plan) -> None:
 def check_space(plan: Plan, needed: int) -> None:
     """Refuse to stage if too little room is left on the file system."""
     # Files of earlier runs need no further space.
-    there = 0
+    written = 0
     for name in plan.options.formats:
         with contextlib.suppress(OSError):
             text = (plan.staging / f"{name}.journal").read_bytes()
             for objects, size in re.findall(rb'"objects":(\d+),"size":(\d+)', text):
-                there += int(size) + int(objects) * OVERHEAD_BYTES[name]
+                written += int(size) + int(objects) * OVERHEAD_BYTES[name]
     free = shutil.disk_usage(existing(plan.data)).free
-    if free < needed - there:
+    if free < needed - written:
         raise StagingError(
-            f"too little space on the file system of {plan.data}: {needed - there:,} bytes needed, "
-            f"{free:,} free, {needed - there - free:,} missing; free that much there or name another folder "
-            "(--data, bench_imagenet)"
+            f"too little space on the file system of {plan.data}: {needed - written:,} bytes needed, "
+            f"{free:,} free, {needed - written - free:,} missing; free that much there or name another "
+            "folder (--data, bench_imagenet)"
         )
 
 
@@ -871,8 +871,8 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
     keys = ("objects", "size_bytes", "sha256")
     formats = {name: {key: result[key] for key in keys} for name, result in results.items()}
     if options.progress == "text":
-        for name, one in results.items():
-            print_odd_images(name, one["odd_images"], encoded=name == "tfrecord" or bool(options.resize))
+        for name, written in results.items():
+            print_odd_images(name, written["odd_images"], encoded=name == "tfrecord" or bool(options.resize))
     return {"changed": changed, "path": str(plan.data), "formats": formats}
 
 
@@ -945,8 +945,8 @@ def digest_of(path: Path, offset: int, size: int) -> str:
     """Return the digest of a unit, which is a file, a part of one, or a class's folder."""
     digest = hashlib.sha256()
     if path.is_dir():
-        for one in sorted(path.iterdir(), key=lambda one: one.name):
-            digest.update(f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n".encode())
+        for entry in sorted(path.iterdir(), key=lambda one: one.name):
+            digest.update(f"{hashlib.sha256(entry.read_bytes()).hexdigest()}  {entry.name}\n".encode())
     elif path.is_file():
         with path.open("rb") as stream:
             stream.seek(offset)

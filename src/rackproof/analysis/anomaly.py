@@ -272,7 +272,8 @@ class _Fleet:
         # every deviation is bad.
         signs = {Direction.HIGHER: 1, Direction.LOWER: -1}
         self.sign = np.array(
-            [signs[one.direction] if one.direction else 0 for one in self.quantities], dtype=np.int32
+            [signs[measured.direction] if measured.direction else 0 for measured in self.quantities],
+            dtype=np.int32,
         )
 
     def _add_asked(self, requested: Sequence[Node]) -> list[int]:
@@ -292,11 +293,11 @@ class _Fleet:
     @cached_property
     def gpus(self) -> dict[int, list[int]]:
         """Return the GPUs of each node, by node."""
-        found: dict[int, list[int]] = {}
+        indices: dict[int, list[int]] = {}
         for index, part in enumerate(self.parts):
             if part.kind == "gpu" and part.node >= 0:
-                found.setdefault(part.node, []).append(index)
-        return found
+                indices.setdefault(part.node, []).append(index)
+        return indices
 
     @cached_property
     def _by_owner(self) -> tuple[NDArray[np.intp], Integers]:
@@ -343,10 +344,10 @@ def _floors(
     # A layer holds at most one reference for each pair, so that one array operation judges the layer.
     for layer in range(max((len(choices) for choices in fitting), default=0)):
         index = np.full(len(kinds), -1, np.int32)
-        for place, some in enumerate(fitting):
-            if layer < len(some):
+        for place, choice in enumerate(fitting):
+            if layer < len(choice):
                 index[place] = len(known)
-                known.append(some[layer])
+                known.append(choice[layer])
         findings += _screened(fleet, rows, index[kind], known)
         referenced |= index[kind] >= 0
     if accepted:
@@ -381,12 +382,12 @@ def _accepted_places(
 def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuReference]]) -> list[Reference]:
     """Return the references for an index of SKU and quantity, in the inventory's order."""
     sku, number = divmod(pair, len(fleet.quantities))
-    what = fleet.quantities[number]
-    sample = Measurement(name=what.metric, value=0.0, unit=what.unit, labels=what.labels)
+    measured = fleet.quantities[number]
+    sample = Measurement(name=measured.metric, value=0.0, unit=measured.unit, labels=measured.labels)
     return [
         reference.reference
         for reference in references.get(fleet.skus[sku], ())
-        if reference.fits(what.benchmark, what.parameters, sample)
+        if reference.fits(measured.benchmark, measured.parameters, sample)
     ]
 
 
@@ -413,7 +414,9 @@ def _screened(
     edge = base + np.abs(base) * column(reference.warn for reference in references)
     # An open bound is NaN, and a comparison with NaN is false.
     below, above = value < lowest, value > highest
-    upper = np.array([warns_above(one.direction, one.unit) for one in fleet.quantities], dtype=bool)
+    upper = np.array(
+        [warns_above(measured.direction, measured.unit) for measured in fleet.quantities], dtype=bool
+    )
     warned = np.where(upper[readings.quantity[rows]], value > edge, value < edge)
     verdict = np.where(warned, _DEGRADED, 0)
     too_good = (sign > 0) & (lowest != highest)
@@ -438,10 +441,10 @@ def _useless(
     pairs, pair = np.unique(np.stack([numbers, index]), axis=1, return_inverse=True)
     answers = []
     for number, place in pairs.T:
-        what, reference = fleet.quantities[number], references[place]
+        measured, reference = fleet.quantities[number], references[place]
         # A useful reference passes its own value. For a useless one, judge() gives unproven.
         sample = Measurement(
-            name=what.metric, value=reference.value, unit=what.unit, direction=what.direction
+            name=measured.metric, value=reference.value, unit=measured.unit, direction=measured.direction
         )
         answers.append(judge(sample, reference).verdict is Verdict.UNPROVEN)
     return np.array(answers, dtype=bool)[pair.reshape(-1)]
@@ -604,8 +607,8 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
         return_inverse=True,
     )
     bad: list[int] = []
-    for place in range(len(kinds)):
-        of_kind = rows[(kind == place) & np.isfinite(value[rows])]
+    for index in range(len(kinds)):
+        of_kind = rows[(kind == index) & np.isfinite(value[rows])]
         extremes = of_kind[[value[of_kind].argmin(), value[of_kind].argmax()]] if len(of_kind) else of_kind
         # If the smallest and the largest number are plausible, all others are, too.
         if any(_objection(fleet, int(row)) for row in extremes):
@@ -615,9 +618,11 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
 
 def _objection(fleet: _Fleet, row: int) -> str:
     """Return the reason why a GPU's number cannot come from a sound GPU of its model, or ""."""
-    what = fleet.quantities[int(fleet.readings.quantity[row])]
+    measured = fleet.quantities[int(fleet.readings.quantity[row])]
     product = fleet.parts[int(fleet.readings.part[row])].name
-    return physical_objection(what.metric, what.labels, what.unit, float(fleet.readings.value[row]), product)
+    return physical_objection(
+        measured.metric, measured.labels, measured.unit, float(fleet.readings.value[row]), product
+    )
 
 
 def _fleet_tables(
@@ -724,26 +729,26 @@ def _compare_nights(
         [], np.zeros(size, bool), np.zeros(size, bool), np.full(size, np.nan), np.full(size, np.nan)
     )
     for table, tonight in _fleet_tables(fleet, conditions, twice, policy.nights):
-        found = find_slow_series(table, policy.fleet)
+        answer = find_slow_series(table, policy.fleet)
         result.found += _slow_racks(fleet, table, tonight, policy.fleet)
-        result.judged[tonight] = found.judged
-        result.explained[tonight] = found.explained
+        result.judged[tonight] = answer.judged
+        result.explained[tonight] = answer.explained
         if table.value.shape[1] > 2:
             result.early[tonight] = row_medians(table.value[:, :-1])
             result.late[tonight] = np.fmin(table.value[:, -2], table.value[:, -3])
-        rows = tonight[[series.series for series in found.slow]] if found.slow else np.empty(0, np.intp)
+        rows = tonight[[series.series for series in answer.slow]] if answer.slow else np.empty(0, np.intp)
         findings = _findings_on_rows(fleet, rows, _FLEET, 0)
         sign = fleet.sign[fleet.readings.quantity[rows]]
-        loss = np.array([series.loss for series in found.slow])
-        findings.base = np.array([series.base for series in found.slow]) * sign
+        loss = np.array([series.loss for series in answer.slow])
+        findings.base = np.array([series.base for series in answer.slow]) * sign
         # The evidence is the loss over all these nights, not tonight's single number.
         findings.value = findings.base - np.abs(findings.base) * loss * sign
         findings.check = np.array(
-            [_FLEET if series.test == "level" else _DRIFT for series in found.slow], np.int32
+            [_FLEET if series.test == "level" else _DRIFT for series in answer.slow], np.int32
         )
-        findings.verdict = np.array([_slow_verdict(series, policy.fleet) for series in found.slow], np.int32)
-        findings.nights = np.array([series.nights for series in found.slow], np.int32)
-        findings.odds = np.array([series.evidence for series in found.slow], np.float64)
+        findings.verdict = np.array([_slow_verdict(series, policy.fleet) for series in answer.slow], np.int32)
+        findings.nights = np.array([series.nights for series in answer.slow], np.int32)
+        findings.odds = np.array([series.evidence for series in answer.slow], np.float64)
         result.found.append(findings)
     return result
 
@@ -769,11 +774,11 @@ def _slow_racks(
         rows = tonight[in_rack]
         # One finding for each node.
         rows = rows[np.unique(fleet.owner[rows], return_index=True)[1]]
-        made = _findings_on_rows(fleet, rows, _RACK, _DEGRADED)
-        made.base = made.value / (1 - slow.loss)
-        made.nights = np.full(len(rows), slow.nights, np.int32)
-        made.odds = np.full(len(rows), slow.evidence)
-        findings.append(made)
+        slowed = _findings_on_rows(fleet, rows, _RACK, _DEGRADED)
+        slowed.base = slowed.value / (1 - slow.loss)
+        slowed.nights = np.full(len(rows), slow.nights, np.int32)
+        slowed.odds = np.full(len(rows), slow.evidence)
+        findings.append(slowed)
     return findings
 
 
@@ -961,11 +966,11 @@ def _fleetwide(
     # A missing reference is a gap of the inventory, so it is never reported as a fault of the fleet.
     many &= cells % width // 2 % len(CHECKS) != _REFERENCE
     faults = []
-    for one, count, of in zip(cells[many], counts[many], total[many], strict=True):
-        number, check = divmod(int(one) % width // 2, len(CHECKS))
+    for cell_index, count, of in zip(cells[many], counts[many], total[many], strict=True):
+        number, check = divmod(int(cell_index) % width // 2, len(CHECKS))
         metric = fleet.quantities[number - 1].metric if number else ""
         faults.append(
-            FleetFault(fleet.skus[int(one) // width // 2], CHECKS[check], metric, int(count), int(of))
+            FleetFault(fleet.skus[int(cell_index) // width // 2], CHECKS[check], metric, int(count), int(of))
         )
     return faults, np.isin(cell, cells[many])
 
@@ -984,13 +989,15 @@ def _reason(
     part = _name(fleet, int(findings.part[row]))
     if number < 0:
         return Reason("missing", verdict, "", part, "nothing was measured tonight", np.nan, wide)
-    what = fleet.quantities[number]
+    measured = fleet.quantities[number]
     # A count of parts and a value with a base of 0 give no relative deviation.
     off = (value - base) / abs(base) if base and check != _MISSING else np.nan
     text = _reason_text(fleet, findings, row, references, off)
     if wide:
         text += "; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
-    return Reason(CHECKS[check], verdict, quantity_name(what), part, text, off, wide, int(findings.row[row]))
+    return Reason(
+        CHECKS[check], verdict, quantity_name(measured), part, text, off, wide, int(findings.row[row])
+    )
 
 
 def _reason_text(
@@ -999,15 +1006,15 @@ def _reason_text(
     """Return what was compared in a row of the findings. ``off`` is the relative deviation from the base."""
     check = int(findings.check[row])
     value, base = float(findings.value[row]), float(findings.base[row])
-    what = fleet.quantities[int(findings.quantity[row])]
+    measured = fleet.quantities[int(findings.quantity[row])]
     if check in (_MISSING, _PAST, _PHYSICS):
         return {
             _MISSING: lambda: (
                 f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, findings, row)}"
             ),
             _PAST: lambda: (
-                f"{quantity(value, what.unit)} is {percent(off)} off the median of its own earlier nights, "
-                f"{quantity(base, what.unit)}: more than changing conditions explain"
+                f"{quantity(value, measured.unit)} is {percent(off)} off the median of its own earlier "
+                f"nights, {quantity(base, measured.unit)}: more than changing conditions explain"
             ),
             _PHYSICS: lambda: _objection(fleet, int(findings.row[row])),
         }[check]()
@@ -1020,22 +1027,22 @@ def _reason_text(
         )
     if check == _FLEET and not np.isnan(odds):
         return (
-            f"{quantity(value, what.unit)} is {percent(off)} off the median of its group, "
-            f"{quantity(base, what.unit)}, and slower than any healthy part of it"
+            f"{quantity(value, measured.unit)} is {percent(off)} off the median of its group, "
+            f"{quantity(base, measured.unit)}, and slower than any healthy part of it"
             f"{_duration_and_odds(int(findings.nights[row]), odds)}"
         )
     if check == _FLEET:
         return (
-            f"{quantity(value, what.unit)} is {percent(off)} off the median of the fleet's "
-            f"{fleet.parts[findings.owner[row]].sku}, {quantity(base, what.unit)}"
+            f"{quantity(value, measured.unit)} is {percent(off)} off the median of the fleet's "
+            f"{fleet.parts[findings.owner[row]].sku}, {quantity(base, measured.unit)}"
         )
     if check == _DRIFT:
         return (
-            f"went from {quantity(base, what.unit)} to {quantity(value, what.unit)} ({percent(off)}) "
+            f"went from {quantity(base, measured.unit)} to {quantity(value, measured.unit)} ({percent(off)}) "
             f"within the nights compared{_duration_and_odds(int(findings.nights[row]), odds)}"
         )
     # The columns store no text, so judge the number again to get the text of its reason.
-    sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
+    sample = Measurement(name=measured.metric, value=value, unit=measured.unit, direction=measured.direction)
     index = int(findings.reference[row])
     if index < 0:
         return judge(sample, None).reason
@@ -1049,10 +1056,10 @@ def _duration_and_odds(nights: int, odds: float) -> str:
     return f"; for {lasted}; a healthy node shows that in at most one night of {min(odds, 1e6):,.0f}"
 
 
-def quantity_name(what: Measured) -> str:
+def quantity_name(measured: Measured) -> str:
     """Return the metric of a quantity with its labels, except those that name hardware."""
-    labels = [f"{name}={value}" for name, value in what.labels.items() if value != "*"]
-    return " ".join([what.metric, *labels])
+    labels = [f"{name}={value}" for name, value in measured.labels.items() if value != "*"]
+    return " ".join([measured.metric, *labels])
 
 
 def _unmeasured(fleet: _Fleet, findings: _Findings, row: int) -> str:

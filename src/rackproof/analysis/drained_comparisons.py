@@ -34,11 +34,11 @@ def comparisons(
         policy: The limits of the comparison.
     """
     policy = policy or AnomalyPolicy()
-    found: dict[str, frozenset[str]] = {}
+    by_node: dict[str, frozenset[str]] = {}
     for index, part in enumerate(readings.parts):
         if part.kind == "node" and part.key in held:
-            found[part.key] = _comparisons_of(readings, index, held[part.key], policy)
-    return found
+            by_node[part.key] = _comparisons_of(readings, index, held[part.key], policy)
+    return by_node
 
 
 def _comparisons_of(readings: Readings, node: int, drained: int, policy: AnomalyPolicy) -> frozenset[str]:

@@ -446,11 +446,11 @@ class _Evidence:
         hypotheses = _hypotheses(nights)
         rows, places, changes, levels = [], [], [], []
         for kind in kinds:
-            place = np.flatnonzero(kind.low | (together & judged)[kind.rows])
-            rows.append(kind.rows[place])
-            places.append(place)
+            kind_rows = np.flatnonzero(kind.low | (together & judged)[kind.rows])
+            rows.append(kind.rows[kind_rows])
+            places.append(kind_rows)
             twice = table.twice[kind.rows]
-            for chunk in np.array_split(place, len(place) // _SERIES_AT_ONCE + 1):
+            for chunk in np.array_split(kind_rows, len(kind_rows) // _SERIES_AT_ONCE + 1):
                 noise = _Noise(kind.noise.scale[chunk], kind.noise.freedom)
                 changes.append(_change_evidence(kind.own[chunk], twice[chunk], noise))
                 level = _level_evidence(kind.own[chunk], twice[chunk], kind.bound[chunk], noise)
@@ -619,8 +619,8 @@ def _weights(nights: int) -> Floats:
     ]
     # A change that began tonight had only one night to appear, and any other change had more.
     shares = {"tonight": 0.3, "step": 0.4, "slope": 0.15, "returning": 0.15}
-    some = sum(shares[kind] for kind in set(kinds))
-    return np.array([shares[kind] / some / kinds.count(kind) for kind in kinds])
+    total = sum(shares[kind] for kind in set(kinds))
+    return np.array([shares[kind] / total / kinds.count(kind) for kind in kinds])
 
 
 def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
@@ -646,8 +646,8 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
     columns: list[Floats] = []
     # With these sums over nights, the likelihood since any night is a difference of two sums.
     for loss in _LOSSES:
-        here, there = slice(most, None), slice(most - loss, most - loss + size)
-        since = sums[:, 1:-1, here] + sums[:, -1:, there] - sums[:, 1:-1, there]
+        here, after = slice(most, None), slice(most - loss, most - loss + size)
+        since = sums[:, 1:-1, here] + sums[:, -1:, after] - sums[:, 1:-1, after]
         columns += list(_log_sum(since).T)
     for loss in _LOSSES:
         for first in sorted({0, nights // 2}):
@@ -746,12 +746,12 @@ def _node_evidence(
 
 def _describe(evidence: _Evidence, row: int, total: float, policy: FleetPolicy) -> SlowSeries | None:
     """Return a description of a slow series, or None if it is not slow tonight."""
-    kind, place = evidence.kinds[evidence.kind[row]], evidence.place[row]
-    own, change = kind.own[place], evidence.change[row] + evidence.shares
+    kind, index = evidence.kinds[evidence.kind[row]], evidence.place[row]
+    own, change = kind.own[index], evidence.change[row] + evidence.shares
     if evidence.level[row] > _log_sum(change[None, :])[0]:
         test, base, nights = "level", 0.0, int(np.isfinite(own).sum())
         now = float(row_medians(own[None, :])[0])
-        slow_tonight = own[-1] < kind.bound[place]
+        slow_tonight = own[-1] < kind.bound[index]
     else:
         test = "change"
         base, now, nights = _before_and_now(own, *_hypotheses(own.size)[int(change.argmax())])
@@ -759,7 +759,7 @@ def _describe(evidence: _Evidence, row: int, total: float, policy: FleetPolicy) 
     loss = base - now
     if not slow_tonight or loss <= 0:
         return None
-    expected = (base + kind.weather[place]) * kind.middle
+    expected = (base + kind.weather[index]) * kind.middle
     # Convert a fraction of the median to a fraction of the part's expected value.
     loss *= kind.middle / abs(expected) if expected else 1.0
     return SlowSeries(
@@ -790,10 +790,10 @@ def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[fl
 
 
 def _medians(before: Floats, since: Floats) -> tuple[float, float]:
-    one, two = before[np.isfinite(before)], since[np.isfinite(since)]
-    if not len(one) or not len(two):
+    early, two = before[np.isfinite(before)], since[np.isfinite(since)]
+    if not len(early) or not len(two):
         return 0.0, 0.0
-    return float(np.median(one)), float(np.median(two))
+    return float(np.median(early)), float(np.median(two))
 
 
 def _log_sum(table: Floats) -> Floats:

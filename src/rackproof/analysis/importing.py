@@ -235,8 +235,8 @@ def _lacking(table: Iterable[RequiredEvidence[ParsedLog]], log: ParsedLog) -> li
     ]
 
 
-def _with_findings(log: ParsedLog, found: Iterable[Finding]) -> ParsedLog:
-    findings = (*log.findings, *found)
+def _with_findings(log: ParsedLog, additional: Iterable[Finding]) -> ParsedLog:
+    findings = (*log.findings, *additional)
     verdicts = [log.verdict, *(finding.verdict for finding in findings if finding.verdict is not None)]
     return log.model_copy(update={"findings": findings, "verdict": worst(verdicts)})
 

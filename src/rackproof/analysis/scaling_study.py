@@ -116,7 +116,7 @@ def rate_of(run: Run) -> Measurement | None:
     and may be NaN or infinite.
     """
     for name in THROUGHPUT:
-        values = [one for one in run.measurements if one.name == name]
+        values = [measurement for measurement in run.measurements if measurement.name == name]
         if values:
             return next((measurement for measurement in values if not measurement.labels), values[0])
     return None

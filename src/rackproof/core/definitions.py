@@ -836,7 +836,7 @@ def _near(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
-        return "; did you mean " + " or ".join(f"`{one}`" for one in near) + "?"
+        return "; did you mean " + " or ".join(f"`{close_name}`" for close_name in near) + "?"
     return f"; there is: {', '.join(sorted(known)) or 'none'}"
 
 
@@ -870,14 +870,14 @@ def _check_keys(
     within = (*within, node)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            place = (*where, str(key.value))
+            location = (*where, str(key.value))
             line = key.start_mark.line + 1
-            if place in lines:
+            if location in lines:
                 raise DefinitionError(
-                    f"{path}:{line}: {'.'.join(place)}: written twice (first in line {lines[place]})"
+                    f"{path}:{line}: {'.'.join(location)}: written twice (first in line {lines[location]})"
                 )
-            lines[place] = line
-            _check_keys(value, place, lines, path, within)
+            lines[location] = line
+            _check_keys(value, location, lines, path, within)
     elif isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):
             lines[(*where, str(number))] = value.start_mark.line + 1
@@ -886,17 +886,17 @@ def _check_keys(
 
 def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> str:
     """Format one pydantic error as ``file:line: key: problem``."""
-    place = tuple(str(part) for part in problem["loc"])
-    known = place
+    location = tuple(str(part) for part in problem["loc"])
+    known = location
     while known and known not in lines:
         known = known[:-1]
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        allowed = _allowed_keys(place[:-1])
-        message = "unknown key" + _near(place[-1], allowed)
+        allowed = _allowed_keys(location[:-1])
+        message = "unknown key" + _near(location[-1], allowed)
     elif problem["type"] == "missing":
         message = "required key is missing"
-    return f"{path}:{lines.get(known, 1)}: {'.'.join(place) or 'definition'}: {message}"
+    return f"{path}:{lines.get(known, 1)}: {'.'.join(location) or 'definition'}: {message}"
 
 
 def _allowed_keys(parent: tuple[str, ...]) -> list[str]:

@@ -299,9 +299,9 @@ def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool)
     # Six logs of llama31_405b in round 5.0 never log the start of an evaluation.
     strict = benchmark in _WHOLE and benchmark != "llama31_405b"
     if in_turn and pairs.has_hole(strict=strict) and pairs.first_broken is not None:
-        what, line = pairs.first_broken
+        problem, line = pairs.first_broken
         article = "an" if kind[0] == "e" else "a"
-        yield f"{article} {kind} {what}: lines of the log are missing", line
+        yield f"{article} {kind} {problem}: lines of the log are missing", line
     elif stopped and pairs.open and kind != "epoch" and benchmark in _CLOSED:
         yield f"the last {kind} has not stopped: lines of the log are missing", None
 

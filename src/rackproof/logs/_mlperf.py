@@ -814,14 +814,14 @@ class Events(LogParser):
         stated = [name for name in PROGRESS_KEYS if name in meta]
         self.placed_evaluations += bool(stated)
         for name in stated:
-            found = number(meta[name])
-            broken = name != "epoch_num" and found is not None and found % 1 != 0
-            if found is None or not 0 <= found < inf or broken:
+            amount = number(meta[name])
+            broken = name != "epoch_num" and amount is not None and amount % 1 != 0
+            if amount is None or not 0 <= amount < inf or broken:
                 self._impossible(f"{name} of an evaluation is {text_of(meta[name], 40)}", position)
             else:
-                progress[name] = found
+                progress[name] = amount
                 metric = text_of(meta.get("metric", ""), 40)
-                self.course.advance(name, metric, found, self.log.line_at, position)
+                self.course.advance(name, metric, amount, self.log.line_at, position)
         return progress
 
     def _impossible(self, text: str, position: int) -> None:
@@ -886,20 +886,20 @@ class Events(LogParser):
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
         """Return a statistic that is not an ordinary float. Record an impossible one."""
-        found = number(raw)
-        if found is not None and curve.above < found < curve.below:
-            return found
-        if found is not None and curve.below <= found < inf:
+        stat = number(raw)
+        if stat is not None and curve.above < stat < curve.below:
+            return stat
+        if stat is not None and curve.below <= stat < inf:
             if self.largest_loss is None:
-                self.largest_loss = found, self.log.line_at(position)
-            return found
+                self.largest_loss = stat, self.log.line_at(position)
+            return stat
         line, rank = self.place(position)
-        if curve.name == "train_loss" and found is not None:
-            self.log.find("nan", f"{name} is {found}", Verdict.FAIL, line=line, rank=rank)
+        if curve.name == "train_loss" and stat is not None:
+            self.log.find("nan", f"{name} is {stat}", Verdict.FAIL, line=line, rank=rank)
         else:
-            what = "no number" if found is None else f"{found}"
-            self.log.find("impossible_value", f"{name} is {what}", Verdict.UNPROVEN, line=line, rank=rank)
-        return found
+            shown = "no number" if stat is None else f"{stat}"
+            self.log.find("impossible_value", f"{name} is {shown}", Verdict.UNPROVEN, line=line, rank=rank)
+        return stat
 
     def block_done(self) -> None:
         """Turn the positions of the last values into lines while the block is still available."""
@@ -1081,14 +1081,14 @@ class Events(LogParser):
         device = text_of(sample.get(label, ""), 40)
         for name, (curve_name, unit) in names.items():
             figure = number(sample.get(name))
-            place = f"{curve_name} {device}"
+            curve_of_device = f"{curve_name} {device}"
             # A hostile log could name a new device in every sample.
-            if figure is None or (place not in self.curves and len(self.curves) > _MOST_SAMPLED):
+            if figure is None or (curve_of_device not in self.curves and len(self.curves) > _MOST_SAMPLED):
                 continue
-            if place not in self.curves:
-                self.curves[place] = Curve(curve_name, unit, "s")
-                self.curves[place].labels = {label: device}
-            self.curves[place].add(at_s, figure)
+            if curve_of_device not in self.curves:
+                self.curves[curve_of_device] = Curve(curve_name, unit, "s")
+                self.curves[curve_of_device].labels = {label: device}
+            self.curves[curve_of_device].add(at_s, figure)
 
     def on_gpu_state(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1102,8 +1102,11 @@ class Events(LogParser):
         """Record a part that a Rackproof workload reports as not proven, with the reason."""
         line, rank = self.place(position)
         stated = value if isinstance(value, dict) else {}
-        what, why = text_of(stated.get("what") or "something", 200), text_of(stated.get("why") or "no reason")
-        self.log.find("stated_unproven", f"{what}: {why}", Verdict.UNPROVEN, line=line, rank=rank)
+        subject, why = (
+            text_of(stated.get("what") or "something", 200),
+            text_of(stated.get("why") or "no reason"),
+        )
+        self.log.find("stated_unproven", f"{subject}: {why}", Verdict.UNPROVEN, line=line, rank=rank)
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -402,14 +402,14 @@ class NvbandwidthParser(LogParser):
             self.log.find("damaged_json", f"{name} has {len(matrix)} rows in its matrix", Verdict.UNPROVEN)
             return
         self.parts = {}
-        for index, one in enumerate(names):
+        for index, part_name in enumerate(names):
             # No host contains a thousand GPUs. A larger number is damage, and would take time in proportion
             # to its square.
             self._take_cells(name, matrix[index * size : index * size + min(size, 1000)])
-            self.parts[one] = self.total
+            self.parts[part_name] = self.total
             last = self.total
             self._judge_rows(self.document_line)
-            self._keep_matrix(one)
+            self._keep_matrix(part_name)
         stated = number(test.get("sum"))
         # The sum is for the last matrix.
         if stated is None or not _is_sum(stated, last):

@@ -403,8 +403,8 @@ class NvidiaSmiXmlParser(_Whole):
             seen.add(gpu.uuid)
             self.one(gpu, element, measurements)
         readings = [(_readings(gpu, element), element.line) for gpu, element in gpus]
-        for one, line in readings:
-            judge_gpu(log, one, line)
+        for gpu_element, line in readings:
+            judge_gpu(log, gpu_element, line)
         judge_neighbours(log, readings)
         described = [(element.get("product_name"), judged_readings(element)) for _gpu, element in gpus]
         for index, lacking in lacking_beside(described):
@@ -414,9 +414,9 @@ class NvidiaSmiXmlParser(_Whole):
     def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
         """Add the measurements and findings of one GPU."""
         log = self.log
-        for what, is_there in (("UUID", gpu.uuid.startswith("GPU-")), ("product name", bool(gpu.name))):
+        for label, is_there in (("UUID", gpu.uuid.startswith("GPU-")), ("product name", bool(gpu.name))):
             if not is_there:
-                log.find("gpu_lost", f"GPU {gpu.index} has no {what}", Verdict.UNPROVEN, line=element.line)
+                log.find("gpu_lost", f"GPU {gpu.index} has no {label}", Verdict.UNPROVEN, line=element.line)
         labels = {"gpu": gpu.uuid, "index": str(gpu.index)}
         for name, unit, direction, paths in _XML_VALUES:
             read = _first_value(element, paths)

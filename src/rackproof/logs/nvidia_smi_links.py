@@ -188,7 +188,7 @@ class NvlinkStatusParser(LogParser):
                 gpu.numbers == set(range(len(gpu.numbers))) and len(gpu.numbers) == wanted
             ):
                 continue
-            lacking = sorted(set(range(max(wanted, *(one + 1 for one in gpu.numbers)))) - gpu.numbers)
+            lacking = sorted(set(range(max(wanted, *(link + 1 for link in gpu.numbers)))) - gpu.numbers)
             if lacking or (wanted and len(gpu.numbers) > wanted):
                 missing = f"no link {', '.join(map(str, lacking[:6]))}" if lacking else f"more than {wanted}"
                 message = f"{uuid} ({gpu.name}): {len(gpu.numbers)} links are listed, {missing}"

@@ -257,7 +257,7 @@ class _Reader:
             gpus=gpus,
             gpus_known=bool(gpus) or _states_gpus(about),
             features=tuple(dict.fromkeys(sanitize(feature, 60) for feature in _features(about))),
-            partitions=tuple(dict.fromkeys(sanitize(one, 60) for one in mine)),
+            partitions=tuple(dict.fromkeys(sanitize(partition, 60) for partition in mine)),
             switch=sanitize(self._switches.get(name, ""), 60),
             sizes=_sizes(about),
         )

@@ -502,7 +502,7 @@ def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
 def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the lines beside the XML and, from all nvidia-smi answers including stderr, infoROM warnings."""
     xml = text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout")
-    found = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
+    remarks = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
         if not tool.startswith(_SMI_TOOLS):
             continue
@@ -513,8 +513,8 @@ def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
         lines = [line for line in lines if inforom_address(line) is not None]
         if not lines and answer.get("rc") == _INFOROM_STATUS:
             lines = [f"{tool} ended with {_INFOROM_STATUS}: infoROM is corrupted"]
-        found += lines
-    return tuple(dict.fromkeys(sanitize(line.strip(), 200) for line in found))[:MOST_UNLISTED]
+        remarks += lines
+    return tuple(dict.fromkeys(sanitize(line.strip(), 200) for line in remarks))[:MOST_UNLISTED]
 
 
 _ATTACHED = re.compile(r"<attached_gpus>\s*(\d{1,4})\s*</attached_gpus>")

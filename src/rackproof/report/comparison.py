@@ -145,16 +145,16 @@ def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
     With separate columns, the table of six systems would be three times as wide as a window.
     """
     each = (len(cells) - 1) // (len(ratios) + 1)
-    made = list(cells)
+    new_cells = list(cells)
     for column, ratio in enumerate(ratios, start=1):
         at = 1 + column * each
         shown, interval, conclusion = _ratio(ratio)
         parts = [f"ratio {shown.text}"] if ratio.value is not None else []
         parts += [interval.text] if interval.text != "none" else []
         parts += [conclusion.text, conclusion.note]
-        note = ", ".join(part for part in (made[at].note, *parts) if part)
-        made[at] = replace(made[at], note=note)
-    return made
+        note = ", ".join(part for part in (new_cells[at].note, *parts) if part)
+        new_cells[at] = replace(new_cells[at], note=note)
+    return new_cells
 
 
 def _system_columns(comparison: SystemComparison, kind: Kind) -> list[str]:
@@ -309,11 +309,11 @@ def sections(
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
     """Return one chart per table, with each benchmark's ratio to the first system and its interval."""
     base = sanitize(comparison.systems[0], 40)
-    made = []
+    drawn = []
     for kind, heading in _HEADINGS:
         rows = [row for row in comparison.rows if row.kind == kind and _has_ratio(row)]
         if rows:
-            made.append(
+            drawn.append(
                 charts.Ratios(
                     title=heading,
                     x_label=f"ratio to {base}{_better_side(rows)}",
@@ -322,7 +322,7 @@ def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
                     notes=_chart_notes([ratio for row in rows for ratio in row.ratios]),
                 )
             )
-    return tuple(made)
+    return tuple(drawn)
 
 
 def _has_ratio(row: ComparedMetric) -> bool:

@@ -311,7 +311,7 @@ def finding_table(run: Run) -> Table:
             _code(finding.source, 200),
             _code(finding.excerpt),
         )
-        for finding in sorted(run.findings, key=lambda one: order[one.verdict])
+        for finding in sorted(run.findings, key=lambda item: order[item.verdict])
     ]
     return table(
         "What the logs and nodes show besides numbers", ("Weight", "Finding", "Place", "Excerpt"), rows
@@ -655,7 +655,7 @@ def _other_headlines(run: Run, judged: Collection[str]) -> dict[str, Headline]:
 
 def _in_principal_order(headlines: Mapping[str, Headline]) -> list[Headline]:
     """Return headlines in the order of _PRINCIPAL. All others follow by name."""
-    rank = {name: place for place, name in enumerate(_PRINCIPAL)}
+    rank = {name: index for index, name in enumerate(_PRINCIPAL)}
     names = sorted(headlines, key=lambda name: (rank.get(name, len(rank)), name))
     return [headlines[name] for name in names]
 

@@ -167,11 +167,11 @@ class NodeNight(Record):
 
     def codes(self) -> tuple[str, ...]:
         """Return the codes of failures that affect only this node."""
-        found = [finding.code for finding in self.findings if _condemns(finding)]
-        found += [
+        failed = [finding.code for finding in self.findings if _condemns(finding)]
+        failed += [
             reason.code for reason in self.reasons if reason.verdict is Verdict.FAIL and not reason.fleetwide
         ]
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(failed))
 
     def reason_texts(self) -> tuple[str, ...]:
         """Return the findings as texts, the worst first."""

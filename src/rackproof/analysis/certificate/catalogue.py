@@ -71,5 +71,5 @@ def _parse(data: bytes, name: str) -> Catalogue:
 def is_night_code(pattern: str) -> bool:
     """Return whether a night can give a finding whose code matches a pattern."""
     entry = find_code(pattern)
-    matching = (one for code, one in registry().items() if fnmatchcase(code, pattern))
-    return any("night" in one.jobs for one in ([entry] if entry else matching))
+    matching = (code_entry for code, code_entry in registry().items() if fnmatchcase(code, pattern))
+    return any("night" in code_entry.jobs for code_entry in ([entry] if entry else matching))

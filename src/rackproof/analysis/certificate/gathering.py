@@ -203,7 +203,7 @@ class Gathered:
             id=name,
             kind="night",
             moment=stamp_of(name) or self._now,
-            nodes=tuple(Node(name=one) for one in sorted(self._asked)),
+            nodes=tuple(Node(name=node_name) for node_name in sorted(self._asked)),
             verdict=Verdict.UNPROVEN,
             objections=(sanitize(why, _LONGEST),),
             gone=True,

@@ -50,16 +50,16 @@ def compare_several(runs: Sequence[Run]) -> SeveralRuns:
     with GPU 0 of another. If some measurements of a run differ only in the UUID, they are matched with the
     UUID.
     """
-    found: list[dict[_Key, Measurement]] = []
+    numbers: list[dict[_Key, Measurement]] = []
     for run in runs:
         counts = Counter(_key(measurement, anonymous_key) for measurement in run.measurements)
         entries: dict[_Key, Measurement] = {}
         for measurement in run.measurements:
             key = _key(measurement, anonymous_key)
             entries.setdefault(key if counts[key] == 1 else _key(measurement, exact_key), measurement)
-        found.append(entries)
+        numbers.append(entries)
     firsts: dict[_Key, Measurement] = {}
-    for entries in found:
+    for entries in numbers:
         for key, entry in entries.items():
             firsts.setdefault(key, entry)
     return SeveralRuns(
@@ -67,10 +67,10 @@ def compare_several(runs: Sequence[Run]) -> SeveralRuns:
         measurements=tuple(
             MeasurementOfRuns(
                 name=first.name,
-                labels=_common_labels([entries[key] for entries in found if key in entries]),
+                labels=_common_labels([entries[key] for entries in numbers if key in entries]),
                 unit=first.unit,
                 direction=first.direction,
-                values=tuple(_value(entries.get(key)) for entries in found),
+                values=tuple(_value(entries.get(key)) for entries in numbers),
             )
             for key, first in firsts.items()
         ),

@@ -376,7 +376,7 @@ def _contradictions(
     )
     for key in FIELDS:
         # A run script sees its container, so a value from the nodes themselves decides.
-        known = [place for place in places if place[1].get(key)]
+        known = [origin for origin in places if origin[1].get(key)]
         for where, source, file in known if key in _IN_ALL_PLACES else known[:1]:
             for name, doubt, described, seen in _doubts(key, description[key], source[key]):
                 yield _doubtful(

@@ -60,12 +60,12 @@ def _gating_findings(benchmark: str, by_file: Mapping[str, ChosenRun], score: Fo
     for finding in score.findings:
         if finding.verdict is None or not finding.verdict.gates:
             continue
-        one = by_file.get(finding.source.file or "")
+        run = by_file.get(finding.source.file or "")
         yield Issue(
             code=finding.code,
             verdict=finding.verdict,
-            run=one.run.run_id if one else "",
-            file=one.log.path if one else benchmark,
+            run=run.run.run_id if run else "",
+            file=run.log.path if run else benchmark,
             message=finding.message,
             remedy="choose another run in its place",
         )
@@ -100,37 +100,37 @@ def _failed(
     The rules allow as many failures as olympic scoring drops.
     """
     bad = []
-    for file, one in by_file.items():
+    for file, chosen_run in by_file.items():
         run = scored.get(file)
-        against = _reasons_against(one, run)
+        against = _reasons_against(chosen_run, run)
         if against:
-            bad.append((one, "; ".join(against), _verdict_against(one, run)))
+            bad.append((chosen_run, "; ".join(against), _verdict_against(chosen_run, run)))
     allowed = allowed_failures(benchmark)
-    for one, reasons, verdict in bad:
+    for chosen_run, reasons, verdict in bad:
         if len(bad) <= allowed:
             yield Issue(
                 code="run_counts_as_slowest",
-                run=one.run.run_id,
-                file=one.log.path,
+                run=chosen_run.run.run_id,
+                file=chosen_run.log.path,
                 message=f"{reasons}; the rules let {allowed} of the runs fail, and drop the slowest",
             )
         else:
             yield Issue(
                 code="run_refused",
                 verdict=verdict,
-                run=one.run.run_id,
-                file=one.log.path,
+                run=chosen_run.run.run_id,
+                file=chosen_run.log.path,
                 message=f"{reasons}; {len(bad)} runs are not good, at most {allowed} may be",
                 remedy="make new runs and hand in the newest; read this one's report first",
             )
 
 
-def _reasons_against(one: ChosenRun, run: RunScore | None) -> list[str]:
+def _reasons_against(chosen_run: ChosenRun, run: RunScore | None) -> list[str]:
     """Return the objections to a run from its score and its record, or none if it is good."""
     reasons = [] if run is None or run.scores else [_why_not(run)]
-    if one.run.verdict is not Verdict.PASS:
-        first = f" ({sanitize(one.run.reasons[0], 200)})" if one.run.reasons else ""
-        reasons.append(f"its verdict is {one.run.verdict.value}{first}")
+    if chosen_run.run.verdict is not Verdict.PASS:
+        first = f" ({sanitize(chosen_run.run.reasons[0], 200)})" if chosen_run.run.reasons else ""
+        reasons.append(f"its verdict is {chosen_run.run.verdict.value}{first}")
     return reasons
 
 
@@ -162,16 +162,16 @@ def _shared(
     """Yield the differences between the runs of one result, and between them and the description."""
     first_size: tuple[float, str] | None = None
     seen: dict[str, str] = {}
-    for file, one in by_file.items():
+    for file, chosen_run in by_file.items():
         run = scored.get(file)
         # A log without events states nothing to compare.
         if run is None or not run.events:
             continue
-        yield from _other_division(one, run, system)
+        yield from _other_division(chosen_run, run, system)
         if run.global_batch_size:
-            first_size = first_size or (run.global_batch_size, one.run.run_id)
-            yield from _other_batch_size(one, run.global_batch_size, first_size)
-        yield from _same_run(one, seen.setdefault(run.digest, one.run.run_id))
+            first_size = first_size or (run.global_batch_size, chosen_run.run.run_id)
+            yield from _other_batch_size(chosen_run, run.global_batch_size, first_size)
+        yield from _same_run(chosen_run, seen.setdefault(run.digest, chosen_run.run.run_id))
 
 
 def _other_division(chosen_run: ChosenRun, run: RunScore, system: SystemFile) -> Iterator[Issue]:

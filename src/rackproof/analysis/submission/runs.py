@@ -157,7 +157,7 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     """
     log = result_log(run)
     if log is None:
-        shown = ", ".join(one.path for one in run.logs) or "none"
+        shown = ", ".join(log_file.path for log_file in run.logs) or "none"
         return Issue(
             code="no_result_log",
             verdict=Verdict.UNPROVEN,

@@ -90,11 +90,11 @@ def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, 
     """
     reasons = [_reason(node, use) for node, use in uses.items() if was_busy(use)]
     reasons += [
-        f"{node} is not known to have been idle: its supervisor states {what} of its use by others; check "
+        f"{node} is not known to have been idle: its supervisor states {reason} of its use by others; check "
         "that /proc can be read there, then run the benchmark again, or judge it as it is: "
         "-e bench_require_idle=false"
         for node, job in (jobs or {}).items()
-        if (what := _unwatched(uses.get(node), job))
+        if (reason := _unwatched(uses.get(node), job))
     ]
     return "; ".join(reasons)[:3000]
 

@@ -163,10 +163,13 @@ def _baseline_texts(references: Sequence[SkuReference], has_others: bool) -> lis
     return [*texts, f"{'of another case ' if texts else ''}has no reference: {_FIRST}"]
 
 
-def _baseline_text(one: SkuReference) -> str:
+def _baseline_text(sku_reference: SkuReference) -> str:
     """Return a reference of the SKU with the case that it is for."""
-    labels = " ".join(f"{name}={value}" for name, value in (*one.parameters.items(), *one.labels.items()))
-    reference = one.reference
+    labels = " ".join(
+        f"{name}={value}"
+        for name, value in (*sku_reference.parameters.items(), *sku_reference.labels.items())
+    )
+    reference = sku_reference.reference
     return f"{reference.value:g} {reference.unit}{f' at {labels}' if labels else ''}, by {reference.source}"
 
 

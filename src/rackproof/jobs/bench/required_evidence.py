@@ -131,9 +131,9 @@ def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[F
         alike.setdefault(lack.code, []).append(lack)
     findings = []
     for code, lacks in alike.items():
-        also = ", ".join(one.name for one in lacks[1:])
+        also = ", ".join(lacking.name for lacking in lacks[1:])
         message = f"{lacks[0].message}{f'; the same holds for {also}' if also else ''}"
-        verdict = worst(one.verdict for one in lacks)
+        verdict = worst(lacking.verdict for lacking in lacks)
         findings.append(Finding(code=code, verdict=verdict, message=message[:4000]))
     return findings
 
@@ -243,7 +243,7 @@ def _of_logs(name: str, code: str, harmless: str = "") -> RequiredEvidence[Machi
             for log in run.parsed
             if log.format in _EVENTS or not name.endswith("_event_s")
         ]
-        return next((one for one in states if one is not _THERE), _THERE)
+        return next((log_state for log_state in states if log_state is not _THERE), _THERE)
 
     return RequiredEvidence(f"log.{name}", "the log", state, code, _AGAIN, _ended, harmless=harmless)
 

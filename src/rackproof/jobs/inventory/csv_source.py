@@ -129,20 +129,20 @@ def _columns(heading: Iterable[str], path: Path) -> tuple[dict[str, int], list[s
     """Return the place of each known column, and the unknown headings."""
     texts = list(heading)
     words = [re.sub(r"[^a-z0-9]+", "_", text.strip().lower()).strip("_") for text in texts]
-    found = {
+    columns = {
         name: words.index(best)
         for name, known in COLUMNS.items()
         if (best := next((word for word in known if word in words), ""))
     }
     unread = [
-        sanitize(text, 40) for at, text in enumerate(texts) if text.strip() and at not in found.values()
+        sanitize(text, 40) for at, text in enumerate(texts) if text.strip() and at not in columns.values()
     ]
-    if "name" not in found:
+    if "name" not in columns:
         raise AdoptError(
             f"{path}:1: no column has the nodes' names; its heading has to be one of "
             f"{', '.join(COLUMNS['name'])}"
         )
-    return found, unread
+    return columns, unread
 
 
 def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) -> Iterator[AdoptedNode]:

@@ -169,10 +169,10 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[C
             raise AdoptError(
                 f"changes by hand and of the sources do not fit together: {shown}; nothing is written"
             )
-        found = [*complaints, *lint_inventory(inventory, checkout)]
+        new_complaints = [*complaints, *lint_inventory(inventory, checkout)]
         return [
             complaint.model_copy(update={"where": complaint.where.replace(str(copy), str(folder))})
-            for complaint in found
+            for complaint in new_complaints
         ]
 
 

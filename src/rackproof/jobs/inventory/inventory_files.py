@@ -93,7 +93,9 @@ def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, st
         used = set(groups.values())
         numbered = (f"{name}-{number}" for number in range(2, len(racks) + 2))
         groups[rack] = (
-            name if name not in used else next(one for one in numbered if one not in used | set(taken))
+            name
+            if name not in used
+            else next(number for number in numbered if number not in used | set(taken))
         )
     return groups
 
@@ -157,7 +159,7 @@ def _hosts_lines(cluster: AdoptedCluster, shipped: Mapping[str, ShippedSku]) -> 
             yield "      hosts: {}"
         yield from _members(skus.get(group, ()), cluster.racks, slices)
     yield from (
-        f"    {one}:\n" + "\n".join(_members(skus[one], cluster.racks)) for s in tops.values() for one in s
+        f"    {host}:\n" + "\n".join(_members(skus[host], cluster.racks)) for s in tops.values() for host in s
     )
     yield "    # Nodes on their way into service."
     yield "    new-nodes: {}"
@@ -260,13 +262,16 @@ def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
     """Return the variables of an unknown SKU, which state facts and no bounds, and never allow a pass."""
     guesses = [cluster.guesses[name] for name in hosts]
     guess = guesses[0]
-    unsure = dict.fromkeys(text for one in guesses for text in one.unsure)
+    unsure = dict.fromkeys(text for sku_guess in guesses for text in sku_guess.unsure)
     lines = [
         "---",
         "# UNPROVEN: Rackproof ships no such SKU. These are the sources' values, without any bound. While",
         "# `skeleton` is true, no node of it passes. docs/using/adopt.md describes how to complete it.",
         f"# Nodes: {sanitize(compress_hostlist(hosts), 100)}",
-        *(f"# From: {sanitize(why, 110)}" for why in list(dict.fromkeys(one.why for one in guesses))[:5]),
+        *(
+            f"# From: {sanitize(why, 110)}"
+            for why in list(dict.fromkeys(sku_guess.why for sku_guess in guesses))[:5]
+        ),
         *(f"# Not sure: {sanitize(text, 100)}" for text in unsure),
         f"bench_sku: {_scalar(guess.name)}",
     ]

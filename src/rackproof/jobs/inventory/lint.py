@@ -196,11 +196,11 @@ def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inve
 
     def members(name: str, above: frozenset[str]) -> set[str]:
         group = direct.get(name, {})
-        found = set(group.get("hosts", ()))
+        hosts = set(group.get("hosts", ()))
         for child in group.get("children", ()):
             if child not in above:
-                found |= members(child, above | {child})
-        return found
+                hosts |= members(child, above | {child})
+        return hosts
 
     names = {*direct, *(child for group in direct.values() for child in group.get("children", ()))}
     groups = {name: tuple(sorted(members(name, frozenset({name})))) for name in names}

@@ -70,9 +70,9 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
         AdoptError: There is no token, or other users can read the file.
     """
     if path is None:
-        text, place = environment.get(NETBOX_TOKEN, ""), NETBOX_TOKEN
+        text, origin = environment.get(NETBOX_TOKEN, ""), NETBOX_TOKEN
     else:
-        place = str(path)
+        origin = str(path)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb") as stream:
@@ -85,7 +85,7 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
     token = text.strip()
     if not re.fullmatch(r"[!-~]{8,1000}", token):
         raise AdoptError(
-            f"{place} holds no token of NetBox: set {NETBOX_TOKEN}, or name a file of mode 0600 with "
+            f"{origin} holds no token of NetBox: set {NETBOX_TOKEN}, or name a file of mode 0600 with "
             "--netbox-token-file"
         )
     return token
@@ -188,10 +188,10 @@ class _Netbox:
         Raises:
             AdoptError: NetBox does not list all devices, or lists too many.
         """
-        found: dict[Any, Mapping[str, Any]] = {}
+        by_id: dict[Any, Mapping[str, Any]] = {}
         while True:
             query = urlencode(
-                [*filters, ("limit", _PAGE), ("offset", len(found)), ("exclude", "config_context")]
+                [*filters, ("limit", _PAGE), ("offset", len(by_id)), ("exclude", "config_context")]
             )
             page = self._get(f"{self._url}{_DEVICES}?{query}")
             results, count = page.get("results"), page.get("count")
@@ -202,24 +202,24 @@ class _Netbox:
             if count > _MOST_DEVICES:
                 raise AdoptError(f"{self._shown} has {count:,} devices: choose some with --netbox-filter")
             for result in results:
-                if not isinstance(result, Mapping) or result.get("id") in found or result.get("id") is None:
+                if not isinstance(result, Mapping) or result.get("id") in by_id or result.get("id") is None:
                     # A repeated page would never end. A device that moved would be missing on another
                     # page.
                     raise AdoptError(
                         f"{self._shown} lists a device twice or none at all: its pages never end, or devices "
                         "changed meanwhile; try again"
                     )
-                found[result["id"]] = result
+                by_id[result["id"]] = result
             # Count pages here, so that no answer decides on the address of the next page.
             if page.get("next") is None:
                 break
-            if not results or len(found) > count:
+            if not results or len(by_id) > count:
                 raise AdoptError(
                     f"{self._shown} has {count:,} devices by its own count, and its pages never end"
                 )
-        if len(found) < count:
-            raise AdoptError(f"{self._shown} lists {len(found):,} of {count:,} devices: try again")
-        return list(found.values())
+        if len(by_id) < count:
+            raise AdoptError(f"{self._shown} lists {len(by_id):,} of {count:,} devices: try again")
+        return list(by_id.values())
 
     def refuse_ignored_filters(self, filters: Sequence[tuple[str, str]]) -> None:
         """Refuse filters that NetBox does not know, because it then lists all devices.

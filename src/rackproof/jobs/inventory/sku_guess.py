@@ -155,14 +155,14 @@ def guess_sku(
             return _named(sku, f"--sku {pattern}", node, shipped)
     if node.sku:
         return _named(node.sku, f"{node.source}: it names the SKU", node, shipped)
-    found, others = _models(node.hints)
-    if not found and node.gpu_count == 0:
+    best, others = _models(node.hints)
+    if not best and node.gpu_count == 0:
         return SkuGuess(group="", why=f"{node.gpu_count_from or node.source}: no GPU")
     unsure = list(others)
-    count, count_from = _count(node, found, unsure)
-    if not found:
+    count, count_from = _count(node, best, unsure)
+    if not best:
         return _unknown(node, count, count_from, unsure)
-    model, hint = found
+    model, hint = best
     why = f"{hint.where} {sanitize(hint.text, 60)}" + (f", {count_from}" if count_from else "")
     return _of_model(model, count, why, unsure, shipped)
 
@@ -286,9 +286,9 @@ def _unknown(node: AdoptedNode, count: int | None, count_from: str, unsure: list
     return _skeleton(hint.text if hint else "unknown", "", count, why, unsure)
 
 
-def _named(given: str, why: str, node: AdoptedNode, shipped: Sequence[ShippedSku]) -> SkuGuess:
+def _named(stated: str, why: str, node: AdoptedNode, shipped: Sequence[ShippedSku]) -> SkuGuess:
     """Return the SKU that an operator gave, as a shipped one by its group or name, or else a skeleton."""
-    bare = given.lower().removeprefix(PREFIX).replace("_", "-")
+    bare = stated.lower().removeprefix(PREFIX).replace("_", "-")
     for sku in shipped:
         if bare == sku.name or bare == sku.group.removeprefix(PREFIX).replace("_", "-"):
             differs = node.gpu_count and node.gpu_count != sku.gpus

@@ -91,11 +91,11 @@ def _source(listing: SlurmListing, source: str) -> AdoptedSource:
     """Return the nodes of a Slurm listing, with remarks about nodes and addresses that are left out."""
     remarks = list(listing.remarks)
     nodes = []
-    for one in listing.nodes:
-        if problem := name_problem(one.name):
-            remarks.append(f"left out: {sanitize(one.name, 80)!r} of {source}: {problem}")
+    for listed in listing.nodes:
+        if problem := name_problem(listed.name):
+            remarks.append(f"left out: {sanitize(listed.name, 80)!r} of {source}: {problem}")
         else:
-            nodes.append(_node(one, source, remarks))
+            nodes.append(_node(listed, source, remarks))
     racks = {node.rack_from for node in nodes if node.rack}
     if racks == {BY_NAME}:
         remarks.append("racks are guessed by the nodes' names: Slurm has no topology here")

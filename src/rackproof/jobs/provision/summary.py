@@ -41,8 +41,8 @@ def provision_summary(
     for (tasks, remarks), nodes in sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[1])):
         count = f" ({len(nodes)} nodes)" if len(nodes) > 1 else ""
         verb = "would change" if predicted else "changed"
-        what = f"{len(tasks)} {verb}" if tasks else f"nothing {verb}"
-        lines.append(f"{compress_hostlist(nodes)}{count}: {what}")
+        did = f"{len(tasks)} {verb}" if tasks else f"nothing {verb}"
+        lines.append(f"{compress_hostlist(nodes)}{count}: {did}")
         lines += [f"    {sanitize(task)}" for task in tasks]
         if len(nodes) == 1:
             remarks = tuple(sanitize(text, limit=MAX_ATTENTION) for text in attention.get(nodes[0], ()))

@@ -86,8 +86,8 @@ def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explan
         tried=tuple(_tried(nights)),
         next=tuple(_next(mine)),
         nights=tuple(
-            (moment(one.ended), about.verdict.value, sanitize((about.reason_texts() or ("",))[0], 200))
-            for one, about in nights[:_NIGHTS_SHOWN]
+            (moment(past_night.ended), about.verdict.value, sanitize((about.reason_texts() or ("",))[0], 200))
+            for past_night, about in nights[:_NIGHTS_SHOWN]
         ),
     )
 
@@ -98,15 +98,15 @@ def explanation_text(explanation: Explanation) -> str:
         f"{explanation.node}: {explanation.verdict.value} in the night {explanation.night_id} "
         f"({explanation.when})"
     ]
-    for title, some in (
+    for title, section in (
         ("In service?", explanation.service),
         ("Findings", explanation.wrong or ("nothing was found",)),
         ("Actions so far", explanation.tried),
         ("Next", explanation.next),
         ("Not read", explanation.damaged[:_NIGHTS_SHOWN]),
     ):
-        if some:
-            lines += ["", title, *(f"  {sanitize(line, 600)}" for line in some)]
+        if section:
+            lines += ["", title, *(f"  {sanitize(line, 600)}" for line in section)]
     lines += [
         "",
         "Nights",

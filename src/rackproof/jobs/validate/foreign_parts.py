@@ -89,8 +89,8 @@ def _owners(
         {name for name in names if part in identity_parts(before[name])},
         {name for name in names if part in _last_gpus(before[name])},
     )
-    for some in known:
-        owners = owners & some or owners
+    for owned in known:
+        owners = owners & owned or owners
     return owners if owners <= set().union(*known) else set()
 
 

@@ -142,8 +142,11 @@ def judge_fleet(
     if not 0 <= return_hours <= 24 * 30:
         raise ValidateError(f"validate_resume_hours: 0 to 720 hours, not {return_hours}")
     inputs = _read_inputs(context, asked, slurm)
-    found = [*_health_findings(inputs), *_slurm_findings(inputs, slurm_remark, asked_slurm=slurm is not None)]
-    findings, wide = _mark_fleetwide(found, len(asked), share)
+    health = [
+        *_health_findings(inputs),
+        *_slurm_findings(inputs, slurm_remark, asked_slurm=slurm is not None),
+    ]
+    findings, wide = _mark_fleetwide(health, len(asked), share)
     probed = _read_probed(inputs, measuring)
     policy = policy or night_policy()
     holds = _holds(inputs, context.night_id)

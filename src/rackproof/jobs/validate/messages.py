@@ -84,8 +84,8 @@ def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[st
     for (general, count), equal in list(groups.items())[:_TOLD]:
         more = f" (and {count - 1} more)" if count > 1 else ""
         first = sanitize(equal[0].reason_texts()[0], 300) if len(equal) == 1 and count else general
-        yield f"{verdict.value} {named_nodes([one.node for one in equal])}: {first}{more}"
-    others = [one.node for equal in list(groups.values())[_TOLD:] for one in equal]
+        yield f"{verdict.value} {named_nodes([member.node for member in equal])}: {first}{more}"
+    others = [member.node for equal in list(groups.values())[_TOLD:] for member in equal]
     if others:
         yield f"{verdict.value}, too: {compress_hostlist(others)}"
 
@@ -139,7 +139,7 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
             if node.plan == plan:
                 how = "" if allowed else f" (a dry run: allow it with -e validate_{plan}=true)"
                 lines.append(f"{'' if allowed else 'would '}{plan} {node.node}: {node.why}{how}")
-    lines += [f"{one.node}: {one.why}" for one in night.nodes if one.why and not one.plan]
+    lines += [f"{judged.node}: {judged.why}" for judged in night.nodes if judged.why and not judged.plan]
     return lines
 
 

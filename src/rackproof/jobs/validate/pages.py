@@ -61,10 +61,12 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     pages = {node.node: f"nodes/{node.node}.html" for node in shown}
     series = _Series(results, night) if shown else None
     history = _histories(folders, {node.node for node in shown})
-    for one in shown:
-        kept = night_store.read_snapshot(folder, one.node)
-        page = node_page(night, one, kept, history[one.node], series.charts(one, kept) if series else ())
-        write_file(folder / pages[one.node], page.encode())
+    for judged in shown:
+        kept = night_store.read_snapshot(folder, judged.node)
+        page = node_page(
+            night, judged, kept, history[judged.node], series.charts(judged, kept) if series else ()
+        )
+        write_file(folder / pages[judged.node], page.encode())
     write_file(folder / JUNIT, night_junit(night))
     path = folder / PAGE
     write_file(path, night_page(night, changes, pages, describe_probes(read_probes(folder))).encode())
@@ -178,12 +180,12 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
         by_rack.setdefault(node.rack, []).append(node)
     racks = []
     for name in sorted(by_rack):
-        nodes = sorted(by_rack[name], key=lambda one: one.node)
-        short = _short([one.node for one in nodes])
+        nodes = sorted(by_rack[name], key=lambda member: member.node)
+        short = _short([member.node for member in nodes])
         counts = ", ".join(
             f"{count} {verdict.value}"
             for verdict in WORST_FIRST
-            if (count := sum(one.verdict is verdict for one in nodes))
+            if (count := sum(member.verdict is verdict for member in nodes))
         )
         racks.append(
             {
@@ -191,15 +193,16 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
                 "counts": counts,
                 "nodes": [
                     {
-                        "name": short[one.node],
-                        "verdict": one.verdict,
-                        "href": pages.get(one.node, ""),
+                        "name": short[member.node],
+                        "verdict": member.verdict,
+                        "href": pages.get(member.node, ""),
                         "title": sanitize(
-                            "; ".join([one.node, one.verdict.value, *one.reason_texts()[:2]]), 300
+                            "; ".join([member.node, member.verdict.value, *member.reason_texts()[:2]]), 300
                         ),
-                        "out": bool(one.slurm and one.slurm.drained_by != "none") or one.plan == "drain",
+                        "out": bool(member.slurm and member.slurm.drained_by != "none")
+                        or member.plan == "drain",
                     }
-                    for one in nodes
+                    for member in nodes
                 ],
             }
         )
@@ -213,17 +216,19 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
         key=lambda node: (WORST_FIRST.index(node.verdict), node.node),
     )
     rows = []
-    for one in nodes:
-        reasons = one.reason_texts()
+    for judged in nodes:
+        reasons = judged.reason_texts()
         more = f"and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         rows.append(
             (
-                view.verdict_cell(one.verdict),
-                Cell(sanitize(one.node, 100), href=pages.get(one.node, "")),
+                view.verdict_cell(judged.verdict),
+                Cell(sanitize(judged.node, 100), href=pages.get(judged.node, "")),
                 Cell(sanitize(reasons[0] if reasons else "", 300), note=more),
                 Cell(
                     ", ".join(
-                        dict.fromkeys(finding.action for finding in one.findings if finding.action != "none")
+                        dict.fromkeys(
+                            finding.action for finding in judged.findings if finding.action != "none"
+                        )
                     )
                 ),
             )
@@ -410,7 +415,7 @@ class _Series:
     def _chart(self, number: int, values: Mapping[int, Mapping[int, float]]) -> Chart:
         """Return the chart of one quantity over the nights."""
         readings = self._readings
-        what = readings.quantities[number]
+        measured = readings.quantities[number]
         lines = []
         for part, points in sorted(values.items(), key=lambda entry: readings.parts[entry[0]].slot)[:_LINES]:
             order = sorted(points, reverse=True)
@@ -421,9 +426,9 @@ class _Series:
                 Line(label, tuple(float(-ago) for ago in order), tuple(points[ago] for ago in order))
             )
         return Chart(
-            sanitize(view.words(what.metric), 80),
+            sanitize(view.words(measured.metric), 80),
             "night (0 is this one)",
-            unit_text(what.unit),
+            unit_text(measured.unit),
             tuple(lines),
             markers=True,
         )

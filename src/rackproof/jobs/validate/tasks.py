@@ -256,7 +256,9 @@ def close_night(
         from rackproof.jobs.validate.pages import write_night_pages
 
         snapshots = {
-            one.node: kept for one in night.nodes if (kept := night_store.read_snapshot(folder, one.node))
+            judged.node: kept
+            for judged in night.nodes
+            if (kept := night_store.read_snapshot(folder, judged.node))
         }
         try:
             night_store.write_night(folder, night)
@@ -332,16 +334,16 @@ def build_night_run(
         started=night.started,
         ended=night.ended,
         nodes=tuple(kept.about for kept in snapshots.values()),
-        asked_nodes=tuple(one.node for one in night.nodes),
+        asked_nodes=tuple(judged.node for judged in night.nodes),
         measurements=tuple(measurements),
         judgements=tuple(judgements),
         logs=files,
         verdict=night.verdict,
         reasons=tuple(
-            f"{one.node}: {text}"
-            for one in night.nodes
-            if one.verdict.gates
-            for text in one.reason_texts()[:1]
+            f"{judged.node}: {text}"
+            for judged in night.nodes
+            if judged.verdict.gates
+            for text in judged.reason_texts()[:1]
         )[:50],
         rackproof_version=__version__,
     )

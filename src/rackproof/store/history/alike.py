@@ -120,7 +120,7 @@ def _medians_by_part(
             kind = values.setdefault((row.kind, row.digest, row.unit), {})
             kind.setdefault(row.key, []).append(row.value)
     return {
-        kind: {part: statistics.median(some) for part, some in by_part.items()}
+        kind: {part: statistics.median(numbers) for part, numbers in by_part.items()}
         for kind, by_part in values.items()
     }
 

@@ -152,7 +152,7 @@ def _parsed_url(url: str) -> URL | None:
 def _postgresql_target(given: str, url: URL) -> Target:
     """Return a PostgreSQL database with all its secrets, so that no message shows one."""
     options = {key: value for key, value in url.query.items() if key in _SECRET_OPTIONS}
-    hidden = [url.password or "", *(one for value in options.values() for one in _each(value))]
+    hidden = [url.password or "", *(secret for value in options.values() for secret in _each(value))]
     host = url.host or ", ".join(_each(url.query.get("host", "the local socket")))
     host_and_port = f"{host}:{url.port}" if url.port else host
     return Target(

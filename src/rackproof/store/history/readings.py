@@ -336,10 +336,13 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
     keys = {
         row.id: row.key
         for row in connection.execute(
-            select(parts.c.id, parts.c.key).where(parts.c.id.in_({now[one.id] for one in rows}))
+            select(parts.c.id, parts.c.key).where(parts.c.id.in_({now[failed.id] for failed in rows}))
         )
     }
-    return [Failure(one.key, one.node, keys[now[one.id]], one.moment, one.metric, one.reason) for one in rows]
+    return [
+        Failure(failed.key, failed.node, keys[now[failed.id]], failed.moment, failed.metric, failed.reason)
+        for failed in rows
+    ]
 
 
 def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Integers, Floats]]:

@@ -413,7 +413,7 @@ class Others(NamedTuple):
 
 def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
     """Return the keys of a run's numbers that a data sheet's lower bound or a reference limits."""
-    found = set()
+    keys = set()
     for measurement in run.measurements:
         key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
         physics = physics_of(product_on(run, *key[:2])) if key is not None else None
@@ -422,12 +422,12 @@ def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
             and physics is not None
             and _peak(physics, measurement.name, measurement.labels, measurement.unit)[1]
         ):
-            found.add(key)
+            keys.add(key)
     for judged in run.judgements:
         key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
         if key is not None and judged.reference is not None:
-            found.add(key)
-    return found
+            keys.add(key)
+    return keys
 
 
 def _may_become_reference(judged: Judgement) -> bool:

@@ -306,9 +306,9 @@ class Store(AbstractContextManager["Store"]):
             parts = HardwareOfRows(
                 connection, (row.hardware_id for row in rows), (row.node_id for row in rows)
             )
-        made = [_measurement_row(row, known[row.quantity_id], parts) for row in rows]
+        built = [_measurement_row(row, known[row.quantity_id], parts) for row in rows]
         # Filter again. In the query, a label with hardware matched any hardware.
-        return [row for row in made if wanted.items() <= row.labels.items()]
+        return [row for row in built if wanted.items() <= row.labels.items()]
 
     # References
 
@@ -811,10 +811,14 @@ def _accepted_before(
     parts = sorted({row["hardware_id"] for row in rows})
     table, measured, runs = schema.baselines, schema.measurements, schema.runs
     standing = set()
-    for one in connection.execute(select(table).where(one_of(table.c.hardware_id, parts))):
-        standing.add((one.run_id, one.quantity_id, one.hardware_id))
-        moment = min(as_utc(one.accepted), bounding.get(one.run_id, as_utc(one.accepted)))
-        yield one.quantity_id, one.hardware_id, AcceptedNumber(one.run_id, one.value, moment)
+    for accepted in connection.execute(select(table).where(one_of(table.c.hardware_id, parts))):
+        standing.add((accepted.run_id, accepted.quantity_id, accepted.hardware_id))
+        moment = min(as_utc(accepted.accepted), bounding.get(accepted.run_id, as_utc(accepted.accepted)))
+        yield (
+            accepted.quantity_id,
+            accepted.hardware_id,
+            AcceptedNumber(accepted.run_id, accepted.value, moment),
+        )
     query = (
         select(runs.c.run_id, measured.c.quantity_id, measured.c.hardware_id, measured.c.value)
         .join(runs, runs.c.id == measured.c.run_pk)

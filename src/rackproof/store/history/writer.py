@@ -128,11 +128,11 @@ class RunWriter:
     def enter(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
         """Store runs (several hundred at most), and return the ids of the runs that were written."""
         now = datetime.now(UTC)
-        given = {run.run_id: _Draft(run, now) for run in runs}
-        known = {} if again else self._known(given)
+        run_drafts = {run.run_id: _Draft(run, now) for run in runs}
+        known = {} if again else self._known(run_drafts)
         drafts = [
             draft
-            for run_id, draft in sorted(given.items())
+            for run_id, draft in sorted(run_drafts.items())
             if run_id not in known or known[run_id].record_sha256 != draft.record_sha256
         ]
         if not drafts:
@@ -350,19 +350,19 @@ class _Draft:
     @property
     def parts(self) -> list[Part]:
         """Return the run's hardware, with nodes and GPUs before the links and groups that contain them."""
-        found: dict[Part, None] = {}
+        by_part: dict[Part, None] = {}
         places = [
             self.topology.place({}),
             *(entry[1] for entry in self.measured),
             *(p for _, p in self.judged),
         ]
         for part in self.topology.described:
-            found[part] = None
+            by_part[part] = None
         for location in places:
             if location.hardware is not None:
-                found |= dict.fromkeys(location.hardware.members)
-                found[location.hardware] = None
-        return list(found)
+                by_part |= dict.fromkeys(location.hardware.members)
+                by_part[location.hardware] = None
+        return list(by_part)
 
     def run_row(self, hardware: Mapping[tuple[str, str], int]) -> Row:
         """Return the run's row in the table ``runs``."""

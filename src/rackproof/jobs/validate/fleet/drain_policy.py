@@ -87,16 +87,18 @@ def decide_drains(
     decided = {node.node: _with_hold(node, before.get(node.node), night_id, now, policy) for node in nodes}
     # The worst nodes are first. If the share is used up, lesser faults wait.
     failing = [node for node in nodes if decided[node.node].hold is None and _fails_for_certain(node)]
-    for one in sorted(failing, key=_urgency):
-        mine = _partitions_of(one.node, members)
-        withheld = _objection(one, bool(unreachable), mine) or _share_used_up(mine, members, room, policy)
+    for candidate in sorted(failing, key=_urgency):
+        mine = _partitions_of(candidate.node, members)
+        withheld = _objection(candidate, bool(unreachable), mine) or _share_used_up(
+            mine, members, room, policy
+        )
         if withheld:
-            decided[one.node] = one.model_copy(update={"why": withheld})
+            decided[candidate.node] = candidate.model_copy(update={"why": withheld})
             continue
         # A node in several partitions is missing in each of them.
         for name in mine:
             room[name] -= 1
-        decided[one.node] = _drained(one, night_id)
+        decided[candidate.node] = _drained(candidate, night_id)
     remarks = (*unreachable, *_kept_back_remarks(decided.values()))
     return tuple(decided[node.node] for node in nodes), remarks
 

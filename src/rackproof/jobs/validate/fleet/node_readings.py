@@ -167,10 +167,10 @@ def _odd_devices(
             yield node, _digest_reason(alike, part or node, digest, right, agreeing)
 
 
-def _digests_by_kind(found: Digests) -> dict[str, list[tuple[str, str, str]]]:
+def _digests_by_kind(digests_by_part: Digests) -> dict[str, list[tuple[str, str, str]]]:
     """Return node, part and digest of all devices that must give the same bits."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
-    for node, digests in found.items():
+    for node, digests in digests_by_part.items():
         for alike, part, digest in digests:
             groups.setdefault(alike, []).append((node, part, digest))
     return groups

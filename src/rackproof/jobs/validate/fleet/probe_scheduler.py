@@ -95,7 +95,7 @@ def probe_night(
     probes.measure_nodes([target for target in queue if programs[target.name]])
     twice = probes.retest_suspects(doubts, past)
     # Use the digests of the newest night with any. A night without the training step stores none.
-    known = next((one.digests for one in past if one.digests), {})
+    known = next((past_night.digests for past_night in past if past_night.digests), {})
     odd, agreed, remarks = compare_digests(probes.digests, known)
     probes.add_reasons(odd)
     # Measure pairs last. Only a node that is good alone may be paired, because a bad node would make

@@ -97,7 +97,10 @@ def lint_references(
                 ReferenceFinding(sku, label, *mistake)
                 for mistake in _find_mistakes(sku, reference, units, sizes)
             ]
-        have = {(one.get("metric"), (one.get("labels") or {}).get("dtype", "")) for one in references}
+        have = {
+            (raw_reference.get("metric"), (raw_reference.get("labels") or {}).get("dtype", ""))
+            for raw_reference in references
+        }
         for metric, precision in ESSENTIAL:
             if (metric, precision) not in have:
                 mistakes.append(

@@ -194,7 +194,7 @@ def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -
     for measurement in first:
         measurements += _better(measurement, others.get(_key(measurement), []))
     present = {_key(one) for one in measurements}
-    return (*measurements, *(one for key, some in others.items() if key not in present for one in some))
+    return (*measurements, *(one for key, again in others.items() if key not in present for one in again))
 
 
 def _better(measurement: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
