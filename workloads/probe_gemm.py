@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Measure matrix products in every number format of the device, over a sweep of shapes, and check them.
 
-The benchmark gemm and nights (validate.yml) start this program. There is one process per GPU, all at once,
-with normally distributed data (zeros run faster than real data). ``gemm`` is every point of the sweep,
-``gemm_best`` the best of each format, and ``gemm_fixed`` always the same shape. ``gemm_sustained`` and
-``gemm_p95`` are for products that run without a pause for a second. Both show another process that takes a
-part of the time. A product of an M x K and a K x N matrix counts as 2 M N K operations.
+The benchmark gemm and nights (validate.yml) start this program. It runs one process per GPU, all at the
+same time. The data are normally distributed, because zeros run faster than real data.
+
+``gemm`` is every point of the sweep, ``gemm_best`` the best of each format, and ``gemm_fixed`` always the
+same shape. ``gemm_sustained`` and ``gemm_p95`` are for products that run without a pause for a second. Both
+show another process that takes a part of the time. A product of an M x K and a K x N matrix counts as 2 M N K
+operations.
 """
 
 from __future__ import annotations

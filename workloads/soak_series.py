@@ -259,8 +259,8 @@ def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list
 def merge(windows: Sequence[Window]) -> Window:
     """Return several consecutive windows as one, for a line of the log.
 
-    The result combines the work and busy time of the slowest window, the sum of all seconds and stalls, all
-    reasons of throttling, the largest of each other reading, and the times of the last window. Use only its
+    The result has the work and busy time of the slowest window, and the times of the last one. Seconds and
+    stalls are sums, all reasons of throttling are kept, and each other reading is the largest. Use only its
     speed, because its work and its seconds belong to different windows.
 
     Raises:

@@ -1,9 +1,12 @@
 """Report a playbook's steps as JSON lines to the command that started it.
 
-The lines contain no secrets. A line is an object with ``kind``: ``task`` (a host starts a step), ``end`` (the
-host ended it; ``once`` marks a failure of a task that runs once for all hosts), ``job`` (a supervised job
-runs or ended), ``record`` (a run, plan, night or provisioning was recorded), ``note`` (a message of a task),
-``table`` (the table of all runs) or ``diff``. ``rackproof.cli.live_lines`` reads them.
+The lines contain no secrets. ``rackproof.cli.live_lines`` reads them. A line is an object with ``kind``:
+
+* ``task``: a host starts a step.
+* ``end``: a host ended a step. ``once`` marks a failure of a task that runs once for all hosts.
+* ``job``: a supervised job runs or ended.
+* ``record``: a run, plan, night or provisioning was recorded.
+* ``note``, ``table``, ``diff``: a message of a task, the table of all runs, a difference.
 """
 
 from __future__ import annotations

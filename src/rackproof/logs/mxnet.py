@@ -1,9 +1,11 @@
 """Read MXNet's own training log: ``Epoch[0] Batch [0-50]  Speed: 3180.43 samples/sec accuracy=0.84``.
 
-The format lacks an end marker. A run is proven to have ended if the number of epochs is known (from the line
-``start with arguments Namespace(… num_epochs=20 …)``) and reached, or if the script prints its total time
-(``fit 43.4``, ``total 7.8``) after the last epoch. Rackproof's own training states what else used its GPUs on
-lines before and after it.
+The format lacks an end marker. Either of two facts proves that a run ended:
+
+* It reached the number of epochs in the line ``start with arguments Namespace(… num_epochs=20 …)``.
+* The script prints its total time (``fit 43.4``, ``total 7.8``) after the last epoch.
+
+Rackproof's own training states what else used its GPUs on lines before and after it.
 """
 
 from __future__ import annotations

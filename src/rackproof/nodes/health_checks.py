@@ -1,8 +1,8 @@
 """Turn a node's snapshot into findings. No I/O.
 
 Job validate calls :func:`check_node` for each node when it judges a night. A finding states the affected
-part, the fault, the next action and the confidence. To add a check, write a function that takes a
-:class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject` and yields findings, and add it to
+part, the fault, the next action and the confidence. To add a check, write a function that yields
+findings on a :class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject`. Add it to
 ``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file. ``subject.finding(...)`` creates a
 finding on the right part.
 

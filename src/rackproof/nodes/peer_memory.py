@@ -1,10 +1,12 @@
 """Choose how a GPU and a network card share memory.
 
 Role peer_memory calls this module through the filter ``peer_memory_choice``. A table lists the methods with
-NVIDIA's conditions, from "Common Prerequisites" of the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF
-needs the open kernel module, branch 535, kernel 5.12 and any network driver, and nvidia-peermem needs branch
-470, MLNX_OFED or DOCA-OFED), and from the README of nv_peer_memory, whose module became part of the driver in
-branch 470.
+NVIDIA's conditions. The sources are "Common Prerequisites" of the GPU Operator's chapter on GPUDirect RDMA,
+and the README of nv_peer_memory:
+
+* DMA-BUF needs the open kernel module, driver branch 535, kernel 5.12 and any network driver.
+* nvidia-peermem needs driver branch 470, and MLNX_OFED or DOCA-OFED.
+* nv_peer_memory is for older drivers. Its module became part of the driver in branch 470.
 """
 
 from __future__ import annotations

@@ -88,9 +88,14 @@ def select(
 ) -> System:
     """Return the system that a name means.
 
-    The name is tried in this order: as ``published:NAME``, a run folder or ``run.json``, logs or run folders
-        (a file, a folder, or a quoted pattern), the exact id of a run, a system of the results folder (see
-        :func:`names_of`), and as an argument of ``find_run``.
+    The name is tried in this order:
+
+    * ``published:NAME``;
+    * a run folder or ``run.json``;
+    * logs or run folders: a file, a folder, or a quoted pattern;
+    * the exact id of a run;
+    * a system of the results folder (see :func:`names_of`);
+    * an argument of ``find_run``.
 
     Args:
         name: The name, as given on the command line.

@@ -349,8 +349,8 @@ def _choose(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the devices that can be nodes, and the others.
 
-    A NetBox lists switches and power strips as well. Unless a filter states the kind of device, a device can
-    be a node if it states a GPU, or if its role is that of a device with a GPU.
+    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU, or if its
+    role is that of a device with a GPU. If a filter states the kind of device, every device can be one.
     """
     if keep_all:
         return list(devices), []

@@ -79,8 +79,8 @@ def close_sessions(session: Any, adapter: Any) -> int:
     """Close every session that the BMC opened, even if the time or size for answers is used up.
 
     A BMC allows few sessions, and refuses a login while all of them are open. sushy closes only the session
-    that it opened last, and none at all if it could not read the answer, or if the answer lacks a Location. A
-    session that cannot be closed expires.
+    that it opened last. If it could not read the answer, or if the answer lacks a Location, it closes none.
+    A session that cannot be closed expires.
 
     Returns:
         The number of sessions that could not be closed.
