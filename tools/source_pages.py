@@ -63,16 +63,19 @@ def mxnet_runs() -> tuple[dict[str, Any], ...]:
 
     Those that passed come last, and the latest of these is last.
     """
-    found = [run for run in _runs(f"{MXNET_RECORD}.json") if "eval_accuracy" in run["values"]]
-    return tuple(sorted(found, key=lambda run: run["verdict"] == "pass"))
+    runs = [run for run in _runs(f"{MXNET_RECORD}.json") if "eval_accuracy" in run["values"]]
+    return tuple(sorted(runs, key=lambda run: run["verdict"] == "pass"))
 
 
 def _runs(pattern: str) -> tuple[dict[str, Any], ...]:
+    """Return the runs of the records that match, in the order of their start."""
     runs = []
     for path in sorted(RESULTS.glob(pattern)):
         for run in json.loads(path.read_text())["runs"]:
             values = {name: value for name, (value, _) in run.get("unjudged", {}).items()}
-            values |= {one["metric"]: one["worst"] for one in run["measured"] if "worst" in one}
+            values |= {
+                measured["metric"]: measured["worst"] for measured in run["measured"] if "worst" in measured
+            }
             runs.append({**run, "record": path.stem, "values": values})
     return tuple(sorted(runs, key=lambda run: str(run.get("started", ""))))
 
@@ -99,12 +102,13 @@ def off(ours: float | None, published: float | None) -> str:
 
 def _rows_06() -> dict[str, dict[str, PublishedResult]]:
     rows: dict[str, dict[str, PublishedResult]] = {system: {} for system in stated("mlperf-0.6")["systems"]}
-    for one in find_published(round="0.6"):
-        rows[one.system][one.benchmark] = one
+    for result in find_published(round="0.6"):
+        rows[result.system][result.benchmark] = result
     return rows
 
 
 def _table_06(value: Callable[[PublishedResult], float | None], key: str, units: tuple[str, ...]) -> str:
+    """Return a table of the published systems of round 0.6, with the numbers that were read from logs."""
     about = stated("mlperf-0.6")
     named = {system: name for name, system in about["logs"].items()}
     rows = []
@@ -122,12 +126,12 @@ def _table_06(value: Callable[[PublishedResult], float | None], key: str, units:
 
 def throughput_06() -> str:
     """Return the throughput of every published system of round 0.6, and its logs' statements."""
-    return _table_06(lambda one: one.throughput, "throughput", UNITS)
+    return _table_06(lambda result: result.throughput, "throughput", UNITS)
 
 
 def minutes_06() -> str:
     """Return the minutes of every published system of round 0.6, and its logs' statements."""
-    return _table_06(lambda one: one.minutes, "minutes", ("min",) * len(MODELS))
+    return _table_06(lambda result: result.minutes, "minutes", ("min",) * len(MODELS))
 
 
 def commands_06() -> str:
@@ -158,9 +162,9 @@ def scores_51() -> str:
     for entry in about["scores"]:
         score = logs()["5.1"][entry["logs"]]
         (row,) = (
-            one
-            for one in find_published(round="5.1", benchmark=score["benchmark"], kind=entry["kind"])
-            if (one.system, one.note) == (entry["system"], entry["note"])
+            result
+            for result in find_published(round="5.1", benchmark=score["benchmark"], kind=entry["kind"])
+            if (result.system, result.note) == (entry["system"], entry["note"])
         )
         rows.append(
             [
@@ -203,12 +207,12 @@ def details_51() -> str:
     """Return sequence length, batch, warm-up and samples that the logs of round 5.1 state."""
     rows = []
     for entry in stated("mlperf-5.1")["scores"]:
-        found = logs()["5.1"][entry["logs"]]["stated"]
-        warmup = found.get("opt_learning_rate_warmup_steps")
-        factor = found.get("opt_learning_rate_warmup_factor")
+        details = logs()["5.1"][entry["logs"]]["stated"]
+        warmup = details.get("opt_learning_rate_warmup_steps")
+        factor = details.get("opt_learning_rate_warmup_factor")
         shown = f"{number(warmup)} steps" if warmup is not None else f"factor {cell(factor)}"
         keys = ("max_sequence_length", "global_batch_size", "train_samples", "eval_samples")
-        values = [cell(found.get(key)) or "not stated" for key in keys]
+        values = [cell(details.get(key)) or "not stated" for key in keys]
         rows.append([entry["logs"], values[0], values[1], shown, *values[2:]])
     head = [
         "logs",
@@ -226,17 +230,17 @@ def details_51() -> str:
 
 def _resnet(benchmark: str, gpus: int) -> str:
     """Return our rates for this number of GPUs, one for each record and batch, with the efficiency."""
-    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    values: dict[tuple[str, int], dict[int, list[float]]] = {}
     for run in own_runs():
         if run["benchmark"] == benchmark:
-            place = found.setdefault((run["record"], int(run["parameters"]["batch_per_gpu"])), {})
-            place.setdefault(int(run["parameters"]["gpus"]), []).append(
+            by_gpus = values.setdefault((run["record"], int(run["parameters"]["batch_per_gpu"])), {})
+            by_gpus.setdefault(int(run["parameters"]["gpus"]), []).append(
                 float(run["values"]["images_per_second"])
             )
     return "; ".join(
         f"{record}, batch {batch}: {number(fmean(rates[gpus]))} images/s"
         + (f", {fmean(rates[gpus]) / gpus / fmean(rates[1]):.3f}" if 1 in rates and gpus > 1 else "")
-        for (record, batch), rates in sorted(found.items())
+        for (record, batch), rates in sorted(values.items())
         if gpus in rates
     )
 
@@ -250,22 +254,22 @@ def rows_ddl() -> str:
     """Return every row of the DDL document, including commented ones, with Rackproof's on as many GPUs."""
     about = stated("ddl")["systems"]
     rows = []
-    for one in study_points():
-        if one.system not in about:
+    for point in study_points():
+        if point.system not in about:
             continue
-        ours = _resnet(one.benchmark, one.accelerators)
-        reason = f"not available here: {about[one.system]['cannot']}"
-        accuracy = " / ".join(filter(None, [printed(one.top_1), printed(one.top_5)]))
-        note = one.note.partition("; ")[2]
+        ours = _resnet(point.benchmark, point.accelerators)
+        reason = f"not available here: {about[point.system]['cannot']}"
+        accuracy = " / ".join(filter(None, [printed(point.top_1), printed(point.top_5)]))
+        note = point.note.partition("; ")[2]
         rows.append(
             [
-                one.system,
-                f"{one.benchmark}, {' '.join(f'{key} {value}' for key, value in one.point.items())}",
-                f"{printed(one.throughput)} {one.throughput_unit}",
-                printed(one.efficiency),
+                point.system,
+                f"{point.benchmark}, {' '.join(f'{key} {value}' for key, value in point.point.items())}",
+                f"{printed(point.throughput)} {point.throughput_unit}",
+                printed(point.efficiency),
                 accuracy,
                 note,
-                f"{ours} ({about[one.system]['cannot']})" if ours and one.top_1 is None else reason,
+                f"{ours} ({about[point.system]['cannot']})" if ours and point.top_1 is None else reason,
             ]
         )
     head = ["system", "point", "published", "efficiency", "top-1 / top-5", "note", "ours: rate, efficiency"]
@@ -284,12 +288,12 @@ def experiment_ddl() -> str:
     rows = [
         [
             str(at),
-            one["field"],
-            ", ".join(f"`{name}`" for name in one["record"]),
-            one["column"],
-            f"`{one['variable']}`" if "variable" in one else "",
+            experiment["field"],
+            ", ".join(f"`{name}`" for name in experiment["record"]),
+            experiment["column"],
+            f"`{experiment['variable']}`" if "variable" in experiment else "",
         ]
-        for at, one in enumerate(stated("ddl")["experiment"], 1)
+        for at, experiment in enumerate(stated("ddl")["experiment"], 1)
     ]
     return table(["", "in the document", "in `run.json`", "column of the report", "variable to set"], rows)
 
@@ -298,14 +302,14 @@ def program_ddl() -> str:
     """Return the measurements of the real tf_cnn_benchmarks."""
     rows = [
         [
-            one["where"],
-            one["network"],
-            f"`{one['way']}`",
-            one["images"],
-            f"{one['rate']} images/s",
-            one["verdict"],
+            program["where"],
+            program["network"],
+            f"`{program['way']}`",
+            program["images"],
+            f"{program['rate']} images/s",
+            program["verdict"],
         ]
-        for one in stated("ddl")["program"]
+        for program in stated("ddl")["program"]
     ]
     return table(["where", "network", "variable_update", "images", "measured", "verdict"], rows)
 
@@ -319,12 +323,12 @@ def environment_mxnet() -> str:
     return table(head, [[str(part) for part in row] for row in stated("mxnet")["environment"]])
 
 
-def _sweep_run(one: PublishedResult, record: str) -> dict[str, Any] | None:
+def _sweep_run(result: PublishedResult, record: str) -> dict[str, Any] | None:
     """Return Rackproof's latest run at a published point, with the same network, batch, GPUs and schedule."""
-    wanted = {**dict.fromkeys(SCHEDULE, ""), **one.point}
+    wanted = {**dict.fromkeys(SCHEDULE, ""), **result.point}
     for run in reversed(own_runs()):
-        given = {key: str(run["parameters"].get(key, "")) for key in wanted}
-        if (run["benchmark"], run["record"], given) == (one.benchmark, record, wanted):
+        parameters = {key: str(run["parameters"].get(key, "")) for key in wanted}
+        if (run["benchmark"], run["record"], parameters) == (result.benchmark, record, wanted):
             return dict(run)
     return None
 
@@ -350,43 +354,51 @@ def _schedule(point: Mapping[str, Any]) -> str:
     return " ".join(f"{key} {point[key]}" for key in SCHEDULE if point.get(key, "") != "")
 
 
-def _not_measured(one: PublishedResult) -> str:
+def _not_measured(result: PublishedResult) -> str:
     reasons = stated("mxnet")["cannot"]
-    gpus = one.point["gpus"]
+    gpus = result.point["gpus"]
     return str(reasons.get(f"gpus_{gpus}") or reasons["cpu" if gpus == "0" else "other"])
 
 
-def _times_cpu(one: PublishedResult) -> str:
+def _times_cpu(result: PublishedResult) -> str:
     """Return by how much a published row is faster than the CPU, with the same machine, network and batch."""
     for base in study_points():
         same = (base.system, base.benchmark, base.point.get("batch_size")) == (
-            one.system,
-            one.benchmark,
-            one.point.get("batch_size"),
+            result.system,
+            result.benchmark,
+            result.point.get("batch_size"),
         )
-        if same and base.point["gpus"] == "0" and base.throughput and one.throughput:
-            return f"{one.throughput / base.throughput:.1f}"
+        if same and base.point["gpus"] == "0" and base.throughput and result.throughput:
+            return f"{result.throughput / base.throughput:.1f}"
     return ""
 
 
 def _rows_of_mxnet() -> Iterator[list[str]]:
-    for one in study_points():
-        if not one.system.startswith("k80-"):
+    """Yield a row for each published point of a K80, with the run that repeats it or why there is none."""
+    for study in study_points():
+        if not study.system.startswith("k80-"):
             continue
-        point = [one.point.get(key, "") for key in ("batch_size", "gpus")]
-        schedule = _schedule(one.point)
-        ours = next((run for record in SWEEP_RECORDS if (run := _sweep_run(one, record))), None)
-        shown = [f"not measured: {_not_measured(one)}", "", ""]
+        point = [study.point.get(key, "") for key in ("batch_size", "gpus")]
+        schedule = _schedule(study.point)
+        ours = next((run for record in SWEEP_RECORDS if (run := _sweep_run(study, record))), None)
+        shown = [f"not measured: {_not_measured(study)}", "", ""]
         if ours:
             shown = _measured(ours)
             shown[0] += f" ({ours['record']})"
-        elif one.point["gpus"] == "0" and (found := _on_cpu(one.benchmark, one.point)):
+        elif study.point["gpus"] == "0" and (found := _on_cpu(study.benchmark, study.point)):
             shown = _measured(found[-1])
             epochs = found[-1]["parameters"]["num_epochs"]
             shown[0] += f" ({MXNET_RECORD}, epochs: {epochs}, {found[-1]['verdict']})"
-        rate = printed(one.throughput) or "not stated"
-        rows = [one.system, one.benchmark.removeprefix("mnist-"), *point, schedule, rate, _times_cpu(one)]
-        yield [*rows, printed(one.accuracy) or "error", printed(one.seconds_per_epoch), *shown]
+        rate = printed(study.throughput) or "not stated"
+        rows = [
+            study.system,
+            study.benchmark.removeprefix("mnist-"),
+            *point,
+            schedule,
+            rate,
+            _times_cpu(study),
+        ]
+        yield [*rows, printed(study.accuracy) or "error", printed(study.seconds_per_epoch), *shown]
 
 
 def rows_mxnet() -> str:

@@ -28,8 +28,9 @@ UNUSED_S = 30 * 24 * 3600.0
 def environment(frameworks: Sequence[str] = FRAMEWORKS) -> dict[str, str]:
     """Return the variables with which Python keeps bytecode in the user's cache folder.
 
-    No variables are returned if the framework's bytecode exists, or if Python can write it beside the
-    framework, and also if the cache folder is missing, is not writable, or could be written by other users.
+    No variables are returned if no framework is installed, if its bytecode exists, or if Python can write
+    it beside the framework. There are none either if the cache folder is missing, or if this user cannot
+    write it, or other users can.
 
     Args:
         frameworks: The packages to search for. The first installed one is used.

@@ -263,13 +263,13 @@ def gpus() -> list[Gpu]:
     if status != 0:
         text = ctypes.c_char_p()
         call("cuGetErrorString", status, ctypes.byref(text))
-        said = (text.value or b"unknown").decode(errors="replace")
+        message = (text.value or b"unknown").decode(errors="replace")
         raise Refusal(
-            EXIT_NO_GPU, f"the CUDA driver reports error {status} ({said}); check nvidia-smi and dmesg"
+            EXIT_NO_GPU, f"the CUDA driver reports error {status} ({message}); check nvidia-smi and dmesg"
         )
     count = ctypes.c_int()
     call("cuDeviceGetCount", ctypes.byref(count))
-    found = []
+    listed = []
     for index in range(count.value):
         device, uuid, name = ctypes.c_int(), _CudaUuid(), ctypes.create_string_buffer(200)
         call("cuDeviceGet", ctypes.byref(device), index)
@@ -277,8 +277,8 @@ def gpus() -> list[Gpu]:
         call("cuDeviceGetName", name, len(name), device)
         plain = bytes(uuid.bytes).hex()
         parts = (plain[0:8], plain[8:12], plain[12:16], plain[16:20], plain[20:32])
-        found.append(Gpu(index, "GPU-" + "-".join(parts), name.value.decode(errors="replace")))
-    return found
+        listed.append(Gpu(index, "GPU-" + "-".join(parts), name.value.decode(errors="replace")))
+    return listed
 
 
 def gpu_count(text: str) -> int | None:
@@ -302,16 +302,16 @@ def choose_gpus(wanted: int | None) -> list[Gpu]:
     """
     if wanted == 0:
         return []
-    found = gpus()
-    if not found or len(found) < (wanted or 0):
+    listed = gpus()
+    if not listed or len(listed) < (wanted or 0):
         asked = "all GPUs" if wanted is None else f"{wanted} GPU{'s' if wanted > 1 else ''}"
-        exist = f"{len(found)} exist" if len(found) != 1 else "1 exists"
+        exist = f"{len(listed)} exist" if len(listed) != 1 else "1 exists"
         raise Refusal(
             EXIT_NO_GPU,
             f"{asked} requested, {exist} here (driver and CUDA_VISIBLE_DEVICES considered); request fewer, "
             "or --gpus 0 (--device cpu) to use the CPU",
         )
-    return found if wanted is None else found[:wanted]
+    return listed if wanted is None else listed[:wanted]
 
 
 def chosen_by_device(device: str, wanted: int | None) -> list[Gpu]:
@@ -400,8 +400,8 @@ def _slurm(name: str, otherwise: int) -> int:
 
     With these variables, the command line can be the same on all nodes of a job step.
     """
-    said = os.environ.get(f"SLURM_{name}", "")
-    return int(said) if said.isdigit() and "SLURM_STEP_ID" in os.environ else otherwise
+    value = os.environ.get(f"SLURM_{name}", "")
+    return int(value) if value.isdigit() and "SLURM_STEP_ID" in os.environ else otherwise
 
 
 def positive_count(text: str) -> int:
@@ -414,7 +414,7 @@ def positive_count(text: str) -> int:
 
 def epoch_list(text: str) -> tuple[int, ...]:
     """Return an option's epochs, which commas separate, in their order."""
-    return tuple(sorted(positive_count(one) for one in text.split(",") if one.strip()))
+    return tuple(sorted(positive_count(epoch) for epoch in text.split(",") if epoch.strip()))
 
 
 def facts() -> dict[str, str]:
@@ -423,12 +423,12 @@ def facts() -> dict[str, str]:
 
     import torch
 
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    values = {"python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda and torch.cuda.is_available():
-        found["cuda"] = torch.version.cuda
-        found["cudnn"] = str(torch.backends.cudnn.version())
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found
+        values["cuda"] = torch.version.cuda
+        values["cudnn"] = str(torch.backends.cudnn.version())
+        values["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return values
 
 
 def gpu_uuids(found: list[Gpu]) -> str:
@@ -660,8 +660,8 @@ def _log_gpu_states(log: Log, moment: str, watched: list[Gpu], folder: Path) -> 
         watched: The GPUs. If there are none, an empty list is stored.
         folder: The folder in which ranks find the states.
     """
-    found = gpu_state.read_states([gpu.uuid for gpu in watched]) if watched else []
-    states = [{"moment": moment, **state} for state in found]
+    readings = gpu_state.read_states([gpu.uuid for gpu in watched]) if watched else []
+    states = [{"moment": moment, **state} for state in readings]
     for state in states:
         log.event("gpu_state", state)
     (folder / f"gpu-states-{moment}").write_text(json.dumps(states))
@@ -725,13 +725,14 @@ def _first_to_fail(
 
 
 def _explain(index: int, status: int, folder: Path) -> tuple[int, str]:
+    """Return the exit status and the reason of a rank that ended."""
     if status < 0:
         name = signal.Signals(-status).name
         hint = " (out of memory?)" if name == "SIGKILL" else ""
         return 128 - status, f"rank {index} was killed by {name}{hint}"
     reason = folder / f"reason-{index}"
-    said = reason.read_text() if reason.is_file() else f"exit status {status}"
-    return status, f"rank {index}: {said}"
+    message = reason.read_text() if reason.is_file() else f"exit status {status}"
+    return status, f"rank {index}: {message}"
 
 
 def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
@@ -795,6 +796,27 @@ def holds_on_all_ranks(mine: bool, rank: Rank, device: Any) -> bool:
     return bool(flag.item())
 
 
+def capture_graph(step: Callable[[], None], stream: Any, rank: Rank, device: Any) -> tuple[Any, str]:
+    """Capture a training step in a CUDA graph.
+
+    Returns:
+        The graph, and ``on``, or why a rank could not capture its step. The graph may be replayed only if
+        all ranks captured theirs, because their collectives must match.
+    """
+    import torch
+
+    graph, failed = torch.cuda.CUDAGraph(), ""
+    try:
+        # With thread_local, queries of events by NCCL's watchdog thread do not end the capture.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            step()
+    except RuntimeError as error:
+        failed = (str(error).splitlines() or ["unknown"])[0]
+    if holds_on_all_ranks(failed == "", rank, device):
+        return graph, "on"
+    return graph, f"off: {failed or 'another rank could not capture'}"
+
+
 def mark_moment(device: Any) -> Any:
     """Return a mark of this moment.
 
@@ -844,6 +866,7 @@ def sample_seconds(call: Callable[[], Any], device: Any, seconds: float, most: i
         return samples
 
     def measured(count: int, inner: int) -> list[float]:
+        """Return the seconds of one call for ``count`` samples, each the mean of ``inner`` calls."""
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         marks[0].record()
         for mark in marks[1:]:
@@ -867,18 +890,18 @@ def begin_probe(options: argparse.Namespace, rank: Rank, log: Log) -> tuple[Any,
     """Log the common first events of a probe. Return the rank's device and all GPUs that take part."""
     import torch
 
-    found = chosen_by_device(options.device, options.gpus)
+    chosen = chosen_by_device(options.device, options.gpus)
     torch.manual_seed(options.seed + rank.index)
     device = torch.device("cpu")
-    if found:
+    if chosen:
         require_cuda()
-        device = torch.device("cuda", found[rank.local].index)
+        device = torch.device("cuda", chosen[rank.local].index)
         torch.cuda.set_device(device)
     if rank.index == 0:
-        log.event("facts", {**facts(), "gpus": gpu_uuids(found)})
+        log.event("facts", {**facts(), "gpus": gpu_uuids(chosen)})
         log.event("seed", options.seed)
         mark_start(rank, log)
-    return device, found
+    return device, chosen
 
 
 def device_labels(found: list[Gpu], rank: Rank) -> dict[str, str]:

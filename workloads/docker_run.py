@@ -88,9 +88,9 @@ class Tail06(Tail):
 
     def line(self, line: bytes) -> bytes:
         """Read progress from a line, and return the line to print."""
-        found = EVENT.search(line)
-        if found:
-            key, epoch = found[1], EPOCH.search(line)
+        match = EVENT.search(line)
+        if match:
+            key, epoch = match[1], EPOCH.search(line)
             if epoch and key in (b"epoch_start", b"eval_start"):
                 self.step = f"epoch {int(epoch[1])}"
             if key in (b"init_start", b"run_start", b"run_stop", b"cache_clear"):
@@ -241,8 +241,8 @@ class Docker(slurm_run.Work):
             ) from error
         top = folder.resolve()
         for path in links:
-            place = Path(os.path.realpath(str(folder / path)))
-            if place != top and top not in place.parents:
+            target = Path(os.path.realpath(str(folder / path)))
+            if target != top and top not in target.parents:
                 raise self.outside(str(path))
 
     def check_member(self, member: tarfile.TarInfo, links: set[PurePosixPath]) -> None:
@@ -269,14 +269,14 @@ class Docker(slurm_run.Work):
 
     def compared_tree(self, folder: Path) -> str:
         """Return git's name of the sources. Refuse sources that are not those of the commit."""
-        wanted, found = TREES.get(str(self.spec["ref"])), git_tree(folder)
-        if wanted not in (None, found):
+        wanted, digest = TREES.get(str(self.spec["ref"])), git_tree(folder)
+        if wanted not in (None, digest):
             raise Refusal(
                 EXIT_IMAGE,
-                f"{self.spec['sources']} is not commit {self.spec['ref']}: it is {found}, not {wanted}. "
+                f"{self.spec['sources']} is not commit {self.spec['ref']}: it is {digest}, not {wanted}. "
                 "Somebody changed the archive, or it is another commit's: see bench_mlperf06_sources",
             )
-        return found
+        return digest
 
     def build(self) -> None:
         """Build the image of the commit, unless it exists."""
@@ -300,12 +300,13 @@ class Docker(slurm_run.Work):
                 say(phase=f"building {spec['image']}")
                 command = ["docker", "build", "--pull", "-t", spec["image"]]
                 command += ["--label", f"{LABEL}={spec['ref']}", str(self.code)]
-                status, said = self.watch(command, [], f"building {spec['image']}")
+                status, output = self.watch(command, [], f"building {spec['image']}")
                 ref, digest = self.there() if status == 0 else ("", "")
                 if status != 0 or ref != spec["ref"]:
                     raise Refusal(
                         EXIT_IMAGE,
-                        f"docker build of {spec['image']} failed on {os.uname().nodename} ({status}): {said}",
+                        f"docker build of {spec['image']} failed on {os.uname().nodename} ({status}): "
+                        f"{output}",
                     )
                 self.changed = True
         self.told.update(image=spec["image"], digest=digest)
@@ -346,13 +347,13 @@ class Docker(slurm_run.Work):
             places = [f"DATA={self.data}", f"SOURCES={self.tree}"]
             command = ["env", "--chdir", str(scratch), *places, *bash]
         try:
-            status, said = self.watch(command, watched, phase)
+            status, output = self.watch(command, watched, phase)
         finally:
             if mount:
                 run(["docker", "rm", "-f", name])
             shutil.rmtree(str(scratch), ignore_errors=True)
         if status != 0:
-            raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {os.uname().nodename}: {said}")
+            raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {os.uname().nodename}: {output}")
 
     # -- the run --------------------------------------------------------------------------------------
 
@@ -360,19 +361,19 @@ class Docker(slurm_run.Work):
         """Return the system's config file. Without one, run.sub would silently use that of DGX1."""
         path = self.code / f"config_{self.spec['system']}.sh"
         if not path.is_file():
-            there = ", ".join(sorted(one.stem[7:] for one in self.code.glob("config_*.sh"))) or "none"
+            names = ", ".join(sorted(config.stem[7:] for config in self.code.glob("config_*.sh"))) or "none"
             raise Refusal(
                 EXIT_SLURM,
-                f"the sources have no config for {self.spec['system']}; there are {there}: see bench_config",
+                f"the sources have no config for {self.spec['system']}; there are {names}: see bench_config",
             )
         return path
 
     def job_environment(self, config: Path) -> dict[str, str]:
         """Return the variables that run.sub is started with."""
         spec = self.spec
-        found = inherited_environment(os.environ)
-        found.update(self.plain)
-        found.update(
+        variables = inherited_environment(os.environ)
+        variables.update(self.plain)
+        variables.update(
             CONT=spec["image"],
             LOGDIR=str(self.folder / "results"),
             PULL="0",
@@ -381,8 +382,8 @@ class Docker(slurm_run.Work):
             SEED=str(spec["seed_base"]),
         )
         for name in ("DATADIR", "PREPROC_DATADIR"):
-            folder = Path(found.get(name, "") or self.data)
-            if name == "PREPROC_DATADIR" and name in found:
+            folder = Path(variables.get(name, "") or self.data)
+            if name == "PREPROC_DATADIR" and name in variables:
                 folder.mkdir(parents=True, exist_ok=True)
             if not folder.is_dir():
                 raise Refusal(EXIT_DATA, f"{name}: {folder} is not there, although it was staged")
@@ -393,7 +394,7 @@ class Docker(slurm_run.Work):
         for path in (self.code / "run.sub", config):
             shutil.copy2(str(path), str(code / path.name))
         (self.code / "run.sub").chmod(0o755)
-        return found
+        return variables
 
     def nvidia_docker(self, environment: dict[str, str]) -> None:
         """Give run.sub the command that it calls where only the newer runtime is installed."""
@@ -539,11 +540,11 @@ class Together(Docker):
         say(phase=f"building {self.spec['image']} on {len(hosts)} nodes")
         program = str(Path(self.spec["workloads"]) / Path(__file__).name)
         command = [*self.on_nodes("build"), "python3", program, "image"]
-        status, said = self.watch(
+        status, output = self.watch(
             [*command, f"--spec={json.dumps(self.spec)}"], [], f"building on {len(hosts)} nodes"
         )
         if status != 0:
-            raise Refusal(EXIT_IMAGE, f"the image cannot be had on {', '.join(hosts)}: {said}")
+            raise Refusal(EXIT_IMAGE, f"the image cannot be had on {', '.join(hosts)}: {output}")
         self.build()
 
     def on_nodes(self, name: str) -> list[str]:
@@ -554,29 +555,29 @@ class Together(Docker):
 
     def job_environment(self, config: Path) -> dict[str, str]:
         """Return the job's variables, with the checked ones of the config that sbatch needs."""
-        found = super().job_environment(config)
+        variables = super().job_environment(config)
         names = ("DGXNNODES", "DGXNGPU", "WALLTIME")
         script = 'source "$1" >&2 && printf "%s\\n" "$DGXNNODES" "$DGXNGPU" "$WALLTIME"'
-        status, out, err = run(["bash", "-c", script, "bash", str(config)], env=found)
-        said = dict(zip(names, out.splitlines()))  # noqa: B905  (Python 3.8)
-        minutes = minutes_of(said.get("WALLTIME", ""))
-        if status != 0 or minutes < 1 or not all(said.get(name, "").isdigit() for name in names[:2]):
+        status, out, err = run(["bash", "-c", script, "bash", str(config)], env=variables)
+        values = dict(zip(names, out.splitlines()))  # noqa: B905  (Python 3.8)
+        minutes = minutes_of(values.get("WALLTIME", ""))
+        if status != 0 or minutes < 1 or not all(values.get(name, "").isdigit() for name in names[:2]):
             raise Refusal(
-                EXIT_SLURM, f"{config.name} does not say {', '.join(names)}: {said} {last_lines(err)}"
+                EXIT_SLURM, f"{config.name} does not say {', '.join(names)}: {values} {last_lines(err)}"
             )
-        if int(said["DGXNNODES"]) != len(self.spec["hosts"]):
+        if int(values["DGXNNODES"]) != len(self.spec["hosts"]):
             raise Refusal(
                 EXIT_SLURM,
-                f"{config.name} is for {said['DGXNNODES']} nodes, {len(self.spec['hosts'])} are limited: "
+                f"{config.name} is for {values['DGXNNODES']} nodes, {len(self.spec['hosts'])} are limited: "
                 "limit as many, or set bench_config",
             )
-        if self.spec["gpus"] and int(said["DGXNGPU"]) != self.spec["gpus"]:
+        if self.spec["gpus"] and int(values["DGXNGPU"]) != self.spec["gpus"]:
             raise Refusal(
                 EXIT_SLURM,
-                f"{config.name} is for {said['DGXNGPU']} GPUs a node, these nodes have {self.spec['gpus']}",
+                f"{config.name} is for {values['DGXNGPU']} GPUs a node, these nodes have {self.spec['gpus']}",
             )
-        found.update(said, WALLTIME=str(minutes))
-        return found
+        variables.update(values, WALLTIME=str(minutes))
+        return variables
 
     def more_options(self, environment: Mapping[str, str]) -> list[str]:
         """Return the further options of sbatch."""
@@ -619,12 +620,12 @@ def lives(note: Path) -> bool:
 
 def minutes_of(walltime: str) -> int:
     """Return the minutes of a time as Slurm writes it (``90``, ``1:30:00``, ``1-12:00:00``), or 0."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime)
-    if not found:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", walltime)
+    if not match:
         return 0
-    days, first, second, _seconds = (int(part) if part else 0 for part in found.groups())
+    days, first, second, _seconds = (int(part) if part else 0 for part in match.groups())
     # With days or seconds, the first number is hours. Otherwise, it is minutes.
-    return days * 1440 + first * 60 + second if found[1] or found[4] else first
+    return days * 1440 + first * 60 + second if match[1] or match[4] else first
 
 
 def main(words: list[str] | None = None) -> int:

@@ -53,14 +53,14 @@ def ask_nvidia_smi(options: list[str], seconds: float) -> str:
         OSError: nvidia-smi is not there, or does not start.
         subprocess.SubprocessError: nvidia-smi ended badly or not in time.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         ["nvidia-smi", *options],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=max(seconds, 0.1),
         check=True,
     )
-    return done.stdout.decode("utf-8", "replace")
+    return process.stdout.decode("utf-8", "replace")
 
 
 def number_of_cell(text: str) -> float | None:
@@ -89,7 +89,7 @@ def read_gpu_rows(text: str) -> dict[str, dict[str, float | None]]:
 
 def read_processes(text: str) -> list[dict[str, Any]] | None:
     """Return the compute processes with their GPUs, or None if a line is not a process."""
-    found = []
+    processes = []
     for line in text.splitlines():
         # The name is last, because it may contain commas.
         cells = [cell.strip() for cell in line.split(",", 3)]
@@ -98,8 +98,10 @@ def read_processes(text: str) -> list[dict[str, Any]] | None:
         if len(cells) != 4 or not cells[0].startswith("GPU-") or not cells[1].isdecimal():
             return None
         uuid, pid, memory, name = cells
-        found.append({"gpu": uuid, "pid": int(pid), "memory_mib": number_of_cell(memory), "name": name[:100]})
-    return found
+        processes.append(
+            {"gpu": uuid, "pid": int(pid), "memory_mib": number_of_cell(memory), "name": name[:100]}
+        )
+    return processes
 
 
 def read_states(
@@ -160,11 +162,11 @@ def _state(
     for key in KEYS:
         state[key] = last.get(key)
     used = [reading.get(uuid, {}).get("utilisation_percent") for reading in readings]
-    known = [one for one in used if one is not None]
+    known = [number for number in used if number is not None]
     enough = len(known) == len(used) >= FEWEST_READINGS
     state["utilisation_percent"] = statistics.median_high(known) if enough else None
     state["processes"] = None
     if processes is not None:
-        own = [one for one in processes if one["gpu"] == uuid][:MOST_PROCESSES]
-        state["processes"] = [{key: one[key] for key in ("pid", "memory_mib", "name")} for one in own]
+        own = [process for process in processes if process["gpu"] == uuid][:MOST_PROCESSES]
+        state["processes"] = [{key: process[key] for key in ("pid", "memory_mib", "name")} for process in own]
     return state

@@ -61,11 +61,11 @@ def scan(folder: Path, wanted: str = "") -> Listing:
     digest = hashlib.sha256()
     parts: dict[str, list[tuple[str, int]]] = {"train": [], "val": []}
     try:
-        classes = tuple(sorted(one.name for one in os.scandir(folder / "train") if one.is_dir()))
-        for part, found in parts.items():
+        classes = tuple(sorted(entry.name for entry in os.scandir(folder / "train") if entry.is_dir()))
+        for part, images in parts.items():
             if wanted and part != wanted and not counted:
                 continue
-            held = sorted(one.name for one in os.scandir(folder / part) if one.is_dir())
+            held = sorted(entry.name for entry in os.scandir(folder / part) if entry.is_dir())
             strange = [name for name in held if name not in classes]
             if strange:
                 raise Refusal(
@@ -75,18 +75,18 @@ def scan(folder: Path, wanted: str = "") -> Listing:
             for name in held:
                 label = classes.index(name)
                 with os.scandir(folder / part / name) as entries:
-                    for one in sorted(entries, key=lambda entry: entry.name):
-                        if not one.name.lower().endswith(SUFFIXES):
+                    for file in sorted(entries, key=lambda entry: entry.name):
+                        if not file.name.lower().endswith(SUFFIXES):
                             continue
-                        found.append((one.path, label))
+                        images.append((file.path, label))
                         if counted:
-                            size, objects = size + one.stat().st_size, objects + 1
-                            digest.update(f"{part}/{name}/{one.name} {one.stat().st_size}\n".encode())
+                            size, objects = size + file.stat().st_size, objects + 1
+                            digest.update(f"{part}/{name}/{file.name} {file.stat().st_size}\n".encode())
         described = {"name": folder.name, "source": str(folder), "objects": objects, "size_bytes": size}
         described["sha256"] = digest.hexdigest()
         if not counted:
-            said = json.loads((folder / "dataset.json").read_text())
-            described = {key: said[key] for key in described if key in said}
+            description = json.loads((folder / "dataset.json").read_text())
+            described = {key: description[key] for key in described if key in description}
     except (OSError, ValueError, TypeError) as error:
         raise Refusal(
             common.EXIT_DATA,
@@ -176,20 +176,25 @@ class Images:
     """
 
     def __init__(
-        self, found: list[tuple[str, int]], decode: Callable[[str], Any], side: int, train: bool
+        self, images: list[tuple[str, int]], decode: Callable[[str], Any], side: int, train: bool
     ) -> None:
-        self.found, self.decode, self.side, self.train = found, decode, side, train
+        self.found, self.decode, self.side, self.train = images, decode, side, train
 
     def __len__(self) -> int:
         return len(self.found)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
+        """Return an image as a tensor, and its label.
+
+        Raises:
+            BadImage: The file cannot be read.
+        """
         path, label = self.found[index]
         try:
             image = self.decode(path)
         except (OSError, RuntimeError, ValueError) as error:
-            said = (str(error).splitlines() or [type(error).__name__])[0]
-            raise BadImage(f"{path} cannot be read ({said}); fetch it again, then the run") from error
+            message = (str(error).splitlines() or [type(error).__name__])[0]
+            raise BadImage(f"{path} cannot be read ({message}); fetch it again, then the run") from error
         return (self.random_part(image) if self.train else self.middle(image)), label
 
     def random_part(self, image: Any) -> Any:

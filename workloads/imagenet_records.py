@@ -133,12 +133,12 @@ def mxnet_image(label: int, number: int, image: bytes) -> bytes:
 
 def varint(value: int) -> bytes:
     """Return a number as protocol buffers write it."""
-    found = bytearray()
+    content = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        content.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    content.append(value)
+    return bytes(content)
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -177,7 +177,7 @@ def image_example(
         height: The height in pixels.
         image: The content of a JPEG.
     """
-    boxes = dict.fromkeys(f"image/object/bbox/{one}" for one in ("xmin", "xmax", "ymin", "ymax"))
+    boxes = dict.fromkeys(f"image/object/bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
     return example(
         {
             **boxes,

@@ -264,7 +264,7 @@ class Trainer:
             compiled = torch.compile(
                 self.model, mode="max-autotune-no-cudagraphs" if how == "max-autotune" else "default"
             )
-        state = {name: one.detach().clone() for name, one in self.model.state_dict().items()}
+        state = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.lr.fill_(1e-3)
         # Capture this like the real step. Otherwise the launch time would count as work of the device.
         self.local = self.time_alone(self.capture(self.make_step(compiled)))
@@ -300,6 +300,7 @@ class Trainer:
         bf16 = self.options.precision == "bf16"
 
         def step() -> None:
+            """Train on one batch, which is in ``self.images`` and ``self.labels``."""
             with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
                 scores = model(self.images)
             loss = self.loss_function(scores.float(), self.labels)
@@ -321,11 +322,12 @@ class Trainer:
         """
         parameters = list(self.model.parameters())
         kind = torch.bfloat16 if self.options.precision == "bf16" else torch.float32
-        flat = torch.empty(sum(one.numel() for one in parameters), dtype=kind, device=self.device)
+        flat = torch.empty(sum(parameter.numel() for parameter in parameters), dtype=kind, device=self.device)
         parts: list[Any] = []
 
         def exchange() -> None:
-            gradients = [one.grad for one in parameters]
+            """Replace each gradient by its mean over all ranks, by one all-reduce."""
+            gradients = [parameter.grad for parameter in parameters]
             if not parts:
                 at = 0
                 for one, gradient in zip(parameters, gradients, strict=True):
@@ -372,19 +374,9 @@ class Trainer:
         if self.options.cuda_graph == "off":
             self.notes["cuda_graph"] = "off"
             return step
-        self.graph = torch.cuda.CUDAGraph()
-        failed = ""
-        try:
-            # With thread_local, queries of events by NCCL's watchdog thread do not end the capture.
-            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
-                step()
-        except RuntimeError as error:
-            failed = (str(error).splitlines() or ["unknown"])[0]
-        if common.holds_on_all_ranks(failed == "", self.rank, self.device):
-            self.notes["cuda_graph"] = "on"
-            return self.graph.replay
-        self.notes["cuda_graph"] = f"off: {failed or 'another rank could not capture'}"
-        return step
+        self.graph, state = common.capture_graph(step, self.stream, self.rank, self.device)
+        self.notes["cuda_graph"] = state
+        return self.graph.replay if state == "on" else step
 
     def close(self) -> None:
         """Release the captured step, because NCCL cannot shut down while a graph holds its work."""
@@ -399,13 +391,13 @@ class Trainer:
         """Yield this rank's batches of an epoch, in an order drawn for all ranks together."""
         assert self.listing is not None  # noqa: S101
         options = self.options
-        found = self.listing.train
-        order = torch.randperm(len(found), generator=torch.Generator().manual_seed(options.seed + epoch))
+        images = self.listing.train
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(options.seed + epoch))
         used = order[: self.steps_per_epoch * self.global_batch]
         mine = used.view(self.steps_per_epoch, self.rank.count, self.batch)[:, self.rank.index].tolist()
         torch.manual_seed(options.seed + 1000 * epoch + self.rank.index)
         yield from torch.utils.data.DataLoader(
-            imagenet_data.Images(found, self.decode, options.image_size, train=True),
+            imagenet_data.Images(images, self.decode, options.image_size, train=True),
             batch_sampler=mine,
             num_workers=options.workers,
             pin_memory=self.device.type == "cuda",
@@ -444,7 +436,7 @@ class Trainer:
             torch.cuda.synchronize()
         self.clock.finish()
         started = time.perf_counter()
-        for done in range(1, steps + 1):
+        for step in range(1, steps + 1):
             held = next(source) if source is not None else None
             began = self.clock.begin()
             if held is not None:
@@ -452,7 +444,7 @@ class Trainer:
                 self.labels.copy_(held[1], non_blocking=True)
             self.step()
             self.clock.end(began)
-            report(done)
+            report(step)
         self.clock.finish()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -484,7 +476,7 @@ class Trainer:
             return [mine]
         every = [torch.zeros_like(own) for _ in range(self.rank.count)]
         torch.distributed.all_gather(every, own)
-        return [one.tolist() for one in every]
+        return [tensor.tolist() for tensor in every]
 
     def save(self, path: Path) -> None:
         """Average the ranks' statistics and write the checkpoint, whole or not at all."""
@@ -500,7 +492,7 @@ class Trainer:
                 "width": options.width,
                 "classes": list(self.listing.classes) if self.listing else self.classes,
                 "image_size": options.image_size,
-                "state": {name: one.cpu() for name, one in self.model.state_dict().items()},
+                "state": {name: tensor.cpu() for name, tensor in self.model.state_dict().items()},
             }
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             try:
@@ -554,8 +546,8 @@ def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         work_on(options, rank, log)
     except imagenet_data.BadImage as error:
         # One that a reading process met comes with its traceback around it.
-        said = str(error).strip().splitlines()[-1]
-        raise Refusal(common.EXIT_DATA, said.removeprefix("imagenet_data.BadImage: ")) from error
+        message = str(error).strip().splitlines()[-1]
+        raise Refusal(common.EXIT_DATA, message.removeprefix("imagenet_data.BadImage: ")) from error
 
 
 def work_on(options: argparse.Namespace, rank: Rank, log: Log) -> None:
@@ -606,7 +598,7 @@ def used_gpus(options: argparse.Namespace) -> str:
 def log_settings(trainer: Trainer, log: Log) -> None:
     """Log the network and the devices."""
     options = trainer.options
-    parameters = sum(one.numel() for one in trainer.model.parameters())
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     log.event(
         "facts",
         {
@@ -655,7 +647,9 @@ def check_alike(trainer: Trainer) -> None:
     """Refuse the result if the ranks' networks differ, because the ranks did not train together."""
     if trainer.rank.count == 1:
         return
-    parameters = torch.stack([one.detach().double().abs().sum() for one in trainer.model.parameters()])
+    parameters = torch.stack(
+        [parameter.detach().double().abs().sum() for parameter in trainer.model.parameters()]
+    )
     ends = torch.stack((parameters, -parameters))
     torch.distributed.all_reduce(ends, torch.distributed.ReduceOp.MAX)
     if not torch.equal(ends[0], -ends[1]):
@@ -678,8 +672,8 @@ def log_speed(
     every = trainer.gathered([statistics.median(trainer.local), waited, median, float(memory)])
     if log is None:
         return
-    found = common.choose_gpus(trainer.options.gpus)
-    log.event("step_times", seconds=[round(one, 6) for one in clock.steps[:KEPT_STEPS]])
+    gpus = common.choose_gpus(trainer.options.gpus)
+    log.event("step_times", seconds=[round(step, 6) for step in clock.steps[:KEPT_STEPS]])
     speeds = common.spread_over_time(clock.steps, trainer.global_batch)
     rate = steps * trainer.global_batch / took
     log.sampled("images_per_second", rate, "images/s", HIGHER, speeds)
@@ -687,13 +681,13 @@ def log_speed(
     ordered = sorted(clock.steps)
     log.measurement("step_time_p99", ordered[int(0.99 * (len(ordered) - 1))], "s", LOWER)
     for index, (local, wait, _, held) in enumerate(every):
-        node, place = divmod(index, trainer.rank.count // trainer.options.nodes)
+        node, rank = divmod(index, trainer.rank.count // trainer.options.nodes)
         labels = {"rank": str(index), **({"node_rank": str(node)} if trainer.options.nodes > 1 else {})}
-        if not found:
+        if not gpus:
             labels["device"] = "cpu"
         elif node == 0:
             # A rank only knows the UUIDs of its own node's GPUs.
-            labels.update(found[place].labels)
+            labels.update(gpus[rank].labels)
         log.measurement("local_step_time", local, "s", LOWER, **labels)
         log.measurement("data_wait_share", wait, "fraction", LOWER, **labels)
         if held:
@@ -732,12 +726,12 @@ def train_epochs(trainer: Trainer, log: Log | None, startup: float) -> None:
         )
         set_at = [math.nan]
 
-        def report(done: int, epoch: int = epoch, steps: int = steps, inner: Reporter = step_in) -> None:
-            set_rate(done, epoch, steps)
-            inner(done)
+        def report(step: int, epoch: int = epoch, steps: int = steps, inner: Reporter = step_in) -> None:
+            set_rate(step, epoch, steps)
+            inner(step)
 
-        def set_rate(done: int, epoch: int, steps: int, last: list[float] = set_at) -> None:
-            rate = learning_rate(options, epoch - 1 + min(done, steps - 1) / steps)
+        def set_rate(step: int, epoch: int, steps: int, last: list[float] = set_at) -> None:
+            rate = learning_rate(options, epoch - 1 + min(step, steps - 1) / steps)
             if rate != last[0]:
                 trainer.lr.fill_(rate)
                 last[0] = rate
@@ -781,9 +775,9 @@ def evaluate(
         ValueError,
         pickle.UnpicklingError,
     ) as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
+        message = (str(error).splitlines() or [type(error).__name__])[0]
         raise Refusal(
-            common.EXIT_DATA, f"the checkpoint {path} cannot be used ({said}); --mode train writes one"
+            common.EXIT_DATA, f"the checkpoint {path} cannot be used ({message}); --mode train writes one"
         ) from error
     listing = imagenet_data.scan(options.data, "val")
     if list(listing.classes) != held["classes"]:
@@ -808,7 +802,7 @@ def evaluate(
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     best = min(5, len(listing.classes))
     with torch.inference_mode():
-        for done, (images, labels) in enumerate(loader, 1):
+        for batch, (images, labels) in enumerate(loader, 1):
             images = images.to(device, non_blocking=True).contiguous(memory_format=layout)
             truth = labels.to(device, non_blocking=True)
             with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
@@ -816,7 +810,7 @@ def evaluate(
             right = scores.float().topk(best, 1).indices == truth[:, None]
             totals += torch.stack((right[:, 0].sum(), right.sum(), torch.tensor(len(truth), device=device)))
             if log:
-                log.progress("evaluate", done, len(loader))
+                log.progress("evaluate", batch, len(loader))
     if rank.count > 1:
         torch.distributed.all_reduce(totals)
     first, five, seen = totals.tolist()

@@ -83,6 +83,7 @@ class _Pace:
             self._check_rate()
 
     def _check_rate(self) -> None:
+        """Start a new window, or raise LimitError if the server was too slow in the last one."""
         rate = self.window_bytes / self.window_waited
         if rate < self.limits.min_bytes_per_s:
             raise LimitError(

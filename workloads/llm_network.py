@@ -67,6 +67,7 @@ class _Fp8Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
+        """Return the gradients of the inputs and, if needed, of the weight, computed in FP8."""
         rows8, weight8, rows_factor, weight_factor = ctx.saved_tensors
         flat = gradient.reshape(-1, gradient.shape[-1])
         flat8, flat_factor = to_fp8(flat, _E5M2)
@@ -183,6 +184,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Any, head: Any, targets: Any, step: Any) -> Any:
+        """Return the loss, computed by chunks of rows, and store the gradients for the backward pass."""
         of_rows = torch.empty_like(rows)
         of_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         loss = torch.zeros((), device=rows.device)

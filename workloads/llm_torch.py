@@ -185,7 +185,7 @@ class Trainer:
         data = random_tokens(tokens, self.shape.vocabulary, options.seed * 1009 + first)
         self.data = data.to(device)
         self.model = self.build()
-        self.learning = [one for one in self.model.parameters() if one.requires_grad]
+        self.learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         rate = LORA_LR if options.mode == "lora" else min(FASTEST_LR, 1.2 / self.shape.width)
         self.optimizer = torch.optim.AdamW(self.learning, lr=rate, betas=(0.9, 0.95), fused=True)
         self.losses = torch.zeros(total, device=device)
@@ -315,7 +315,10 @@ class Trainer:
 
     def local(self) -> list[Any]:
         """Return this rank's part of each trained weight."""
-        return [one.to_local() if hasattr(one, "to_local") else one for one in self.learning]
+        return [
+            parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            for parameter in self.learning
+        ]
 
     def step(self, index: int) -> None:
         """Queue a whole step."""
@@ -330,7 +333,7 @@ class Trainer:
         """Train the first steps twice from the same weights. Return how many losses differ."""
         steps = self.options.repeat
         with torch.no_grad(), self.kernels:
-            kept = [one.to("cpu", copy=True) for one in self.local()]
+            kept = [parameter.to("cpu", copy=True) for parameter in self.local()]
             if self.exchanges and self.options.parallel == "ddp":
                 # DDP packs its gradients again after its first step, and three ranks and more add them up in
                 # another order then.
@@ -348,8 +351,8 @@ class Trainer:
 
     def begin_again(self, weights: Sequence[Any]) -> None:
         """Set this rank's weights to these, and its optimizer to before the first step."""
-        for one, before in zip(self.local(), weights, strict=True):
-            one.copy_(before)
+        for parameter, before in zip(self.local(), weights, strict=True):
+            parameter.copy_(before)
         for state in self.optimizer.state.values():
             for value in state.values():
                 value.zero_()
@@ -378,19 +381,19 @@ class Trainer:
         marks: list[Any] = [common.mark_moment(self.device)]
         waiting: deque[Any] = deque()
         began = time.perf_counter()
-        for done in range(1, options.steps + 1):
-            self.step(first + done - 1)
+        for step in range(1, options.steps + 1):
+            self.step(first + step - 1)
             marks.append(common.mark_moment(self.device))
             waiting.append(marks[-1])
             if self.device.type == "cuda" and len(waiting) > QUEUED_STEPS:
                 waiting.popleft().synchronize()
             if self.rank.index == 0:
-                log.progress("train", done, options.steps)
+                log.progress("train", step, options.steps)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-            times = [one.elapsed_time(two) / 1e3 for one, two in itertools.pairwise(marks)]
+            times = [mark.elapsed_time(two) / 1e3 for mark, two in itertools.pairwise(marks)]
         else:
-            times = [two - one for one, two in itertools.pairwise(marks)]
+            times = [two - mark for mark, two in itertools.pairwise(marks)]
         return time.perf_counter() - began, times
 
     def meet(self) -> None:
@@ -410,48 +413,48 @@ def odd_steps(curves: Sequence[Sequence[int]]) -> list[int]:
     odd = [0] * len(curves)
     for bits in zip(*curves, strict=True):
         usual = common.majority(bits)
-        for index, one in enumerate(bits):
-            odd[index] += one != usual
+        for index, bit in enumerate(bits):
+            odd[index] += bit != usual
     return odd
 
 
 def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: int) -> None:
     """Log the measurements of this rank. Rank 0 also logs those of all ranks together."""
     options, rank, shape = trainer.options, trainer.rank, trainer.shape
-    losses = [float(one) for one in trainer.losses.tolist()]
-    if not all(math.isfinite(one) for one in losses):
-        at = next(index for index, one in enumerate(losses) if not math.isfinite(one))
+    losses = [float(loss) for loss in trainer.losses.tolist()]
+    if not all(math.isfinite(loss) for loss in losses):
+        at = next(index for index, loss in enumerate(losses) if not math.isfinite(loss))
         raise Refusal(
             common.EXIT_NON_FINITE,
             f"the loss of step {at + 1} is {losses[at]} on rank {rank.index}: suspect the hardware",
         )
     bits = trainer.losses[: options.repeat].view(torch.int32).tolist()
     every = common.exchange_by_file([took, bits], rank, "llm", TIMEOUT_S)
-    found = common.choose_gpus(options.gpus)
+    gpus = common.choose_gpus(options.gpus)
     size = f"{options.size}/{options.layers}" if options.layers else options.size
     kind = {"size": size, "dtype": options.dtype, "compile": trainer.notes["compile"]}
-    if found:
+    if gpus:
         kind["attention"] = trainer.notes["attention"]
-    labels = common.device_labels(found, rank)
-    if not found:
+    labels = common.device_labels(gpus, rank)
+    if not gpus:
         labels["rank"] = str(rank.index)
     tokens = options.steps * options.batch * options.sequence
     flop = shape.flop_per_token(options.sequence, options.mode)
     log.measurement("loss_repeat_differs", differ, "1", LOWER, **labels)
     if options.parallel == "replicas" and rank.count > 1:
-        odd = odd_steps([one for _, one in every])
+        odd = odd_steps([bit for _, bit in every])
         log.measurement("loss_odd_steps", odd[rank.index], "1", LOWER, **labels)
-    model = {"gpu_model": found[rank.local].name} if found else {}
+    model = {"gpu_model": gpus[rank.local].name} if gpus else {}
     rate, speeds = tokens / took, common.spread_over_time(times, options.batch * options.sequence)
     log.sampled("tokens_per_second_per_gpu", rate, "tokens/s", HIGHER, speeds, **kind, **labels)
     log.measurement("model_flops", rate * flop / 1e12, "TFLOP/s", HIGHER, **kind, **model, **labels)
-    if found:
+    if gpus:
         memory = torch.cuda.max_memory_allocated()
         log.measurement("device_memory_peak", memory, "bytes", LOWER, **labels)
     log_curve(trainer, log, losses, labels)
     if rank.index == 0:
         slowest = max(seconds for seconds, _ in every)
-        where = {} if found else {"device": "cpu"}
+        where = {} if gpus else {"device": "cpu"}
         total = rank.count * tokens / slowest
         speeds = speeds.scaled(rank.count)
         log.sampled("tokens_per_second", total, "tokens/s", HIGHER, speeds, **kind, **where)
@@ -461,7 +464,7 @@ def report(trainer: Trainer, log: Log, took: float, times: list[float], differ: 
 def log_times(times: list[float], losses: list[float], log: Log) -> None:
     """Log the times of steps, their spread, and the first and last loss."""
     ordered = sorted(times)
-    log.event("step_times", seconds=[round(one, 6) for one in times[:KEPT_STEPS]])
+    log.event("step_times", seconds=[round(seconds, 6) for seconds in times[:KEPT_STEPS]])
     log.measurement("step_time", statistics.median(times), "s", LOWER)
     log.measurement("step_time_p99", ordered[int(0.99 * (len(ordered) - 1))], "s", LOWER)
     log.measurement("step_time_deviation", statistics.pstdev(times) / statistics.mean(times), "1", LOWER)
@@ -474,8 +477,8 @@ def log_curve(trainer: Trainer, log: Log, losses: list[float], labels: dict[str,
     """Log the losses, and a digest of the bits of the steps that were trained twice."""
     options, rank = trainer.options, trainer.rank
     held = array.array("f", losses[: options.repeat])
-    found = common.choose_gpus(options.gpus)
-    alike = [found[rank.local].name if found else torch.backends.cpu.get_cpu_capability()]
+    gpus = common.choose_gpus(options.gpus)
+    alike = [gpus[rank.local].name if gpus else torch.backends.cpu.get_cpu_capability()]
     alike += [f"{name} {value}" for name, value in sorted(common.facts().items())]
     names = ("size", "layers", "sequence", "batch", "dtype", "mode", "parallel", "recompute")
     alike += [f"{name} {getattr(options, name)}" for name in (*names, "repeat", "seed")]
@@ -483,8 +486,8 @@ def log_curve(trainer: Trainer, log: Log, losses: list[float], labels: dict[str,
     digest = hashlib.sha256(held.tobytes()).hexdigest()
     log.event("loss_curve", {"digest": digest, "alike": ", ".join(alike), "labels": labels})
     if rank.index == 0:
-        for index, one in enumerate(losses[:KEPT_STEPS]):
-            log.event("tracked_stats", {"train_loss": one}, step=index + 1)
+        for index, loss in enumerate(losses[:KEPT_STEPS]):
+            log.event("tracked_stats", {"train_loss": loss}, step=index + 1)
         common.say(f"losses {losses[0]:.4f} to {losses[-1]:.4f}, digest {digest}")
 
 
@@ -514,9 +517,9 @@ def work(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     try:
         work_on(options, rank, log)
     except torch.cuda.OutOfMemoryError as error:
-        said = str(error).strip().split(". ")[0]
+        message = str(error).strip().split(". ")[0]
         raise Refusal(
-            common.EXIT_ERROR, f"{said}: lower --batch or --layers, or set --recompute on"
+            common.EXIT_ERROR, f"{message}: lower --batch or --layers, or set --recompute on"
         ) from error
 
 

@@ -114,13 +114,13 @@ def check_modules(python, modules, check="import {}"):
     """End with a message unless the interpreter finds every module."""
     for module in modules:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [python, "-c", check.format(module)], capture_output=True, text=True, timeout=300, check=False
             )
         except (OSError, subprocess.SubprocessError) as error:
             stop(f"{python} cannot be asked for {module}: {error}")
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        if process.returncode:
+            last = (process.stderr.strip().splitlines() or ["no message"])[-1]
             if "cannot open shared object file" in last:
                 stop(f"{python} cannot import {module} ({last}); install that library, then start again")
             stop(f"{python} cannot import {module} ({last}); install it, or leave the interpreter unnamed")
@@ -172,14 +172,14 @@ def run_apt(arguments):
     command = ["apt-get", "-o", f"DPkg::Lock::Timeout={LOCK_WAIT_S:.0f}", *arguments]
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             env={**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"},
         )  # fmt: skip
-        if done.returncode == 0:
+        if process.returncode == 0:
             return ""
-        if "Could not get lock" not in done.stderr or time.monotonic() > deadline:
-            return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1][:300]
+        if "Could not get lock" not in process.stderr or time.monotonic() > deadline:
+            return (process.stderr.strip().splitlines() or [f"status {process.returncode}"])[-1][:300]
         print("waiting for another apt", flush=True)
         time.sleep(LOCK_POLL_S)
 
@@ -212,29 +212,29 @@ def clear(folder, minimum_bytes):
     check_free(folder, minimum_bytes)
 
 
-def check_free(folder, minimum_bytes, what="", instead=""):
+def check_free(folder, minimum_bytes, purpose="", instead=""):
     """End with a message unless the next step fits on the disk of a folder."""
     free = shutil.disk_usage(os.path.dirname(folder)).free
     if free < minimum_bytes:
         stop(
-            f"{folder}: {free / 1e9:.1f} GB free, at least {minimum_bytes / 1e9:.1f} GB needed{what}; "
+            f"{folder}: {free / 1e9:.1f} GB free, at least {minimum_bytes / 1e9:.1f} GB needed{purpose}; "
             f"make room, or choose another bench_home{instead}"
         )
 
 
-def explain(status, said, folder, runtime):
+def explain(status, message, folder, runtime):
     """Return why pip failed, and the remedy.
 
     Args:
         status: pip's exit status, negative if a signal ended pip.
-        said: The whole output of pip.
+        message: The whole output of pip.
         folder: The folder of the environment.
         runtime: The name of the runtime.
     """
-    errors = [line for line in said.splitlines() if line.startswith("ERROR:")]
-    last = (errors or said.strip().splitlines() or ["no message"])[-1][:300].replace("ERROR: ", "")
+    errors = [line for line in message.splitlines() if line.startswith("ERROR:")]
+    last = (errors or message.strip().splitlines() or ["no message"])[-1][:300].replace("ERROR: ", "")
     instead = f"name an interpreter that has the packages: bench_pythons={{{runtime}: /path/to/python}}"
-    lower = said.lower()
+    lower = message.lower()
     if status < 0:
         return f"pip was ended by signal {-status}; see whether the node has memory enough"
     if "no space left" in lower or "disk quota exceeded" in lower:
@@ -257,10 +257,10 @@ def explain(status, said, folder, runtime):
 def size_of(folder):
     """Return the bytes of all files in a folder. Files that are removed meanwhile are left out."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for root, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(place, name)).st_size
+                total += os.lstat(os.path.join(root, name)).st_size
             except OSError:
                 continue
     return total

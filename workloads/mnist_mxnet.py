@@ -126,23 +126,23 @@ def mlp(mx: Any) -> Any:
 
 def indices_of(gpus: str) -> list[int]:
     """Return the indices in ``--gpus``."""
-    indices = [one.strip() for one in gpus.split(",") if one.strip()]
-    if not all(one.isdigit() for one in indices):
+    indices = [gpu.strip() for gpu in gpus.split(",") if gpu.strip()]
+    if not all(index.isdigit() for index in indices):
         raise Stop(EXIT_USAGE, f"--gpus {gpus!r}: not a comma-separated list of indices")
-    return [int(one) for one in indices]
+    return [int(index) for index in indices]
 
 
 def devices(mx: Any, gpus: str) -> list[Any]:
     """Return MXNet's contexts for ``--gpus``."""
     indices = indices_of(gpus)
     exist = mx.context.num_gpus()
-    if any(one >= exist for one in indices):
+    if any(index >= exist for index in indices):
         raise Stop(
             EXIT_NO_GPU,
             f"GPUs {gpus} requested, {exist} usable by this build of MXNet; "
             "leave --gpus empty to use the CPU",
         )
-    return [mx.gpu(one) for one in indices] or [mx.cpu()]
+    return [mx.gpu(index) for index in indices] or [mx.cpu()]
 
 
 def fit(options: argparse.Namespace) -> None:
@@ -157,7 +157,7 @@ def fit(options: argparse.Namespace) -> None:
             EXIT_USAGE, f"--batch-size {options.batch_size} is less than one for each of {len(context)} GPUs"
         )
     try:
-        steps = [int(one) for one in options.lr_step_epochs.split(",") if one.strip()]
+        steps = [int(epoch) for epoch in options.lr_step_epochs.split(",") if epoch.strip()]
     except ValueError as error:
         raise Stop(EXIT_USAGE, f"--lr-step-epochs {options.lr_step_epochs!r}: {error}") from error
     mx.random.seed(options.seed)
@@ -171,15 +171,16 @@ def fit(options: argparse.Namespace) -> None:
     schedule = None
     if steps:
         schedule = mx.lr_scheduler.MultiFactorScheduler(
-            [batches * one for one in steps], options.lr_factor, base_lr=options.lr
+            [batches * step for step in steps], options.lr_factor, base_lr=options.lr
         )
     module = mx.mod.Module({"lenet": lenet, "mlp": mlp}[options.network](mx), context=context)
     accuracy = mx.metric.Accuracy()
 
     def require_finite(epoch: int, _: Any, arguments: dict[str, Any], __: Any) -> None:
+        """Stop the training if a weight is not finite after an epoch."""
         # Check after every epoch, because MXNet would continue with NaN and report an accuracy of ten per
         # cent.
-        if not all(np.isfinite(one.asnumpy()).all() for one in arguments.values()):
+        if not all(np.isfinite(argument.asnumpy()).all() for argument in arguments.values()):
             raise Stop(
                 EXIT_NON_FINITE,
                 f"weights are not finite after epoch {epoch}: training diverged; lower --lr {options.lr:g}",

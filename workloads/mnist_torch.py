@@ -117,10 +117,10 @@ def plan(options: argparse.Namespace) -> int:
     common.check_nodes(options)
     every = ranks * options.nodes
     if options.batch_size < every:
-        what = "GPUs" if options.gpus != 0 else "nodes"
+        unit = "GPUs" if options.gpus != 0 else "nodes"
         raise Refusal(
             common.EXIT_USAGE,
-            f"--batch-size {options.batch_size} is less than one for each of {every} {what}",
+            f"--batch-size {options.batch_size} is less than one for each of {every} {unit}",
         )
     return ranks
 
@@ -268,6 +268,7 @@ class Trainer:
         bf16 = self.options.precision == "bf16"
 
         def step() -> None:
+            """Train on the batch at ``self.position`` of the epoch's order."""
             rows = self.order.index_select(0, self.position).view(-1)
             self.position.add_(1)
             images = self.images.index_select(0, rows)
@@ -280,7 +281,7 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
 
         self.notes["compile"] = "on" if compiled else "off"
-        weights = [one.detach().clone() for one in self.model.parameters()]
+        weights = [parameter.detach().clone() for parameter in self.model.parameters()]
         run = self.warm_up(step)
         with torch.no_grad():
             for weight, original in zip(self.model.parameters(), weights):  # noqa: B905  (Python 3.9)
@@ -304,19 +305,9 @@ class Trainer:
         several(WARM_UP_STEPS)
         self.validate()
         torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        failed = ""
-        try:
-            # With thread_local, queries of events by NCCL's watchdog thread do not end the capture.
-            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
-                step()
-        except RuntimeError as error:
-            failed = str(error).splitlines()[0]
-        if common.holds_on_all_ranks(failed == "", self.rank, self.device):
-            self.notes["cuda_graph"] = "on"
-            return self.graph.replay
-        self.notes["cuda_graph"] = f"off: {failed or 'another rank could not capture'}"
-        return step
+        self.graph, state = common.capture_graph(step, self.stream, self.rank, self.device)
+        self.notes["cuda_graph"] = state
+        return self.graph.replay if state == "on" else step
 
     def close(self) -> None:
         """Release the captured step, because NCCL cannot shut down while a graph holds its work."""
@@ -338,16 +329,16 @@ class Trainer:
         self.lr.fill_(lr)
         seen = [0, 0.0]
 
-        for done in range(1, self.steps + 1):
+        for step in range(1, self.steps + 1):
             self.step()
 
-            def loss(done: int = done) -> float:
+            def loss(at_step: int = step) -> float:
                 total = float(self.loss_sum.item())
-                mean = (total - seen[1]) / (done - seen[0])
-                seen[:] = [done, total]
+                mean = (total - seen[1]) / (at_step - seen[0])
+                seen[:] = [at_step, total]
                 return mean
 
-            report(done, loss)
+            report(step, loss)
         # Drawn while the GPU still works on the steps queued above.
         self.next_order = self.draw_order()
         mean = self.loss_sum * (self.share / self.steps)
@@ -370,9 +361,9 @@ class Trainer:
         bf16 = self.options.precision == "bf16"
         chunk = VALIDATION_CHUNK[self.device.type]
         with torch.inference_mode():
-            for one, truth in zip(images.split(chunk), labels.split(chunk)):  # noqa: B905  (Python 3.9)
+            for image, truth in zip(images.split(chunk), labels.split(chunk)):  # noqa: B905  (Python 3.9)
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-                    scores = self.model(one).float()
+                    scores = self.model(image).float()
                 totals[0] += (scores.argmax(1) == truth).sum()
                 totals[1] += self.loss_function(scores, truth) * len(truth)
         if self.rank.count > 1:
@@ -502,32 +493,32 @@ class Reporter:
         self._show(0)
         self.at, self.done = time.perf_counter(), 0
 
-    def __call__(self, done: int, loss: Callable[[], float]) -> None:
+    def __call__(self, step: int, loss: Callable[[], float]) -> None:
         """Log if it is time to."""
         options, steps = self.trainer.options, self.trainer.steps
-        if self.log is None or done % options.disp_batches or done == steps:
+        if self.log is None or step % options.disp_batches or step == steps:
             return
         if time.perf_counter() - self.at < LOG_INTERVAL_S:
             return
         mean = loss()
         require_finite(mean, self.epoch, options)
         now = time.perf_counter()
-        step_time = (now - self.at) / (done - self.done)
-        self.at, self.done = now, done
+        step_time = (now - self.at) / (step - self.done)
+        self.at, self.done = now, step
         stats = {
             "train_loss": mean,
             "throughput": options.batch_size / step_time,
             "train_step_time": step_time,
         }
-        self.log.event("tracked_stats", stats, epoch_num=self.epoch, step=(self.epoch - 1) * steps + done)
-        self._show(done)
+        self.log.event("tracked_stats", stats, epoch_num=self.epoch, step=(self.epoch - 1) * steps + step)
+        self._show(step)
 
-    def _show(self, done: int) -> None:
+    def _show(self, step: int) -> None:
         """Log the current step and, if the training ends at a target, the target."""
         options = self.trainer.options
         if self.log:
             target = options.target if options.until == "target" else None
-            self.log.progress("train", done, self.trainer.steps, self.epoch, options.num_epochs, target)
+            self.log.progress("train", step, self.trainer.steps, self.epoch, options.num_epochs, target)
 
 
 def log_results(

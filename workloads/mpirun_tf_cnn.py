@@ -163,7 +163,7 @@ def workers_of(options: argparse.Namespace, nodes: list[str]) -> int:
     if way == "horovod":
         return int(options.gpus)
     if way in ONE_NODE and len(nodes) > 1:
-        several = ", ".join(one for one in VARIABLE_UPDATES if one not in ONE_NODE)
+        several = ", ".join(name for name in VARIABLE_UPDATES if name not in ONE_NODE)
         raise Refusal(
             EXIT_USAGE, f"--variable-update {way} trains on one node; several need one of {several}"
         )
@@ -179,12 +179,12 @@ def is_served(options: argparse.Namespace, workers: int) -> bool:
 def core_ranges(cores: int, ranks: int) -> list[str]:
     """Return the cores of each rank of a node, in equal shares. If there are fewer cores, ranks share one."""
     share = cores / ranks
-    found = []
+    ranges = []
     for rank in range(ranks):
         first = int(rank * share)
         last = max(first, int((rank + 1) * share) - 1)
-        found.append(f"{first}-{last}" if last > first else f"{first}")
-    return found
+        ranges.append(f"{first}-{last}" if last > first else f"{first}")
+    return ranges
 
 
 def write_files(nodes: list[str], each: int, cores: list[int]) -> None:
@@ -221,8 +221,8 @@ def transport(
     for name in ("btl_tcp_sndbuf", "btl_tcp_rcvbuf", "btl_tcp_links"):
         if getattr(options, name):
             wanted[name] = str(getattr(options, name))
-    for one in filter(None, (part.strip() for part in options.mca.split(","))):
-        name, _, value = one.partition(" ")
+    for setting in filter(None, (part.strip() for part in options.mca.split(","))):
+        name, _, value = setting.partition(" ")
         wanted[name] = value.strip()
     return wanted, variables
 
@@ -269,10 +269,10 @@ def cluster(options: argparse.Namespace, addresses: list[str], each: int) -> lis
     Each node runs one server, and then its workers, by port.
     """
     port = options.port
-    workers = [f"{one}:{port + 1 + index}" for one in addresses for index in range(each)]
+    workers = [f"{address}:{port + 1 + index}" for address in addresses for index in range(each)]
     words = [f"--worker_hosts={','.join(workers)}"]
     if SERVED[options.variable_update] == "ps":
-        return [*words, f"--ps_hosts={','.join(f'{one}:{port}' for one in addresses)}"]
+        return [*words, f"--ps_hosts={','.join(f'{address}:{port}' for address in addresses)}"]
     return [*words, f"--controller_host={addresses[0]}:{port}"]
 
 
@@ -328,11 +328,11 @@ def check(options: argparse.Namespace, nodes: list[str]) -> list[int]:
         )
     for node in nodes[1:]:
         remote = [*REMOTE, node]
-        done = subprocess.run(
+        process = subprocess.run(
             [*remote, look], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
-        if done.returncode:
-            why = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        if process.returncode:
+            why = process.stderr.strip().splitlines()[-1:] or ["no reason given"]
             raise Refusal(EXIT_CANNOT_LAUNCH, f"mpirun does not reach {node} by ssh: {why[0]}")
         cores += [cores_of(remote, node)] if wanted else []
     return cores
@@ -345,13 +345,13 @@ def cores_of(remote: list[str], node: str) -> int:
         Refusal: The node's output is unusable.
     """
     words = [*remote, CORES] if remote else ["sh", "-c", CORES]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    said = done.stdout.strip()
-    if done.returncode or not said.isdecimal() or int(said) < 1:
+    process = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    output = process.stdout.strip()
+    if process.returncode or not output.isdecimal() or int(output) < 1:
         raise Refusal(
             EXIT_CANNOT_LAUNCH, f"{node}: lscpu does not print the number of cores; take rank_file: off"
         )
-    return int(said)
+    return int(output)
 
 
 def print_states(nodes: list[str], gpus: int, moment: str) -> None:
@@ -375,13 +375,13 @@ def print_states(nodes: list[str], gpus: int, moment: str) -> None:
 def answer_of(words: list[str]) -> tuple[str, str]:
     """Return the output of a program, and why it did not end well, or ""."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=STATES_S, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         return "", str(error)
-    why = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-    return done.stdout, why[0] if done.returncode else ""
+    why = process.stderr.strip().splitlines()[-1:] or ["no reason given"]
+    return process.stdout, why[0] if process.returncode else ""
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -433,9 +433,9 @@ def run_served(words: list[str], servers: list[str]) -> int:
     while working.poll() is None and serving.poll() is None:
         time.sleep(0.2)
     early = working.poll() is None
-    for one in (working, serving):
-        if one.poll() is None:
-            end(one)
+    for process in (working, serving):
+        if process.poll() is None:
+            end(process)
     for reader in (worker_lines, server_lines):
         reader.join(GRACE_S)
     if early:
@@ -448,8 +448,10 @@ def run_served(words: list[str], servers: list[str]) -> int:
 def main() -> int:
     """Write the files, and start mpirun. Without GPUs and servers, mpirun replaces this process."""
     options = parser().parse_args()
-    nodes = [one for one in os.environ.get("RACKPROOF_NODES", "").split(",") if one] or ["localhost"]
-    addresses = [one for one in os.environ.get("RACKPROOF_ADDRESSES", "").split(",") if one] or nodes
+    nodes = [name for name in os.environ.get("RACKPROOF_NODES", "").split(",") if name] or ["localhost"]
+    addresses = [
+        address for address in os.environ.get("RACKPROOF_ADDRESSES", "").split(",") if address
+    ] or nodes
     try:
         check_numbers(options)
         words, servers = commands(options, nodes, addresses)

@@ -76,8 +76,8 @@ def parser() -> argparse.ArgumentParser:
 
 def mnnvl_clique(text: str) -> int:
     """Return how many ranks NCCL connects with NVLink between nodes, from its own log, or 0."""
-    found = re.findall(r"\bMNNVL 1 cliqueId \w+ cliqueSize (\d+)\b", text)
-    return int(found[-1]) if found else 0
+    sizes = re.findall(r"\bMNNVL 1 cliqueId \w+ cliqueSize (\d+)\b", text)
+    return int(sizes[-1]) if sizes else 0
 
 
 def ask_nccl(folder: Path) -> Path:
@@ -123,16 +123,16 @@ def sizes_mib(options: argparse.Namespace, on_gpu: bool) -> list[int]:
     if not options.sizes_mib:
         return list(GPU_SIZES_MIB if on_gpu else CPU_SIZES_MIB)
     parts = options.sizes_mib.split(",")
-    if not all(one.isdigit() and int(one) for one in parts):
+    if not all(part.isdigit() and int(part) for part in parts):
         raise Refusal(common.EXIT_USAGE, f"--sizes-mib {options.sizes_mib}: not positive whole numbers")
-    return [int(one) for one in parts]
+    return [int(part) for part in parts]
 
 
 def plan(options: argparse.Namespace) -> int:
     """Return the number of ranks."""
-    found = common.chosen_by_device(options.device, options.gpus)
-    sizes_mib(options, bool(found))
-    ranks = len(found) or options.ranks
+    gpus = common.chosen_by_device(options.device, options.gpus)
+    sizes_mib(options, bool(gpus))
+    ranks = len(gpus) or options.ranks
     if not 0 <= options.node_rank < options.nodes or (options.nodes > 1 and ":" not in options.rendezvous):
         raise Refusal(
             common.EXIT_USAGE,
@@ -140,7 +140,7 @@ def plan(options: argparse.Namespace) -> int:
         )
     if ranks * options.nodes < 2:
         raise Refusal(
-            common.EXIT_NO_GPU if found else common.EXIT_USAGE,
+            common.EXIT_NO_GPU if gpus else common.EXIT_USAGE,
             f"all-reduce needs at least 2 ranks, {ranks} would run; use --device cpu --ranks 2 or more GPUs",
         )
     return ranks
@@ -268,7 +268,7 @@ def slowest_spread(samples: list[float], device: torch.device) -> common.Spread:
     All ranks take the same number of times.
     """
     mine = common.spread_of(samples)
-    low, median, high = (slowest(one, device) for one in (mine.low, mine.median, mine.high))
+    low, median, high = (slowest(sample, device) for sample in (mine.low, mine.median, mine.high))
     return common.Spread(mine.count, low, median, high)
 
 
@@ -292,13 +292,13 @@ def fits(size_bytes: int, device: torch.device) -> bool:
     return bool(flag.item())
 
 
-def device_of(found: list[common.Gpu], rank: Rank) -> torch.device:
+def device_of(gpus: list[common.Gpu], rank: Rank) -> torch.device:
     """Return the device of a rank, ready for use. Without GPUs, it is the CPU."""
-    if not found:
+    if not gpus:
         torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
         return torch.device("cpu")
     common.require_cuda()
-    device = torch.device("cuda", found[rank.local].index)
+    device = torch.device("cuda", gpus[rank.local].index)
     torch.cuda.set_device(device)
     return device
 
@@ -321,20 +321,20 @@ def count_wrong_of_all(buffer: torch.Tensor, options: argparse.Namespace, rank: 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure as one rank. Rank 0 logs."""
-    found = common.chosen_by_device(options.device, options.gpus)
-    device = device_of(found, rank)
-    is_joined = options.mnnvl and options.nodes > 1 and bool(found)
+    gpus = common.chosen_by_device(options.device, options.gpus)
+    device = device_of(gpus, rank)
+    is_joined = options.mnnvl and options.nodes > 1 and bool(gpus)
     # Before NCCL starts, which reads it once.
     nccl_log = ask_nccl(Path(tempfile.gettempdir())) if is_joined else None
-    common.join(rank, "nccl" if found else "gloo", device, TIMEOUT_S)
+    common.join(rank, "nccl" if gpus else "gloo", device, TIMEOUT_S)
     common.begin_probe(options, rank, log)
-    sizes = sizes_mib(options, bool(found))
-    where = {} if found else {"device": "cpu"}
+    sizes = sizes_mib(options, bool(gpus))
+    where = {} if gpus else {"device": "cpu"}
     # Within a node and between nodes are other wires, and never compared.
     name = "all_reduce_busbw"
     if options.nodes > 1:
         name, where = "fabric_busbw", where | {"nodes": str(options.nodes)}
-    for done, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         size_bytes = size * MIB
         if not fits(size_bytes, device):
             if rank.index == 0:
@@ -356,7 +356,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
             speed = taken.speeds(size_bytes * 2 * (rank.count - 1) / rank.count / 1e9)
             log.sampled(name, speed.median, "GB/s", HIGHER, speed, **labels)
             log.measurement("wrong_values", wrong, "1", LOWER, **labels)
-            log.progress("all_reduce", done + 1, len(sizes))
+            log.progress("all_reduce", index + 1, len(sizes))
         del buffer
     common.mark_stop(rank)
     torch.distributed.destroy_process_group()

@@ -104,26 +104,26 @@ COLLECTIVES = {
         factor=lambda ranks: 2 * _shared(ranks),
         split=False,
         sends=_one,
-        sources=lambda rank, ranks: [[(one, 0) for one in range(ranks)]],
+        sources=lambda rank, ranks: [[(peer, 0) for peer in range(ranks)]],
         in_place=True,
     ),
     "all_gather": Collective(
         factor=_shared,
         split=True,
         sends=_one,
-        sources=lambda rank, ranks: [[(one, 0)] for one in range(ranks)],
+        sources=lambda rank, ranks: [[(peer, 0)] for peer in range(ranks)],
     ),
     "reduce_scatter": Collective(
         factor=_shared,
         split=True,
         sends=_each,
-        sources=lambda rank, ranks: [[(one, rank) for one in range(ranks)]],
+        sources=lambda rank, ranks: [[(peer, rank) for peer in range(ranks)]],
     ),
     "alltoall": Collective(
         factor=_shared,
         split=True,
         sends=_each,
-        sources=lambda rank, ranks: [[(one, rank)] for one in range(ranks)],
+        sources=lambda rank, ranks: [[(peer, rank)] for peer in range(ranks)],
     ),
     "broadcast": Collective(
         factor=lambda ranks: 1.0,
@@ -171,29 +171,29 @@ def chosen(options: argparse.Namespace, on_gpu: bool) -> tuple[list[str], list[i
     Raises:
         Refusal: A collective does not exist, or a size is not one.
     """
-    names = [one for one in options.collectives.split(",") if one]
-    unknown = [one for one in names if one not in COLLECTIVES]
+    names = [collective for collective in options.collectives.split(",") if collective]
+    unknown = [name for name in names if name not in COLLECTIVES]
     if unknown or not names:
         raise Refusal(
             common.EXIT_USAGE,
             f"--collectives: {', '.join(unknown) or 'nothing'} is not among {', '.join(COLLECTIVES)}",
         )
     if not options.sizes_kib:
-        return names, [one * KIB for one in (GPU_SIZES_KIB if on_gpu else CPU_SIZES_KIB)]
+        return names, [size * KIB for size in (GPU_SIZES_KIB if on_gpu else CPU_SIZES_KIB)]
     parts = options.sizes_kib.split(",")
-    if not all(re.fullmatch("[0-9]{1,9}", one) and int(one) for one in parts):
+    if not all(re.fullmatch("[0-9]{1,9}", part) and int(part) for part in parts):
         raise Refusal(common.EXIT_USAGE, f"--sizes-kib {options.sizes_kib}: not positive whole numbers")
-    return names, [int(one) * KIB for one in parts]
+    return names, [int(part) * KIB for part in parts]
 
 
 def plan(options: argparse.Namespace) -> int:
     """Return the number of ranks."""
-    found = common.chosen_by_device(options.device, options.gpus)
-    chosen(options, bool(found))
-    ranks = len(found) or options.ranks
+    gpus = common.chosen_by_device(options.device, options.gpus)
+    chosen(options, bool(gpus))
+    ranks = len(gpus) or options.ranks
     if ranks < 2:
         raise Refusal(
-            common.EXIT_NO_GPU if found else common.EXIT_USAGE,
+            common.EXIT_NO_GPU if gpus else common.EXIT_USAGE,
             f"a collective needs at least 2 ranks, {ranks} would run; "
             "use more GPUs, or --device cpu --ranks 2",
         )
@@ -221,8 +221,8 @@ class Buffers:
         self.size_bytes = values * kind.itemsize * (ranks if collective.split else 1)
         self.sent = torch.empty((collective.sends(ranks), values), dtype=kind, device=device)
         self.got = torch.empty((len(self.sources), values), dtype=kind, device=device)
-        for part, place in enumerate(self.sent):
-            for index, chunk in enumerate(place.split(CHUNK)):
+        for part, piece in enumerate(self.sent):
+            for index, chunk in enumerate(piece.split(CHUNK)):
                 self._numbers((rank.index, part), index, chunk)
 
     def _numbers(self, source: Source, index: int, chunk: torch.Tensor) -> torch.Tensor:
@@ -267,8 +267,8 @@ class Buffers:
         self.prepare()
         self.queue().wait()
         wrong = 0
-        for sources, place in zip(self.sources, self.got, strict=True):
-            for index, chunk in enumerate(place.split(CHUNK)):
+        for sources, piece in zip(self.sources, self.got, strict=True):
+            for index, chunk in enumerate(piece.split(CHUNK)):
                 expected = torch.zeros_like(chunk)
                 scratch = torch.empty_like(chunk)
                 for source in sources:
@@ -298,8 +298,8 @@ class _Works:
 
     def wait(self) -> None:
         """Wait for all of them."""
-        for one in self.works:
-            one.wait()
+        for work in self.works:
+            work.wait()
 
 
 @dataclass
@@ -317,13 +317,13 @@ class Sweep:
     def run(self, names: list[str], sizes: list[int], own: dict[str, str]) -> None:
         """Measure. Rank 0 logs the common results, and each rank its own wrong values."""
         seconds = self.options.seconds / len(names) / len(sizes)
-        for done, name in enumerate(names):
+        for index, name in enumerate(names):
             wrong = sum(self.measure(name, size, seconds) for size in sizes)
             # Each rank logs its own number. If a collective is broken, it cannot be used to exchange
             # them.
             self.log.measurement("wrong_values", wrong, "1", LOWER, collective=name, **own)
             if self.rank.index == 0:
-                self.log.progress("collectives", done + 1, len(names))
+                self.log.progress("collectives", index + 1, len(names))
         if self.rank.index == 0:
             self.log.measurement("points_left_out", self.left_out, "1", LOWER)
 
@@ -346,46 +346,46 @@ class Sweep:
             common.say(f"{name} of {size} bytes: {wrong} wrong values on rank {self.rank.index}")
         taken = slowest_spread(times_s, self.device)
         slow_s, best_s = (
-            slowest(one, self.device) for one in (probe_gemm.slow_seconds(times_s), min(times_s))
+            slowest(sample, self.device) for sample in (probe_gemm.slow_seconds(times_s), min(times_s))
         )
         if self.rank.index == 0:
             self.log_speed(name, size, buffers.size_bytes, taken, slow_s, best_s)
         return wrong
 
     def log_speed(
-        self, name: str, size: int, moved: int, taken: common.Spread, slow_s: float, best_s: float
+        self, name: str, size: int, moved: int, spread: common.Spread, slow_s: float, best_s: float
     ) -> None:
         """Log the rates of a collective of one size from its times. ``moved`` is its size in bytes."""
         labels = {"size_bytes": str(size), **self.labels}
         work = moved / 1e9 * COLLECTIVES[name].factor(self.rank.count)
-        speed = taken.speeds(work)
+        speed = spread.speeds(work)
         self.medians[name, size] = speed.median
-        self.log.sampled(f"{name}_time", taken.median, "s", LOWER, taken, **labels)
+        self.log.sampled(f"{name}_time", spread.median, "s", LOWER, spread, **labels)
         if size < BANDWIDTH_FROM and self.device.type == "cuda":
             return
         self.log.sampled(f"{name}_busbw", speed.median, "GB/s", HIGHER, speed, **labels)
         self.log.measurement(f"{name}_busbw_p95", work / slow_s, "GB/s", HIGHER, **labels)
         self.log.measurement(f"{name}_busbw_best", work / best_s, "GB/s", HIGHER, **labels)
-        self.log.measurement(f"{name}_algbw", moved / 1e9 / taken.median, "GB/s", HIGHER, **labels)
+        self.log.measurement(f"{name}_algbw", moved / 1e9 / spread.median, "GB/s", HIGHER, **labels)
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure as one rank."""
-    found = common.chosen_by_device(options.device, options.gpus)
-    if found:
+    gpus = common.chosen_by_device(options.device, options.gpus)
+    if gpus:
         common.require_cuda()
-        torch.cuda.set_device(found[rank.local].index)
+        torch.cuda.set_device(gpus[rank.local].index)
     else:
         torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
-    device = torch.device("cuda", found[rank.local].index) if found else torch.device("cpu")
-    common.join(rank, "nccl" if found else "gloo", device, TIMEOUT_S)
-    if not found:
+    device = torch.device("cuda", gpus[rank.local].index) if gpus else torch.device("cpu")
+    common.join(rank, "nccl" if gpus else "gloo", device, TIMEOUT_S)
+    if not gpus:
         # While gloo connects, each rank prints words in pieces, which would mix with log lines.
         torch.distributed.barrier()
     common.begin_probe(options, rank, log)
-    names, sizes = chosen(options, bool(found))
-    own = {**common.device_labels(found, rank), "rank": str(rank.index)}
-    labels = {"dtype": options.dtype, "ranks": str(rank.count), **({} if found else {"device": "cpu"})}
+    names, sizes = chosen(options, bool(gpus))
+    own = {**common.device_labels(gpus, rank), "rank": str(rank.index)}
+    labels = {"dtype": options.dtype, "ranks": str(rank.count), **({} if gpus else {"device": "cpu"})}
     if rank.index == 0:
         log.event("nccl_settings", {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "not set")})
     sweep = Sweep(options, rank, device, log, labels)
@@ -394,9 +394,9 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
         find_straggler(options.straggler_seconds, rank, device, log, own)
     torch.distributed.destroy_process_group()
     if rank.index == 0 and options.nccl_tests == "on":
-        if found:
+        if gpus:
             torch.cuda.empty_cache()
-        compare(names, sizes, options.dtype, [gpu.uuid for gpu in found], log, labels, sweep.medians)
+        compare(names, sizes, options.dtype, [gpu.uuid for gpu in gpus], log, labels, sweep.medians)
     common.mark_stop(rank)
 
 
@@ -447,7 +447,7 @@ class Steps:
 
 def lags(times_s: list[float]) -> list[float]:
     """Return the fraction by which each time exceeds the shortest one."""
-    return [one / min(times_s) - 1 for one in times_s]
+    return [time_of_rank / min(times_s) - 1 for time_of_rank in times_s]
 
 
 def find_straggler(seconds: float, rank: Rank, device: torch.device, log: Log, own: dict[str, str]) -> None:
@@ -456,7 +456,7 @@ def find_straggler(seconds: float, rank: Rank, device: torch.device, log: Log, o
     mine = torch.tensor([statistics.fmean(compute_s), probe_gemm.slow_seconds(compute_s)], device=device)
     every = [torch.empty_like(mine) for _ in range(rank.count)]
     torch.distributed.all_gather(every, mine)
-    means, slow = ([float(one[at]) for one in every] for at in (0, 1))
+    means, slow = ([float(times[at]) for times in every] for at in (0, 1))
     log.measurement("step_compute_time", means[rank.index], "s", LOWER, **own)
     log.measurement("step_compute_time_p95", slow[rank.index], "s", LOWER, **own)
     # The exchange of the slowest GPU is the shortest, because all others wait for it.
@@ -480,11 +480,11 @@ def nccl_tests_rows(text: str, in_place: bool) -> Iterator[tuple[int, float, int
     for line in text.splitlines():
         # The columns are size, count, type, redop and root, and then time, algbw, busbw and #wrong, out
         # of place and in place.
-        found = row.fullmatch(line)
-        if found:
-            speed, wrong = found.groups()[7 if in_place else 3 : 9 if in_place else 5]
+        match = row.fullmatch(line)
+        if match:
+            speed, wrong = match.groups()[7 if in_place else 3 : 9 if in_place else 5]
             if re.fullmatch(r"[0-9]+\.?[0-9]*", speed):
-                yield int(found[1]), float(speed), int(wrong) if wrong.isdigit() else 1
+                yield int(match[1]), float(speed), int(wrong) if wrong.isdigit() else 1
 
 
 def compare(
@@ -538,15 +538,15 @@ def _run_nccl_tests(program: str, least: int, most: int, dtype: str, uuids: list
     command += ["-n", "50", "-w", "5", "-d", NCCL_TESTS_DTYPES[dtype]]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids)}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=NCCL_TESTS_LIMIT_S, env=environment, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         return "", f"{program}: {error}"
-    if done.returncode != 0:
-        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        return "", f"{program} ended with status {done.returncode}: {last[:300]}"
-    return done.stdout, ""
+    if process.returncode != 0:
+        last = (process.stderr.strip() or process.stdout.strip() or "no output").splitlines()[-1]
+        return "", f"{program} ended with status {process.returncode}: {last[:300]}"
+    return process.stdout, ""
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Measure matrix products in every number format of the device, over a sweep of shapes, and check them.
 
-The benchmark gemm and nights (validate.yml) start this program. There is one process per GPU, all at once,
-with normally distributed data (zeros run faster than real data). ``gemm`` is every point of the sweep,
-``gemm_best`` the best of each format, and ``gemm_fixed`` always the same shape. ``gemm_sustained`` and
-``gemm_p95`` are for products that run without a pause for a second. Both show another process that takes a
-part of the time. A product of an M x K and a K x N matrix counts as 2 M N K operations.
+The benchmark gemm and nights (validate.yml) start this program. It runs one process per GPU, all at the
+same time. The data are normally distributed, because zeros run faster than real data.
+
+``gemm`` is every point of the sweep, ``gemm_best`` the best of each format, and ``gemm_fixed`` always the
+same shape. ``gemm_sustained`` and ``gemm_p95`` are for products that run without a pause for a second. Both
+show another process that takes a part of the time. A product of an M x K and a K x N matrix counts as 2 M N K
+operations.
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ def chosen_formats(words: str) -> list[str]:
     Raises:
         Refusal: No format is given, or one does not exist.
     """
-    dtypes = [one for one in words.split(",") if one]
-    unknown = [one for one in dtypes if one not in DTYPES]
+    dtypes = [word for word in words.split(",") if word]
+    unknown = [dtype for dtype in dtypes if dtype not in DTYPES]
     if unknown or not dtypes:
         raise common.Refusal(
             common.EXIT_USAGE, f"--dtypes: {unknown or 'nothing'} is not among {', '.join(DTYPES)}"
@@ -84,11 +86,11 @@ def chosen_sizes(words: str) -> list[int]:
     Raises:
         Refusal: A size is not a multiple of 16.
     """
-    sizes = [one for one in words.split(",") if one]
-    odd = [one for one in sizes if not one.isdigit() or int(one) % 16 or int(one) == 0]
+    sizes = [word for word in words.split(",") if word]
+    odd = [size for size in sizes if not size.isdigit() or int(size) % 16 or int(size) == 0]
     if odd:
         raise common.Refusal(common.EXIT_USAGE, f"--sizes: {odd} are not multiples of 16")
-    return [int(one) for one in sizes]
+    return [int(size) for size in sizes]
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -121,17 +123,24 @@ def product(dtype: str, size: int, device: torch.device) -> tuple[Any, Any, Call
     right = torch.randn(size, size, device=device)
     if dtype == "fp8":
         left, right = left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t().contiguous().t()
-        one = torch.ones((), device=device)
+        number = torch.ones((), device=device)
 
         def multiply(out: Any) -> Any:
             return torch._scaled_mm(
-                left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True, out=out
+                left,
+                right,
+                scale_a=number,
+                scale_b=number,
+                out_dtype=torch.bfloat16,
+                use_fast_accum=True,
+                out=out,
             )
 
     else:
         left, right = left.to(_kind(dtype)), right.to(_kind(dtype))
 
         def multiply(out: Any) -> Any:
+            """Multiply the FP8 matrices into ``out``."""
             return torch.mm(left, right, out=out)
 
     return left, right, multiply
@@ -234,18 +243,18 @@ def measure_format(
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure as one rank, on one device."""
-    device, found = common.begin_probe(options, rank, log)
-    labels = common.device_labels(found, rank)
+    device, gpus = common.begin_probe(options, rank, log)
+    labels = common.device_labels(gpus, rank)
     wanted, sizes = chosen(options)
     dtypes = [dtype for dtype in wanted if supported(dtype, device)]
-    fixed = GPU_FIXED if found else CPU_FIXED
-    sizes = sizes or list(GPU_SIZES if found else CPU_SIZES)
+    fixed = GPU_FIXED if gpus else CPU_FIXED
+    sizes = sizes or list(GPU_SIZES if gpus else CPU_SIZES)
     seconds = options.seconds / max(1, len(dtypes) * len(sizes))
-    for done, dtype in enumerate(dtypes):
+    for index, dtype in enumerate(dtypes):
         measure_format(dtype, sizes, fixed, device, seconds, log, labels)
-        if found and SUSTAINED.get(dtype) in sizes:
+        if gpus and SUSTAINED.get(dtype) in sizes:
             log_sustained(dtype, device, log, labels)
-        log.progress("gemm", done + 1, len(dtypes))
+        log.progress("gemm", index + 1, len(dtypes))
     if skipped := [dtype for dtype in wanted if dtype not in dtypes]:
         common.say(f"not supported here, so not measured: {', '.join(skipped)}")
     common.mark_stop(rank)

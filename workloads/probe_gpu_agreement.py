@@ -45,11 +45,11 @@ def parser() -> argparse.ArgumentParser:
 def plan(options: argparse.Namespace) -> int:
     """Return the number of ranks."""
     probe_gemm.chosen(options)
-    found = common.chosen_by_device(options.device, options.gpus)
-    ranks = len(found) or options.ranks
+    gpus = common.chosen_by_device(options.device, options.gpus)
+    ranks = len(gpus) or options.ranks
     if ranks < 2:
         raise Refusal(
-            common.EXIT_NO_GPU if found else common.EXIT_USAGE,
+            common.EXIT_NO_GPU if gpus else common.EXIT_USAGE,
             f"agreement needs at least 2 ranks, {ranks} would run; use --device cpu --ranks 2 or more GPUs",
         )
     return ranks
@@ -68,18 +68,18 @@ def products(dtype: str, size: int, device: torch.device, seed: int, seconds: fl
     bits = getattr(torch, INTEGERS[first.element_size()])
     multiply(first)
     differ = torch.zeros((), dtype=torch.int64, device=device)
-    made = 1
+    count = 1
     end = time.monotonic() + seconds
-    while made < 3 or time.monotonic() < end:
+    while count < 3 or time.monotonic() < end:
         again.fill_(-1)
         multiply(again)
         differ += (again.view(bits) != first.view(bits)).sum()
-        made += 1
-        if made % 8 == 0 and device.type == "cuda":
+        count += 1
+        if count % 8 == 0 and device.type == "cuda":
             # Otherwise the host would queue far more than there is time for.
             torch.cuda.synchronize(device)
     data = first.view(torch.uint8).cpu().numpy().tobytes()
-    return hashlib.sha256(data).hexdigest(), int(differ.item()), made
+    return hashlib.sha256(data).hexdigest(), int(differ.item()), count
 
 
 def dissenters(digests: list[str]) -> tuple[list[int], bool]:
@@ -87,21 +87,21 @@ def dissenters(digests: list[str]) -> tuple[list[int], bool]:
     most = common.majority(digests)
     if most is None:
         return [], True
-    return [index for index, one in enumerate(digests) if one != most], False
+    return [index for index, digest in enumerate(digests) if digest != most], False
 
 
-def compared(said: list[dict[str, Any]], rank: int, key: str) -> tuple[list[int], list[int], bool]:
+def compared(answers: list[dict[str, Any]], rank: int, key: str) -> tuple[list[int], list[int], bool]:
     """Return the ranks compared with this one, the differing ones, and whether there is no majority.
 
     Only GPUs of the same model compute the same bits.
 
     Args:
-        said: The message of each rank, with ``model``, and ``digests`` by product.
+        answers: The message of each rank, with ``model``, and ``digests`` by product.
         rank: The number of this rank.
         key: The name of the product.
     """
-    alike = [index for index, one in enumerate(said) if one["model"] == said[rank]["model"]]
-    odd, disputed = dissenters([said[index]["digests"].get(key, "") for index in alike])
+    alike = [index for index, answer in enumerate(answers) if answer["model"] == answers[rank]["model"]]
+    odd, disputed = dissenters([answers[index]["digests"].get(key, "") for index in alike])
     return alike, [alike[index] for index in odd], disputed
 
 
@@ -110,38 +110,38 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     if options.device == "cpu" or not common.chosen_by_device(options.device, options.gpus):
         # The order of sums follows the number of threads.
         torch.set_num_threads(1)
-    device, found = common.begin_probe(options, rank, log)
+    device, gpus = common.begin_probe(options, rank, log)
     wanted, sizes = probe_gemm.chosen(options)
-    sizes = sizes or list(GPU_SIZES if found else CPU_SIZES)
+    sizes = sizes or list(GPU_SIZES if gpus else CPU_SIZES)
     dtypes = [dtype for dtype in wanted if probe_gemm.supported(dtype, device)]
-    labels = {**common.device_labels(found, rank), "rank": str(rank.index)}
+    labels = {**common.device_labels(gpus, rank), "rank": str(rank.index)}
     digests: dict[str, str] = {}
-    for done, dtype in enumerate(dtypes):
+    for index, dtype in enumerate(dtypes):
         unstable = 0
         for size in sizes:
-            digest, differ, made = products(
+            digest, differ, products_made = products(
                 dtype, size, device, options.seed, options.seconds / len(dtypes) / len(sizes)
             )
             digests[f"{dtype} {size}"] = digest
             unstable += differ
             log.event(
                 "product_digest",
-                {"dtype": dtype, "size": size, "digest": digest, "products": made, "labels": labels},
+                {"dtype": dtype, "size": size, "digest": digest, "products": products_made, "labels": labels},
             )
         log.measurement("unstable_values", unstable, "1", LOWER, dtype=dtype, **labels)
         if rank.index == 0:
-            log.progress("products", done + 1, len(dtypes))
-    model = found[rank.local].name if found else "cpu"
+            log.progress("products", index + 1, len(dtypes))
+    model = gpus[rank.local].name if gpus else "cpu"
     mine = {"model": model, "name": labels.get("gpu", f"rank {rank.index}"), "digests": digests}
-    said = common.exchange_by_file(mine, rank, "agreement", TIMEOUT_S)
-    report(said, dtypes, sizes, rank, log, labels)
+    answers = common.exchange_by_file(mine, rank, "agreement", TIMEOUT_S)
+    report(answers, dtypes, sizes, rank, log, labels)
     if rank.index == 0 and (skipped := [dtype for dtype in wanted if dtype not in dtypes]):
         common.say(f"not supported here, so not compared: {', '.join(skipped)}")
     common.mark_stop(rank)
 
 
 def report(
-    said: list[dict[str, Any]],
+    answers: list[dict[str, Any]],
     dtypes: list[str],
     sizes: list[int],
     rank: Rank,
@@ -152,22 +152,22 @@ def report(
     for dtype in dtypes:
         odd_ones = disputes = 0
         for size in sizes:
-            alike, odd, disputed = compared(said, rank.index, f"{dtype} {size}")
+            alike, odd, disputed = compared(answers, rank.index, f"{dtype} {size}")
             odd_ones += rank.index in odd
             disputes += disputed and len(alike) > 1
             if rank.index == min(alike):
-                say_who(said, alike, odd, disputed, f"{dtype} {size}x{size}x{size}")
+                say_who(answers, alike, odd, disputed, f"{dtype} {size}x{size}x{size}")
         log.measurement("odd_products", odd_ones, "1", LOWER, dtype=dtype, **labels)
         log.measurement("disputed_products", disputes, "1", LOWER, dtype=dtype, **labels)
-    others = sum(one["model"] == said[rank.index]["model"] for one in said) - 1
+    others = sum(answer["model"] == answers[rank.index]["model"] for answer in answers) - 1
     log.measurement("compared_with", others, "GPUs", **labels)
 
 
 def say_who(
-    said: list[dict[str, Any]], alike: list[int], odd: list[int], disputed: bool, product: str
+    answers: list[dict[str, Any]], alike: list[int], odd: list[int], disputed: bool, product: str
 ) -> None:
     """Write for people which GPUs do not agree."""
-    names = {index: str(said[index]["name"]) for index in alike}
+    names = {index: str(answers[index]["name"]) for index in alike}
     for index in odd:
         common.say(
             f"{product}: {names[index]} computes other bits than the {len(alike) - len(odd)} that agree"

@@ -48,7 +48,7 @@ def local_cpus(gpu: Gpu) -> set[int]:
     try:
         where = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
         listed = Path(f"/sys/bus/pci/devices/{where}/local_cpulist").read_text().strip()
-        spans = [one.split("-") for one in listed.split(",") if one]
+        spans = [span.split("-") for span in listed.split(",") if span]
         return {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)}
     except (AttributeError, OSError, ValueError):
         return set()
@@ -84,15 +84,15 @@ def measure(gpu: Gpu, size_bytes: int, seconds: float) -> tuple[list[float], lis
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure every GPU."""
     options.device = "gpu"
-    _, found = common.begin_probe(options, rank, log)
+    _, gpus = common.begin_probe(options, rank, log)
     size_bytes = options.size_mib << 20
-    for done, gpu in enumerate(found):
+    for index, gpu in enumerate(gpus):
         to_device, to_host, wrong = measure(gpu, size_bytes, options.seconds)
         for name, times_s in (("host_to_device", to_device), ("device_to_host", to_host)):
             speed = common.spread_of(times_s).speeds(size_bytes / 1e9)
             log.sampled(name, speed.median, "GB/s", HIGHER, speed, **gpu.labels)
         log.measurement("wrong_values", wrong, "1", LOWER, **gpu.labels)
-        log.progress("host_device", done + 1, len(found))
+        log.progress("host_device", index + 1, len(gpus))
     common.mark_stop(rank)
 
 

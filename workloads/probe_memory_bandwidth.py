@@ -49,23 +49,23 @@ def array_bytes(options: argparse.Namespace, device: torch.device) -> int:
     return (options.size_mib or 256) << 20
 
 
-def count_wrong(got: torch.Tensor, a: torch.Tensor, b: torch.Tensor | None, scale: float) -> int:
+def count_wrong(product: torch.Tensor, a: torch.Tensor, b: torch.Tensor | None, scale: float) -> int:
     """Count values that are not ``a`` (or ``a + scale b``)."""
     wrong = 0
-    for start in range(0, got.numel(), CHECK_CHUNK):
+    for start in range(0, product.numel(), CHECK_CHUNK):
         part = slice(start, start + CHECK_CHUNK)
         if b is None:
-            wrong += int((got[part] != a[part]).sum())
+            wrong += int((product[part] != a[part]).sum())
         else:
             expected = a[part].double() + scale * b[part].double()
-            wrong += int((~((got[part] - expected).abs() <= 1e-5)).sum())
+            wrong += int((~((product[part] - expected).abs() <= 1e-5)).sum())
     return wrong
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure as one rank, on one device."""
-    device, found = common.begin_probe(options, rank, log)
-    labels = common.device_labels(found, rank)
+    device, gpus = common.begin_probe(options, rank, log)
+    labels = common.device_labels(gpus, rank)
     values = array_bytes(options, device) // 4
     a, b = torch.rand(values, device=device), torch.rand(values, device=device)
     c = torch.full((values,), math.nan, device=device)

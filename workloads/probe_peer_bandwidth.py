@@ -62,7 +62,7 @@ def rounds(gpus: list[Gpu], how: str) -> list[list[Pair]]:
     pairs = ordered_pairs(gpus)
     if how == "all_at_once":
         return [pairs] if pairs else []
-    return [[(one, other), (other, one)] for one, other in pairs if one.index < other.index]
+    return [[(gpu, other), (other, gpu)] for gpu, other in pairs if gpu.index < other.index]
 
 
 def labels_of(pair: Pair) -> dict[str, str]:
@@ -73,7 +73,7 @@ def labels_of(pair: Pair) -> dict[str, str]:
 
 def slowest_pair(rates: dict[str, float]) -> tuple[str, float]:
     """Return the slowest pair, and by which fraction it is slower than the median."""
-    pair = min(rates, key=lambda one: rates[one])
+    pair = min(rates, key=lambda key: rates[key])
     return pair, 1 - rates[pair] / statistics.median(rates.values())
 
 
@@ -126,10 +126,10 @@ def copy_together(copies: list[Copy], count: int) -> list[float]:
 
 
 def measure_together(
-    how: str, found: list[Gpu], sent: dict[int, torch.Tensor], seconds: float, log: Log
+    how: str, gpus: list[Gpu], sent: dict[int, torch.Tensor], seconds: float, log: Log
 ) -> None:
     """Measure pairs at the same time, and log each pair's own rate."""
-    every = rounds(found, how)
+    every = rounds(gpus, how)
     rates: dict[str, float] = {}
     for pairs in every:
         copies = [Copy(pair, sent[pair[0].index]) for pair in pairs]
@@ -157,10 +157,10 @@ def one_by_one(
 ) -> dict[str, float]:
     """Measure one pair at a time, one way. Return the rates in GB/s by pair."""
     rates: dict[str, float] = {}
-    for done, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         source, target = pair
-        here, there = torch.device("cuda", source.index), torch.device("cuda", target.index)
-        got = torch.zeros_like(sent[source.index], device=there)
+        here, to = torch.device("cuda", source.index), torch.device("cuda", target.index)
+        got = torch.zeros_like(sent[source.index], device=to)
         copy: Callable[[], Any] = functools.partial(got.copy_, sent[source.index], non_blocking=True)
         times_s = common.sample_seconds(copy, here, seconds / len(pairs), most=20)
         wrong = int((got.to(here) != sent[source.index]).sum())
@@ -169,17 +169,17 @@ def one_by_one(
         rates[labels["pair"]] = speed.median
         log.sampled("peer_copy", speed.median, "GB/s", HIGHER, speed, **labels)
         log.measurement("wrong_values", wrong, "1", LOWER, **labels)
-        if not torch.cuda.can_device_access_peer(here, there):
+        if not torch.cuda.can_device_access_peer(here, to):
             common.say(f"pair {labels['pair']} has no peer access: the copy went through the host")
-        log.progress("peer", done + 1, len(pairs))
+        log.progress("peer", index + 1, len(pairs))
     return rates
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Measure every ordered pair."""
     options.device = "gpu"
-    _, found = common.begin_probe(options, rank, log)
-    pairs = ordered_pairs(found)
+    _, gpus = common.begin_probe(options, rank, log)
+    pairs = ordered_pairs(gpus)
     if not pairs:
         common.say("one GPU: there are no pairs to measure")
     else:
@@ -187,12 +187,12 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
             gpu.index: torch.randint(
                 0, 256, (options.size_mib << 20,), dtype=torch.uint8, device=torch.device("cuda", gpu.index)
             )
-            for gpu in found
+            for gpu in gpus
         }
         rates = one_by_one(pairs, sent, options.seconds, log)
         say_slowest("peer_copy", rates)
         for how in TOGETHER if options.together == "on" else ():
-            measure_together(how, found, sent, options.seconds / 2, log)
+            measure_together(how, gpus, sent, options.seconds / 2, log)
     log.measurement("pairs", len(pairs), "pairs")
     common.mark_stop(rank)
 

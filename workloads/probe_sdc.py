@@ -89,8 +89,13 @@ class Report:
         for row in rows:
             launch, sm, where, which, *words = (word & sdc_paths.MASK for word in row)
             got, right = words[0] | words[1] << 32, words[2] | words[3] << 32
-            place: dict[str, int | str] = {"launch": launch, "sm": sm, "where": where, "which": which}
-            found.append({**place, "bits": f"{got ^ right:x}"})
+            where_and_which: dict[str, int | str] = {
+                "launch": launch,
+                "sm": sm,
+                "where": where,
+                "which": which,
+            }
+            found.append({**where_and_which, "bits": f"{got ^ right:x}"})
         return found
 
 
@@ -137,6 +142,7 @@ class GpuPaths:
         self.kernels.launch(name, blocks, sdc_paths.THREADS, stream, *values)
 
     def _queue_path(self, path: str, launch: int, answers: torch.Tensor | None, report: Report) -> None:
+        """Queue the kernel of a path. It reads the expected answers, and writes answers and a report."""
         self.queue(
             f"path_{path}",
             self.blocks[path],
@@ -202,13 +208,13 @@ class CpuPaths:
 
     def repeat(self, path: str) -> None:
         """Compute a set again and compare it."""
-        found = self.found[path]
-        chosen = found.queued % sdc_paths.RANDOM_SET
+        answers = self.found[path]
+        chosen = answers.queued % sdc_paths.RANDOM_SET
         words = self.answers(path, chosen)[0][1]
-        found.queued += 1
-        found.blocks = found.launches = {0: found.queued}
+        answers.queued += 1
+        answers.blocks = answers.launches = {0: answers.queued}
         if wrong := sdc_answers.differing(words, self.expected[path][chosen]):
-            found.add_wrong({0: wrong})
+            answers.add_wrong({0: wrong})
 
     def counts(self, path: str) -> Counts:
         """Return the counts of a path so far."""
@@ -338,7 +344,7 @@ def report_counts(path: str, counts: Counts, least: int, log: Log, labels: dict[
         say_unproven(path, device, f"{seen}, {least} are needed", log)
     log.measurement("lost_blocks", counts.lost_blocks, "1", LOWER, **labels)
     log.measurement("wrong_words", sum(counts.wrong.values()), "1", LOWER, **labels)
-    for sm, count in sorted(counts.wrong.items(), key=lambda one: -one[1])[:SHOWN_RECORDS]:
+    for sm, count in sorted(counts.wrong.items(), key=lambda entry: -entry[1])[:SHOWN_RECORDS]:
         common.say(f"{path}: SM {sm} gave {count} wrong words on {device}")
 
 
@@ -363,16 +369,25 @@ def report_records(path: str, report: Report, log: Log, labels: dict[str, str]) 
 
 
 def report_odd(
-    answers: Answers, said: list[dict[str, Any]], rank: Rank, software: str, log: Log, labels: dict[str, str]
+    answers: Answers,
+    answers_of_ranks: list[dict[str, Any]],
+    rank: Rank,
+    software: str,
+    log: Log,
+    labels: dict[str, str],
 ) -> None:
     """Log how many answers of each path are wrong. Log nothing if that is unknown."""
-    model, device = str(said[rank.index]["model"]), labels.get("gpu", "the CPU")
+    model, device = str(answers_of_ranks[rank.index]["model"]), labels.get("gpu", "the CPU")
     golden = sdc_answers.read_golden()
     for path, count in answers.odd.items():
         digest = answers.digests.get(path)
         odd: bool | None = False
         if digest is not None:
-            alike = [str(one["digests"].get(path, "")) for one in said if one["model"] == model]
+            alike = [
+                str(answer["digests"].get(path, ""))
+                for answer in answers_of_ranks
+                if answer["model"] == model
+            ]
             row = golden.get((model, software, path))
             odd = sdc_answers.is_odd(digest, row, alike)
             value = {"model": model, "software": software, "path": path, "digest": digest}
@@ -384,26 +399,26 @@ def report_odd(
         log.measurement("odd_answers", count + odd, "1", LOWER, path=path, **labels)
 
 
-def copy_all(found: list[Gpu], log: Log) -> None:
+def copy_all(devices: list[Gpu], log: Log) -> None:
     """Copy patterns from each GPU to each other one, and compare what arrived."""
-    gpus = {gpu.index: GpuPaths(torch.device("cuda", gpu.index)) for gpu in found}
+    gpus = {gpu.index: GpuPaths(torch.device("cuda", gpu.index)) for gpu in devices}
     chunk = functools.partial(torch.empty, COPIED_BYTES // 8, dtype=torch.int64)
     sent = {index: chunk(device=gpu.device) for index, gpu in gpus.items()}
     got = {index: chunk(device=gpu.device) for index, gpu in gpus.items()}
-    pairs = [(source, target) for source in found for target in found if source != target]
+    pairs = [(source, target) for source in devices for target in devices if source != target]
     reports = {pair: Report(gpus[pair[1].index].device) for pair in pairs}
     for kind in range(PATTERNS):
         for source, target in pairs:
-            here, there = gpus[source.index], gpus[target.index]
+            here, target_gpu = gpus[source.index], gpus[target.index]
             first = (source.index + 64 * target.index) * sent[source.index].numel()
             torch.cuda.set_device(here.device)
             fill(here, sent[source.index], first, kind)
             torch.cuda.synchronize(here.device)
-            torch.cuda.set_device(there.device)
+            torch.cuda.set_device(target_gpu.device)
             got[target.index].zero_()
             got[target.index].copy_(sent[source.index])
-            check(there, got[target.index], first, kind, reports[source, target], kind)
-            torch.cuda.synchronize(there.device)
+            check(target_gpu, got[target.index], first, kind, reports[source, target], kind)
+            torch.cuda.synchronize(target_gpu.device)
     for (source, target), report in reports.items():
         labels = {"from": source.uuid, "to": target.uuid, "pair": f"{source.index}-{target.index}"}
         counts = report.counts(gpus[target.index].sms, PATTERNS * 8 * gpus[target.index].sms)
@@ -444,13 +459,13 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     began = time.monotonic()
     # The order of sums follows the number of threads, and ranks share the processors.
     torch.set_num_threads(1)
-    device, found = common.begin_probe(options, rank, log)
-    labels = common.device_labels(found, rank)
+    device, gpus = common.begin_probe(options, rank, log)
+    labels = common.device_labels(gpus, rank)
     of = make_paths(device)
     answers = Answers()
     for path in of.paths:
-        right = sdc_paths.exact_words(path) if found else []
-        answers.take(of, path, right, sdc_paths.SETS if found else sdc_paths.RANDOM_SET)
+        right = sdc_paths.exact_words(path) if gpus else []
+        answers.take(of, path, right, sdc_paths.SETS if gpus else sdc_paths.RANDOM_SET)
 
     def progress(passed: float) -> None:
         if rank.index == 0:
@@ -463,22 +478,22 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     for path in of.paths:
         counts = of.counts(path)
         counts.add_wrong(answers.wrong[path])
-        report_counts(path, counts, LEAST_LAUNCHES if found else CPU_LAUNCHES, log, labels)
+        report_counts(path, counts, LEAST_LAUNCHES if gpus else CPU_LAUNCHES, log, labels)
         if isinstance(of, GpuPaths):
             report_records(path, of.reports[path], log, labels)
     if isinstance(of, GpuPaths):
         report_memory(memory, log, labels)
-    mine = {"model": found[rank.local].name if found else "cpu", "digests": answers.digests}
-    said = common.exchange_by_file(mine, rank, "sdc", TIMEOUT_S)
-    report_odd(answers, said, rank, of.software, log, labels)
+    mine = {"model": gpus[rank.local].name if gpus else "cpu", "digests": answers.digests}
+    exchanged = common.exchange_by_file(mine, rank, "sdc", TIMEOUT_S)
+    report_odd(answers, exchanged, rank, of.software, log, labels)
     for path in of.untested:
         why = "no kernel here uses the units that GPUs of this architecture have"
         say_unproven(path, labels["gpu"], why, log)
     if not of.untested:
         # A format that is missing in the log is not supported by its GPU.
         log.measurement("untested_paths", 0, "1", LOWER, **labels)
-    if rank.index == 0 and len(found) > 1:
-        copy_all(found, log)
+    if rank.index == 0 and len(gpus) > 1:
+        copy_all(gpus, log)
     log.measurement("sdc_seconds", time.monotonic() - began, "s", LOWER, **labels)
     common.mark_stop(rank)
 

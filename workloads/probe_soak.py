@@ -255,11 +255,14 @@ class Lines:
         if self.waiting and self.waiting[-1].began_s != window.began_s:
             self._log()
         self.waiting.append(window)
-        if sum(one.seconds for one in self.waiting) < 0.99 * soak_series.seconds_per_line(window.at_s):
+        if sum(waiting.seconds for waiting in self.waiting) < 0.99 * soak_series.seconds_per_line(
+            window.at_s
+        ):
             return
         self._log()
 
     def _log(self) -> None:
+        """Log the waiting windows as one sample."""
         merged = soak_series.merge(self.waiting)
         self.waiting = []
         sample = {"gpu": self.name, "rate": round(merged.rate, 3) if merged.busy_s else 0.0, **merged.read}
@@ -270,12 +273,12 @@ class Lines:
 
 
 def session_of(
-    options: argparse.Namespace, rank: Rank, found: list[Gpu], nvml: samples.Nvml | None
+    options: argparse.Namespace, rank: Rank, gpus: list[Gpu], nvml: samples.Nvml | None
 ) -> Session:
     """Return the hardware and software of this session, and the counters before it."""
     about = {
-        "gpus": common.gpu_uuids(found) or "the CPU",
-        "gpu": found[rank.local].uuid if found else "the CPU",
+        "gpus": common.gpu_uuids(gpus) or "the CPU",
+        "gpu": gpus[rank.local].uuid if gpus else "the CPU",
         "seconds": f"{options.seconds:g}",
         "seed": f"{options.seed}",
         "program": soak_resume.digest_of_programs(PROGRAMS),
@@ -301,21 +304,21 @@ def look_for_earlier(keeper: Keeper, session: Session, options: argparse.Namespa
     return kept, Found("", restart, len(kept.sessions), kept.loaded_s, counted_s)
 
 
-def say_start(found: Found, kept: Kept, asked_s: float, log: Log) -> None:
+def say_start(past: Found, kept: Kept, asked_s: float, log: Log) -> None:
     """Log the start of the load, with the data that the log of the interrupted load lacks."""
-    if found.damage:
-        why = f"{found.damage}. It is set aside (.damaged): look at this disk, and start the soak again"
+    if past.damage:
+        why = f"{past.damage}. It is set aside (.damaged): look at this disk, and start the soak again"
         log.event("unproven", {"what": "the soak that was interrupted", "why": why})
         common.say(f"unproven: {why}")
-    elif found.restart:
-        log.measurement("soak_unfinished_seconds", found.loaded_s, "s")
+    elif past.restart:
+        log.measurement("soak_unfinished_seconds", past.loaded_s, "s")
         common.say(
-            f"a soak ended after {found.loaded_s:.0f} s without a result. This one starts again at 0 s: "
-            f"{found.restart}"
+            f"a soak ended after {past.loaded_s:.0f} s without a result. This one starts again at 0 s: "
+            f"{past.restart}"
         )
-    elif found.sessions:
+    elif past.sessions:
         common.say(
-            f"a soak was interrupted; it is continued: {found.counted_s:.0f} of {asked_s:g} s are measured. "
+            f"a soak was interrupted; it is continued: {past.counted_s:.0f} of {asked_s:g} s are measured. "
             "Its GPUs warm up again first"
         )
         # The log with these states belongs to the interrupted run.
@@ -449,7 +452,7 @@ def report_gaps(kept: Kept, log: Log) -> None:
 def report_readings(watch: Watch, log: Log, labels: dict[str, str]) -> None:
     """Log NVML's readings during the run of a GPU, and the growth of its counters."""
     kept = watch.kept
-    total_s = sum(one.seconds for one in kept.windows)
+    total_s = sum(window.seconds for window in kept.windows)
     log.measurement("slowed_seconds", soak_series.slowed_seconds(kept.windows), "s", LOWER, **labels)
     log.measurement("unread_share", soak_series.unread_seconds(kept.windows) / total_s, "1", LOWER, **labels)
     hottest, grown = soak_series.hottest(kept.windows), kept.growth.grown or {}
@@ -479,16 +482,16 @@ def start(keeper: Keeper, session: Session, options: argparse.Namespace, rank: R
     Return False if samples of an earlier load are damaged, because its results are then unknown.
     """
     kept, mine = look_for_earlier(keeper, session, options)
-    said = common.exchange_by_file(dataclasses.asdict(mine), rank, "earlier", TIMEOUT_S)
-    found = soak_resume.agree([Found(**one) for one in said])
+    answers = common.exchange_by_file(dataclasses.asdict(mine), rank, "earlier", TIMEOUT_S)
+    state = soak_resume.agree([Found(**answer) for answer in answers])
     if rank.index == 0:
-        say_start(found, kept, options.seconds, log)
-    if found.damage:
+        say_start(state, kept, options.seconds, log)
+    if state.damage:
         keeper.set_aside()
         return False
     if rank.index == 0:
         soak_resume.forget_fault(options.notes)
-    keeper.begin(Kept() if found.restart else kept, session)
+    keeper.begin(Kept() if state.restart else kept, session)
     return True
 
 
@@ -509,17 +512,17 @@ def open_keeper(options: argparse.Namespace, rank: Rank) -> Keeper:
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     """Run the load as one rank, on one device."""
-    device, found = common.begin_probe(options, rank, log)
-    labels = common.device_labels(found, rank)
+    device, gpus = common.begin_probe(options, rank, log)
+    labels = common.device_labels(gpus, rank)
     if options.sampling == "off":
         why = "--sampling off is for measuring what sampling costs"
         log.event("unproven", {"what": "the seconds of the load", "why": why})
-    nvml = nvml_of(found[rank.local].uuid) if found and options.sampling == "on" else None
+    nvml = nvml_of(gpus[rank.local].uuid) if gpus and options.sampling == "on" else None
     keeper = open_keeper(options, rank)
     if rank.count > 1:
         common.join(rank, "nccl", device, TIMEOUT_S)
-    load = Load(GPU_SHAPE if found else CPU_SHAPE, device, reduced=rank.count > 1)
-    if not start(keeper, session_of(options, rank, found, nvml), options, rank, log):
+    load = Load(GPU_SHAPE if gpus else CPU_SHAPE, device, reduced=rank.count > 1)
+    if not start(keeper, session_of(options, rank, gpus, nvml), options, rank, log):
         common.mark_stop(rank)
         return
     settle_s = settle_seconds(options.seconds)
@@ -527,7 +530,7 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     watch = Watch(load.shape, nvml, keeper, settle_s, load.wrong_values, counted_s)
     hold(load, watch, options, rank, log)
     rate = report(watch, log, labels)
-    if found:
+    if gpus:
         report_readings(watch, log, labels)
     if rank.count > 1:
         report_lag(rate, rank, log, labels)

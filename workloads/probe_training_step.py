@@ -84,15 +84,15 @@ def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
     if options.device == "cpu":
         # The order of sums follows the number of threads.
         torch.set_num_threads(1)
-    device, found = common.begin_probe(options, rank, log)
-    width = options.width or (GPU_WIDTH if found else CPU_WIDTH)
+    device, gpus = common.begin_probe(options, rank, log)
+    width = options.width or (GPU_WIDTH if gpus else CPU_WIDTH)
     got, loss = train(device, options.seed, options.steps, width)
     # Correct devices may differ if these properties differ, so only devices with the same ones are
     # compared.
-    alike = [found[rank.local].name if found else torch.backends.cpu.get_cpu_capability()]
+    alike = [gpus[rank.local].name if gpus else torch.backends.cpu.get_cpu_capability()]
     alike += [f"{name} {value}" for name, value in sorted(common.facts().items())]
     alike += [f"width {width}", f"steps {options.steps}", f"seed {options.seed}"]
-    labels = common.device_labels(found, rank)
+    labels = common.device_labels(gpus, rank)
     log.event("training_digest", {"digest": got, "loss": loss, "alike": ", ".join(alike), "labels": labels})
     common.say(f"digest {got} loss {loss:.6g}")
     common.mark_stop(rank)

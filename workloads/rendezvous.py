@@ -80,8 +80,8 @@ class Line:
                 return {}
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
-        found = json.loads(line.decode())
-        return found if isinstance(found, dict) else {}
+        message = json.loads(line.decode())
+        return message if isinstance(message, dict) else {}
 
 
 def carried(interface: str) -> dict[str, int | None]:
@@ -130,10 +130,10 @@ def drain(connection: socket.socket, counts: list[int], times: list[float]) -> N
 
 def in_threads(work: list[threading.Thread]) -> None:
     """Run all threads, and wait for their end."""
-    for one in work:
-        one.start()
-    for one in work:
-        one.join(MEET_S)
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join(MEET_S)
 
 
 def receive(connections: list[socket.socket]) -> float:
@@ -142,7 +142,10 @@ def receive(connections: list[socket.socket]) -> float:
     times: list[float] = []
     began = time.monotonic()
     in_threads(
-        [threading.Thread(target=drain, args=(one, counts, times), daemon=True) for one in connections]
+        [
+            threading.Thread(target=drain, args=(connection, counts, times), daemon=True)
+            for connection in connections
+        ]
     )
     return sum(counts) / max(1e-9, max(times, default=began) - began)
 
@@ -150,7 +153,9 @@ def receive(connections: list[socket.socket]) -> float:
 def send(connections: list[socket.socket], seconds: float) -> None:
     """Send over connections for a number of seconds."""
     until = time.monotonic() + seconds
-    in_threads([threading.Thread(target=pour, args=(one, until), daemon=True) for one in connections])
+    in_threads(
+        [threading.Thread(target=pour, args=(connection, until), daemon=True) for connection in connections]
+    )
 
 
 def connections_to(address: str, port: int, own: str) -> list[socket.socket]:
@@ -163,17 +168,17 @@ def connections_to(address: str, port: int, own: str) -> list[socket.socket]:
 def accepted(server: socket.socket) -> list[socket.socket]:
     """Return the connections of a node whose bandwidth is measured."""
     server.settimeout(30)
-    found = [server.accept()[0] for _ in range(STREAMS)]
-    for one in found:
-        one.settimeout(60)
-    return found
+    sockets = [server.accept()[0] for _ in range(STREAMS)]
+    for connection in sockets:
+        connection.settimeout(60)
+    return sockets
 
 
 def closed(connections: list[socket.socket]) -> None:
     """Close connections."""
-    for one in connections:
+    for connection in connections:
         with contextlib.suppress(OSError):
-            one.close()
+            connection.close()
 
 
 class First:
@@ -191,7 +196,7 @@ class First:
         Raises:
             NotMet: A node did not connect in time.
         """
-        wanted = {one["name"] for one in self.peers[1:]}
+        wanted = {peer["name"] for peer in self.peers[1:]}
         deadline = time.monotonic() + MEET_S
         with listen(self.own, self.port) as server:
             while wanted - set(self.lines):
@@ -216,7 +221,7 @@ class First:
         Raises:
             NotMet: A node is gone.
         """
-        found: list[dict[str, object]] = []
+        results: list[dict[str, object]] = []
         first = self.peers[0]["name"]
         for name, line in self.lines.items():
             with listen(self.own, 0) as server:
@@ -226,12 +231,12 @@ class First:
                 except OSError as error:
                     raise NotMet(f"{name} cannot be measured: {error}") from error
                 send(streams, MEASURE_S)
-                there = line.hear(120).get("rate", 0)
+                their_rate = line.hear(120).get("rate", 0)
                 back = receive(streams)
                 closed(streams)
-            found.append({"from": first, "to": name, "bytes_per_second": there, "streams": STREAMS})
-            found.append({"from": name, "to": first, "bytes_per_second": back, "streams": STREAMS})
-        return found
+            results.append({"from": first, "to": name, "bytes_per_second": their_rate, "streams": STREAMS})
+            results.append({"from": name, "to": first, "bytes_per_second": back, "streams": STREAMS})
+        return results
 
     def go(self) -> str:
         """Signal all nodes to start. Return the address of their ranks' rendezvous."""
@@ -328,8 +333,8 @@ def environment(point: dict[str, object]) -> dict[str, str]:
         # InfiniBand and RoCE would go past the overlay.
         variables["NCCL_IB_DISABLE"] = "1"
     peers = list(point["peers"])  # type: ignore[call-overload]
-    variables["RACKPROOF_NODES"] = ",".join(one["name"] for one in peers)
-    variables["RACKPROOF_ADDRESSES"] = ",".join(str(one["address"]) for one in peers)
+    variables["RACKPROOF_NODES"] = ",".join(peer["name"] for peer in peers)
+    variables["RACKPROOF_ADDRESSES"] = ",".join(str(peer["address"]) for peer in peers)
     variables["RACKPROOF_FIRST"] = str(peers[0]["address"])
     variables["RACKPROOF_NETWORK"] = str(point["network"])
     return variables
@@ -380,9 +385,9 @@ def meet_others(
     first = First(point, options.port)
     first.meet()
     noted["bandwidth"] = measured = first.measure()
-    for one in measured:
-        gigabits = float(str(one["bytes_per_second"])) * 8 / 1e9
-        print(f"link {one['from']} to {one['to']}: {gigabits:.4g} Gbit/s", flush=True)
+    for result in measured:
+        gigabits = float(str(result["bytes_per_second"])) * 8 / 1e9
+        print(f"link {result['from']} to {result['to']}: {gigabits:.4g} Gbit/s", flush=True)
     return first.go(), first.lines
 
 

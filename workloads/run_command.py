@@ -32,18 +32,18 @@ def main(command: list[str]) -> int:
     if not command:
         print("rackproof: no command to run: the definition's `launch.command` is empty", flush=True)
         return 2
-    found = shutil.which(command[0])
-    if found is None:
+    program = shutil.which(command[0])
+    if program is None:
         print(
             f"rackproof: {command[0]} is not on this node (PATH={os.environ.get('PATH', '')}): install it, "
             "or give its whole path in `launch.command`",
             flush=True,
         )
         return MISSING
-    path = os.path.realpath(found)
+    path = os.path.realpath(program)
     try:
         print(f"rackproof: program {path}, sha256 {digest_of(path)}", flush=True)
-        status = subprocess.call([found, *command[1:]], stdin=subprocess.DEVNULL)
+        status = subprocess.call([program, *command[1:]], stdin=subprocess.DEVNULL)
     except OSError as error:
         print(f"rackproof: {path} cannot be run: {error.strerror}", flush=True)
         return MISSING

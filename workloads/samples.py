@@ -62,7 +62,7 @@ class Nvml:
 
     def read(self) -> list[dict[str, float]]:
         """Return utilisation (%), power (W), temperature (°C), clock (MHz), and why it is lower, by GPU."""
-        found = []
+        values = []
         for index, device in self._devices:
             sample: dict[str, float] = {"gpu": index}
             used = self._ask("nvmlDeviceGetUtilizationRates", _Utilisation(), device)
@@ -77,8 +77,8 @@ class Nvml:
                 answer = self._ask(name, held, device, *more)
                 if answer is not None:
                     sample[key] = answer.value * factor
-            found.append(sample)
-        return found
+            values.append(sample)
+        return values
 
     def read_counters(self) -> dict[str, float]:
         """Return the first GPU's counters and constants (errors, energy in J, slowdown in °C).
@@ -89,7 +89,7 @@ class Nvml:
         if not self._devices:
             return {}
         device = self._devices[0][1]
-        found: dict[str, float] = {}
+        counters: dict[str, float] = {}
         for key, name, held, factor, more in (
             (
                 "ecc_corrected",
@@ -117,7 +117,7 @@ class Nvml:
         ):
             answer = self._ask(name, held, device, *more)
             if answer is not None:
-                found[key] = answer.value * factor
+                counters[key] = answer.value * factor
         errors = [
             answer.value
             for link in range(_MOST_LINKS)
@@ -130,8 +130,8 @@ class Nvml:
             is not None
         ]
         if errors or not self._may_have_links(device):
-            found["nvlink"] = sum(errors)
-        return found
+            counters["nvlink"] = sum(errors)
+        return counters
 
     def _may_have_links(self, device: Any) -> bool:
         ask = self._library.nvmlDeviceGetNvLinkState
@@ -141,9 +141,9 @@ class Nvml:
     def read_settings(self) -> dict[str, str]:
         """Return what sets the speed of the first GPU, which is driver, power limit (W) and clocks (MHz)."""
         driver = ctypes.create_string_buffer(80)
-        found: dict[str, str] = {}
+        settings: dict[str, str] = {}
         if self._library.nvmlSystemGetDriverVersion(driver, len(driver)) == 0:
-            found["driver"] = driver.value.decode(errors="replace")
+            settings["driver"] = driver.value.decode(errors="replace")
         for key, name, factor, more in (
             ("power_limit", "nvmlDeviceGetEnforcedPowerLimit", 1e-3, ()),
             ("highest_clock", "nvmlDeviceGetMaxClockInfo", 1, (_SM_CLOCK,)),
@@ -152,8 +152,8 @@ class Nvml:
         ):
             answer = self._ask(name, ctypes.c_uint(), *(device for _, device in self._devices[:1]), *more)
             if answer is not None:
-                found[key] = f"{answer.value * factor:g}"
-        return found
+                settings[key] = f"{answer.value * factor:g}"
+        return settings
 
 
 class Links:
@@ -165,16 +165,16 @@ class Links:
 
     def read(self, now: float) -> list[dict[str, Any]]:
         """Return each interface's traffic since the last call, in per cent of its known speed."""
-        found = []
+        readings = []
         try:
-            interfaces = sorted(one.name for one in self._folder.iterdir() if (one / "device").exists())
+            interfaces = sorted(path.name for path in self._folder.iterdir() if (path / "device").exists())
         except OSError:
             return []
         for name in interfaces[:16]:
             try:
-                place = self._folder / name
-                speed = int((place / "speed").read_text()) * 1e6 / 8
-                counters = [int((place / "statistics" / f"{way}_bytes").read_text()) for way in ("rx", "tx")]
+                file = self._folder / name
+                speed = int((file / "speed").read_text()) * 1e6 / 8
+                counters = [int((file / "statistics" / f"{way}_bytes").read_text()) for way in ("rx", "tx")]
             except (OSError, ValueError):
                 continue
             carried = max(counters)
@@ -182,8 +182,8 @@ class Links:
             self._before[name] = (now, carried)
             if before is not None and speed > 0 and now > before[0] and carried >= before[1]:
                 use = 100 * (carried - before[1]) / (now - before[0]) / speed
-                found.append({"interface": name, "use": round(min(use, 1000.0), 2)})
-        return found
+                readings.append({"interface": name, "use": round(min(use, 1000.0), 2)})
+        return readings
 
 
 class Sampler:
@@ -198,6 +198,7 @@ class Sampler:
         self._thread.start()
 
     def _run(self) -> None:
+        """Log a sample after each interval. The interval is doubled as the number of samples grows."""
         every, count = self._every_s, 0
         while not self._end.wait(every):
             sample = {"gpus": self._nvml.read(), "links": self._links.read(time.monotonic())}

@@ -76,7 +76,7 @@ def differing(got: bytes, right: bytes) -> int:
     """Return how many words of two blocks differ."""
     if got == right:
         return 0
-    return sum(one != other for one, other in zip(words_of(got), words_of(right), strict=True))
+    return sum(word != other for word, other in zip(words_of(got), words_of(right), strict=True))
 
 
 def settle(blocks: Sequence[tuple[int, bytes]], right: bytes | None) -> tuple[bytes, dict[int, int]]:
@@ -96,8 +96,8 @@ def settle(blocks: Sequence[tuple[int, bytes]], right: bytes | None) -> tuple[by
 def digest_of(answers: Iterable[bytes]) -> str:
     """Return the digest of the answers to several sets."""
     whole = hashlib.sha256()
-    for one in answers:
-        whole.update(one)
+    for answer in answers:
+        whole.update(answer)
     return whole.hexdigest()
 
 
@@ -163,7 +163,7 @@ def compare_fleet(
     right: dict[Key, str] = {}
     odd: list[str] = []
     for key, gpus in sorted(by_key.items()):
-        digest = golden.get(key) or majority([one for digests in gpus.values() for one in digests])
+        digest = golden.get(key) or majority([vote for digests in gpus.values() for vote in digests])
         if digest is None:
             odd.append(f"{' '.join(key)}: no majority agrees: {', '.join(sorted(gpus))}")
             continue
@@ -200,9 +200,9 @@ def main(logs: Sequence[str]) -> int:
     try:
         for log in logs:
             with open(log, errors="replace") as file:
-                found = answers_of(file)
-            print(f"{log}: {len(found)} answers", file=sys.stderr)
-            rows += found
+                answers = answers_of(file)
+            print(f"{log}: {len(answers)} answers", file=sys.stderr)
+            rows += answers
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         print(f"error: {log}: {error!r}", file=sys.stderr)
         return 2

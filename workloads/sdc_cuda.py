@@ -34,9 +34,9 @@ def nvrtc_names(cuda: str) -> list[str]:
     """
     major = cuda.split(".")[0]
     # libnvrtc-builtins, which it loads itself, and .alt are next to it.
-    patterns = [f"{folder}/{place}/libnvrtc*.so.{major}*" for folder in sys.path for place in _PLACES]
-    found = [name for pattern in patterns for name in sorted(glob.glob(pattern))]
-    own = [name for name in found if "builtins" not in name and ".alt." not in name]
+    patterns = [f"{folder}/{subfolder}/libnvrtc*.so.{major}*" for folder in sys.path for subfolder in _PLACES]
+    paths = [name for pattern in patterns for name in sorted(glob.glob(pattern))]
+    own = [name for name in paths if "builtins" not in name and ".alt." not in name]
     return [f"libnvrtc.so.{major}", *own, "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"]
 
 
@@ -88,7 +88,7 @@ class Compiler:
         program = ctypes.c_void_p()
         text = self.source.encode()
         self._call("nvrtcCreateProgram", ctypes.byref(program), text, b"sdc_kernels.cu", 0, None, None)
-        options = [f"--gpu-architecture={name}".encode(), *(one.encode() for one in OPTIONS)]
+        options = [f"--gpu-architecture={name}".encode(), *(option.encode() for option in OPTIONS)]
         try:
             self._call(
                 "nvrtcCompileProgram", program, len(options), (ctypes.c_char_p * len(options))(*options)
@@ -168,6 +168,6 @@ class Kernels:
             stream: The handle of the stream.
             values: Its arguments, each with a type of ctypes.
         """
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(one) for one in values))
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         grid = (blocks, 1, 1, threads, 1, 1)
         self._call("cuLaunchKernel", self.function(name), *grid, 0, ctypes.c_void_p(stream), pointers, None)

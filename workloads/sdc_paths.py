@@ -37,8 +37,8 @@ def fold(digest: Words, word: Words) -> Words:
 class Stream:
     """Generate random words, with one stream for each entry of ``place`` and each set."""
 
-    def __init__(self, sets: Words, place: Words) -> None:
-        state = multiply(sets, 0x9E3779B1) ^ ((multiply(place, 0x85EBCA77) + 0xC2B2AE3D) & MASK)
+    def __init__(self, sets: Words, answers: Words) -> None:
+        state = multiply(sets, 0x9E3779B1) ^ ((multiply(answers, 0x85EBCA77) + 0xC2B2AE3D) & MASK)
         state = multiply(state ^ (state >> 15), 0x2C1B3C6D)
         self.state = state ^ (state >> 12)
 
@@ -162,9 +162,9 @@ def special(sets: range, steps: int = STEPS) -> Words:
     for _ in range(steps):
         x = float_of((stream.draw() & 0x07FFFFFF) + (120 << 23)).float()
         y = float_of((stream.draw() & 0x807FFFFF) | 0x3F800000).float()
-        for of, some in zip((y, x), functions, strict=True):
-            for one in some:
-                digest = fold(digest, bits_of(one(of)))
+        for of, function in zip((y, x), functions, strict=True):
+            for value in function:
+                digest = fold(digest, bits_of(value(of)))
     return digest
 
 
@@ -210,7 +210,7 @@ def bytes_of(words: Words, count: int) -> Words:
 def signed(words: Words) -> Words:
     """Return the numbers from -7 to 7 in the four bytes of words, as a last dimension."""
     parts = [(words >> 8 * at) & 0xFF for at in range(4)]
-    return torch.stack([torch.where(one >= 128, -(one & 7), one & 7) for one in parts], -1)
+    return torch.stack([torch.where(part >= 128, -(part & 7), part & 7) for part in parts], -1)
 
 
 FORMATS = {
@@ -224,7 +224,7 @@ FORMATS = {
 def left_matrix(of: Format, registers: list[Words]) -> torch.Tensor:
     """Return each warp's left matrix, (sets, warps, 16, K), of its lanes' four registers (PTX ISA, mma)."""
     each = of.in_register
-    numbers = torch.stack([of.whole(one) for one in registers], -2)
+    numbers = torch.stack([of.whole(register) for register in registers], -2)
     # Sets, warps, row of eight, place in it, half of K, half of the rows, number.
     numbers = numbers.view(-1, 8, 8, 4, 2, 2, each)
     return numbers.permute(0, 1, 5, 2, 4, 3, 6).reshape(-1, 8, 16, 8 * each).double()
@@ -233,7 +233,7 @@ def left_matrix(of: Format, registers: list[Words]) -> torch.Tensor:
 def right_matrix(of: Format, registers: list[Words]) -> torch.Tensor:
     """Return the right matrix of all warps, (sets, 1, K, 8), of two registers of 32 lanes."""
     each = of.in_register
-    numbers = torch.stack([of.whole(one) for one in registers], -2).view(-1, 8, 4, 2, each)
+    numbers = torch.stack([of.whole(register) for register in registers], -2).view(-1, 8, 4, 2, each)
     return numbers.permute(0, 3, 2, 4, 1).reshape(-1, 1, 8 * each, 8).double()
 
 
@@ -280,4 +280,4 @@ def exact_words(path: str) -> list[bytes]:
 
 def bytes_of_blocks(words: Words) -> list[bytes]:
     """Return the words of blocks, shape (blocks, 256), as bytes of each."""
-    return [one.tobytes() for one in words.to(torch.int32).numpy()]
+    return [block.tobytes() for block in words.to(torch.int32).numpy()]

@@ -140,7 +140,7 @@ class Kept:
 
     def counted_s(self, settle_s: float) -> float:
         """Return the seconds that count as measured, for a load that settles in a number of seconds."""
-        return sum(counted_seconds(one, settle_s) for one in self.windows)
+        return sum(counted_seconds(window, settle_s) for window in self.windows)
 
     def gaps(self) -> list[tuple[float, bool]]:
         """Return the seconds between each two sessions, and whether the node restarted in them."""
@@ -154,9 +154,13 @@ def line_of(windows: Sequence[Window], times: StepTimes, kept: Kept, now: float)
     The line contains windows, the times of their steps, counters, and the number of differing values.
     """
     rows = []
-    for one in windows:
-        figures = [float(f"{figure:.9g}") for figure in (one.at_s, one.seconds, one.work, one.busy_s)]
-        rows.append([*figures, one.stalls, {key: one.read[key] for key in READINGS if key in one.read}])
+    for window in windows:
+        figures = [
+            float(f"{figure:.9g}") for figure in (window.at_s, window.seconds, window.work, window.busy_s)
+        ]
+        rows.append(
+            [*figures, window.stalls, {key: window.read[key] for key in READINGS if key in window.read}]
+        )
     counts = sorted(times.counts.items())
     return {"windows": rows, "times": counts, "wrong": kept.wrong, "counters": kept.growth.last, "time": now}
 
@@ -167,10 +171,10 @@ def finite(values: Mapping[str, Any]) -> dict[str, float]:
     Raises:
         ValueError: A number is not finite.
     """
-    found = {str(name): float(value) for name, value in values.items()}
-    if not all(map(math.isfinite, found.values())):
+    numbers = {str(name): float(value) for name, value in values.items()}
+    if not all(map(math.isfinite, numbers.values())):
         raise ValueError("a number that is not finite")
-    return found
+    return numbers
 
 
 def take_line(kept: Kept, line: Mapping[str, Any]) -> None:
@@ -194,7 +198,7 @@ def take_line(kept: Kept, line: Mapping[str, Any]) -> None:
             float(at_s), float(seconds), float(work), float(busy_s), stalled, readings, kept.began_s
         )
         kept.take(window)
-    kept.times.counts.update({int(place): int(count) for place, count in line["times"]})
+    kept.times.counts.update({int(index): int(count) for index, count in line["times"]})
     kept.wrong = wrong
     kept.growth.take(finite(line["counters"]))
     kept.ends[-1] = now
@@ -265,17 +269,17 @@ class Found:
     counted_s: float = 0.0
 
 
-def agree(found: Sequence[Found]) -> Found:
+def agree(states: Sequence[Found]) -> Found:
     """Combine the findings of all ranks. Return any damage and reasons, and the shortest time. No I/O."""
-    restart = next((one.restart for one in found if one.restart), "")
-    if not restart and len({one.sessions for one in found}) > 1:
+    restart = next((state.restart for state in states if state.restart), "")
+    if not restart and len({state.sessions for state in states}) > 1:
         restart = "not all of its GPUs have samples"
     return Found(
-        damage=next((one.damage for one in found if one.damage), ""),
+        damage=next((state.damage for state in states if state.damage), ""),
         restart=restart,
-        sessions=max(one.sessions for one in found),
-        loaded_s=min(one.loaded_s for one in found),
-        counted_s=min(one.counted_s for one in found),
+        sessions=max(state.sessions for state in states),
+        loaded_s=min(state.loaded_s for state in states),
+        counted_s=min(state.counted_s for state in states),
     )
 
 
@@ -361,10 +365,10 @@ class Keeper:
             # The file is opened for writing. If the disk became read-only, the stored samples may lack the
             # end.
             with self.place.open("r+b") as file:
-                kept, self.end = read_lines(file, stated, str(self.place))
+                lines, self.end = read_lines(file, stated, str(self.place))
         except (OSError, TypeError, json.JSONDecodeError) as error:
             raise DamagedError(f"{self.place}: {error}") from error
-        return kept, alive
+        return lines, alive
 
     def set_aside(self) -> None:
         """Rename damaged samples, for a person to read. The next soak starts from the beginning."""

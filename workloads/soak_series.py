@@ -108,12 +108,14 @@ class Windows(Sequence[Window]):
     def __getitem__(self, index: slice) -> list[Window]: ...
     def __getitem__(self, index: int | slice) -> Window | list[Window]:
         places = range(len(self))[index]
-        return self._at(places) if isinstance(places, int) else [self._at(place) for place in places]
+        return self._at(places) if isinstance(places, int) else [self._at(position) for position in places]
 
-    def _at(self, place: int) -> Window:
-        values = self._values[place * WIDTH : (place + 1) * WIDTH]
+    def _at(self, index: int) -> Window:
+        values = self._values[index * WIDTH : (index + 1) * WIDTH]
         at_s, seconds, work, busy_s, stalls, began_s, *readings = values
-        read = {key: one for key, one in zip(READINGS, readings, strict=True) if not math.isnan(one)}
+        read = {
+            key: reading for key, reading in zip(READINGS, readings, strict=True) if not math.isnan(reading)
+        }
         return Window(at_s, seconds, work, busy_s, int(stalls), read, began_s)
 
 
@@ -125,7 +127,7 @@ class StepTimes:
 
     def add(self, times_s: Iterable[float]) -> None:
         """Count steps by their seconds."""
-        self.counts.update(round(math.log(max(one, 1e-9)) / TIME_STEP) for one in times_s)
+        self.counts.update(round(math.log(max(time_s, 1e-9)) / TIME_STEP) for time_s in times_s)
 
     def quantile(self, share: float) -> float:
         """Return the time within which a share of the steps ended, in seconds.
@@ -134,10 +136,10 @@ class StepTimes:
             ValueError: No step was counted.
         """
         left = int(share * (self.counts.total() - 1))
-        for place, count in sorted(self.counts.items()):
+        for index, count in sorted(self.counts.items()):
             left -= count
             if left < 0:
-                return math.exp(place * TIME_STEP)
+                return math.exp(index * TIME_STEP)
         raise ValueError("no steps")
 
 
@@ -149,7 +151,7 @@ def count_stalls(times_s: Iterable[float], usual_s: float) -> int:
         usual_s: The usual time of this run's steps, or 0 if unknown.
     """
     bound = max(usual_s * STALL_FACTOR, usual_s + STALL_LEAST_S)
-    return sum(one > bound for one in times_s) if usual_s > 0 else 0
+    return sum(time_s > bound for time_s in times_s) if usual_s > 0 else 0
 
 
 def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[float]:
@@ -201,18 +203,20 @@ def most_stalls(windows: Sequence[Window]) -> int:
 
 def slowed_seconds(windows: Iterable[Window]) -> float:
     """Return the seconds in which hardware, heat or the power brake lowered the clocks."""
-    return sum(one.seconds for one in windows if one.slowed)
+    return sum(window.seconds for window in windows if window.slowed)
 
 
 def unread_seconds(windows: Iterable[Window]) -> float:
     """Return the seconds without NVML's reasons for clocks, temperature and power."""
     needed = {"throttle", "temperature", "power"}
-    return sum(one.seconds for one in windows if not needed <= set(one.read))
+    return sum(window.seconds for window in windows if not needed <= set(window.read))
 
 
 def hottest(windows: Iterable[Window]) -> float | None:
     """Return the highest temperature in °C, or None if none was read."""
-    return max((one.read["temperature"] for one in windows if "temperature" in one.read), default=None)
+    return max(
+        (window.read["temperature"] for window in windows if "temperature" in window.read), default=None
+    )
 
 
 def mean_rate(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | None:
@@ -220,8 +224,10 @@ def mean_rate(windows: Sequence[Window], settle_s: float = SETTLE_S) -> float | 
 
     Return None if nothing was computed after that.
     """
-    busy_s = sum(one.busy_s for one in windows if one.since_s > settle_s)
-    return sum(one.work for one in windows if one.since_s > settle_s) / busy_s if busy_s > 0 else None
+    busy_s = sum(window.busy_s for window in windows if window.since_s > settle_s)
+    return (
+        sum(window.work for window in windows if window.since_s > settle_s) / busy_s if busy_s > 0 else None
+    )
 
 
 def counted_seconds(window: Window, settle_s: float = SETTLE_S) -> float:
@@ -237,7 +243,9 @@ def window_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[
 
     The speed is 0 if the GPU did nothing.
     """
-    return [0.0 if math.isnan(one.rate) else one.rate for one in windows if one.since_s > settle_s]
+    return [
+        0.0 if math.isnan(window.rate) else window.rate for window in windows if window.since_s > settle_s
+    ]
 
 
 def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list[float]:
@@ -245,14 +253,14 @@ def elapsed_rates(windows: Iterable[Window], settle_s: float = SETTLE_S) -> list
 
     In contrast to :func:`window_rates`, waiting lowers this speed.
     """
-    return [one.work / one.seconds for one in windows if one.since_s > settle_s]
+    return [window.work / window.seconds for window in windows if window.since_s > settle_s]
 
 
 def merge(windows: Sequence[Window]) -> Window:
     """Return several consecutive windows as one, for a line of the log.
 
-    The result combines the work and busy time of the slowest window, the sum of all seconds and stalls, all
-    reasons of throttling, the largest of each other reading, and the times of the last window. Use only its
+    The result has the work and busy time of the slowest window, and the times of the last one. Seconds and
+    stalls are sums, all reasons of throttling are kept, and each other reading is the largest. Use only its
     speed, because its work and its seconds belong to different windows.
 
     Raises:
@@ -260,7 +268,7 @@ def merge(windows: Sequence[Window]) -> Window:
     """
     if not windows:
         raise ValueError("no windows to merge")
-    slowest = min(windows, key=lambda one: 0.0 if math.isnan(one.rate) else one.rate)
+    slowest = min(windows, key=lambda window: 0.0 if math.isnan(window.rate) else window.rate)
     read: dict[str, float] = {}
     for window in windows:
         for key, figure in window.read.items():
@@ -268,8 +276,8 @@ def merge(windows: Sequence[Window]) -> Window:
                 read[key] = int(read.get(key, 0)) | int(figure)
             else:
                 read[key] = max(read.get(key, figure), figure)
-    seconds = sum(one.seconds for one in windows)
-    stalls = sum(one.stalls for one in windows)
+    seconds = sum(part.seconds for part in windows)
+    stalls = sum(part.stalls for part in windows)
     last = windows[-1]
     return Window(last.at_s, seconds, slowest.work, slowest.busy_s, stalls, read, last.began_s)
 

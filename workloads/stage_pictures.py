@@ -91,22 +91,22 @@ def stage(folder: Path, per_class: int) -> dict[str, Any]:
         if known.get("per_class") == per_class:
             return {"changed": False, "path": str(folder), **known}
         shutil.rmtree(folder, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made:
-            known = fill(Path(made), per_class)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as draft:
+            known = fill(Path(draft), per_class)
             # The folder is renamed in one step, with its description, so a folder of this name is complete.
-            (Path(made) / "pictures").rename(folder)
+            (Path(draft) / "pictures").rename(folder)
     return {"changed": True, "path": str(folder), **known}
 
 
-def fill(made: Path, per_class: int) -> dict[str, Any]:
+def fill(folder: Path, per_class: int) -> dict[str, Any]:
     """Write all pictures below ``made/pictures``. Return their description."""
     digest, objects, size = hashlib.sha256(), 0, 0
     for part, count in (("train", per_class), ("val", max(1, per_class // TRAIN_FOR_VAL))):
         for name in CLASSES:
-            place = made / "pictures" / part / name
-            place.mkdir(parents=True)
+            path = folder / "pictures" / part / name
+            path.mkdir(parents=True)
             for index, data in enumerate(draw(name, count, part)):
-                (place / f"{index:05}.ppm").write_bytes(data)
+                (path / f"{index:05}.ppm").write_bytes(data)
                 digest.update(data)
                 objects, size = objects + 1, size + len(data)
         print(f"drew {part}", file=sys.stderr, flush=True)
@@ -117,7 +117,7 @@ def fill(made: Path, per_class: int) -> dict[str, Any]:
         "size_bytes": size,
     }
     known |= {"sha256": digest.hexdigest(), "per_class": per_class}
-    (made / "pictures" / MANIFEST).write_text(json.dumps(known, indent=2) + "\n")
+    (folder / "pictures" / MANIFEST).write_text(json.dumps(known, indent=2) + "\n")
     return known
 
 

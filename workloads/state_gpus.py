@@ -74,11 +74,11 @@ def main() -> int:
     arguments.add_argument("--gpus", type=int, required=True, help="number of GPUs, from the first")
     options = arguments.parse_args()
     try:
-        found = common.gpus()
+        gpus = common.gpus()
     except common.Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr, flush=True)
         return refusal.status
-    print_states(options.moment, [gpu.uuid for gpu in found[: options.gpus]])
+    print_states(options.moment, [gpu.uuid for gpu in gpus[: options.gpus]])
     return 0
 
 

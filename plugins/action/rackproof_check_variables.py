@@ -34,18 +34,18 @@ class ActionModule(RackproofAction):
             {host: self.raw_variables(host) for host in hosts},
             str(context.CLIARGS.get("connection") or "ssh"),
         )
-        given = {str(name) for host in hosts for name in self.raw_variables(host)}
+        names = {str(name) for host in hosts for name in self.raw_variables(host)}
         for host in hosts:
             known_variables.check_bounds(self.raw_variables(host))
             known_variables.check_environment(
                 {**self.raw_variables(host), "bench_environment": self._environment(host)}
             )
-        known = known_variables.known_variables(root)
+        variables = known_variables.known_variables(root)
         prefixes = known_variables.role_prefixes(root)
-        known_variables.check_names(given, known, prefixes)
-        known_variables.check_misspelt_prefixes(given, known, prefixes)
+        known_variables.check_names(names, variables, prefixes)
+        known_variables.check_misspelt_prefixes(names, variables, prefixes)
         known_variables.check_settable(extra, known_variables.task_results(root))
-        return {"changed": False, "checked": len(given)}
+        return {"changed": False, "checked": len(names)}
 
     def _environment(self, host: str) -> Any:
         """Return the environment of a host's jobs, evaluated if possible.

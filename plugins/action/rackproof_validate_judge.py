@@ -44,13 +44,13 @@ class ActionModule(RackproofAction):
             "resume": list(judged.resume),
             "message": list(judged.message),
             "health": {
-                one.node: {
-                    "verdict": one.verdict.value,
-                    "gates": one.verdict.gates,
-                    "reasons": sanitize_lines(one.reasons),
-                    "remarks": sanitize_lines(one.remarks),
+                health.node: {
+                    "verdict": health.verdict.value,
+                    "gates": health.verdict.gates,
+                    "reasons": sanitize_lines(health.reasons),
+                    "remarks": sanitize_lines(health.remarks),
                 }
-                for one in judged.health
+                for health in judged.health
             },
         }
 

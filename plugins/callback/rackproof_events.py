@@ -79,7 +79,7 @@ class CallbackModule(CallbackBase):
     def v2_on_file_diff(self, result: Any) -> None:
         """Report a step's changes in files if ``--diff`` was given."""
         items = result._result.get("results") or [result._result]
-        for diff in [one["diff"] for one in items if isinstance(one, dict) and one.get("diff")]:
+        for diff in [entry["diff"] for entry in items if isinstance(entry, dict) and entry.get("diff")]:
             text = self._get_diff(diff)
             if text:
                 self._report.show_diff(result._host, text)

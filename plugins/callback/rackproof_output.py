@@ -104,12 +104,13 @@ class CallbackModule(DefaultCallback):
             super().v2_runner_on_unreachable(results[0])
 
     def _print_folded(self, results: list[Any]) -> None:
+        """Print the unreachable hosts of one task, with one line for all hosts of the same reason."""
         # Import here, because at the top a failure would end the playbook before any message.
         from rackproof_ansible.playbook_events import fold_unreachable
 
         if self._last_task_banner != results[0]._task._uuid:
             self._print_task_banner(results[0]._task)
-        for line in fold_unreachable([(one._host.get_name(), one._result) for one in results]):
+        for line in fold_unreachable([(result._host.get_name(), result._result) for result in results]):
             self._display.display(line, color=constants.COLOR_UNREACHABLE)
         if results[0]._task.ignore_unreachable:
             self._display.display("...ignoring", color=constants.COLOR_SKIP)

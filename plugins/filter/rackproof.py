@@ -46,8 +46,8 @@ def first_error(error: ValueError) -> str:
         return str(error)
     # Ansible shows a single line, long enough for one mistake.
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
+    field = ".".join(str(part) for part in first["loc"])
+    return f"{field}: {first['msg']}" if field else str(first["msg"])
 
 
 def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:
@@ -65,9 +65,9 @@ def parse_log(text: Any, format: str = "auto") -> dict[str, Any]:
 def verdict(value: Any, reference: Any, unit: str = "", direction: str = "higher") -> dict[str, Any]:
     """Judge one number against a reference."""
     _check_verdict_input(value, reference, direction)
-    given = {"name": "number", "value": value, "unit": unit or reference.get("unit", "")}
+    measurement = {"name": "number", "value": value, "unit": unit or reference.get("unit", "")}
     try:
-        measured = Measurement.model_validate({**given, "direction": direction})
+        measured = Measurement.model_validate({**measurement, "direction": direction})
     except ValueError as error:
         raise AnsibleFilterError(f"verdict: {first_error(error)}") from None
     try:
@@ -192,9 +192,9 @@ def slurm_misfit(node: Any, controller: Any) -> str:
 def plain_data(value: Any) -> Any:
     """Return data in Python's own containers. Ansible's render a value only when it is read."""
     if isinstance(value, Mapping):
-        return {str(name): plain_data(one) for name, one in value.items()}
+        return {str(name): plain_data(item) for name, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [plain_data(one) for one in value]
+        return [plain_data(item) for item in value]
     return value
 
 
@@ -202,12 +202,12 @@ def autoinstall_user_data(
     entry: Any, report: Any, system: Any, network: Any, files: Any, more: Any = None
 ) -> str:
     """Return the instructions of Ubuntu's installer for a node."""
-    given = {"entry": entry, "system": system, "network": network, "more": more or {}}
-    for name, value in given.items():
+    values = {"entry": entry, "system": system, "network": network, "more": more or {}}
+    for name, value in values.items():
         if not isinstance(value, Mapping):
             raise AnsibleFilterError(f"autoinstall_user_data: {name} has to be a dictionary")
     try:
-        return autoinstall.build_user_data(report=str(report), files=Path(str(files)), **plain_data(given))
+        return autoinstall.build_user_data(report=str(report), files=Path(str(files)), **plain_data(values))
     except OSError as error:
         raise AnsibleFilterError(f"autoinstall_user_data: {error}") from None
     except ValueError as error:
@@ -221,7 +221,7 @@ def image_report(results: Any, known_hosts: str, name: str, wave: Any = None) ->
     report, alarms = map(_slurped, results)
     path = Path(known_hosts).expanduser()
     known = path.read_text(errors="replace") if path.exists() else ""
-    others = [_slurped(one[0]) for one in wave or []]
+    others = [_slurped(result[0]) for result in wave or []]
     if report in others:
         others.remove(report)  # Remove the node's own report once. A second equal report is another node's.
     found = reports.read_image_report(report, alarms, known, name, others)

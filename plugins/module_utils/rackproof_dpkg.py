@@ -57,10 +57,10 @@ def interrupted(folder="/var/lib/dpkg/updates"):
 def lock_holder(path="/var/lib/dpkg/lock-frontend"):
     """Return the process that holds the lock on a file, or '', without taking the lock."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ""
-    wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in read("/proc/locks").splitlines():
         fields = line.split()
         if wanted in fields and "->" not in fields:

@@ -226,12 +226,12 @@ def has_lines(answer):
 
 def counters(folder):
     """Return the counters of a port."""
-    found = {}
+    counts = {}
     for name in COUNTERS:
         text = read(os.path.join(folder, name), 64)
         if text.isdigit():
-            found[name] = int(text)
-    return found
+            counts[name] = int(text)
+    return counts
 
 
 def ports(folder):
@@ -247,43 +247,45 @@ def ports(folder):
 
 def pci(root):
     """Return the PCIe links of Mellanox network cards."""
-    found = {}
+    devices = {}
     for address in list_folder(root):
         folder = os.path.join(root, address)
         if read(os.path.join(folder, "vendor"), 16) == MELLANOX and read(
             os.path.join(folder, "class"), 16
         ).startswith(NETWORK_CLASS):
-            found[address] = read_files(folder, PCI_FILES, 64)
-    return found
+            devices[address] = read_files(folder, PCI_FILES, 64)
+    return devices
 
 
 def disk(path):
     """Return size, free bytes and inodes of the file system of a path, and whether it is read-only."""
     about = space(path)
     try:
-        found = os.statvfs(path)
+        usage = os.statvfs(path)
     except OSError:
         about["read_only"] = None
         return about
-    about["read_only"] = bool(found.f_flag & os.ST_RDONLY)
+    about["read_only"] = bool(usage.f_flag & os.ST_RDONLY)
     # 0 of 0 on file systems that make inodes as they need them (btrfs).
-    about["total_inodes"], about["free_inodes"] = found.f_files, found.f_favail
+    about["total_inodes"], about["free_inodes"] = usage.f_files, usage.f_favail
     return about
 
 
 def disks(paths, timeout_s):
     """Return the file systems of paths, and an answer as of a tool for each that did not answer in time."""
-    found, threads = {}, {}
+    usage, threads = {}, {}
     for path in paths:
         # A mount without its server blocks every call on it. A daemon thread does not keep the module
         # running.
-        threads[path] = threading.Thread(target=lambda one=path: found.update({one: disk(one)}), daemon=True)
+        threads[path] = threading.Thread(
+            target=lambda mount=path: usage.update({mount: disk(mount)}), daemon=True
+        )
         threads[path].start()
     deadline = time.monotonic() + timeout_s
     for thread in threads.values():
         thread.join(max(0.0, deadline - time.monotonic()))
-    hung = {f"statfs {path}": {"status": "hung"} for path in paths if path not in found}
-    return {path: about for path, about in found.items() if f"statfs {path}" not in hung}, hung
+    hung = {f"statfs {path}": {"status": "hung"} for path in paths if path not in usage}
+    return {path: about for path, about in usage.items() if f"statfs {path}" not in hung}, hung
 
 
 def gather(options):

@@ -120,12 +120,12 @@ LIMITS = {
 
 def os_release(text):
     """Return the entries of /etc/os-release that matter."""
-    found = dict(re.findall(r'^([A-Z_]+)="?(.*?)"?[ \t]*$', text, re.M))
+    values = dict(re.findall(r'^([A-Z_]+)="?(.*?)"?[ \t]*$', text, re.M))
     return {
-        "id": found.get("ID", ""),
-        "version_id": found.get("VERSION_ID", ""),
-        "codename": found.get("VERSION_CODENAME", ""),
-        "name": found.get("PRETTY_NAME", ""),
+        "id": values.get("ID", ""),
+        "version_id": values.get("VERSION_ID", ""),
+        "codename": values.get("VERSION_CODENAME", ""),
+        "name": values.get("PRETTY_NAME", ""),
     }
 
 
@@ -137,18 +137,18 @@ def modules(listed, root="/sys/module"):
 
 def services(units, unit_files):
     """Return the units from the lines of ``systemctl list-units`` and ``list-unit-files``."""
-    found = {}
+    states = {}
     for line in unit_files.splitlines():
         fields = line.split()
         if len(fields) > 1:
-            found[fields[0]] = {"active": False, "enabled": fields[1].startswith("enabled"), "failed": False}
+            states[fields[0]] = {"active": False, "enabled": fields[1].startswith("enabled"), "failed": False}
     for line in units.splitlines():
         fields = line.replace("\u25cf", " ").split()
         if len(fields) > 3 and fields[1] != "not-found":
-            unit = found.setdefault(fields[0], {"active": False, "enabled": False, "failed": False})
+            unit = states.setdefault(fields[0], {"active": False, "enabled": False, "failed": False})
             unit["active"] = fields[2] in ("active", "reloading")
             unit["failed"] = fields[2] == "failed"
-    return found
+    return states
 
 
 def unescaped(text):
@@ -158,18 +158,18 @@ def unescaped(text):
 
 def mounts(text):
     """Return the mounts by path. Of several mounts on a path, the last one is visible."""
-    found = {}
+    table = {}
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
         fields, rest = left.split(), right.split()
         if len(fields) > 5 and len(rest) > 1:
             options = dict.fromkeys(fields[5].split(",") + (rest[2].split(",") if len(rest) > 2 else []))
-            found[unescaped(fields[4])] = {
+            table[unescaped(fields[4])] = {
                 "source": unescaped(rest[1]),
                 "type": rest[0],
                 "options": ",".join(options),
             }
-    return found
+    return table
 
 
 def groups(text):
@@ -197,10 +197,10 @@ def checksums(patterns):
     sums: dict[str, str | None] = {}
     modes = {}
     for pattern in patterns:
-        found = sorted(glob.glob(pattern, recursive=True))
-        if not found and not glob.has_magic(pattern):
+        paths = sorted(glob.glob(pattern, recursive=True))
+        if not paths and not glob.has_magic(pattern):
             sums[pattern] = None
-        for path in found:
+        for path in paths:
             try:
                 state = os.stat(path)
                 if not os.path.isfile(path) or state.st_size > LARGEST_FILE:
@@ -244,8 +244,8 @@ def tuning():
 
 def memory_bytes(text):
     """Return the memory from the lines of /proc/meminfo."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", text, re.M)
-    return 1024 * int(found.group(1)) if found else 0
+    match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.M)
+    return 1024 * int(match.group(1)) if match else 0
 
 
 def upgrades_unattended(installed, periodic, units):
@@ -265,11 +265,11 @@ def asked_of_servers(print_uris):
     Args:
         print_uris: The lines of ``apt-get update --print-uris``.
     """
-    found = {}
+    answers = {}
     for url, server in re.findall(r"^'((https?://[^/']+)/[^']*)InRelease' ", print_uris, re.M):
         # An old repository lacks InRelease.
-        found.setdefault(server, [url + "InRelease", url + "Release"])
-    return found
+        answers.setdefault(server, [url + "InRelease", url + "Release"])
+    return answers
 
 
 def fetch_error(urls, timeout_s):
@@ -297,8 +297,8 @@ def silent_servers(path, timeout_s):
     only = ["-o", "Dir::Etc::SourceList=" + path, "-o", "Dir::Etc::SourceParts=/dev/null"]
     listed = ask(["apt-get", "update", "--print-uris", *only], timeout_s)
     if listed["status"] != "ok":
-        said = listed.get("stderr", "").strip() or listed["status"]
-        return {path: f"apt-get update --print-uris cannot read {path}: {said}"}
+        message = listed.get("stderr", "").strip() or listed["status"]
+        return {path: f"apt-get update --print-uris cannot read {path}: {message}"}
     servers = asked_of_servers(listed["stdout"])
     with ThreadPoolExecutor(8) as pool:
         errors = dict(zip(servers, pool.map(lambda urls: fetch_error(urls, timeout_s), servers.values())))

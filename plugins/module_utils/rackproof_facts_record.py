@@ -118,26 +118,30 @@ def interpreter(path, packages, imports, timeout_s):
 
 def addresses(ip_output):
     """Return the node's addresses from the lines of ``ip -oneline``, or else from the resolver."""
-    found = []
+    found_addresses = []
     for line in ip_output.splitlines():
         fields = line.split()
         if len(fields) > 3 and fields[2] in ("inet", "inet6"):
-            found.append(fields[3].split("/")[0])
-    if not found:
+            found_addresses.append(fields[3].split("/")[0])
+    if not found_addresses:
         with suppress(OSError):
-            found = [entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), None)]
-    kept = [one for one in found if not one.startswith(("127.", "169.254.", "fe80:")) and one != "::1"]
+            found_addresses = [entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), None)]
+    kept = [
+        address
+        for address in found_addresses
+        if not address.startswith(("127.", "169.254.", "fe80:")) and address != "::1"
+    ]
     return sorted(set(kept), key=kept.index)
 
 
 def libraries(listed):
     """Return the files to which the libraries' names lead, from the lines of ``ldconfig -p``."""
-    found = {}
+    names = {}
     for line in listed.splitlines():
         name, arrow, path = line.partition(" => ")
         if arrow and name.strip().startswith(LIBRARIES):
-            found.setdefault(name.split()[0], os.path.realpath(path.strip()))
-    return found
+            names.setdefault(name.split()[0], os.path.realpath(path.strip()))
+    return names
 
 
 def infiniband(root="/sys/class/infiniband"):

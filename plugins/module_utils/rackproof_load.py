@@ -47,12 +47,12 @@ def read_process(pid):
 
 def read_processes():
     """Return the result of :func:`read_process` for every process, by id."""
-    found = {}
+    table = {}
     for name in os.listdir("/proc"):
         entry = read_process(name) if name.isdigit() else None
         if entry is not None:
-            found[int(name)] = entry
-    return found
+            table[int(name)] = entry
+    return table
 
 
 def trees(roots, table):
@@ -60,26 +60,26 @@ def trees(roots, table):
     children = {}
     for pid, entry in table.items():
         children.setdefault(entry[1], []).append(pid)
-    found, queue = set(), [root for root in roots if root in table]
+    members, queue = set(), [root for root in roots if root in table]
     while queue:
         pid = queue.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in members:
+            members.add(pid)
             queue += children.get(pid, [])
-    return found
+    return members
 
 
 def controller_above(pid):
     """Return the id of the playbook that started a process, or None if it runs on another machine."""
-    found, seen = None, set()
+    controller, seen = None, set()
     while pid > 1 and pid not in seen:
         seen.add(pid)
         words = read_text(f"/proc/{pid}/cmdline").split("\0")
         if any(os.path.basename(word).startswith("ansible-playbook") for word in words[:3]):
-            found = pid
+            controller = pid
         entry = read_process(pid)
         pid = entry[1] if entry is not None else 0
-    return found
+    return controller
 
 
 def processor_seconds(text, allowed):
@@ -123,11 +123,11 @@ def power_state():
 
 
 def _numbers(pattern):
-    found = []
+    numbers = []
     for path in sorted(glob.glob(pattern)):
         with suppress(ValueError):
-            found.append(float(read_text(path)))
-    return found
+            numbers.append(float(read_text(path)))
+    return numbers
 
 
 def moment():

@@ -101,13 +101,13 @@ def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=N
         return {"status": "absent"}
     begin = time.monotonic()
     # Use files, because a grandchild that keeps a pipe open would exceed the time limit.
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:
-        given.write((stdin_text or "").encode())
-        given.seek(0)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as stdin:
+        stdin.write((stdin_text or "").encode())
+        stdin.seek(0)
         try:
             child = subprocess.Popen(
                 [path, *argv[1:]],
-                stdin=subprocess.DEVNULL if stdin_text is None else given,
+                stdin=subprocess.DEVNULL if stdin_text is None else stdin,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
@@ -235,14 +235,14 @@ def read(path, limit=FILE_BYTES):
 
 def space(path):
     """Return size and free bytes of the file system of a path, even if the path does not exist yet."""
-    there = os.path.abspath(path)
-    while not os.path.exists(there) and there != os.path.dirname(there):
-        there = os.path.dirname(there)
+    existing = os.path.abspath(path)
+    while not os.path.exists(existing) and existing != os.path.dirname(existing):
+        existing = os.path.dirname(existing)
     try:
-        found = os.statvfs(there)
+        usage = os.statvfs(existing)
     except OSError as error:
         return {"error": str(error)}
-    return {"total_bytes": found.f_blocks * found.f_frsize, "free_bytes": found.f_bavail * found.f_frsize}
+    return {"total_bytes": usage.f_blocks * usage.f_frsize, "free_bytes": usage.f_bavail * usage.f_frsize}
 
 
 def list_folder(folder):

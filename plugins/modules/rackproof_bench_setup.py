@@ -166,7 +166,7 @@ def call(*argv, factor=1):
     """Run a tool, within its time limit times a factor. Return its exit status, stdout and stderr."""
     limit_s = LIMITS["tool_s"] * factor
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -178,7 +178,11 @@ def call(*argv, factor=1):
         return 127, "", f"{argv[0]} is not installed"
     except subprocess.TimeoutExpired:
         return 124, "", f"{argv[0]} gave no answer within {limit_s:g} s"
-    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip()
+    return (
+        process.returncode,
+        process.stdout.decode(errors="replace"),
+        process.stderr.decode(errors="replace").strip(),
+    )
 
 
 def need(*argv):
@@ -193,10 +197,10 @@ def ask_json(*argv):
     """Return the first object of an answer in JSON, or {}."""
     status, output, _ = call(*argv)
     try:
-        found = json.loads(output) if status == 0 else []
+        answer = json.loads(output) if status == 0 else []
     except ValueError:
-        found = []
-    return found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
+        answer = []
+    return answer[0] if isinstance(answer, list) and answer and isinstance(answer[0], dict) else {}
 
 
 # Network
@@ -250,8 +254,8 @@ def device_of(address):
     except ValueError:
         links = []
     for link in links:
-        for one in link.get("addr_info", []):
-            if one.get("local") == address:
+        for entry in link.get("addr_info", []):
+            if entry.get("local") == address:
                 return link.get("ifname", "")
     return ""
 
@@ -278,11 +282,11 @@ def make_overlay(options, over, own_index, addresses):
     nodes, network = options["nodes"], ipaddress.ip_network(options["subnet"])
     status, output, _ = call("ip", "-j", "addr", "show")
     for link in json.loads(output) if status == 0 else []:
-        for one in link.get("addr_info", []):
-            taken = one.get("family") == "inet" and ipaddress.ip_address(one.get("local")) in network
+        for address in link.get("addr_info", []):
+            taken = address.get("family") == "inet" and ipaddress.ip_address(address.get("local")) in network
             if taken and link.get("ifname") != INTERFACE:
                 raise PointError(
-                    f"{options['subnet']} is in use here ({link.get('ifname')} has {one.get('local')}): "
+                    f"{options['subnet']} is in use here ({link.get('ifname')} has {address.get('local')}): "
                     "give the overlay addresses of its own (bench_overlay_subnet)"
                 )
     mtu = described(over)["mtu"] - VXLAN_HEADER
@@ -304,11 +308,11 @@ def make_overlay(options, over, own_index, addresses):
                 "nolearning",
             ),
         )
-        for index, one in enumerate(nodes):
+        for index, node in enumerate(nodes):
             if index != own_index:
                 need(
                     *("bridge", "fdb", "append", "00:00:00:00:00:00", "dev", INTERFACE),
-                    *("dst", one["address"]),
+                    *("dst", node["address"]),
                 )
         need("ip", "addr", "add", f"{addresses[own_index]}/{network.prefixlen}", "dev", INTERFACE)
         need("ip", "link", "set", "dev", INTERFACE, "up")
@@ -321,7 +325,7 @@ def make_overlay(options, over, own_index, addresses):
 def set_network(options):
     """Set up the network of the run. Return the routes to the other nodes."""
     nodes = options["nodes"]
-    names = [one["name"] for one in nodes]
+    names = [node["name"] for node in nodes]
     if options["node"] not in names:
         raise PointError(f"{options['node']} is none of the run's nodes ({', '.join(names)})")
     index = names.index(options["node"])
@@ -333,24 +337,24 @@ def set_network(options):
             "interface that trains (bench_fabric_interface)"
         )
     left_over = remove_overlay()
-    found = {"left_over": left_over, "over": over}
-    addresses = [one["address"] for one in nodes]
+    previous = {"left_over": left_over, "over": over}
+    addresses = [node["address"] for node in nodes]
     interface = over
     if options["network"] == "overlay":
         addresses = overlay_addresses(options["subnet"], len(nodes))
-        found["bounded"] = make_overlay(options, over, index, addresses)
+        previous["bounded"] = make_overlay(options, over, index, addresses)
         interface = INTERFACE
     pairs = [(name, addresses[rank]) for rank, name in enumerate(names)]
-    found.update(
+    previous.update(
         network=options["network"],
         node=options["node"],
         interface=interface,
         address=addresses[index],
-        peers=[{"name": name, "address": one} for name, one in pairs],
+        peers=[{"name": name, "address": address} for name, address in pairs],
         link=described(interface),
-        routes={name: device_to(one) for name, one in pairs if name != options["node"]},
+        routes={name: device_to(address) for name, address in pairs if name != options["node"]},
     )
-    return found
+    return previous
 
 
 # Storage
@@ -383,16 +387,16 @@ def unit_of(point):
     unit = output.strip() if status == 0 else ""
     if not unit:
         return "", "", ""
-    found = {}
+    units = {}
     try:
         with open(f"/etc/systemd/system/{unit}") as stream:
             for line in stream:
                 key, equals, value = line.strip().partition("=")
                 if equals:
-                    found[key] = value
+                    units[key] = value
     except OSError:
         return "", "", ""
-    return unit, found.get("What", ""), found.get("Options", "")
+    return unit, units.get("What", ""), units.get("Options", "")
 
 
 def files_below(folder):
@@ -503,29 +507,29 @@ def drop_pages(paths):
 def prepare_storage(options):
     """Return the storage of the data, and the treatment of its cache."""
     kind, folder, cache = options["storage"], options["data"], options["cache"]
-    found = {"kind": kind, "folder": folder, "cache": cache}
+    answer = {"kind": kind, "folder": folder, "cache": cache}
     if kind in ("", "synthetic"):
-        return found
+        return answer
     if not os.path.isdir(folder):
         raise PointError(
             f"{folder} is not a folder: stage the data there, or name another one in bench_storages"
         )
     mount = mount_of(folder)
-    unit, source, given = unit_of(mount.get("point", ""))
-    found.update(mount=mount, unit=unit, unit_source=source, unit_options=given)
+    unit, source, unit_path = unit_of(mount.get("point", ""))
+    answer.update(mount=mount, unit=unit, unit_source=source, unit_options=unit_path)
     if not cache:
-        return found
+        return answer
     began = time.monotonic()
     if cache == "warm":
-        found["read_bytes"] = sum(read_whole(path) for path in files_below(folder))
+        answer["read_bytes"] = sum(read_whole(path) for path in files_below(folder))
     elif kind == "s3fs":
-        found["trouble"] = remount(unit, source, given, mount["point"])
-        found["how"] = "mounted again, cache deleted"
+        answer["trouble"] = remount(unit, source, unit_path, mount["point"])
+        answer["how"] = "mounted again, cache deleted"
     else:
-        found["resident"] = drop_pages(list(files_below(folder)))
-        found["how"] = "posix_fadvise"
-    found["seconds"] = round(time.monotonic() - began, 3)
-    return found
+        answer["resident"] = drop_pages(list(files_below(folder)))
+        answer["how"] = "posix_fadvise"
+    answer["seconds"] = round(time.monotonic() - began, 3)
+    return answer
 
 
 # The two states
@@ -535,10 +539,10 @@ def read(path):
     """Return the object in a JSON file, or None."""
     try:
         with open(path) as stream:
-            found = json.load(stream)
+            document = json.load(stream)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def present(options):

@@ -144,24 +144,24 @@ def present(path):
 
 def wanted(entry, before):
     """Return the wanted bytes of a file."""
-    given = [kind for kind in KINDS if entry.get(kind) is not None]
-    if len(given) != 1:
+    kinds = [kind for kind in KINDS if entry.get(kind) is not None]
+    if len(kinds) != 1:
         raise UnusableError(
-            f"{entry['path']}: give one of {', '.join(KINDS)}, not {', '.join(given) or 'none'}"
+            f"{entry['path']}: give one of {', '.join(KINDS)}, not {', '.join(kinds) or 'none'}"
         )
-    value = entry[given[0]]
-    if given[0] == "secret_base64":
+    value = entry[kinds[0]]
+    if kinds[0] == "secret_base64":
         try:
             return base64.b64decode(value, validate=True)
         except ValueError:
             raise UnusableError(f"{entry['path']}: its content is not base64") from None
-    if given[0] == "merge_json":
-        found = parsed(before)
-        if not isinstance(found, dict):
+    if kinds[0] == "merge_json":
+        content = parsed(before)
+        if not isinstance(content, dict):
             raise UnusableError(f"{entry['path']}: the file has no JSON object; look at it, or remove it")
-        merged = merge(found, value)
+        merged = merge(content, value)
         # The same object in another layout is not a change.
-        return before if before and merged == found else (json.dumps(merged, indent=2) + "\n").encode()
+        return before if before and merged == content else (json.dumps(merged, indent=2) + "\n").encode()
     return value.encode()
 
 
@@ -184,8 +184,8 @@ def merge(old, new):
 
 def alike(path, mode, ids):
     """Return whether permissions and owner fit."""
-    found = os.lstat(path)
-    return stat.S_IMODE(found.st_mode) == mode and [found.st_uid, found.st_gid] == ids
+    status = os.lstat(path)
+    return stat.S_IMODE(status.st_mode) == mode and [status.st_uid, status.st_gid] == ids
 
 
 def put_folder(entry, check):

@@ -273,8 +273,8 @@ def process(pid):
 
 def runs(pid, start_ticks):
     """Return whether the process of that id and start time still runs (a zombie does not)."""
-    found = process(pid)
-    return found is not None and found[0] not in "ZX" and found[3] == start_ticks
+    running = process(pid)
+    return running is not None and running[0] not in "ZX" and running[3] == start_ticks
 
 
 def supervised(state):
@@ -326,14 +326,14 @@ def descendants(root, table):
     children = {}
     for pid, entry in table.items():
         children.setdefault(entry[1], []).append(pid)
-    found, queue = set(), [root]
+    pids, queue = set(), [root]
     while queue:
         for pid in children.get(queue.pop(), []):
             # The table was not read at one moment, so ids that were used again could make a cycle.
-            if pid not in found:
-                found.add(pid)
+            if pid not in pids:
+                pids.add(pid)
                 queue.append(pid)
-    return found
+    return pids
 
 
 def writes_to(pid, log):
@@ -1000,6 +1000,7 @@ def daemon(folder, options, token, starting, locks, sender, controller):
     answered = []
 
     def answer(value):
+        """Send the first result to the waiting module, and end the claim on the folder."""
         if answered:
             return
         answered.append(value)

@@ -256,7 +256,7 @@ class Apt:
         ]
         if "-s" in arguments:
             fixed += NO_FILES
-        argv = ["apt-get", "-y", "-q", *(part for one in fixed for part in ("-o", one)), *arguments]
+        argv = ["apt-get", "-y", "-q", *(part for option in fixed for part in ("-o", option)), *arguments]
         limit_s = self.options["timeout_s"] + self.options["lock_timeout_s"]
         return ask(argv, limit_s, bounded=False, environment=ENVIRONMENT)
 
@@ -272,7 +272,7 @@ class Apt:
         if result["status"] != "ok" or failed:
             raise RefusedError(self.meaning("The package lists could not be fetched", result))
 
-    def meaning(self, what, result):
+    def meaning(self, purpose, result):
         """Return a message with the event, the remedy, and apt's own output."""
         text = output(result)
         if result["status"] == "absent":
@@ -280,21 +280,22 @@ class Apt:
         if result["status"] == "hung":
             seconds = result.get("seconds")
             return (
-                f"{self.node}: {what}: apt did not end within {seconds:.0f} s and was stopped. Look at what "
-                f"it "
-                f"waits for (ps, /var/log/apt/term.log), then start the same command again. Its last words: "
-                f"{tail(text)}"
+                f"{self.node}: {purpose}: apt did not end within {seconds:.0f} s and was stopped. Look at "
+                f"what it waits for (ps, /var/log/apt/term.log), then start the same command again. "
+                f"Its last words: {tail(text)}"
             )
         meant = meaning_of(text)
         if "script of a package" in meant:
-            return f"{self.node}: {what}. {meant}\n{tail(text, 25)}"
-        said = [line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)]
+            return f"{self.node}: {purpose}. {meant}\n{tail(text, 25)}"
+        messages = [
+            line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)
+        ]
         advice = f" {meant}" if meant else ""
-        return f"{self.node}: {what}.{advice} apt said: {' | '.join(said[:4]) or tail(text)}"
+        return f"{self.node}: {purpose}.{advice} apt said: {' | '.join(messages[:4]) or tail(text)}"
 
     def known(self, *arguments):
         """Return the output of apt-cache."""
-        argv = ["apt-cache", *(part for one in NO_FILES for part in ("-o", one)), *arguments]
+        argv = ["apt-cache", *(part for option in NO_FILES for part in ("-o", option)), *arguments]
         return ask(argv, self.options["timeout_s"], environment=ENVIRONMENT).get("stdout", "")
 
     def versions(self, name):
@@ -309,7 +310,7 @@ class Apt:
         """
         if not any(sign in pattern for sign in "*?["):
             return pattern
-        return next((one for one in self.versions(name) if fits(one, pattern)), pattern)
+        return next((version for version in self.versions(name) if fits(version, pattern)), pattern)
 
     def exact(self, wanted):
         """Return the wanted packages and their exactly required dependencies, with versions.
@@ -318,15 +319,15 @@ class Apt:
         """
         # apt itself only supports patterns that end in a star.
         chosen = {name: self.newest(name, version) for name, version in wanted.items()}
-        found, level = dict(chosen), dict(chosen)
-        while level and len(found) < LARGEST_CLOSURE:
+        versions, level = dict(chosen), dict(chosen)
+        while level and len(versions) < LARGEST_CLOSURE:
             named = [f"{name}={version}" for name, version in sorted(level.items()) if version]
             if not named:
                 break
             needed = exact_dependencies(self.known("show", *named))
-            level = {name: version for name, version in needed.items() if name not in found}
-            found.update(level)
-        return found
+            level = {name: version for name, version in needed.items() if name not in versions}
+            versions.update(level)
+        return versions
 
 
 def meaning_of(text):
@@ -383,7 +384,9 @@ def packages_not_offered(text):
     names = re.findall(
         r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate", text
     )
-    return list(dict.fromkeys([name for _, name in versions] + [one or other for one, other in names]))
+    return list(
+        dict.fromkeys([name for _, name in versions] + [version or other for version, other in names])
+    )
 
 
 def lists_lack_packages(text):
@@ -413,11 +416,11 @@ def refuse_not_offered(apt, options, text, wanted):
 def remedies_of(options, names):
     """Return the remedies for packages that are not offered, without duplicates."""
     general = options["remedy"] or "Correct the version, or renew the mirror."
-    found = []
+    remedies = []
     for name in names:
         own = [words for pattern, words in options["remedies"].items() if fnmatch.fnmatchcase(name, pattern)]
-        found.append(own[0] if own else general)
-    return list(dict.fromkeys(found))
+        remedies.append(own[0] if own else general)
+    return list(dict.fromkeys(remedies))
 
 
 def refuse_failed_simulation(apt, simulation, wanted):
@@ -555,12 +558,12 @@ def repair(apt, options):
 
 def difference(before, after):
     """Return the packages that differ, by name the versions before and after."""
-    found = {}
+    changes = {}
     for name in sorted(set(before) | set(after)):
         old, new = before.get(name, {}).get("version"), after.get(name, {}).get("version")
         if old != new:
-            found[name] = [old, new]
-    return found
+            changes[name] = [old, new]
+    return changes
 
 
 def shown(changes):
@@ -636,10 +639,10 @@ def bring(apt, options, before, wanted, removed):
     answer_debconf(apt, options["debconf"])
     named = apt.exact(wanted)
     refuse(apt, options, apt("-s", *arguments(options, named, removed)), wanted, removed)
-    done = apt(*arguments(options, named, removed))
-    if done["status"] != "ok":
+    process = apt(*arguments(options, named, removed))
+    if process["status"] != "ok":
         raise RefusedError(
-            apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), done)
+            apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), process)
         )
     after, broken = packages()
     refuse_unlike_wanted(apt, after, broken, wanted)

@@ -173,7 +173,7 @@ def call(argv, timeout_s):
     if path is None:
         raise SlurmError(f"{argv[0]} is not installed here")
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [path, *argv[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -184,27 +184,27 @@ def call(argv, timeout_s):
         )
     except subprocess.TimeoutExpired:
         raise SlurmError("{} did not answer within {:g} s".format(" ".join(argv[:3]), timeout_s)) from None
-    out = done.stdout.decode("utf-8", "replace")
-    if done.returncode != 0:
-        said = (done.stderr.decode("utf-8", "replace").strip() or out.strip())[-500:]
-        raise SlurmError("{} failed: {}".format(" ".join(argv[:3]), said))
+    out = process.stdout.decode("utf-8", "replace")
+    if process.returncode != 0:
+        message = (process.stderr.decode("utf-8", "replace").strip() or out.strip())[-500:]
+        raise SlurmError("{} failed: {}".format(" ".join(argv[:3]), message))
     return out
 
 
 def parse_nodes(text):
     """Return state, reason and the reason's user of each node, from ``scontrol --oneliner show node``."""
-    found = {}
+    nodes = {}
     for line in text.splitlines():
         node = NODE.match(line)
         if not node:
             continue
         reason = REASON.search(line, node.end())
-        found[node.group(1)] = {
+        nodes[node.group(1)] = {
             "state": node.group(2),
             "reason": reason.group(1).strip() if reason else "",
             "set_by": (reason.group(2) or "") if reason else "",
         }
-    return found
+    return nodes
 
 
 # Slurm expects no answer from nodes in these states, or not soon, so a second query is useless.

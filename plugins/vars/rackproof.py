@@ -41,8 +41,8 @@ class VarsModule(BaseVarsPlugin):
 
     def get_vars(self, loader: Any, path: str, entities: Any, cache: bool = True) -> dict[str, Any]:
         """Return the variables for the group of all hosts. Every other place has precedence over it."""
-        some = entities if isinstance(entities, list) else [entities]
-        if any(isinstance(one, Group) and one.name == "all" for one in some):
+        listed = entities if isinstance(entities, list) else [entities]
+        if any(isinstance(entity, Group) and entity.name == "all" for entity in listed):
             return {
                 "rackproof_node": trust_as_template("{{ ansible_facts.rackproof_node }}"),
                 "rackproof_environment": dict.fromkeys(CONTROLLER_SECRETS, ""),

@@ -216,8 +216,8 @@ class NodeAction(RackproofAction):
         # No other user may write what it makes, whatever the umask.
         without_secrets = f"unset {' '.join(CONTROLLER_SECRETS)}; umask o-w; {command}"
         # A node's output need not be UTF-8.
-        done = self._low_level_execute_command(without_secrets, encoding_errors="surrogateescape")
-        return done["rc"], done["stdout"], done["stderr"]
+        answer = self._low_level_execute_command(without_secrets, encoding_errors="surrogateescape")
+        return answer["rc"], answer["stdout"], answer["stderr"]
 
     def run_command_of_playbook(self, command: str) -> tuple[int, str, str]:
         """Run a command as :meth:`run_command` does, but end this process if the playbook ended.

@@ -77,13 +77,13 @@ def check_tasks(options: Mapping[str, Any]) -> None:
     """
     tags = [str(tag) for tag in options.get("tags") or ("all",)]
     skipped = sorted(_SKIPPING_TAGS & {str(tag) for tag in options.get("skip_tags") or ()})
-    given = {
+    names = {
         "--tags": ",".join(tags) if "all" not in tags else "",
         "--skip-tags": ",".join(skipped),
         "--start-at-task": options.get("start_at_task") or "",
         "--step": "yes" if options.get("step") else "",
     }
-    for option, value in given.items():
+    for option, value in names.items():
         if value:
             shown = "" if option == "--step" else f" {sanitize(value, 100)}"
             raise PartialRunError(
@@ -136,6 +136,7 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
 
 
 def _check_names(hosts: Iterable[str]) -> None:
+    """Refuse host names with invisible characters."""
     # Two names that look the same are two nodes for the history, for a drain, and for an order to write
     # a disk.
     for host in hosts:
@@ -189,16 +190,17 @@ def _check_terms(
         hosts = _names(inventory, [name]) if name else []
         if hosts or (term[0] in "!&" and name in groups):
             continue
-        what = (
+        text = (
             "is a group without hosts" if name in groups else "is neither a host nor a group of the inventory"
         )
         raise PartialRunError(
-            f"{sanitize(name, 200) or 'an empty name'} {what}, so nothing would be done for it: correct it "
+            f"{sanitize(name, 200) or 'an empty name'} {text}, so nothing would be done for it: correct it "
             "in -l, or leave it out"
         )
 
 
 def _check_covered(asked: Iterable[str], covered: Collection[str], pattern: str) -> None:
+    """Refuse requested hosts that no play of the playbook covers."""
     strangers = sorted(set(asked) - set(covered))
     if strangers:
         names = ", ".join(strangers) if len(strangers) <= 3 else compress_hostlist(strangers)

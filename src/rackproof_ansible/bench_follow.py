@@ -227,6 +227,7 @@ class JobFollower:
         return job
 
     def _result(self, answer: PollResult, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Print the last line, and return the task's result with the job's state and progress."""
         self._show(self._printer.end_line(self._progress, state, answer.log_bytes))
         return {
             "changed": False,

@@ -1,9 +1,12 @@
 """Report a playbook's steps as JSON lines to the command that started it.
 
-The lines contain no secrets. A line is an object with ``kind``: ``task`` (a host starts a step), ``end`` (the
-host ended it; ``once`` marks a failure of a task that runs once for all hosts), ``job`` (a supervised job
-runs or ended), ``record`` (a run, plan, night or provisioning was recorded), ``note`` (a message of a task),
-``table`` (the table of all runs) or ``diff``. ``rackproof.cli.live_lines`` reads them.
+The lines contain no secrets. ``rackproof.cli.live_lines`` reads them. A line is an object with ``kind``:
+
+* ``task``: a host starts a step.
+* ``end``: a host ended a step. ``once`` marks a failure of a task that runs once for all hosts.
+* ``job``: a supervised job runs or ended.
+* ``record``: a run, plan, night or provisioning was recorded.
+* ``note``, ``table``, ``diff``: a message of a task, the table of all runs, a difference.
 """
 
 from __future__ import annotations
@@ -185,8 +188,8 @@ def _record(kind: str, name: object, verdict: object, path: object) -> dict[str,
 def jobs_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
     """Yield each job in a result with its id, its node, and whether it runs. No I/O."""
     items = result.get("results")
-    for one in (result, *(items if isinstance(items, list) else ())):
-        job = one.get("job") if isinstance(one, Mapping) else None
+    for entry in (result, *(items if isinstance(items, list) else ())):
+        job = entry.get("job") if isinstance(entry, Mapping) else None
         if isinstance(job, Mapping) and isinstance(job.get("id"), str):
-            delegated = one.get("_ansible_delegated_vars") or {}
+            delegated = entry.get("_ansible_delegated_vars") or {}
             yield job["id"], str(delegated.get("ansible_delegated_host", "")), job.get("phase") == "running"

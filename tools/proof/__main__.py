@@ -196,7 +196,7 @@ def chosen_suites(table: dict[str, Suite]) -> list[Suite]:
     unknown = sorted(set(words) - set(table))
     if unknown:
         sys.exit(f"SUITE={unknown[0]}: no such suite; there are {', '.join(table)}")
-    named = [table[word] for word in words] or [one for one in table.values() if not one.only_named]
+    named = [table[word] for word in words] or [suite for suite in table.values() if not suite.only_named]
     if os.environ.get("FORCE"):
         return named
     return [suite for suite in named if state_of(suite) != "green"]

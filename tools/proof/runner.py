@@ -96,6 +96,7 @@ class Lanes:
                 self.say("; ".join(_progress(part) for part in list(self.running)) or "waiting")
 
     def _run_lane(self, lane: Sequence[Part], after: Callable[[Part], None]) -> None:
+        """Run the parts of a lane in order. A red part stops all lanes, unless ``go_on`` is set."""
         for part in lane:
             if self.failed.is_set():
                 return
@@ -106,6 +107,7 @@ class Lanes:
                 return
 
     def _run_part(self, part: Part) -> None:
+        """Run a part's commands until one fails, with their output in the part's log."""
         part.state, part.begun = "runs", time.monotonic()
         part.log.parent.mkdir(parents=True, exist_ok=True)
         about = f", about {part.expected_s:.0f} s" if part.expected_s else ""
@@ -145,6 +147,7 @@ class Lanes:
         return "green" if status == 0 else "red"
 
     def _print_end(self, part: Part) -> None:
+        """Print a part's state, with the last lines of its log."""
         if part.state == "ended":
             self.say(f"{part.name} was ended after {part.seconds:.0f} s")
             return
@@ -188,10 +191,10 @@ def descendants(pid: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
+    pids = [pid]
+    for one in pids:
+        pids += [child for child, parent in parents.items() if parent == one]
+    return pids[1:]
 
 
 def end_leftovers(variable: str) -> list[str]:
@@ -209,9 +212,9 @@ def end_leftovers(variable: str) -> list[str]:
         with contextlib.suppress(OSError):
             if os.readlink(path.with_name("ns") / "pid") != here:
                 continue
-            found = re.search(rb"(?:^|\0)%s=(\d+)\0" % variable.encode(), path.read_bytes())
+            match = re.search(rb"(?:^|\0)%s=(\d+)\0" % variable.encode(), path.read_bytes())
             name = path.with_name("comm").read_text().strip()
-            if found and not name.startswith(("dockerd", "containerd")) and not _is_proof(int(found[1])):
+            if match and not name.startswith(("dockerd", "containerd")) and not _is_proof(int(match[1])):
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 ended.append(name)
     return sorted(ended)

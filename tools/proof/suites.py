@@ -86,13 +86,13 @@ def files_with_tests(suite: Suite, root: Path = ROOT) -> list[str]:
 @cache
 def working_tree(root: Path) -> tuple[str, ...]:
     """Return the files of the checkout that git tracks or does not ignore, as paths relative to it."""
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
         capture_output=True,
         check=True,
     )
-    names = {name for name in done.stdout.decode(errors="surrogateescape").split("\0") if name}
+    names = {name for name in process.stdout.decode(errors="surrogateescape").split("\0") if name}
     return tuple(sorted(name for name in names if (root / name).is_file()))
 
 
@@ -105,15 +105,15 @@ def _graph(root: Path) -> grimp.ImportGraph:
 def modules_of(suite: Suite, root: Path) -> set[str]:
     """Return the modules of the package that a suite depends on through imports."""
     graph = _graph(root)
-    found: set[str] = set()
+    modules: set[str] = set()
     for name in suite.modules:
         for module in {name} | graph.find_descendants(name):
-            found |= {module} | graph.find_upstream_modules(module)
-    return {module for module in found if not _below(module, suite.without)}
+            modules |= {module} | graph.find_upstream_modules(module)
+    return {module for module in modules if not _below(module, suite.without)}
 
 
 def _below(module: str, packages: Iterable[str]) -> bool:
-    return any(module == one or module.startswith(f"{one}.") for one in packages)
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def input_files(suite: Suite, root: Path = ROOT) -> list[str]:
@@ -123,7 +123,8 @@ def input_files(suite: Suite, root: Path = ROOT) -> list[str]:
 
 
 def _is_input(name: str, suite: Suite, modules: set[str], root: Path) -> bool:
-    if name in COMMON or any(name == one or name.startswith(f"{one}/") for one in suite.paths):
+    """Return whether a suite's result depends on a file."""
+    if name in COMMON or any(name == path or name.startswith(f"{path}/") for path in suite.paths):
         return True
     if name.startswith("src/"):
         return _module_name(name, root) in modules
@@ -146,7 +147,7 @@ def _has_mark(path: Path, marks: Collection[str]) -> bool:
     """Return whether a test file contains any of the marks. A helper belongs to every suite with marks."""
     if path.suffix != ".py" or not marks:
         return False
-    return not path.name.startswith("test_") or any(f"mark.{one}" in path.read_text() for one in marks)
+    return not path.name.startswith("test_") or any(f"mark.{mark}" in path.read_text() for mark in marks)
 
 
 def digest_inputs(suite: Suite, root: Path = ROOT) -> str:
@@ -166,9 +167,9 @@ def tree_hash(root: Path = ROOT) -> str:
     options: dict[str, Any] = {"cwd": root, "capture_output": True, "check": True, "text": True}
     options["env"] = os.environ | {"GIT_INDEX_FILE": str(index)}
     subprocess.run(["git", "add", "--all"], **options)
-    done = subprocess.run(["git", "write-tree"], **options)
+    process = subprocess.run(["git", "write-tree"], **options)
     index.unlink(missing_ok=True)
-    return str(done.stdout).strip()
+    return str(process.stdout).strip()
 
 
 # Records

@@ -150,9 +150,9 @@ class FleetFault:
     asked: int
 
     def __str__(self) -> str:
-        what = f"{self.check} of {self.metric}".strip()
+        text = f"{self.check} of {self.metric}".strip()
         return (
-            f"{what} on {self.found} of {self.asked} nodes {self.sku}: a fault of the tool or the fabric "
+            f"{text} on {self.found} of {self.asked} nodes {self.sku}: a fault of the tool or the fabric "
             "until proven otherwise"
         )
 
@@ -199,7 +199,7 @@ def judge_night(
     readings: Readings,
     references: Mapping[str, Sequence[SkuReference]],
     *,
-    asked: Sequence[Node] = (),
+    requested: Sequence[Node] = (),
     accepted: Sequence[Accepted] = (),
     policy: AnomalyPolicy | None = None,
     past: bool = True,
@@ -212,7 +212,7 @@ def judge_night(
     Args:
         readings: The numbers of tonight and, to detect drift, of earlier nights.
         references: The baselines of each SKU, from ``inventory/group_vars/sku_*.yml``.
-        asked: The nodes that the night was to measure. A node without any number is unproven.
+        requested: The nodes that the night was to measure. A node without any number is unproven.
         accepted: The references that were accepted for exactly this hardware.
         policy: The limits of the judgement.
         past: Whether to compare with the fleet and earlier nights. Floors and completeness are always
@@ -224,31 +224,31 @@ def judge_night(
             with the same values share common conditions.
     """
     policy = policy or AnomalyPolicy()
-    fleet = _Fleet(readings, asked)
-    found, floors, unreferenced = _floors(fleet, references, accepted, policy)
-    found.append(_impossible(fleet, found))
+    fleet = _Fleet(readings, requested)
+    findings, floors, unreferenced = _floors(fleet, references, accepted, policy)
+    findings.append(_impossible(fleet, findings))
     notes = []
     if past:
         model = _compare_nights(fleet, conditions, twice, policy)
-        notes = _weigh_floors(fleet, found, floors, len(floors) - len(accepted), model)
-        found += [*model.found, *_outliers(fleet, policy, model.judged)]
-        found += [_gross_losses(fleet, model.early, policy), *_below_few(fleet, policy)]
-    found += _missing(fleet, past)
-    whole = _join_findings(found)
+        notes = _weigh_floors(fleet, findings, floors, len(floors) - len(accepted), model)
+        findings += [*model.found, *_outliers(fleet, policy, model.judged)]
+        findings += [_gross_losses(fleet, model.early, policy), *_below_few(fleet, policy)]
+    findings += _missing(fleet, past)
+    whole = _join_findings(findings)
     if not policy.require_references and len(unreferenced):
-        names = sorted({readings.quantities[one].metric for one in unreferenced})
+        names = sorted({readings.quantities[number].metric for number in unreferenced})
         notes.append(f"{NO_REFERENCE}, judged by fleet and history only: {', '.join(names)}")
     return _node_verdicts(fleet, whole, floors, policy, tuple(notes), _measured_once(fleet, whole, once))
 
 
-def _measured_once(fleet: _Fleet, found: _Findings, once: Collection[tuple[str, str]]) -> Bools:
+def _measured_once(fleet: _Fleet, findings: _Findings, once: Collection[tuple[str, str]]) -> Bools:
     """Return which findings rest on a number that should have been measured again, but was not."""
     # A loss over several nights does not depend on tonight's number.
-    doubtful = np.isin(found.check, (_FLOOR, _FLEET, _DRIFT)) & (found.nights <= 1)
+    doubtful = np.isin(findings.check, (_FLOOR, _FLEET, _DRIFT)) & (findings.nights <= 1)
     for row in np.flatnonzero(doubtful) if once else ():
-        benchmark = fleet.quantities[found.quantity[row]].benchmark
-        doubtful[row] = (benchmark, fleet.parts[found.owner[row]].key) in once
-    return doubtful if once else np.zeros(len(found.check), bool)
+        benchmark = fleet.quantities[findings.quantity[row]].benchmark
+        doubtful[row] = (benchmark, fleet.parts[findings.owner[row]].key) in once
+    return doubtful if once else np.zeros(len(findings.check), bool)
 
 
 class _Fleet:
@@ -257,11 +257,11 @@ class _Fleet:
     The owner of a number is its node or, if it belongs to no single node, its link or group.
     """
 
-    def __init__(self, readings: Readings, asked: Sequence[Node]) -> None:
+    def __init__(self, readings: Readings, requested: Sequence[Node]) -> None:
         self.readings = readings
         self.quantities = readings.quantities
         self.parts: list[Part] = list(readings.parts)
-        self.asked = self._add_asked(asked)
+        self.asked = self._add_asked(requested)
         self.owner = np.where(readings.node >= 0, readings.node, readings.part).astype(np.int32)
         self.tonight = np.flatnonzero(readings.night == 0)
         self.skus = sorted({part.sku for part in self.parts})
@@ -272,14 +272,15 @@ class _Fleet:
         # every deviation is bad.
         signs = {Direction.HIGHER: 1, Direction.LOWER: -1}
         self.sign = np.array(
-            [signs[one.direction] if one.direction else 0 for one in self.quantities], dtype=np.int32
+            [signs[measured.direction] if measured.direction else 0 for measured in self.quantities],
+            dtype=np.int32,
         )
 
-    def _add_asked(self, asked: Sequence[Node]) -> list[int]:
+    def _add_asked(self, requested: Sequence[Node]) -> list[int]:
         """Add the requested nodes without a reading. Return the indices of all requested nodes."""
-        at = {part[:2]: index for index, part in enumerate(self.parts)} if asked else {}
+        at = {part[:2]: index for index, part in enumerate(self.parts)} if requested else {}
         places = []
-        for node in asked:
+        for node in requested:
             key = ("node", node.hardware_key)
             if key not in at:
                 at[key] = len(self.parts)
@@ -292,11 +293,11 @@ class _Fleet:
     @cached_property
     def gpus(self) -> dict[int, list[int]]:
         """Return the GPUs of each node, by node."""
-        found: dict[int, list[int]] = {}
+        indices: dict[int, list[int]] = {}
         for index, part in enumerate(self.parts):
             if part.kind == "gpu" and part.node >= 0:
-                found.setdefault(part.node, []).append(index)
-        return found
+                indices.setdefault(part.node, []).append(index)
+        return indices
 
     @cached_property
     def _by_owner(self) -> tuple[NDArray[np.intp], Integers]:
@@ -336,30 +337,30 @@ def _floors(
     # There are few quantities and few SKUs, so look up the references once for each pair of them.
     pair = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities
     kinds, kind = np.unique(pair, return_inverse=True)
-    fitting = [_fitting(fleet, int(one), references) for one in kinds]
+    fitting = [_fitting(fleet, int(number), references) for number in kinds]
     known: list[Reference] = []
-    found: list[_Findings] = []
+    findings: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
     # A layer holds at most one reference for each pair, so that one array operation judges the layer.
-    for layer in range(max((len(one) for one in fitting), default=0)):
+    for layer in range(max((len(choices) for choices in fitting), default=0)):
         index = np.full(len(kinds), -1, np.int32)
-        for place, some in enumerate(fitting):
-            if layer < len(some):
+        for place, choice in enumerate(fitting):
+            if layer < len(choice):
                 index[place] = len(known)
-                known.append(some[layer])
-        found += _screened(fleet, rows, index[kind], known)
+                known.append(choice[layer])
+        findings += _screened(fleet, rows, index[kind], known)
         referenced |= index[kind] >= 0
     if accepted:
         own = _accepted_places(fleet, rows, accepted, len(known))
         known += [entry.reference for entry in accepted]
-        found += _screened(fleet, rows, own, known)
+        findings += _screened(fleet, rows, own, known)
         referenced |= own >= 0
     broken = ~np.isfinite(value)
-    found.append(_findings_on_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
+    findings.append(_findings_on_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
     lacking = ~referenced & ~broken
     if policy.require_references:
-        found.append(_findings_on_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
-    return found, known, np.unique(quantities[lacking])
+        findings.append(_findings_on_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
+    return findings, known, np.unique(quantities[lacking])
 
 
 def _accepted_places(
@@ -379,55 +380,58 @@ def _accepted_places(
 
 
 def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuReference]]) -> list[Reference]:
+    """Return the references for an index of SKU and quantity, in the inventory's order."""
     sku, number = divmod(pair, len(fleet.quantities))
-    what = fleet.quantities[number]
-    sample = Measurement(name=what.metric, value=0.0, unit=what.unit, labels=what.labels)
+    measured = fleet.quantities[number]
+    sample = Measurement(name=measured.metric, value=0.0, unit=measured.unit, labels=measured.labels)
     return [
-        one.reference
-        for one in references.get(fleet.skus[sku], ())
-        if one.fits(what.benchmark, what.parameters, sample)
+        reference.reference
+        for reference in references.get(fleet.skus[sku], ())
+        if reference.fits(measured.benchmark, measured.parameters, sample)
     ]
 
 
 def _screened(
-    fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
+    fleet: _Fleet, rows: NDArray[np.intp], index: Integers, references: Sequence[Reference]
 ) -> list[_Findings]:
     """Return findings on the rows that do not pass their reference.
 
     ``index`` gives the reference of each row, or -1 for a row without a reference.
     """
-    some = index >= 0
-    rows, index = rows[some], index[some]
+    has_reference = index >= 0
+    rows, index = rows[has_reference], index[has_reference]
     if not len(rows):
         return []
     readings = fleet.readings
     value, sign = readings.value[rows], fleet.sign[readings.quantity[rows]]
 
     def column(values: Iterable[float | None]) -> Floats:
-        return np.array([np.nan if one is None else one for one in values], dtype=np.float64)[index]
+        return np.array([np.nan if number is None else number for number in values], dtype=np.float64)[index]
 
-    base = column(one.value for one in known)
-    lowest = base + np.abs(base) * column(one.low for one in known)
-    highest = base + np.abs(base) * column(one.high for one in known)
-    edge = base + np.abs(base) * column(one.warn for one in known)
+    base = column(reference.value for reference in references)
+    lowest = base + np.abs(base) * column(reference.low for reference in references)
+    highest = base + np.abs(base) * column(reference.high for reference in references)
+    edge = base + np.abs(base) * column(reference.warn for reference in references)
     # An open bound is NaN, and a comparison with NaN is false.
     below, above = value < lowest, value > highest
-    upper = np.array([warns_above(one.direction, one.unit) for one in fleet.quantities], dtype=bool)
+    upper = np.array(
+        [warns_above(measured.direction, measured.unit) for measured in fleet.quantities], dtype=bool
+    )
     warned = np.where(upper[readings.quantity[rows]], value > edge, value < edge)
     verdict = np.where(warned, _DEGRADED, 0)
     too_good = (sign > 0) & (lowest != highest)
     verdict = np.where(above, np.where(too_good, _UNPROVEN, _FAIL), verdict)
     verdict = np.where(below, np.where(sign < 0, _UNPROVEN, _FAIL), verdict)
-    verdict = np.where(_useless(fleet, rows, index, known) | ~np.isfinite(value), _UNPROVEN, verdict)
+    verdict = np.where(_useless(fleet, rows, index, references) | ~np.isfinite(value), _UNPROVEN, verdict)
     bad = verdict > 0
-    made = _findings_on_rows(fleet, rows[bad], _FLOOR, 0)
-    made.verdict = verdict[bad].astype(np.int32)
-    made.base, made.reference = base[bad], index[bad]
-    return [made]
+    findings = _findings_on_rows(fleet, rows[bad], _FLOOR, 0)
+    findings.verdict = verdict[bad].astype(np.int32)
+    findings.base, findings.reference = base[bad], index[bad]
+    return [findings]
 
 
 def _useless(
-    fleet: _Fleet, rows: NDArray[np.intp], index: Integers, known: Sequence[Reference]
+    fleet: _Fleet, rows: NDArray[np.intp], index: Integers, references: Sequence[Reference]
 ) -> NDArray[np.bool_]:
     """Return which rows are compared with a useless reference.
 
@@ -437,10 +441,10 @@ def _useless(
     pairs, pair = np.unique(np.stack([numbers, index]), axis=1, return_inverse=True)
     answers = []
     for number, place in pairs.T:
-        what, reference = fleet.quantities[number], known[place]
+        measured, reference = fleet.quantities[number], references[place]
         # A useful reference passes its own value. For a useless one, judge() gives unproven.
         sample = Measurement(
-            name=what.metric, value=reference.value, unit=what.unit, direction=what.direction
+            name=measured.metric, value=reference.value, unit=measured.unit, direction=measured.direction
         )
         answers.append(judge(sample, reference).verdict is Verdict.UNPROVEN)
     return np.array(answers, dtype=bool)[pair.reshape(-1)]
@@ -450,47 +454,47 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     """Return findings on requested nodes without any number, and on missing numbers of the others."""
     rows, count = fleet.tonight, len(fleet.quantities)
     owner = fleet.owner[rows]
-    found = []
+    findings = []
     silent = np.setdiff1d(np.array(fleet.asked, dtype=np.int32), owner)
-    found.append(_new_findings(silent, silent, np.full(len(silent), -1), _MISSING, _UNPROVEN))
+    findings.append(_new_findings(silent, silent, np.full(len(silent), -1), _MISSING, _UNPROVEN))
     if not count:
-        return found
+        return findings
     nodes = np.setdiff1d(np.unique(owner[fleet.is_node[owner]]), silent)
-    place = np.full(len(fleet.parts), -1, np.int64)
-    place[nodes] = np.arange(len(nodes))
+    position = np.full(len(fleet.parts), -1, np.int64)
+    position[nodes] = np.arange(len(nodes))
     # Count the parts of each node with each quantity. A part that was measured twice counts once.
     series, first = np.unique(fleet.series()[rows], return_index=True)
-    where = place[owner[first]]
+    where = position[owner[first]]
     inside = where >= 0
     cell = where[inside] * count + (series[inside] % count)
-    there = np.bincount(cell, minlength=len(nodes) * count).reshape(len(nodes), count)
-    need = np.zeros_like(there)
+    measured = np.bincount(cell, minlength=len(nodes) * count).reshape(len(nodes), count)
+    need = np.zeros_like(measured)
     skus = fleet.sku[nodes]
     for sku in np.unique(skus):
         mine = skus == sku
-        some = there[mine]
+        of_sku = measured[mine]
         # If most nodes of the SKU measured a quantity, each of them needs it, on the usual number of parts.
-        usual = (some > 0).sum(axis=0) * 2 > len(some)
+        usual = (of_sku > 0).sum(axis=0) * 2 > len(of_sku)
         for quantity_ in np.flatnonzero(usual):
-            counts = some[:, quantity_]
+            counts = of_sku[:, quantity_]
             need[mine, quantity_] = np.bincount(counts[counts > 0]).argmax()
     if past:
-        need = np.maximum(need, _habits(fleet, nodes, place))
-    lacks, quantities = np.nonzero(there < need)
-    made = _new_findings(nodes[lacks], nodes[lacks], quantities, _MISSING, _UNPROVEN)
-    made.value = there[lacks, quantities].astype(np.float64)
-    made.base = need[lacks, quantities].astype(np.float64)
-    found.append(made)
-    return found
+        need = np.maximum(need, _habits(fleet, nodes, position))
+    lacks, quantities = np.nonzero(measured < need)
+    missing = _new_findings(nodes[lacks], nodes[lacks], quantities, _MISSING, _UNPROVEN)
+    missing.value = measured[lacks, quantities].astype(np.float64)
+    missing.base = need[lacks, quantities].astype(np.float64)
+    findings.append(missing)
+    return findings
 
 
-def _habits(fleet: _Fleet, nodes: Integers, place: NDArray[np.int64]) -> NDArray[np.int64]:
+def _habits(fleet: _Fleet, nodes: Integers, position: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return 1 for each node and quantity if the node measured it in at least half of the earlier nights."""
     readings, count = fleet.readings, len(fleet.quantities)
     before = readings.night > 0
     nights = len(np.unique(readings.night[before]))
     habits = np.zeros(len(nodes) * count, np.int64)
-    where = place[fleet.owner[before]]
+    where = position[fleet.owner[before]]
     inside = where >= 0
     if nights and inside.any():
         cell = where[inside] * count + readings.quantity[before][inside]
@@ -524,24 +528,24 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
     group = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + number
     lowest = np.flatnonzero(np.r_[True, (np.diff(group) != 0) | (np.diff(owner) != 0)])
     limit = min(policy.outlier_z, NormalDist().inv_cdf(min(policy.chance / len(lowest), 0.5)))
-    found = []
-    for one in np.unique(group[~judged[rows]]):
-        some = lowest[group[lowest] == one]
-        middle = float(np.median(good[some]))
+    findings = []
+    for cell in np.unique(group[~judged[rows]]):
+        lowest_of_cell = lowest[group[lowest] == cell]
+        middle = float(np.median(good[lowest_of_cell]))
         # A loss relative to 0 is undefined. Counts of faults are compared with their own floor.
-        if len(some) < policy.outlier_least or middle == 0:
+        if len(lowest_of_cell) < policy.outlier_least or middle == 0:
             continue
-        deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[some] - middle)))
+        deviation = MAD_TO_SIGMA * float(np.median(np.abs(good[lowest_of_cell] - middle)))
         spread = max(deviation, policy.resolution * abs(middle))
-        new = np.flatnonzero((group == one) & ~judged[rows])
+        new = np.flatnonzero((group == cell) & ~judged[rows])
         new = new[np.unique(owner[new], return_index=True)[1]]
         off = (good[new] - middle) / abs(middle)
         out = ((good[new] - middle) / spread < limit) & (off <= policy.outlier_degrades)
-        made = _findings_on_rows(fleet, rows[new[out]], _FLEET, 0)
-        made.verdict = np.where(off[out] <= policy.outlier_fails, _FAIL, _DEGRADED).astype(np.int32)
-        made.base = np.full(int(out.sum()), middle * fleet.sign[one % len(fleet.quantities)])
-        found.append(made)
-    return found
+        outliers = _findings_on_rows(fleet, rows[new[out]], _FLEET, 0)
+        outliers.verdict = np.where(off[out] <= policy.outlier_fails, _FAIL, _DEGRADED).astype(np.int32)
+        outliers.base = np.full(int(out.sum()), middle * fleet.sign[cell % len(fleet.quantities)])
+        findings.append(outliers)
+    return findings
 
 
 def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
@@ -557,9 +561,9 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
     base = early[rows]
     # A comparison with NaN (one earlier night or none) is false.
     lost = base - fleet.goodness(rows) > policy.gross * np.abs(base)
-    made = _findings_on_rows(fleet, rows[lost], _PAST, _UNPROVEN)
-    made.base = np.abs(base[lost])
-    return made
+    findings = _findings_on_rows(fleet, rows[lost], _PAST, _UNPROVEN)
+    findings.base = np.abs(base[lost])
+    return findings
 
 
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
@@ -572,19 +576,19 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
     kinds, kind = np.unique(
         fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities, return_inverse=True
     )
-    found = []
-    for place in range(len(kinds)):
-        some = rows[kind == place]
-        if len(np.unique(fleet.owner[some])) >= policy.outlier_least:
+    findings = []
+    for number in range(len(kinds)):
+        of_kind = rows[kind == number]
+        if len(np.unique(fleet.owner[of_kind])) >= policy.outlier_least:
             continue
-        good = fleet.goodness(some)
+        good = fleet.goodness(of_kind)
         # A high quantile shows the possible speed. A median of two nodes would hide the slower one.
         base = float(np.nanquantile(good, 0.75)) if np.isfinite(good).any() else np.nan
-        far = some[base - good > policy.gross * abs(base)]
-        made = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
-        made.base = np.full(len(far), abs(base))
-        found.append(made)
-    return found
+        far = of_kind[base - good > policy.gross * abs(base)]
+        below = _findings_on_rows(fleet, far, _FLEET, _UNPROVEN)
+        below.base = np.full(len(far), abs(base))
+        findings.append(below)
+    return findings
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
@@ -603,20 +607,22 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
         return_inverse=True,
     )
     bad: list[int] = []
-    for place in range(len(kinds)):
-        some = rows[(kind == place) & np.isfinite(value[rows])]
-        extremes = some[[value[some].argmin(), value[some].argmax()]] if len(some) else some
+    for index in range(len(kinds)):
+        of_kind = rows[(kind == index) & np.isfinite(value[rows])]
+        extremes = of_kind[[value[of_kind].argmin(), value[of_kind].argmax()]] if len(of_kind) else of_kind
         # If the smallest and the largest number are plausible, all others are, too.
         if any(_objection(fleet, int(row)) for row in extremes):
-            bad += [int(row) for row in some if _objection(fleet, int(row))]
+            bad += [int(row) for row in of_kind if _objection(fleet, int(row))]
     return _findings_on_rows(fleet, np.array(bad, dtype=np.intp), _PHYSICS, _UNPROVEN)
 
 
 def _objection(fleet: _Fleet, row: int) -> str:
     """Return the reason why a GPU's number cannot come from a sound GPU of its model, or ""."""
-    what = fleet.quantities[int(fleet.readings.quantity[row])]
+    measured = fleet.quantities[int(fleet.readings.quantity[row])]
     product = fleet.parts[int(fleet.readings.part[row])].name
-    return physical_objection(what.metric, what.labels, what.unit, float(fleet.readings.value[row]), product)
+    return physical_objection(
+        measured.metric, measured.labels, measured.unit, float(fleet.readings.value[row]), product
+    )
 
 
 def _fleet_tables(
@@ -641,21 +647,21 @@ def _fleet_tables(
     latest = latest[np.argsort(-good[latest], kind="stable")]
     tonight = np.full(len(keys), -1, np.intp)
     tonight[series[latest]] = rows[latest]
-    there = np.flatnonzero(tonight >= 0)
-    owner = fleet.owner[tonight[there]]
+    present = np.flatnonzero(tonight >= 0)
+    owner = fleet.owner[tonight[present]]
     groups = _condition_groups(fleet, owner, conditions, width)
-    measured_twice = _measured_twice(fleet, tonight[there], twice)
+    measured_twice = _measured_twice(fleet, tonight[present], twice)
     for sku in np.unique(fleet.sku[owner]):
-        some = np.flatnonzero(fleet.sku[owner] == sku)
+        of_sku = np.flatnonzero(fleet.sku[owner] == sku)
         table = SeriesTable(
-            value=values[there[some]],
-            quantity=(keys[there[some]] % len(fleet.quantities)).astype(np.int32),
-            part=(keys[there[some]] // len(fleet.quantities)).astype(np.int32),
-            node=owner[some],
-            groups=tuple(group[some] for group in groups),
-            twice=measured_twice[some],
+            value=values[present[of_sku]],
+            quantity=(keys[present[of_sku]] % len(fleet.quantities)).astype(np.int32),
+            part=(keys[present[of_sku]] // len(fleet.quantities)).astype(np.int32),
+            node=owner[of_sku],
+            groups=tuple(group[of_sku] for group in groups),
+            twice=measured_twice[of_sku],
         )
-        yield table, tonight[there[some]]
+        yield table, tonight[present[of_sku]]
 
 
 def _condition_groups(
@@ -723,25 +729,27 @@ def _compare_nights(
         [], np.zeros(size, bool), np.zeros(size, bool), np.full(size, np.nan), np.full(size, np.nan)
     )
     for table, tonight in _fleet_tables(fleet, conditions, twice, policy.nights):
-        found = find_slow_series(table, policy.fleet)
+        answer = find_slow_series(table, policy.fleet)
         result.found += _slow_racks(fleet, table, tonight, policy.fleet)
-        result.judged[tonight] = found.judged
-        result.explained[tonight] = found.explained
+        result.judged[tonight] = answer.judged
+        result.explained[tonight] = answer.explained
         if table.value.shape[1] > 2:
             result.early[tonight] = row_medians(table.value[:, :-1])
             result.late[tonight] = np.fmin(table.value[:, -2], table.value[:, -3])
-        rows = tonight[[one.series for one in found.slow]] if found.slow else np.empty(0, np.intp)
-        made = _findings_on_rows(fleet, rows, _FLEET, 0)
+        rows = tonight[[series.series for series in answer.slow]] if answer.slow else np.empty(0, np.intp)
+        findings = _findings_on_rows(fleet, rows, _FLEET, 0)
         sign = fleet.sign[fleet.readings.quantity[rows]]
-        loss = np.array([one.loss for one in found.slow])
-        made.base = np.array([one.base for one in found.slow]) * sign
+        loss = np.array([series.loss for series in answer.slow])
+        findings.base = np.array([series.base for series in answer.slow]) * sign
         # The evidence is the loss over all these nights, not tonight's single number.
-        made.value = made.base - np.abs(made.base) * loss * sign
-        made.check = np.array([_FLEET if one.test == "level" else _DRIFT for one in found.slow], np.int32)
-        made.verdict = np.array([_slow_verdict(one, policy.fleet) for one in found.slow], np.int32)
-        made.nights = np.array([one.nights for one in found.slow], np.int32)
-        made.odds = np.array([one.evidence for one in found.slow], np.float64)
-        result.found.append(made)
+        findings.value = findings.base - np.abs(findings.base) * loss * sign
+        findings.check = np.array(
+            [_FLEET if series.test == "level" else _DRIFT for series in answer.slow], np.int32
+        )
+        findings.verdict = np.array([_slow_verdict(series, policy.fleet) for series in answer.slow], np.int32)
+        findings.nights = np.array([series.nights for series in answer.slow], np.int32)
+        findings.odds = np.array([series.evidence for series in answer.slow], np.float64)
+        result.found.append(findings)
     return result
 
 
@@ -756,22 +764,22 @@ def _slow_racks(
         return []
     # A rack is judged like a node, by its median compared with other racks.
     racks = rack_table(table, policy)
-    found = []
+    findings = []
     for slow in find_slow_series(racks, policy).slow:
         if slow.loss < policy.loss_fails:
             continue
-        some = (table.groups[-1][:, -1] == racks.node[slow.series]) & (
+        in_rack = (table.groups[-1][:, -1] == racks.node[slow.series]) & (
             table.quantity == racks.quantity[slow.series]
         )
-        rows = tonight[some]
+        rows = tonight[in_rack]
         # One finding for each node.
         rows = rows[np.unique(fleet.owner[rows], return_index=True)[1]]
-        made = _findings_on_rows(fleet, rows, _RACK, _DEGRADED)
-        made.base = made.value / (1 - slow.loss)
-        made.nights = np.full(len(rows), slow.nights, np.int32)
-        made.odds = np.full(len(rows), slow.evidence)
-        found.append(made)
-    return found
+        slowed = _findings_on_rows(fleet, rows, _RACK, _DEGRADED)
+        slowed.base = slowed.value / (1 - slow.loss)
+        slowed.nights = np.full(len(rows), slow.nights, np.int32)
+        slowed.odds = np.full(len(rows), slow.evidence)
+        findings.append(slowed)
+    return findings
 
 
 def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
@@ -786,7 +794,11 @@ def _slow_verdict(slow: SlowSeries, policy: FleetPolicy) -> int:
 
 
 def _weigh_floors(
-    fleet: _Fleet, floors: list[_Findings], known: Sequence[Reference], own_from: int, model: _ModelResult
+    fleet: _Fleet,
+    floors: list[_Findings],
+    references: Sequence[Reference],
+    own_from: int,
+    model: _ModelResult,
 ) -> list[str]:
     """Weigh numbers below their floor against the numbers of other nights, and return remarks.
 
@@ -795,23 +807,23 @@ def _weigh_floors(
     beyond the bound, and chance may explain it.
     """
     warned: set[tuple[int, int]] = set()
-    for made in floors:
-        keep = np.ones(len(made.row), bool)
-        for place in np.flatnonzero((made.check == _FLOOR) & (made.row >= 0)):
-            row = int(made.row[place])
+    for findings in floors:
+        keep = np.ones(len(findings.row), bool)
+        for index in np.flatnonzero((findings.check == _FLOOR) & (findings.row >= 0)):
+            row = int(findings.row[index])
             if not model.judged[row]:
                 continue
-            reference = known[int(made.reference[place])]
-            if made.verdict[place] == _DEGRADED and not (
-                made.reference[place] >= own_from
+            reference = references[int(findings.reference[index])]
+            if findings.verdict[index] == _DEGRADED and not (
+                findings.reference[index] >= own_from
                 and _beyond(fleet, row, reference, reference.warn, model.early)
             ):
-                keep[place] = False
-                warned.add((int(made.quantity[place]), int(made.owner[place])))
-            if made.verdict[place] == _FAIL and _by_chance(fleet, row, reference, model):
-                made.verdict[place] = _UNPROVEN
+                keep[index] = False
+                warned.add((int(findings.quantity[index]), int(findings.owner[index])))
+            if findings.verdict[index] == _FAIL and _by_chance(fleet, row, reference, model):
+                findings.verdict[index] = _UNPROVEN
         for name in _Findings.__dataclass_fields__:
-            setattr(made, name, getattr(made, name)[keep])
+            setattr(findings, name, getattr(findings, name)[keep])
     nodes = Counter(quantity for quantity, _ in warned)
     return [
         f"{quantity_name(fleet.quantities[number])}: {amount(count, 'node')} lie beyond a warning bound, "
@@ -843,9 +855,9 @@ def _beyond(fleet: _Fleet, row: int, reference: Reference, bound: float | None, 
 def _findings_on_rows(fleet: _Fleet, rows: NDArray[np.intp], check: int, verdict: int) -> _Findings:
     """Return findings on rows of the readings."""
     readings = fleet.readings
-    made = _new_findings(fleet.owner[rows], readings.part[rows], readings.quantity[rows], check, verdict)
-    made.row, made.value = rows.astype(np.int32), readings.value[rows]
-    return made
+    findings = _new_findings(fleet.owner[rows], readings.part[rows], readings.quantity[rows], check, verdict)
+    findings.row, findings.value = rows.astype(np.int32), readings.value[rows]
+    return findings
 
 
 def _new_findings(
@@ -855,6 +867,7 @@ def _new_findings(
     check: int,
     verdict: int,
 ) -> _Findings:
+    """Return a table of findings with unknown numbers, from the node, part and quantity index of each row."""
     size = len(owner)
     return _Findings(
         row=np.full(size, -1, np.int32),
@@ -871,26 +884,28 @@ def _new_findings(
     )
 
 
-def _join_findings(found: Sequence[_Findings]) -> _Findings:
+def _join_findings(findings: Sequence[_Findings]) -> _Findings:
     columns = _Findings.__dataclass_fields__
-    return _Findings(**{name: np.concatenate([getattr(one, name) for one in found]) for name in columns})
+    return _Findings(
+        **{name: np.concatenate([getattr(table, name) for table in findings]) for name in columns}
+    )
 
 
 def _node_verdicts(
     fleet: _Fleet,
-    found: _Findings,
-    known: Sequence[Reference],
+    findings: _Findings,
+    references: Sequence[Reference],
     policy: AnomalyPolicy,
     notes: tuple[str, ...],
     once: Bools,
 ) -> Night:
     """Turn findings into verdicts of nodes, pairs and groups, with texts."""
     judged = np.unique(np.concatenate([fleet.owner[fleet.tonight], np.array(fleet.asked, dtype=np.int32)]))
-    faults, wide = _fleetwide(fleet, found, judged, policy)
+    faults, wide = _fleetwide(fleet, findings, judged, policy)
     # A finding on the whole fleet proves neither a fault nor health.
-    verdict = np.where((wide | once) & (found.verdict == _FAIL), _UNPROVEN, found.verdict)
-    order = np.lexsort((wide, -verdict, found.owner))
-    owners, starts = np.unique(found.owner[order], return_index=True)
+    verdict = np.where((wide | once) & (findings.verdict == _FAIL), _UNPROVEN, findings.verdict)
+    order = np.lexsort((wide, -verdict, findings.owner))
+    owners, starts = np.unique(findings.owner[order], return_index=True)
     spans = {
         int(owner): order[begin:end]
         for owner, begin, end in zip(owners, starts, np.r_[starts, len(order)][1:], strict=True)
@@ -899,9 +914,9 @@ def _node_verdicts(
     for index in judged:
         part = fleet.parts[index]
         mine = spans.get(int(index), np.empty(0, np.intp))
-        shown = list(_distinct(found, mine, wide))
+        shown = list(_distinct(findings, mine, wide))
         reasons = tuple(
-            _reason(fleet, found, row, known, _VERDICTS[verdict[row]], bool(wide[row]))
+            _reason(fleet, findings, row, references, _VERDICTS[verdict[row]], bool(wide[row]))
             for row in shown[:_REASONS_SHOWN]
         )
         worst = _VERDICTS[int(verdict[mine].max())] if len(mine) else Verdict.PASS
@@ -915,110 +930,123 @@ def _node_verdicts(
     return Night(tuple(nodes), tuple(faults), notes)
 
 
-def _distinct(found: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
+def _distinct(findings: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
     """Yield the indices of a node's findings, each finding on the whole fleet only once."""
-    said = set()
+    shown = set()
     for row in rows:
-        kind = (found.check[row], found.quantity[row])
+        kind = (findings.check[row], findings.quantity[row])
         if wide[row]:
-            if kind in said:
+            if kind in shown:
                 continue
-            said.add(kind)
+            shown.add(kind)
         yield int(row)
 
 
 def _fleetwide(
-    fleet: _Fleet, found: _Findings, judged: Integers, policy: AnomalyPolicy
+    fleet: _Fleet, findings: _Findings, judged: Integers, policy: AnomalyPolicy
 ) -> tuple[list[FleetFault], Bools]:
     """Return the faults found on more than the allowed share of a SKU's nodes.
 
     The second value marks the findings that are such faults.
     """
-    if not len(found.owner):
+    if not len(findings.owner):
         return [], np.zeros(0, bool)
     # Count nodes separately from links and groups, which are few. Their share of all would be too small.
     family = fleet.sku.astype(np.int64) * 2 + fleet.is_node
     asked = np.bincount(family[judged], minlength=2 * len(fleet.skus))
     width = (len(fleet.quantities) + 1) * len(CHECKS) * 2
-    kind = (found.quantity + 1).astype(np.int64) * len(CHECKS) + found.check
+    kind = (findings.quantity + 1).astype(np.int64) * len(CHECKS) + findings.check
     # Count warnings separately, so that twenty warnings do not make one failure fleetwide.
-    kind = kind * 2 + (found.verdict == _DEGRADED)
-    cell = family[found.owner] * width + kind
-    pairs = np.unique(np.stack([cell, found.owner.astype(np.int64)]), axis=1)
+    kind = kind * 2 + (findings.verdict == _DEGRADED)
+    cell = family[findings.owner] * width + kind
+    pairs = np.unique(np.stack([cell, findings.owner.astype(np.int64)]), axis=1)
     cells, counts = np.unique(pairs[0], return_counts=True)
     total = asked[cells // width]
     many = (counts >= policy.share_least) & (counts > policy.share * total)
     # A missing reference is a gap of the inventory, so it is never reported as a fault of the fleet.
     many &= cells % width // 2 % len(CHECKS) != _REFERENCE
     faults = []
-    for one, count, of in zip(cells[many], counts[many], total[many], strict=True):
-        number, check = divmod(int(one) % width // 2, len(CHECKS))
+    for cell_index, count, of in zip(cells[many], counts[many], total[many], strict=True):
+        number, check = divmod(int(cell_index) % width // 2, len(CHECKS))
         metric = fleet.quantities[number - 1].metric if number else ""
         faults.append(
-            FleetFault(fleet.skus[int(one) // width // 2], CHECKS[check], metric, int(count), int(of))
+            FleetFault(fleet.skus[int(cell_index) // width // 2], CHECKS[check], metric, int(count), int(of))
         )
     return faults, np.isin(cell, cells[many])
 
 
 def _reason(
-    fleet: _Fleet, found: _Findings, row: int, known: Sequence[Reference], verdict: Verdict, wide: bool
+    fleet: _Fleet,
+    findings: _Findings,
+    row: int,
+    references: Sequence[Reference],
+    verdict: Verdict,
+    wide: bool,
 ) -> Reason:
-    number, check = int(found.quantity[row]), int(found.check[row])
-    value, base = float(found.value[row]), float(found.base[row])
-    part = _name(fleet, int(found.part[row]))
+    """Return a row of the findings as an operator's reason. ``wide`` marks a fault of most nodes."""
+    number, check = int(findings.quantity[row]), int(findings.check[row])
+    value, base = float(findings.value[row]), float(findings.base[row])
+    part = _name(fleet, int(findings.part[row]))
     if number < 0:
         return Reason("missing", verdict, "", part, "nothing was measured tonight", np.nan, wide)
-    what = fleet.quantities[number]
+    measured = fleet.quantities[number]
     # A count of parts and a value with a base of 0 give no relative deviation.
     off = (value - base) / abs(base) if base and check != _MISSING else np.nan
-    text = _reason_text(fleet, found, row, known, off)
+    text = _reason_text(fleet, findings, row, references, off)
     if wide:
         text += "; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
-    return Reason(CHECKS[check], verdict, quantity_name(what), part, text, off, wide, int(found.row[row]))
+    return Reason(
+        CHECKS[check], verdict, quantity_name(measured), part, text, off, wide, int(findings.row[row])
+    )
 
 
-def _reason_text(fleet: _Fleet, found: _Findings, row: int, known: Sequence[Reference], off: float) -> str:
-    check = int(found.check[row])
-    value, base = float(found.value[row]), float(found.base[row])
-    what = fleet.quantities[int(found.quantity[row])]
+def _reason_text(
+    fleet: _Fleet, findings: _Findings, row: int, references: Sequence[Reference], off: float
+) -> str:
+    """Return what was compared in a row of the findings. ``off`` is the relative deviation from the base."""
+    check = int(findings.check[row])
+    value, base = float(findings.value[row]), float(findings.base[row])
+    measured = fleet.quantities[int(findings.quantity[row])]
     if check in (_MISSING, _PAST, _PHYSICS):
         return {
-            _MISSING: lambda: f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, found, row)}",
-            _PAST: lambda: (
-                f"{quantity(value, what.unit)} is {percent(off)} off the median of its own earlier nights, "
-                f"{quantity(base, what.unit)}: more than changing conditions explain"
+            _MISSING: lambda: (
+                f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, findings, row)}"
             ),
-            _PHYSICS: lambda: _objection(fleet, int(found.row[row])),
+            _PAST: lambda: (
+                f"{quantity(value, measured.unit)} is {percent(off)} off the median of its own earlier "
+                f"nights, {quantity(base, measured.unit)}: more than changing conditions explain"
+            ),
+            _PHYSICS: lambda: _objection(fleet, int(findings.row[row])),
         }[check]()
-    odds = float(found.odds[row])
+    odds = float(findings.odds[row])
     if check == _RACK:
-        lasted = _duration_and_odds(int(found.nights[row]), odds)
+        lasted = _duration_and_odds(int(findings.nights[row]), odds)
         return (
             f"its rack as a whole is {percent(off)} off its earlier level, relative to others: "
             f"cooling, power, switches{lasted}"
         )
     if check == _FLEET and not np.isnan(odds):
         return (
-            f"{quantity(value, what.unit)} is {percent(off)} off the median of its group, "
-            f"{quantity(base, what.unit)}, and slower than any healthy part of it"
-            f"{_duration_and_odds(int(found.nights[row]), odds)}"
+            f"{quantity(value, measured.unit)} is {percent(off)} off the median of its group, "
+            f"{quantity(base, measured.unit)}, and slower than any healthy part of it"
+            f"{_duration_and_odds(int(findings.nights[row]), odds)}"
         )
     if check == _FLEET:
         return (
-            f"{quantity(value, what.unit)} is {percent(off)} off the median of the fleet's "
-            f"{fleet.parts[found.owner[row]].sku}, {quantity(base, what.unit)}"
+            f"{quantity(value, measured.unit)} is {percent(off)} off the median of the fleet's "
+            f"{fleet.parts[findings.owner[row]].sku}, {quantity(base, measured.unit)}"
         )
     if check == _DRIFT:
         return (
-            f"went from {quantity(base, what.unit)} to {quantity(value, what.unit)} ({percent(off)}) "
-            f"within the nights compared{_duration_and_odds(int(found.nights[row]), odds)}"
+            f"went from {quantity(base, measured.unit)} to {quantity(value, measured.unit)} ({percent(off)}) "
+            f"within the nights compared{_duration_and_odds(int(findings.nights[row]), odds)}"
         )
     # The columns store no text, so judge the number again to get the text of its reason.
-    sample = Measurement(name=what.metric, value=value, unit=what.unit, direction=what.direction)
-    place = int(found.reference[row])
-    if place < 0:
+    sample = Measurement(name=measured.metric, value=value, unit=measured.unit, direction=measured.direction)
+    index = int(findings.reference[row])
+    if index < 0:
         return judge(sample, None).reason
-    return f"{judge(sample, known[place]).reason} ({known[place].source})"
+    return f"{judge(sample, references[index]).reason} ({references[index].source})"
 
 
 def _duration_and_odds(nights: int, odds: float) -> str:
@@ -1028,20 +1056,20 @@ def _duration_and_odds(nights: int, odds: float) -> str:
     return f"; for {lasted}; a healthy node shows that in at most one night of {min(odds, 1e6):,.0f}"
 
 
-def quantity_name(what: Measured) -> str:
+def quantity_name(measured: Measured) -> str:
     """Return the metric of a quantity with its labels, except those that name hardware."""
-    labels = [f"{name}={value}" for name, value in what.labels.items() if value != "*"]
-    return " ".join([what.metric, *labels])
+    labels = [f"{name}={value}" for name, value in measured.labels.items() if value != "*"]
+    return " ".join([measured.metric, *labels])
 
 
-def _unmeasured(fleet: _Fleet, found: _Findings, row: int) -> str:
+def _unmeasured(fleet: _Fleet, findings: _Findings, row: int) -> str:
     """Return the end of a sentence, with the GPUs of a node that were not measured when its others were."""
-    owner, readings = int(found.owner[row]), fleet.readings
+    owner, readings = int(findings.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)
-    there = set(readings.part[rows[readings.quantity[rows] == found.quantity[row]]].tolist())
-    if not there or not all(fleet.parts[one].kind == "gpu" for one in there):
+    measured = set(readings.part[rows[readings.quantity[rows] == findings.quantity[row]]].tolist())
+    if not measured or not all(fleet.parts[part].kind == "gpu" for part in measured):
         return ""
-    absent = [_name(fleet, one) for one in fleet.gpus.get(owner, ()) if one not in there]
+    absent = [_name(fleet, part) for part in fleet.gpus.get(owner, ()) if part not in measured]
     return f", not on {', '.join(absent[:8])}" if absent else ""
 
 

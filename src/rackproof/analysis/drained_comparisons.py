@@ -34,22 +34,23 @@ def comparisons(
         policy: The limits of the comparison.
     """
     policy = policy or AnomalyPolicy()
-    found: dict[str, frozenset[str]] = {}
+    by_node: dict[str, frozenset[str]] = {}
     for index, part in enumerate(readings.parts):
         if part.kind == "node" and part.key in held:
-            found[part.key] = _comparisons_of(readings, index, held[part.key], policy)
-    return found
+            by_node[part.key] = _comparisons_of(readings, index, held[part.key], policy)
+    return by_node
 
 
 def _comparisons_of(readings: Readings, node: int, drained: int, policy: AnomalyPolicy) -> frozenset[str]:
+    """Return the names ``fleet:METRIC`` and ``drift:METRIC`` of what could be compared for a drained node."""
     skus = np.array([part.sku for part in readings.parts])
     # The row of a link or a group names no node.
     alike = (readings.node >= 0) & (skus[readings.node] == skus[node]) & np.isfinite(readings.value)
     lacking: dict[str, set[str]] = {}
     for quantity in np.unique(readings.quantity[(readings.node == node) & (readings.night == 0)]):
-        what = readings.quantities[quantity]
-        series = _Series(readings, alike & (readings.quantity == quantity), node, _SIGNS[what.direction])
-        lacking.setdefault(quantity_name(what), set()).update(series.lacking(drained, policy))
+        measured = readings.quantities[quantity]
+        series = _Series(readings, alike & (readings.quantity == quantity), node, _SIGNS[measured.direction])
+        lacking.setdefault(quantity_name(measured), set()).update(series.lacking(drained, policy))
     # Several benchmarks may measure one metric. Each of them must be compared.
     names = {f"{check}:{name}" for name, lacks in lacking.items() for check in {"fleet", "drift"} - lacks}
     return frozenset(names)
@@ -82,7 +83,7 @@ class _Series:
             return {"fleet", "drift"}
         known = [self._before(part, drained) for part in tonight]
         # Nothing is known of a new GPU's past, so the other GPUs of the node decide.
-        is_new = [not len(one) for one in known]
+        is_new = [not len(rows) for rows in known]
         if all(is_new):
             return {"drift"}
         as_it_was = all(

@@ -340,7 +340,7 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
     with np.errstate(over="ignore"):
         # Limit the values, so that nothing overflows. No real measurement exceeds these limits.
         value = np.clip(value / middle, -_FARTHEST, _FARTHEST)
-    own, alone = _residuals(value, table.node[rows], [one[rows] for one in table.groups], policy)
+    own, alone = _residuals(value, table.node[rows], [group[rows] for group in table.groups], policy)
     known = np.isfinite(own)
     noise = _measure_noise(own, policy)
     bound = _slowest_of_others(own, table.node[rows], policy)
@@ -443,23 +443,23 @@ class _Evidence:
     def of(cls, table: SeriesTable, kinds: Sequence[_Kind], judged: Bools, together: Bools) -> _Evidence:
         """Return the evidence for all series that need a closer examination."""
         nights = table.value.shape[1]
-        what = _hypotheses(nights)
+        hypotheses = _hypotheses(nights)
         rows, places, changes, levels = [], [], [], []
         for kind in kinds:
-            place = np.flatnonzero(kind.low | (together & judged)[kind.rows])
-            rows.append(kind.rows[place])
-            places.append(place)
+            kind_rows = np.flatnonzero(kind.low | (together & judged)[kind.rows])
+            rows.append(kind.rows[kind_rows])
+            places.append(kind_rows)
             twice = table.twice[kind.rows]
-            for some in np.array_split(place, len(place) // _SERIES_AT_ONCE + 1):
-                noise = _Noise(kind.noise.scale[some], kind.noise.freedom)
-                changes.append(_change_evidence(kind.own[some], twice[some], noise))
-                level = _level_evidence(kind.own[some], twice[some], kind.bound[some], noise)
-                levels.append(np.full(len(some), -np.inf) if kind.alone else level)
-        change = np.concatenate([np.empty((0, len(what))), *changes])
+            for chunk in np.array_split(kind_rows, len(kind_rows) // _SERIES_AT_ONCE + 1):
+                noise = _Noise(kind.noise.scale[chunk], kind.noise.freedom)
+                changes.append(_change_evidence(kind.own[chunk], twice[chunk], noise))
+                level = _level_evidence(kind.own[chunk], twice[chunk], kind.bound[chunk], noise)
+                levels.append(np.full(len(chunk), -np.inf) if kind.alone else level)
+        change = np.concatenate([np.empty((0, len(hypotheses))), *changes])
         return cls(
             kinds=kinds,
             rows=np.concatenate([np.empty(0, np.intp), *rows]),
-            kind=np.repeat(np.arange(len(kinds)), [len(one) for one in rows]),
+            kind=np.repeat(np.arange(len(kinds)), [len(row) for row in rows]),
             place=np.concatenate([np.empty(0, np.intp), *places]),
             change=change,
             level=np.concatenate([np.empty(0), *levels]),
@@ -505,22 +505,22 @@ def _subtract_medians(column: Floats, group: Integers, node: Integers, least: in
     enough = np.zeros(len(column), bool)
     if not len(known):
         return enough
-    place = group[known]
+    group_of_row = group[known]
     # In one night, a node is in a single group.
     group_of = np.full(int(node.max()) + 1, -1, np.int64)
-    group_of[node[known]] = place
-    counts = np.bincount(place)
+    group_of[node[known]] = group_of_row
+    counts = np.bincount(group_of_row)
     large = np.bincount(group_of[group_of >= 0], minlength=len(counts)) >= least
     order = np.argsort(column[known])
     # Sort the numbers so that each group is together, in ascending order.
-    order = order[np.argsort(place[order], kind="stable")]
+    order = order[np.argsort(group_of_row[order], kind="stable")]
     begins = np.cumsum(counts) - counts
     ordered = column[known][order]
     last = len(ordered) - 1
     lower, upper = begins + np.maximum(counts - 1, 0) // 2, begins + counts // 2
     medians = (ordered[np.minimum(lower, last)] + ordered[np.minimum(upper, last)]) / 2
-    column[known] -= np.where(large, medians, 0.0)[place]
-    enough[known] = large[place]
+    column[known] -= np.where(large, medians, 0.0)[group_of_row]
+    enough[known] = large[group_of_row]
     return enough
 
 
@@ -592,19 +592,23 @@ def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floa
     order = known[np.argsort(level[known], kind="stable")]
     largest = int(np.bincount(node[known]).max())
     # All series of one node, and two more series, may be slow and do not lower the bound.
-    place = min(max(int(policy.slowest * len(order)), largest + 2), max(len(order) // 4, 1), len(order) - 1)
-    slowest = float(level[order[place]])
-    tail = policy.tail * (float(level[order[min(4 * place, len(order) // 2)]]) - slowest)
+    rank = min(max(int(policy.slowest * len(order)), largest + 2), max(len(order) // 4, 1), len(order) - 1)
+    slowest = float(level[order[rank]])
+    tail = policy.tail * (float(level[order[min(4 * rank, len(order) // 2)]]) - slowest)
     bound[:] = min(slowest, 0.0) - max(policy.margin, tail)
     return bound
 
 
 def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
     """Return the possible forms of a change, as kind, first night, and loss in steps of the grid."""
-    found = [("step", first, loss) for loss in _LOSSES for first in range(1, nights)]
-    found += [("slope", first, loss) for loss in _LOSSES for first in sorted({0, nights // 2})]
-    found += [("returning", 0, loss) for loss in _LOSSES]
-    return [*found, *(("step", first, _ANY_LOSS) for first in range(1, nights)), ("returning", 0, _ANY_LOSS)]
+    hypotheses = [("step", first, loss) for loss in _LOSSES for first in range(1, nights)]
+    hypotheses += [("slope", first, loss) for loss in _LOSSES for first in sorted({0, nights // 2})]
+    hypotheses += [("returning", 0, loss) for loss in _LOSSES]
+    return [
+        *hypotheses,
+        *(("step", first, _ANY_LOSS) for first in range(1, nights)),
+        ("returning", 0, _ANY_LOSS),
+    ]
 
 
 def _weights(nights: int) -> Floats:
@@ -615,8 +619,8 @@ def _weights(nights: int) -> Floats:
     ]
     # A change that began tonight had only one night to appear, and any other change had more.
     shares = {"tonight": 0.3, "step": 0.4, "slope": 0.15, "returning": 0.15}
-    some = sum(shares[kind] for kind in set(kinds))
-    return np.array([shares[kind] / some / kinds.count(kind) for kind in kinds])
+    total = sum(shares[kind] for kind in set(kinds))
+    return np.array([shares[kind] / total / kinds.count(kind) for kind in kinds])
 
 
 def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
@@ -642,8 +646,8 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
     columns: list[Floats] = []
     # With these sums over nights, the likelihood since any night is a difference of two sums.
     for loss in _LOSSES:
-        here, there = slice(most, None), slice(most - loss, most - loss + size)
-        since = sums[:, 1:-1, here] + sums[:, -1:, there] - sums[:, 1:-1, there]
+        here, after = slice(most, None), slice(most - loss, most - loss + size)
+        since = sums[:, 1:-1, here] + sums[:, -1:, after] - sums[:, 1:-1, after]
         columns += list(_log_sum(since).T)
     for loss in _LOSSES:
         for first in sorted({0, nights // 2}):
@@ -707,29 +711,31 @@ def _slow_by_node(
     allowed = _allowed(policy)
     own = evidence.of_series(np.arange(len(node)))
     for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
-        some = order[begin:end]
-        total = _node_evidence(evidence, some, own[some], families, int(tests[evidence.rows[some[0]]]))
+        of_node = order[begin:end]
+        total = _node_evidence(
+            evidence, of_node, own[of_node], families, int(tests[evidence.rows[of_node[0]]])
+        )
         if total < np.log(1 / (allowed * policy.watched)):
             continue
-        strongest = own[some].max()
-        for one in some[(own[some] >= min(_STRONG, strongest))]:
-            slow = _describe(evidence, int(one), total, policy)
+        strongest = own[of_node].max()
+        for row in of_node[(own[of_node] >= min(_STRONG, strongest))]:
+            slow = _describe(evidence, int(row), total, policy)
             if slow is not None:
                 yield slow
 
 
 def _node_evidence(
-    evidence: _Evidence, some: Indices, own: Floats, families: Sequence[_Family], tests: int
+    evidence: _Evidence, indices: Indices, own: Floats, families: Sequence[_Family], tests: int
 ) -> float:
     """Return a node's log evidence, averaged over its series, its GPUs, and the whole node."""
     # Series that were not suspicious add no evidence, but the average is over them, too.
     single = float(_log_sum(own[None, :])[0]) - np.log(tests)
     shares = [np.log(0.6) + single]
     for family in families:
-        keys, place = np.unique(family.key[evidence.rows[some]], return_inverse=True)
+        keys, index = np.unique(family.key[evidence.rows[indices]], return_inverse=True)
         joint = np.zeros((len(keys), evidence.change.shape[1]))
-        np.add.at(joint, place, evidence.change[some])
-        members = np.bincount(place)
+        np.add.at(joint, index, evidence.change[indices])
+        members = np.bincount(index)
         joint *= family.weight(members)[:, None]
         each = _log_sum(joint + evidence.shares)
         # Estimate the number of GPUs (or nodes), including those that were not suspicious.
@@ -738,14 +744,14 @@ def _node_evidence(
     return float(_log_sum(np.array([shares]))[0])
 
 
-def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) -> SlowSeries | None:
+def _describe(evidence: _Evidence, row: int, total: float, policy: FleetPolicy) -> SlowSeries | None:
     """Return a description of a slow series, or None if it is not slow tonight."""
-    kind, place = evidence.kinds[evidence.kind[one]], evidence.place[one]
-    own, change = kind.own[place], evidence.change[one] + evidence.shares
-    if evidence.level[one] > _log_sum(change[None, :])[0]:
+    kind, index = evidence.kinds[evidence.kind[row]], evidence.place[row]
+    own, change = kind.own[index], evidence.change[row] + evidence.shares
+    if evidence.level[row] > _log_sum(change[None, :])[0]:
         test, base, nights = "level", 0.0, int(np.isfinite(own).sum())
         now = float(row_medians(own[None, :])[0])
-        slow_tonight = own[-1] < kind.bound[place]
+        slow_tonight = own[-1] < kind.bound[index]
     else:
         test = "change"
         base, now, nights = _before_and_now(own, *_hypotheses(own.size)[int(change.argmax())])
@@ -753,11 +759,11 @@ def _describe(evidence: _Evidence, one: int, total: float, policy: FleetPolicy) 
     loss = base - now
     if not slow_tonight or loss <= 0:
         return None
-    expected = (base + kind.weather[place]) * kind.middle
+    expected = (base + kind.weather[index]) * kind.middle
     # Convert a fraction of the median to a fraction of the part's expected value.
     loss *= kind.middle / abs(expected) if expected else 1.0
     return SlowSeries(
-        series=int(evidence.rows[one]),
+        series=int(evidence.rows[row]),
         test=test,
         loss=loss,
         base=expected,
@@ -784,10 +790,10 @@ def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[fl
 
 
 def _medians(before: Floats, since: Floats) -> tuple[float, float]:
-    one, two = before[np.isfinite(before)], since[np.isfinite(since)]
-    if not len(one) or not len(two):
+    early, two = before[np.isfinite(before)], since[np.isfinite(since)]
+    if not len(early) or not len(two):
         return 0.0, 0.0
-    return float(np.median(one)), float(np.median(two))
+    return float(np.median(early)), float(np.median(two))
 
 
 def _log_sum(table: Floats) -> Floats:
@@ -802,8 +808,8 @@ def _log_sum(table: Floats) -> Floats:
 def _upper_quartiles(table: Floats) -> Floats:
     """Return for each row a value that a quarter of its numbers reach, or NaN for an empty row."""
     ordered = np.sort(table, axis=1)
-    place = np.isfinite(ordered).sum(axis=1) * 3 // 4
-    quartiles: Floats = ordered[np.arange(len(ordered)), np.minimum(place, ordered.shape[1] - 1)]
+    index = np.isfinite(ordered).sum(axis=1) * 3 // 4
+    quartiles: Floats = ordered[np.arange(len(ordered)), np.minimum(index, ordered.shape[1] - 1)]
     return quartiles
 
 

@@ -63,12 +63,14 @@ CLOCK_SLACK = timedelta(days=1)
 
 def _result_of(log: ParsedLog) -> EvidenceState:
     """Return whether a training log states a result, as an evaluation or a measurement of its program."""
-    found = any(one.name not in _COURSE_OF_A_RUN and one.finite for one in log.measurements)
-    return EvidenceState.THERE if found else EvidenceState.ABSENT
+    has_result = any(
+        measurement.name not in _COURSE_OF_A_RUN and measurement.finite for measurement in log.measurements
+    )
+    return EvidenceState.THERE if has_result else EvidenceState.ABSENT
 
 
 def _figures_of(log: ParsedLog) -> EvidenceState:
-    return state_of_value([one for one in log.measurements if one.finite])
+    return state_of_value([measurement for measurement in log.measurements if measurement.finite])
 
 
 def _speed_of(log: ParsedLog) -> EvidenceState:
@@ -153,19 +155,22 @@ def find_files(
     if place.is_file():
         yield place
         return
+    skipped = [] if skipped is None else skipped
+    unread = [] if unread is None else unread
     for folder, subfolders, names in os.walk(place):
         # Change the list in place, because os.walk enters only the folders that remain in it.
         subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
         # Shorter names come first, so that run_2 is before run_10.
         for name in sorted(names, key=lambda name: (len(name), name)):
             path = Path(folder, name)
-            if path.is_symlink() or (name.startswith(".") and _is_log_by_name(path)):
-                if skipped is not None:
-                    what = "a link; name its target" if path.is_symlink() else "hidden; rename it"
-                    skipped.append(f"{sanitize(path, 300)}: {what}")
-            elif not name.startswith(".") and path.is_file():
+            if path.is_symlink():
+                skipped.append(f"{sanitize(path, 300)}: a link; name its target")
+            elif name.startswith("."):
+                if _is_log_by_name(path):
+                    skipped.append(f"{sanitize(path, 300)}: hidden; rename it")
+            elif path.is_file():
                 yield path
-            elif not name.startswith(".") and unread is not None:
+            else:
                 unread.append(f"{sanitize(path, 300)}: {why_no_log(path)}")
 
 
@@ -223,16 +228,16 @@ def judged_alone(log: ParsedLog) -> ParsedLog:
 
 
 def _lacking(table: Iterable[RequiredEvidence[ParsedLog]], log: ParsedLog) -> list[Finding]:
-    place = Source(file=log.file or None)
+    source = Source(file=log.file or None)
     return [
-        Finding(code=one.code, message=one.message, verdict=one.verdict, source=place)
-        for one in lacking_evidence(table, log)
+        Finding(code=lack.code, message=lack.message, verdict=lack.verdict, source=source)
+        for lack in lacking_evidence(table, log)
     ]
 
 
-def _with_findings(log: ParsedLog, found: Iterable[Finding]) -> ParsedLog:
-    findings = (*log.findings, *found)
-    verdicts = [log.verdict, *(one.verdict for one in findings if one.verdict is not None)]
+def _with_findings(log: ParsedLog, additional: Iterable[Finding]) -> ParsedLog:
+    findings = (*log.findings, *additional)
+    verdicts = [log.verdict, *(finding.verdict for finding in findings if finding.verdict is not None)]
     return log.model_copy(update={"findings": findings, "verdict": worst(verdicts)})
 
 
@@ -240,8 +245,8 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
     """Return a log with the findings of an import. A log that proves no run is returned unchanged."""
     if log.verdict.gates:
         return log
-    place = Source(file=log.file or None)
-    found = _lacking(IMPORT_EVIDENCE, log)
+    source = Source(file=log.file or None)
+    lacking = _lacking(IMPORT_EVIDENCE, log)
     ended = _ended(log)
     if not old and ended is None:
         # The time of the file does not help, because a copy of a log gets a new time.
@@ -249,10 +254,10 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
             "the log states no date of its own: whether it shows a machine of today is not known; "
             "where its age is known, import it with --old"
         )
-        found.append(Finding(code="no_date", message=message, verdict=Verdict.UNPROVEN, source=place))
+        lacking.append(Finding(code="no_date", message=message, verdict=Verdict.UNPROVEN, source=source))
     elif not old and ended is not None and (age := _wrong_age(ended, now)) is not None:
-        found.append(Finding(code="wrong_age", message=age, verdict=Verdict.UNPROVEN, source=place))
-    return _with_findings(log, found)
+        lacking.append(Finding(code="wrong_age", message=age, verdict=Verdict.UNPROVEN, source=source))
+    return _with_findings(log, lacking)
 
 
 def _ended(log: ParsedLog) -> datetime | None:
@@ -355,8 +360,8 @@ def _numbers(tags: Mapping[str, str], tag_of: Mapping[str, str]) -> dict[str, in
 
 
 def _reason(finding: Finding) -> str:
-    place = str(finding.source)
-    return f"{finding.message} ({place})" if place else finding.message
+    source = str(finding.source)
+    return f"{finding.message} ({source})" if source else finding.message
 
 
 def _digits(text: str) -> bool:
@@ -370,16 +375,16 @@ def _default_reasons(verdict: Verdict) -> tuple[str, ...]:
     return ("imported: the log does not show a run that ended well",)
 
 
-def check_place(place: Path) -> None:
+def check_place(path: Path) -> None:
     """Check that a place can contain logs.
 
     Raises:
         NoLogsError: The place does not exist, or is neither a file nor a folder.
     """
-    if not place.exists():
-        raise NoLogsError(f"{place} does not exist; name a folder of logs, or one log")
-    if special_file(place):
-        raise NoLogsError(f"{place} is {why_no_log(place)}")
+    if not path.exists():
+        raise NoLogsError(f"{path} does not exist; name a folder of logs, or one log")
+    if special_file(path):
+        raise NoLogsError(f"{path} is {why_no_log(path)}")
 
 
 def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:

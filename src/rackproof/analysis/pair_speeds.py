@@ -26,14 +26,14 @@ def parse_section(section: Section) -> ParsedLog:
     return logs.parse(BytesIO(section.text.encode()), format="mllog")
 
 
-def read_pair(nodes: tuple[str, ...], done: JobResult, references: Sequence[SkuReference]) -> PairResult:
+def read_pair(nodes: tuple[str, ...], result: JobResult, references: Sequence[SkuReference]) -> PairResult:
     """Return the result of nodes that ran an all-reduce together.
 
     The result fails if sums are wrong, if the job did not end well, or if a speed is below a floor.
     """
-    if done.how != "ok":
-        return PairResult(nodes=nodes, passed=False, text=f"{done.how}: {done.text}")
-    section = next((section for section in done.sections if section.name == FABRIC), None)
+    if result.how != "ok":
+        return PairResult(nodes=nodes, passed=False, text=f"{result.how}: {result.text}")
+    section = next((section for section in result.sections if section.name == FABRIC), None)
     log = parse_section(section or Section(FABRIC, None, ""))
     speeds = sorted(_named(log, FABRIC_METRIC), key=lambda speed: int(speed.labels.get("size_bytes", "0")))
     if failure := _why_no_result(log, speeds):
@@ -112,6 +112,7 @@ def compare_pairs(results: Sequence[PairResult], before: Sequence[float] = ()) -
 def _compare_pair(
     result: PairResult, middle: float, spread: float, whose: str, policy: AnomalyPolicy
 ) -> PairResult:
+    """Fail a pair far below the median (GB/s). Any other passes, unless it has a verdict already."""
     bandwidth = _pair_bandwidth(result)
     if bandwidth is None:
         return result

@@ -116,9 +116,9 @@ def rate_of(run: Run) -> Measurement | None:
     and may be NaN or infinite.
     """
     for name in THROUGHPUT:
-        found = [one for one in run.measurements if one.name == name]
-        if found:
-            return next((one for one in found if not one.labels), found[0])
+        values = [measurement for measurement in run.measurements if measurement.name == name]
+        if values:
+            return next((measurement for measurement in values if not measurement.labels), values[0])
     return None
 
 
@@ -239,6 +239,7 @@ def _study_row(
     point: ScalingPoint | None,
     reference: Run | None,
 ) -> StudyRow:
+    """Return the row of a study for a number of devices, with means over its runs."""
     return StudyRow(
         devices=devices,
         nodes=max(map(nodes_of, members)),
@@ -268,14 +269,18 @@ def _why_not(run: Run, unit: str) -> str:
     """
     why = exclusion_reason(run)
     if why is not None:
-        place = str(why[2])
-        return f"{why[1]} ({place})" if place else why[1]
+        source = str(why[2])
+        return f"{why[1]} ({source})" if source else why[1]
     return "" if _counted(run, unit) is not None else "it has no throughput that counts"
 
 
 def _mean(runs: Iterable[Run], name: str) -> float | None:
+    """Return the mean of a measurement over all runs, or None if none has it."""
     values = [
-        one.value for run in runs for one in run.measurements if one.name == name and math.isfinite(one.value)
+        measurement.value
+        for run in runs
+        for measurement in run.measurements
+        if measurement.name == name and math.isfinite(measurement.value)
     ]
     return fmean(values) if values else None
 
@@ -299,7 +304,7 @@ def _explanations(
         return (ScalingExplanation(cause="too good to be true", text=text),)
     if point is None or point.efficiency >= BAD:
         return ()
-    return tuple(dict.fromkeys(one for run in runs for one in explain(run, base)))
+    return tuple(dict.fromkeys(cause for run in runs for cause in explain(run, base)))
 
 
 def explain(run: Run, base: Run | None = None) -> tuple[ScalingExplanation, ...]:
@@ -338,7 +343,9 @@ _Found = list[tuple[float, ScalingExplanation]]
 
 
 def _labelled(run: Run, name: str) -> list[Measurement]:
-    return [one for one in run.measurements if one.name == name and one.finite]
+    return [
+        measurement for measurement in run.measurements if measurement.name == name and measurement.finite
+    ]
 
 
 def _who(labels: Mapping[str, str]) -> str:
@@ -351,20 +358,20 @@ def _who(labels: Mapping[str, str]) -> str:
 def _waits(run: Run, base: Run | None) -> _Found:
     """Return the wait of the device that waits the longest, if its share reaches :data:`WAITING`."""
     waits = _labelled(run, "data_wait_share")
-    high = max(waits, key=lambda one: one.value, default=None)
+    high = max(waits, key=lambda wait: wait.value, default=None)
     if high is None or high.value < WAITING:
         return []
     synthetic = run.dataset is not None and run.dataset.name == "synthetic"
-    what = (
+    shown = (
         "the host launches work too slowly (its images are synthetic)"
         if synthetic
         else "data come too slowly"
     )
     evidence = [f"{_who(high.labels)} had nothing to do for {high.value:.0%} of the time".strip()]
-    evidence += [_mean_text(one) for one in _series(run, "gpu_utilisation")[:8]]
+    evidence += [_mean_text(series) for series in _series(run, "gpu_utilisation")[:8]]
     if run.storage:
         evidence.append(f"storage: {run.storage}")
-    text = f"GPU waiting for data: {what}" if not synthetic else f"GPU waiting: {what}"
+    text = f"GPU waiting for data: {shown}" if not synthetic else f"GPU waiting: {shown}"
     return [(high.value, ScalingExplanation(cause="waiting for data", text=text, evidence=tuple(evidence)))]
 
 
@@ -399,8 +406,8 @@ def _slow_rank(run: Run, base: Run | None) -> _Found:
     each = _labelled(run, "local_step_time")
     if len(each) < 2:
         return []
-    usual = median(one.value for one in each)
-    slow = max(each, key=lambda one: one.value)
+    usual = median(time.value for time in each)
+    slow = max(each, key=lambda time: time.value)
     over = slow.value / usual - 1 if usual > 0 else 0.0
     if over < SLOW_RANK:
         return []
@@ -464,18 +471,18 @@ def _median_or_zero(values: Sequence[float]) -> float:
 
 def _busy(run: Run, base: Run | None) -> _Found:
     """Return the GPUs whose mean utilisation is below :data:`BUSY`."""
-    low = [one for one in _series(run, "gpu_utilisation") if one.y and fmean(one.y) < BUSY * 100]
+    low = [series for series in _series(run, "gpu_utilisation") if series.y and fmean(series.y) < BUSY * 100]
     if not low:
         return []
     text = "GPUs are not kept busy"
-    weight = 1 - min(fmean(one.y) for one in low) / 100
-    evidence = tuple(_mean_text(one) for one in low[:8])
+    weight = 1 - min(fmean(series.y) for series in low) / 100
+    evidence = tuple(_mean_text(series) for series in low[:8])
     return [(weight, ScalingExplanation(cause="not busy", text=text, evidence=evidence))]
 
 
 def _series(run: Run, name: str) -> list[Series]:
-    return [one for one in run.series if one.name == name and one.y]
+    return [series for series in run.series if series.name == name and series.y]
 
 
-def _mean_text(one: Series) -> str:
-    return f"{_who(one.labels)}: utilisation {fmean(one.y):.0f} % on average".strip()
+def _mean_text(series: Series) -> str:
+    return f"{_who(series.labels)}: utilisation {fmean(series.y):.0f} % on average".strip()

@@ -60,7 +60,7 @@ def registry() -> dict[str, FindingCode]:
     """Return all entries by their code, sorted."""
     text = files("rackproof.core").joinpath("finding_codes.csv").read_text(encoding="utf-8")
     entries = (_entry(line) for line in text.splitlines() if line and not line.startswith("#"))
-    return {one.code: one for one in entries}
+    return {entry.code: entry for entry in entries}
 
 
 def _entry(line: str) -> FindingCode:

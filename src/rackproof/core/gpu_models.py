@@ -140,28 +140,28 @@ MOST_SRAM_CORRECTED, MOST_DRAM_CORRECTED = 10_000, 20_000_000
 """A sound GPU corrects fewer errors than these in its lifetime, by public health checks of fleets."""
 
 
-def expected_model(sku: str, given: str = "") -> str:
+def expected_model(sku: str, stated: str = "") -> str:
     """Return the words in a product name that identify a SKU's GPU, or "" if the model is unknown.
 
     Args:
         sku: The SKU's name. The name must contain a known model as a word, perhaps with a number of GPUs
             before or after it (``h200x8``). The model means the module (SXM) unless another word means a card
             (``h200-nvl``, ``h100-pcie``).
-        given: The name in the inventory (``bench_sku_gpu_name``). If it is given, it is used.
+        stated: The name in the inventory (``bench_sku_gpu_name``). If it is given, it is used.
     """
-    if given.strip():
-        return given.strip()
+    if stated.strip():
+        return stated.strip()
     words = _words(sku)
     if system := next((word for word in words if word in _SYSTEMS), ""):
         return _SYSTEMS[system]
     bare = _bare_words(words)
-    found = [model for model in _MODELS if model.lower() in bare]
+    models = [model for model in _MODELS if model.lower() in bare]
     boards = [board for board in _BOARDS if board in bare]
     # A name with two models does not identify one GPU model.
-    if len(found) != 1 or len(boards) > 1:
+    if len(models) != 1 or len(boards) > 1:
         return ""
-    is_card_sku = bool(boards) and found[0] in MODELS_WITH_BOARDS
-    return f"{found[0]} {_BOARDS[boards[0]]}" if is_card_sku else found[0]
+    is_card_sku = bool(boards) and models[0] in MODELS_WITH_BOARDS
+    return f"{models[0]} {_BOARDS[boards[0]]}" if is_card_sku else models[0]
 
 
 def _bare_words(words: Iterable[str]) -> set[str]:

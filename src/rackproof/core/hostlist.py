@@ -22,8 +22,8 @@ def compress_hostlist(names: Iterable[str]) -> str:
     whole = []
     for name in sorted(set(names)):
         # The number of digits is part of the group, because n1 and n01 are different hosts.
-        if found := _NUMBERED.fullmatch(name):
-            groups.setdefault((found[1], len(found[2])), []).append(int(found[2]))
+        if match := _NUMBERED.fullmatch(name):
+            groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
         else:
             whole.append(name)
     folded = []
@@ -67,7 +67,7 @@ def _expand_part(part: str, most: int) -> list[str]:
     If there are more hosts than ``most``, at least one more than ``most`` is returned, so that the caller
     sees that there are too many.
     """
-    found = [""]
+    names = [""]
     end = 0
     for brackets in _RANGE.finditer(part):
         head, end = part[end : brackets.start()], brackets.end()
@@ -76,8 +76,8 @@ def _expand_part(part: str, most: int) -> list[str]:
             # Many large ranges would fill the memory, so the total is limited too.
             if len(numbers) <= most:
                 numbers += _numbers_of_range(piece)
-        found = list(islice((f"{one}{head}{number}" for one in found for number in numbers), most + 1))
-    return [f"{one}{part[end:]}" for one in found] if most >= 0 else []
+        names = list(islice((f"{name}{head}{number}" for name in names for number in numbers), most + 1))
+    return [f"{name}{part[end:]}" for name in names] if most >= 0 else []
 
 
 def hostlist_problem(text: str, most: int) -> str:

@@ -411,7 +411,7 @@ def _lacking_measurements(
     for baseline in baselines:
         if baseline.metric != rule.metric or not _compatible(rule.labels, baseline.labels):
             continue
-        if not any(_meets(baseline, one) for one in matching):
+        if not any(_meets(baseline, measurement) for measurement in matching):
             text = "the log holds no such measurement, but the SKU has a reference for it"
             labels = {**rule.labels, **baseline.labels}
             missing.append(_unproven(rule, text).model_copy(update={"labels": labels}))
@@ -451,17 +451,17 @@ def _unproven(rule: JudgeRule, reason: str) -> Judgement:
 def _judge_by_references(
     rule: JudgeRule,
     measurement: Measurement,
-    known: Sequence[Reference],
+    references: Sequence[Reference],
     *,
     require_references: bool,
     trouble: str,
 ) -> list[Judgement]:
     """Judge a measurement of speed by each of its references, or record that the reference is missing."""
-    impossible = _impossible(measurement, known, rule.direction or measurement.direction)
+    impossible = _impossible(measurement, references, rule.direction or measurement.direction)
     if impossible:
         return [judge(measurement, None, direction=rule.direction, lacking=impossible)]
-    if known:
-        return [judge(measurement, reference, direction=rule.direction) for reference in known]
+    if references:
+        return [judge(measurement, reference, direction=rule.direction) for reference in references]
     # The first run of new hardware is kept as a candidate, so a missing reference need not gate.
     required = require_references and not rule.candidate
     gating = required or bool(trouble) or not measurement.finite
@@ -469,16 +469,16 @@ def _judge_by_references(
     return [judge(measurement, None, direction=rule.direction, gating=gating, lacking=lacking)]
 
 
-def _impossible(measurement: Measurement, known: Sequence[Reference], better: Direction | None) -> str:
+def _impossible(measurement: Measurement, references: Sequence[Reference], better: Direction | None) -> str:
     """Return the reason why a number cannot be a speed or a time, or "" if it can.
 
     Args:
         measurement: The measurement.
-        known: Its references. If one is 0 or less, as for a number of faults, such values are possible.
+        references: Its references. If one is 0 or less, as for a number of faults, such values are possible.
         better: The better direction.
     """
     value, unit = measurement.value, measurement.unit
-    if not measurement.finite or value > 0 or any(reference.value <= 0 for reference in known):
+    if not measurement.finite or value > 0 or any(reference.value <= 0 for reference in references):
         return ""
     is_speed = better is Direction.HIGHER or "/s" in unit or unit in TIME_UNITS
     if value < 0 or is_speed:

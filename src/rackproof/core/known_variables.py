@@ -90,18 +90,18 @@ class VariableValueError(RackproofError):
     """A value that is not a number or is out of bounds. The message names the variable and its bounds."""
 
 
-def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
+def check_names(names: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
     """Check that names with a role's prefix are variables of a role. No I/O.
 
     Args:
-        given: The names of variables of hosts.
+        names: The names of variables of hosts.
         known: The names that roles accept or define.
         prefixes: The prefixes of the roles.
 
     Raises:
         UnknownVariableError: A name is not a variable of a role.
     """
-    unknown = sorted({name for name in given if name.startswith(prefixes)} - set(known))
+    unknown = sorted({name for name in names if name.startswith(prefixes)} - set(known))
     if unknown:
         raise UnknownVariableError(
             f"unknown variables in the inventory or given with -e: {', '.join(_with_near(unknown, known))}. "
@@ -109,7 +109,7 @@ def check_names(given: Iterable[str], known: Collection[str], prefixes: tuple[st
         )
 
 
-def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
+def check_misspelt_prefixes(names: Iterable[str], known: Collection[str], prefixes: tuple[str, ...]) -> None:
     """Check that no variable of a host begins with a misspelt prefix of Rackproof. No I/O.
 
     Such a name begins with no role's prefix, so it could be a variable of the site. The name is refused in
@@ -117,7 +117,7 @@ def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefix
     matches a variable of the role. In the second, only capitals and underscores differ from a known variable.
 
     Args:
-        given: The names of variables of hosts.
+        names: The names of variables of hosts.
         known: The names that roles accept.
         prefixes: The prefixes of the roles.
 
@@ -127,7 +127,7 @@ def check_misspelt_prefixes(given: Iterable[str], known: Collection[str], prefix
     ours = {name for name in known if name.startswith(prefixes)}
     plain = {_letters(name): name for name in ours}
     misspelt = []
-    for name in sorted(set(given) - set(known)):
+    for name in sorted(set(names) - set(known)):
         if name.startswith(("ansible_", *prefixes)):
             continue
         near = plain.get(_letters(name)) or _near_with_prefix(name, ours, prefixes)
@@ -155,8 +155,8 @@ def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...
         if not rest or _edits(head, prefix[:-1]) > allowed:
             continue
         rests = [one.removeprefix(prefix) for one in ours if one.startswith(prefix)]
-        if found := nearest(rest, rests, 0.85):
-            return prefix + found
+        if near := nearest(rest, rests, 0.85):
+            return prefix + near
     return ""
 
 
@@ -165,35 +165,35 @@ _LONG_PREFIX = 8
 make another word, such as netbox and netboot."""
 
 
-def _edits(one: str, other: str) -> int:
+def _edits(name: str, other: str) -> int:
     """Return the number of letters to insert, omit, change or swap with the next, or 3 if there are more."""
-    if abs(len(one) - len(other)) > 2:
+    if abs(len(name) - len(other)) > 2:
         return 3
     rows = [list(range(len(other) + 1))]
-    for i, letter in enumerate(one, 1):
+    for i, letter in enumerate(name, 1):
         row = [i]
         for j, against in enumerate(other, 1):
             cost = min(row[j - 1] + 1, rows[-1][j] + 1, rows[-1][j - 1] + (letter != against))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
+            if i > 1 and j > 1 and letter == other[j - 2] and name[i - 2] == against:
                 cost = min(cost, rows[-2][j - 2] + 1)
             row.append(cost)
         rows.append(row)
     return min(rows[-1][-1], 3)
 
 
-def check_settable(given: Iterable[str], results: Collection[str]) -> None:
+def check_settable(names: Iterable[str], results: Collection[str]) -> None:
     """Check that no name given with -e is one that a role sets during a run. No I/O.
 
     A value given with -e overrides a task's result, so it could replace a verdict.
 
     Args:
-        given: The names given with -e.
+        names: The names given with -e.
         results: The names that tasks register or set.
 
     Raises:
         UnknownVariableError: Some names are results of tasks.
     """
-    shadowing = sorted(set(given) & set(results))
+    shadowing = sorted(set(names) & set(results))
     if shadowing:
         raise UnknownVariableError(
             f"given with -e, but found out by the playbook itself: {', '.join(shadowing)}. Leave them out; "
@@ -201,11 +201,11 @@ def check_settable(given: Iterable[str], results: Collection[str]) -> None:
         )
 
 
-def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
+def check_given(values: Mapping[str, Any], root: Path, role: str) -> None:
     """Check names given with -e for spelling mistakes and for ambiguous selections.
 
     Args:
-        given: The names given with -e, with their values.
+        values: The names given with -e, with their values.
         root: The path of the checkout.
         role: The role that calls this check. Only `bench` reads `suite` and `benchmark`.
 
@@ -217,34 +217,34 @@ def check_given(given: Mapping[str, Any], root: Path, role: str) -> None:
     settable = {name for name in _settable_variables(root) if name.startswith(role_prefixes(root))}
     known = short | known_variables(root)
     # Short names often resemble a site's own variables. Long names rarely do.
-    unknown = {name: nearest(name, short, 0.7) or nearest(name, settable, 0.85) for name in {*given} - known}
+    unknown = {name: nearest(name, short, 0.7) or nearest(name, settable, 0.85) for name in {*values} - known}
     misspelt = [f"{name} (did you mean {near}?)" for name, near in sorted(unknown.items()) if near]
     if misspelt:
         raise UnknownVariableError(
             f"given with -e, but nothing reads it: {', '.join(misspelt)}. Correct it; "
             "a variable of your own needs another name"
         )
-    chosen = sorted(name for name in short if given.get(name))
+    chosen = sorted(name for name in short if values.get(name))
     if len(chosen) > 1:
         raise VariableValueError(
             f"given with -e: {' and '.join(chosen)}, of which one alone can choose: leave out one"
         )
 
 
-def check_not_empty(given: Mapping[str, Any], root: Path) -> None:
+def check_not_empty(values: Mapping[str, Any], root: Path) -> None:
     """Check that no variable given with -e is empty if it needs a value.
 
     An empty selection would become the default, for example a whole suite or all probes. The usual cause is
     an unset variable in the operator's command.
 
     Args:
-        given: The names given with -e, with their values.
+        values: The names given with -e, with their values.
         root: The path of the checkout.
 
     Raises:
         VariableValueError: A variable is empty.
     """
-    empty = sorted(name for name in _never_empty(root) & given.keys() if _is_empty(given[name]))
+    empty = sorted(name for name in _never_empty(root) & values.keys() if _is_empty(values[name]))
     if empty:
         raise VariableValueError(
             f"given with -e, but empty: {', '.join(empty)}; give a value, or leave it out to have the default"
@@ -270,7 +270,7 @@ def _is_empty(value: Any) -> bool:
     if isinstance(value, Mapping):
         return not value
     if isinstance(value, (list, tuple)):
-        return all(_is_empty(one) for one in value)
+        return all(_is_empty(item) for item in value)
     return value is None or (isinstance(value, str) and not value.strip())
 
 
@@ -279,41 +279,41 @@ def nearest(name: str, known: Collection[str], cutoff: float) -> str:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 
-def check_bounds(given: Mapping[str, Any]) -> None:
+def check_bounds(values: Mapping[str, Any]) -> None:
     """Check that numeric variables are within their bounds. No I/O.
 
     For example, 0 repeats are not a benchmark.
 
     Args:
-        given: The variables of a host as written. Templates are not checked.
+        values: The variables of a host as written. Templates are not checked.
 
     Raises:
         VariableValueError: A value is not a number, or not within its bounds.
     """
     for name, (least, most) in BOUNDS.items():
-        value = given.get(name, least)
+        value = values.get(name, least)
         if not _is_template(value) and not least <= _as_number(value) <= most:
             raise VariableValueError(
                 f"{name} is {str(value)[:60]!r}: it has to be a number from {least:g} to {most:g}"
             )
 
 
-def check_environment(given: Mapping[str, Any]) -> None:
+def check_environment(values: Mapping[str, Any]) -> None:
     """Check that variables contain no secret that plans, records or pages would show. No I/O.
 
     Args:
-        given: The variables of a host.
+        values: The variables of a host.
 
     Raises:
         VariableValueError: A variable contains a secret.
     """
-    environment = given.get("bench_environment")
+    environment = values.get("bench_environment")
     if isinstance(environment, Mapping):
         try:
             refuse_secrets(environment)
         except ValueError as error:
             raise VariableValueError(f"bench_environment: {error}") from error
-    logins = list(_with_login(given))
+    logins = list(_with_login(values))
     if logins:
         raise VariableValueError(
             f"{', '.join(logins)}: a login or key in it would be written into arguments, plans and records: "
@@ -321,9 +321,9 @@ def check_environment(given: Mapping[str, Any]) -> None:
         )
 
 
-def _with_login(given: Mapping[str, Any]) -> Iterator[str]:
+def _with_login(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the variables of bench whose value contains a login or a key."""
-    for name, value in given.items():
+    for name, value in values.items():
         if name.startswith("bench_") and isinstance(value, str) and secret_variables({"": value}):
             yield name
 

@@ -25,8 +25,8 @@ def inner_patterns(value: Any) -> Iterator[Any]:
     if isinstance(value, _parser.SubPattern):
         yield value
     elif isinstance(value, tuple | list):
-        for one in value:
-            yield from inner_patterns(one)
+        for item in value:
+            yield from inner_patterns(item)
 
 
 def is_repeat(kind: object) -> bool:
@@ -63,8 +63,8 @@ def open_repeats(parsed: Any) -> int:
         longest[at] = 1
         for before, length in list(longest.items()):
             shared = characters & parts[before][0]
-            between = [one for one, _open, optional in parts[before + 1 : at] if not optional]
-            if before != at and shared and all(one & shared for one in between):
+            between = [part for part, _open, optional in parts[before + 1 : at] if not optional]
+            if before != at and shared and all(part & shared for part in between):
                 longest[at] = max(longest[at], length + 1)
     return max(longest.values(), default=0)
 
@@ -88,43 +88,43 @@ def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool
 
 def _taken(parsed: Any) -> frozenset[str]:
     """Return the characters that elements can match. If that is unknown, return more rather than fewer."""
-    found: frozenset[str] = frozenset()
+    characters: frozenset[str] = frozenset()
     for kind, value in parsed:
         inner = list(inner_patterns(value))
         if str(kind) == "IN":
-            found |= _in_set(value)
+            characters |= _in_set(value)
         elif str(kind) == "LITERAL":
-            found |= _either_case(chr(value))
+            characters |= _either_case(chr(value))
         elif str(kind) == "NOT_LITERAL":
-            found |= _CHARACTERS - {chr(value)}
+            characters |= _CHARACTERS - {chr(value)}
         elif str(kind) == "SUBPATTERN" or is_repeat(kind):
-            found |= frozenset().union(*map(_taken, inner))
+            characters |= frozenset().union(*map(_taken, inner))
         else:
-            found |= _CHARACTERS
-    return found
+            characters |= _CHARACTERS
+    return characters
 
 
 def _in_set(items: Any) -> frozenset[str]:
     """Return the characters of a set in brackets."""
-    found: frozenset[str] = frozenset()
+    characters: frozenset[str] = frozenset()
     negated = False
     for kind, value in items:
         if str(kind) == "NEGATE":
             negated = True
         elif str(kind) == "LITERAL":
-            found |= {chr(value)} if negated else _either_case(chr(value))
+            characters |= {chr(value)} if negated else _either_case(chr(value))
         elif str(kind) == "RANGE":
-            found |= {one for one in _CHARACTERS if value[0] <= ord(one) <= value[1]}
+            characters |= {character for character in _CHARACTERS if value[0] <= ord(character) <= value[1]}
         else:
-            found |= _category(str(value), negated=negated)
-    return _CHARACTERS - found if negated else found
+            characters |= _category(str(value), negated=negated)
+    return _CHARACTERS - characters if negated else characters
 
 
 def _category(name: str, *, negated: bool) -> frozenset[str]:
     word = next((text for part, text in _CATEGORIES.items() if name.endswith(part)), "")
     if not word:
         return frozenset() if negated else _CHARACTERS
-    fits = frozenset(one for one in _CHARACTERS if re.match(word, one))
+    fits = frozenset(character for character in _CHARACTERS if re.match(word, character))
     return _CHARACTERS - fits if "NOT_" in name else fits
 
 

@@ -81,7 +81,7 @@ def events_of(
         if (row.notation, row.benchmark) == (notation, benchmark) and day >= row.since
     )
     entries = (entry.partition("/") for row in rows for entry in row.events)
-    return frozenset(event for event, _, given in entries if not given or given in logged)
+    return frozenset(event for event, _, needed in entries if not needed or needed in logged)
 
 
 @lru_cache

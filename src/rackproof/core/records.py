@@ -78,12 +78,12 @@ class Source(Record):
 
     def __str__(self) -> str:
         """Return file, line and rank on one line."""
-        place = self.file or ""
+        where = self.file or ""
         if self.line is not None:
-            place += f":{self.line}" if place else f"line {self.line}"
+            where += f":{self.line}" if where else f"line {self.line}"
         if self.rank is not None:
-            place += f" (rank {self.rank})"
-        return place.strip()
+            where += f" (rank {self.rank})"
+        return where.strip()
 
 
 class Spread(Record):

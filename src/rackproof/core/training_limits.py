@@ -299,13 +299,13 @@ def impossible_speeds(
         return
     bound, published = fastest_possible(benchmark, *gpus), fastest_published(benchmark, *gpus)
     believable = fastest_believable(benchmark, *gpus)
-    for what, speed in speeds:
+    for name, speed in speeds:
         if bound is not None and speed and speed >= bound:
             yield (
-                f"{what} {speed:.4g} samples/s, and {gpus[1]} of {gpus[0][:80]} reach less than {bound:.4g} "
+                f"{name} {speed:.4g} samples/s, and {gpus[1]} of {gpus[0][:80]} reach less than {bound:.4g} "
                 f"samples/s of {benchmark} at their peak"
             )
-        elif published and believable and what == "trained" and speed and speed > believable:
+        elif published and believable and name == "trained" and speed and speed > believable:
             yield (
                 f"trained {speed:.4g} samples/s, {speed / published:.3g} times what {gpus[1]} of "
                 f"{gpus[0][:80]} reach in the fastest published result of {benchmark}"

@@ -61,12 +61,12 @@ def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]
         return None, [name]
     left_out = [name] if len(value) > MOST_ENTRIES else []
     if isinstance(value, list):
-        parts = [bounded(one, name, depth + 1) for one in value[:MOST_ENTRIES]]
-        kept: Any = [one for one, _ in parts]
+        parts = [bounded(item, name, depth + 1) for item in value[:MOST_ENTRIES]]
+        kept: Any = [item for item, _ in parts]
     else:
-        some = list(islice(value.items(), MOST_ENTRIES))
-        parts = [bounded(one, f"{name}.{key}" if name else str(key), depth + 1) for key, one in some]
-        kept = {key: one for (key, _), (one, _) in zip(some, parts, strict=True)}
+        entries = list(islice(value.items(), MOST_ENTRIES))
+        parts = [bounded(item, f"{name}.{key}" if name else str(key), depth + 1) for key, item in entries]
+        kept = {key: item for (key, _), (item, _) in zip(entries, parts, strict=True)}
     return kept, [*left_out, *chain.from_iterable(names for _, names in parts)]
 
 
@@ -77,14 +77,14 @@ def mapping_at(value: object, key: str) -> Mapping[str, Any]:
 
 def list_at(value: object, key: str) -> list[Any]:
     """Return the list under a key, or an empty one."""
-    found = as_mapping(value).get(key)
-    return found if isinstance(found, list) else []
+    entry = as_mapping(value).get(key)
+    return entry if isinstance(entry, list) else []
 
 
 def text_at(value: object, key: str) -> str:
     """Return the text under a key, or ""."""
-    found = as_mapping(value).get(key)
-    return found if isinstance(found, str) else ""
+    entry = as_mapping(value).get(key)
+    return entry if isinstance(entry, str) else ""
 
 
 def stdout_of(tools: object, name: str) -> str:
@@ -98,5 +98,5 @@ def leading_number(text: str) -> float | None:
 
     ``"700.00 W"`` gives 700. A part of a longer number does not count.
     """
-    found = _LEADING_NUMBER.match(text)
-    return float(found[1]) if found else None
+    match = _LEADING_NUMBER.match(text)
+    return float(match[1]) if match else None

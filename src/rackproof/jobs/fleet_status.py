@@ -73,7 +73,7 @@ class NodeRow(Record):
 def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
     """Return each node's current state in Slurm, and the reason if it is not known."""
     try:
-        done = run(  # type: ignore[operator]
+        process = run(  # type: ignore[operator]
             _ASK,
             capture_output=True,
             text=True,
@@ -85,22 +85,22 @@ def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
         return {}, "Slurm was not queried: this machine has no sinfo; its state is that of the last night"
     except (OSError, subprocess.SubprocessError) as error:
         return {}, f"Slurm does not answer ({sanitize(error, 200)}); its state is that of the last night"
-    return read_sinfo(done.stdout), ""
+    return read_sinfo(process.stdout), ""
 
 
 def read_sinfo(listed: str) -> dict[str, SlurmNow]:
     """Return the nodes in sinfo's list, where a node of several partitions is more than once. No I/O."""
-    found = {}
+    states = {}
     for line in listed.splitlines():
         name, state, user, reason = ([*line.split("\t", 3), "", "", ""])[:4]
         if name.strip():
             known = reason.strip() not in ("", "none")
-            found[sanitize(name, 200)] = SlurmNow(
+            states[sanitize(name, 200)] = SlurmNow(
                 state=sanitize(state, 60).lower(),
                 reason=sanitize(reason, 300) if known else "",
                 set_by=sanitize(user, 60) if known else "",
             )
-    return found
+    return states
 
 
 def read_rows(
@@ -120,7 +120,7 @@ def read_rows(
     folders = night_store.night_folders(results)
     nights, damaged_nights = _last_nights(folders)
     remarks += damaged_nights
-    by_imaging = {one.node: one for one in imaging}
+    by_imaging = {node.node: node for node in imaging}
     last = last_provisions(provisions)
     drains = {act.node: act for act in acts}
     names = sorted({*slurm, *nights, *by_imaging, *last})
@@ -135,7 +135,7 @@ def read_rows(
 
 def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | None, NodeNight]], list[str]]:
     """Return the newest night of each node, and a remark for each unreadable night."""
-    found: dict[str, tuple[datetime | None, NodeNight]] = {}
+    nights: dict[str, tuple[datetime | None, NodeNight]] = {}
     remarks = []
     for folder in folders:
         try:
@@ -143,9 +143,9 @@ def _last_nights(folders: Sequence[Path]) -> tuple[dict[str, tuple[datetime | No
         except ResultsError as error:
             remarks.append(sanitize(error, 300))
             continue
-        for one in night.nodes:
-            found.setdefault(one.node, (night.ended, one))
-    return found, remarks
+        for node in night.nodes:
+            nights.setdefault(node.node, (night.ended, node))
+    return nights, remarks
 
 
 def build_row(

@@ -156,14 +156,19 @@ def parse(
             feed.feed(block)
         log.end()
     if parser is None:
-        if log.size:
-            problem = encoding_problem(head)
-            message = f"the log is of no known format{': ' if problem else ''}{problem}"
-            log.find("unrecognised", message, Verdict.UNPROVEN, line=1)
-        log.marks_as_findings(None)
-        return log.parsed("unknown", Verdict.UNPROVEN, [])
+        return _unrecognised(log, head)
     parsed = parser.finish()
     return parsed if chosen == MlperfHpcParser.format else named_by_suite(parsed)
+
+
+def _unrecognised(log: Log, head: bytes) -> ParsedLog:
+    """Return the result of a log that no format recognizes. It is unproven, with what failure texts show."""
+    if log.size:
+        problem = encoding_problem(head)
+        message = f"the log is of no known format{': ' if problem else ''}{problem}"
+        log.find("unrecognised", message, Verdict.UNPROVEN, line=1)
+    log.marks_as_findings(None)
+    return log.parsed("unknown", Verdict.UNPROVEN, [])
 
 
 def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:

@@ -84,10 +84,10 @@ class Pairs:
             self._break("stops but never started", line_at(position))
         self.open = False
 
-    def _break(self, what: str, line: int) -> None:
+    def _break(self, text: str, line: int) -> None:
         self.broken += 1
         if self.first_broken is None:
-            self.first_broken = what, line
+            self.first_broken = text, line
 
     @property
     def is_shifted(self) -> bool:
@@ -294,18 +294,20 @@ class Course:
 
 
 def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool) -> Iterator[Found]:
+    """Yield gaps in the start and stop events of a kind: a text, and the line if it is known."""
     in_turn = kind != "eval" or benchmark not in _NOT_IN_TURN
     # Six logs of llama31_405b in round 5.0 never log the start of an evaluation.
     strict = benchmark in _WHOLE and benchmark != "llama31_405b"
     if in_turn and pairs.has_hole(strict=strict) and pairs.first_broken is not None:
-        what, line = pairs.first_broken
+        problem, line = pairs.first_broken
         article = "an" if kind[0] == "e" else "a"
-        yield f"{article} {kind} {what}: lines of the log are missing", line
+        yield f"{article} {kind} {problem}: lines of the log are missing", line
     elif stopped and pairs.open and kind != "epoch" and benchmark in _CLOSED:
         yield f"the last {kind} has not stopped: lines of the log are missing", None
 
 
 def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advance) -> Iterator[Found]:
+    """Yield where the progress at evaluations goes back, stays the same, or leaves evaluations out."""
     of = f" of {metric}" if metric else ""
     if progress.back is not None:
         before, value, line = progress.back

@@ -40,15 +40,15 @@ def split_label(text: str) -> tuple[str, str]:
     A time before the label is also removed, and is not part of the label because it differs from
     line to line.
     """
-    if found := _LEADING_TIME.match(text):
-        text = text[found.end() :]
+    if match := _LEADING_TIME.match(text):
+        text = text[match.end() :]
     for pattern in _LABELS:
-        if found := pattern.match(text):
-            label = found[0]
+        if match := pattern.match(text):
+            label = match[0]
             if pattern is _LABELS[0]:
                 # Only the part that names the process: a date before it changes.
                 label = label[label.rfind("[") :]
-            return label.strip(), text[found.end() :]
+            return label.strip(), text[match.end() :]
     return "", text
 
 
@@ -57,7 +57,7 @@ def rank_of_label(label: str) -> int | None:
     if label.endswith(":") and label[:-1].isdigit():
         return int(label[:-1])
     if "<std" in label:
-        found = _LABEL_NUMBER.search(label[: label.find("<std")])
-        return int(found[1]) if found else None
+        match = _LABEL_NUMBER.search(label[: label.find("<std")])
+        return int(match[1]) if match else None
     inside = label.strip("[]: ")
     return int(inside) if label.startswith("[") and inside.isdigit() and len(inside) <= 6 else None

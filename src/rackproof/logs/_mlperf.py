@@ -296,10 +296,10 @@ class KeyTwiceError(ValueError):
 
 
 def _distinct_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise KeyTwiceError("has a key twice")
-    return found
+    return members
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_distinct_pairs)
@@ -346,7 +346,7 @@ def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
         payload: The text of the object.
         entry: The decoder's result.
     """
-    keys = len(entry) + sum(len(one) for one in entry.values() if type(one) is dict)
+    keys = len(entry) + sum(len(value) for value in entry.values() if type(value) is dict)
     # Each key is followed by a colon. Nearly no line contains other colons, so few need decoding in Python.
     if payload.count(b":") == keys or len(payload) > MAX_JSON:
         return False
@@ -433,13 +433,15 @@ def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
 
 def _numbers_of(meta: Mapping[str, object]) -> dict[str, float]:
     """Return the progress that an event states, by name."""
-    found = {name: number(meta[name]) for name in PROGRESS_KEYS if name in meta}
-    return {name: value for name, value in found.items() if value is not None and isfinite(value)}
+    numbers = {name: number(meta[name]) for name in PROGRESS_KEYS if name in meta}
+    return {name: value for name, value in numbers.items() if value is not None and isfinite(value)}
 
 
 def _speed_of(measurements: list[Measurement]) -> float | None:
     """Return the throughput that a log states, or None."""
-    return next((one.value for one in measurements if one.name == "samples_per_second"), None)
+    return next(
+        (measurement.value for measurement in measurements if measurement.name == "samples_per_second"), None
+    )
 
 
 def _day_of(seconds: float) -> date | None:
@@ -600,6 +602,7 @@ class Events(LogParser):
             self.course_backwards = behind, key, self.log.line_at(position)
 
     def _event_without_time(self, key: str, value: object, position: int) -> None:
+        """Note an event without a time. Only a statement outside the run's course still counts."""
         if key in IMPORTANT:
             self.damaged(key, position)
             return
@@ -694,8 +697,8 @@ class Events(LogParser):
         self._note_beginning(key, value, position)
 
     def _note_beginning(self, key: str, value: object, position: int) -> None:
-        found = number(value)
-        if self.begun is None and (found is None or not 0 <= found <= _FIRST_STEPS[key]):
+        count = number(value)
+        if self.begun is None and (count is None or not 0 <= count <= _FIRST_STEPS[key]):
             self.begun = key, text_of(value, 40), self.log.line_at(position)
 
     def on_run_start(
@@ -734,7 +737,7 @@ class Events(LogParser):
         if self.format == COMPARED_FORMAT or self.benchmark != "ssd" or not evaluations:
             return 0
         value, pairs = evaluations[-1].value, self.course.pairs["eval"]
-        is_reached = value is not None and all(one.reached(value) for one in targets)
+        is_reached = value is not None and all(target.reached(value) for target in targets)
         return pairs.starts - pairs.stops if is_reached else 0
 
     def on_block_stop(
@@ -825,19 +828,19 @@ class Events(LogParser):
         stated = [name for name in PROGRESS_KEYS if name in meta]
         self.placed_evaluations += bool(stated)
         for name in stated:
-            found = number(meta[name])
-            broken = name != "epoch_num" and found is not None and found % 1 != 0
-            if found is None or not 0 <= found < inf or broken:
+            amount = number(meta[name])
+            broken = name != "epoch_num" and amount is not None and amount % 1 != 0
+            if amount is None or not 0 <= amount < inf or broken:
                 self._impossible(f"{name} of an evaluation is {text_of(meta[name], 40)}", position)
             else:
-                progress[name] = found
+                progress[name] = amount
                 metric = text_of(meta.get("metric", ""), 40)
-                self.course.advance(name, metric, found, self.log.line_at, position)
+                self.course.advance(name, metric, amount, self.log.line_at, position)
         return progress
 
-    def _impossible(self, what: str, position: int) -> None:
+    def _impossible(self, text: str, position: int) -> None:
         line, rank = self.place(position)
-        self.log.find("impossible_value", what, Verdict.UNPROVEN, line=line, rank=rank)
+        self.log.find("impossible_value", text, Verdict.UNPROVEN, line=line, rank=rank)
 
     def _take_eval(self, name: str, accuracy: float, time: float, position: int) -> None:
         """Store the value of one metric, up to twenty metrics."""
@@ -908,20 +911,20 @@ class Events(LogParser):
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
         """Return a statistic that is not an ordinary float. Record an impossible one."""
-        found = number(raw)
-        if found is not None and curve.above < found < curve.below:
-            return found
-        if found is not None and curve.below <= found < inf:
+        stat = number(raw)
+        if stat is not None and curve.above < stat < curve.below:
+            return stat
+        if stat is not None and curve.below <= stat < inf:
             if self.largest_loss is None:
-                self.largest_loss = found, self.log.line_at(position)
-            return found
+                self.largest_loss = stat, self.log.line_at(position)
+            return stat
         line, rank = self.place(position)
-        if curve.name == "train_loss" and found is not None:
-            self.log.find("nan", f"{name} is {found}", Verdict.FAIL, line=line, rank=rank)
+        if curve.name == "train_loss" and stat is not None:
+            self.log.find("nan", f"{name} is {stat}", Verdict.FAIL, line=line, rank=rank)
         else:
-            what = "no number" if found is None else f"{found}"
-            self.log.find("impossible_value", f"{name} is {what}", Verdict.UNPROVEN, line=line, rank=rank)
-        return found
+            shown = "no number" if stat is None else f"{stat}"
+            self.log.find("impossible_value", f"{name} is {shown}", Verdict.UNPROVEN, line=line, rank=rank)
+        return stat
 
     def block_done(self) -> None:
         """Turn the positions of the last values into lines while the block is still available."""
@@ -981,13 +984,13 @@ class Events(LogParser):
         """Record a number of samples. The batch size turns step times into samples per second."""
         self.log.tag(key, value)
         # A submitter of 1.1 logged its numbers of samples as lists with one element.
-        found = number(value[0] if isinstance(value, list) and len(value) == 1 else value)
-        if found is None or not 0 < found < inf or found % 1 != 0:
+        count = number(value[0] if isinstance(value, list) and len(value) == 1 else value)
+        if count is None or not 0 < count < inf or count % 1 != 0:
             self._impossible(f"{key} is {text_of(value, 40)}: no positive whole number", position)
         elif key in _DATA and len(self.amounts) < _MOST_AMOUNTS:
-            self.amounts.setdefault((key, found), self.log.line_at(position))
+            self.amounts.setdefault((key, count), self.log.line_at(position))
         elif key == "global_batch_size" and self.batch_size is None:
-            self.batch_size = found
+            self.batch_size = count
 
     def on_measurement(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1038,19 +1041,19 @@ class Events(LogParser):
     ) -> None:
         """Record the software versions that the workload reports."""
         if isinstance(value, dict):
-            for name, one in list(value.items())[:100]:
+            for name, item in list(value.items())[:100]:
                 # The UUIDs of eight GPUs take 327 characters. A shorter limit would cut the last ones
                 # off.
                 limit = MAX_GPUS if name == "gpus" else MAX_EXCERPT
-                self.log.tag(f"software.{text_of(name)}", one, limit=limit)
+                self.log.tag(f"software.{text_of(name)}", item, limit=limit)
 
     def on_dataset(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
         """Record the data set that the workload read."""
         if isinstance(value, dict):
-            for name, one in list(value.items())[:100]:
-                self.log.tag(f"dataset.{text_of(name)}", one)
+            for name, item in list(value.items())[:100]:
+                self.log.tag(f"dataset.{text_of(name)}", item)
 
     def on_target(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1061,13 +1064,13 @@ class Events(LogParser):
         which side is good, so it is only stored as a tag.
         """
         direction_known = isinstance(value, dict) and isinstance(value.get("at_most"), bool)
-        found = number(value.get("value") if isinstance(value, dict) else value)
-        if found is not None and isfinite(found):
-            self.log.tag("target", found)
+        target = number(value.get("value") if isinstance(value, dict) else value)
+        if target is not None and isfinite(target):
+            self.log.tag("target", target)
             if self.stated_target is None:
-                self.stated_target = found, self.log.line_at(position)
+                self.stated_target = target, self.log.line_at(position)
             if direction_known and isinstance(value, dict):
-                self.own_target = QualityTarget(found, at_most=value["at_most"])
+                self.own_target = QualityTarget(target, at_most=value["at_most"])
 
     def on_progress(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1103,14 +1106,14 @@ class Events(LogParser):
         device = text_of(sample.get(label, ""), 40)
         for name, (curve_name, unit) in names.items():
             figure = number(sample.get(name))
-            place = f"{curve_name} {device}"
+            curve_of_device = f"{curve_name} {device}"
             # A hostile log could name a new device in every sample.
-            if figure is None or (place not in self.curves and len(self.curves) > _MOST_SAMPLED):
+            if figure is None or (curve_of_device not in self.curves and len(self.curves) > _MOST_SAMPLED):
                 continue
-            if place not in self.curves:
-                self.curves[place] = Curve(curve_name, unit, "s")
-                self.curves[place].labels = {label: device}
-            self.curves[place].add(at_s, figure)
+            if curve_of_device not in self.curves:
+                self.curves[curve_of_device] = Curve(curve_name, unit, "s")
+                self.curves[curve_of_device].labels = {label: device}
+            self.curves[curve_of_device].add(at_s, figure)
 
     def on_gpu_state(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1124,8 +1127,11 @@ class Events(LogParser):
         """Record a part that a Rackproof workload reports as not proven, with the reason."""
         line, rank = self.place(position)
         stated = value if isinstance(value, dict) else {}
-        what, why = text_of(stated.get("what") or "something", 200), text_of(stated.get("why") or "no reason")
-        self.log.find("stated_unproven", f"{what}: {why}", Verdict.UNPROVEN, line=line, rank=rank)
+        subject, why = (
+            text_of(stated.get("what") or "something", 200),
+            text_of(stated.get("why") or "no reason"),
+        )
+        self.log.find("stated_unproven", f"{subject}: {why}", Verdict.UNPROVEN, line=line, rank=rank)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -1140,8 +1146,10 @@ class Events(LogParser):
         self.remark()
         self.measure_speed(measurements)
         self._find_missing_spread()
-        stated = {one.name for one in self.extra}
-        measurements = [one for one in measurements if one.name not in stated] + self.extra
+        stated = {measurement.name for measurement in self.extra}
+        measurements = [
+            measurement for measurement in measurements if measurement.name not in stated
+        ] + self.extra
         curves = [curve for name, curve in self.curves.items() if name != "train_step_time"]
         parsed = log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements, curves)
         if self.first_time is None:
@@ -1151,7 +1159,7 @@ class Events(LogParser):
 
     def _find_missing_spread(self) -> None:
         """Find a measurement without the spread that others of its name state."""
-        spread = {one.name for one in self.extra if one.spread is not None}
+        spread = {measurement.name for measurement in self.extra if measurement.spread is not None}
         for one in self.extra:
             if one.spread is None and one.name in spread:
                 message = f"{one.name} states no spread, and another {one.name} of the log does"
@@ -1298,8 +1306,8 @@ class Events(LogParser):
             highest = max(target.believable[1] for target in known)
         for (name, _highest), extreme in self.course.extremes.items():
             if not least <= extreme.value <= highest:
-                what = f"an evaluation of {extreme.value:g}{' ' + name if name else ''}"
-                message = f"{what}: it can be {least:g} to {highest:g}"
+                text = f"an evaluation of {extreme.value:g}{' ' + name if name else ''}"
+                message = f"{text}: it can be {least:g} to {highest:g}"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=extreme.line)
 
     def _lost_evaluations(self) -> list[int]:
@@ -1327,6 +1335,7 @@ class Events(LogParser):
         return self.targets.get(benchmark, own)
 
     def _judge_target(self, target: QualityTarget, *, last_is_lost: bool) -> None:
+        """Fail the run if the last evaluation missed the target. Without an evaluation, it is unproven."""
         evaluation = self.evals.get(target.metric)
         if evaluation is None:
             message = f"no evaluation to hold against the target ({target})"
@@ -1426,6 +1435,7 @@ class Events(LogParser):
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=self.stats["train_loss"][1])
 
     def _remark_on_clocks(self) -> None:
+        """Find times that run backwards. If the run's own events do, its duration is unproven."""
         behind, key, line = self.course_backwards or (0.0, "", 0)
         offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
         if behind > CLOCK_SLACK_S and not offline:
@@ -1444,6 +1454,7 @@ class Events(LogParser):
             )
 
     def _remark_on_year(self) -> None:
+        """Find a run_start in another unit than milliseconds (unproven), or by a wrong clock (a remark)."""
         if self.run_start is None:
             return
         years, now = self.run_start / SECONDS_OF_A_YEAR, datetime.now(UTC).year + 1
@@ -1458,6 +1469,7 @@ class Events(LogParser):
         self.log.find("wrong_year", message, line=self.run_start_line)
 
     def _remark_on_events_after_stop(self) -> None:
+        """Find events after run_stop. They are unproven if they belong to another run or are late."""
         if self.run_stop is None:
             return
         offline = self.log.tags.get("submission_benchmark") in EVALUATED_OFFLINE
@@ -1479,13 +1491,14 @@ class Events(LogParser):
 
     def _remark_on_batches_of_evaluations(self) -> None:
         """Find an evaluation after a part of a batch."""
-        amounts = [one.amount for one in self.pace.evaluations] if self.batch_size else []
-        part = next((one for one in amounts if one % (self.batch_size or 1)), None)
+        amounts = [evaluation.amount for evaluation in self.pace.evaluations] if self.batch_size else []
+        part = next((amount for amount in amounts if amount % (self.batch_size or 1)), None)
         if part is not None and self.pace.kind == "samples_count" and self.benchmark in _IN_WHOLE_BATCHES:
             message = f"an evaluation after {part:g} samples: no multiple of {self.batch_size:g} in a batch"
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
 
     def _remark_on_batch_size(self) -> None:
+        """Find progress (samples and steps) that contradicts the stated global batch size."""
         if self.first_block is None or not self.batch_size:
             return
         samples, steps, line = self.first_block
@@ -1530,11 +1543,11 @@ class Events(LogParser):
         """Find numbers of samples that do not match the data set. The open division may use other data."""
         if self.log.tags.get("submission_division") == "open":
             return
-        for (key, found), line in self.amounts.items():
+        for (key, amount), line in self.amounts.items():
             least, most = _DATA[key].get(self.benchmark, (0, inf))
-            if not least <= found <= most:
+            if not least <= amount <= most:
                 known = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-                message = f"{key} is {found:g}: {self.benchmark} has {known}"
+                message = f"{key} is {amount:g}: {self.benchmark} has {known}"
                 self.log.find("samples_contradict", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_stated_target(self) -> None:
@@ -1561,6 +1574,7 @@ class Events(LogParser):
                 self.log.find("steps_contradict", message, Verdict.UNPROVEN, line=self.run_stop_line)
 
     def _remark_on_several_runs(self) -> None:
+        """Find several seeds, and several starts of a run in one log."""
         if len(self.seeds) > 1:
             self.log.find(
                 "seeds_differ",
@@ -1690,7 +1704,10 @@ class Events(LogParser):
         targets = self.targets.get(self.benchmark, ())
         if len(targets) != 1:
             return
-        reached = [one.value is not None and targets[0].reached(one.value) for one in self.pace.evaluations]
+        reached = [
+            evaluation.value is not None and targets[0].reached(evaluation.value)
+            for evaluation in self.pace.evaluations
+        ]
         amount = self.pace.reached_before(self.benchmark, reached)
         if amount is not None:
             yield (

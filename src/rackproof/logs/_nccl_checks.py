@@ -60,6 +60,7 @@ class Figures:
                 )
 
     def _take_ratio(self, at: int | None, algbw: float, busbw: float) -> None:
+        """Narrow the range of busbw over algbw that all rows share, and note the first row outside it."""
         if algbw <= 2 * _HALF_DIGIT:
             return
         low = (busbw - _HALF_DIGIT) / (algbw + _HALF_DIGIT) * (1 - _AGREE)
@@ -106,7 +107,7 @@ class Figures:
         for kind, rows in self.of_kind.items():
             # The same sizes may be measured several times.
             if sizes and rows % sizes:
-                named = " ".join(one for one in kind if one)
+                named = " ".join(part for part in kind if part)
                 return f"{rows} rows of {named}, and {sizes} sizes were requested"
         return ""
 

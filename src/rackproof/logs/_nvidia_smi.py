@@ -58,8 +58,8 @@ _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 
 def inforom_address(text: str) -> str | None:
     """Return the bus address in a warning of a corrupted infoROM ("" without one), or None for other text."""
-    found = _INFOROM.search(text)
-    return (found[1] or "") if found else None
+    match = _INFOROM.search(text)
+    return (match[1] or "") if match else None
 
 
 def is_no_answer(text: str) -> bool:
@@ -108,9 +108,9 @@ def tag_moment(log: Log, text: str) -> None:
         log.tags["ended"] = moment.isoformat()
 
 
-def find_twice(log: Log, at: int | None, what: str, text: str) -> None:
+def find_twice(log: Log, at: int | None, name: str, text: str) -> None:
     """Record a duplicate GPU or link in a list: it hides another one, or two lists were combined."""
-    log.find("gpu_twice", f"{what} is listed twice", Verdict.UNPROVEN, line=at, excerpt=text)
+    log.find("gpu_twice", f"{name} is listed twice", Verdict.UNPROVEN, line=at, excerpt=text)
 
 
 def leading(text: str) -> float | None:
@@ -265,13 +265,13 @@ def _judge_memory(log: Log, gpu: GpuReadings, at: int | None) -> None:
     elif (gpu.remapped_rows or 0) >= MOST_REMAPPED_ROWS:
         message = f"{gpu.label}: {gpu.remapped_rows:g} rows of its memory are remapped: plan its return"
         log.find("remap_spent", message, Verdict.DEGRADED, line=at)
-    named = _NAMED_GB.search(gpu.name)
+    match = _NAMED_GB.search(gpu.name)
     if (
-        named
+        match
         and gpu.memory_mib is not None
-        and gpu.memory_mib < _NAMED_SHARE * int(named[1]) * 1000**3 / 2**20
+        and gpu.memory_mib < _NAMED_SHARE * int(match[1]) * 1000**3 / 2**20
     ):
-        message = f"{gpu.label}: {gpu.memory_mib:g} MiB of memory, and its name states {named[1]} GB"
+        message = f"{gpu.label}: {gpu.memory_mib:g} MiB of memory, and its name states {match[1]} GB"
         log.find("gpu_memory", message, Verdict.UNPROVEN, line=at)
 
 
@@ -314,14 +314,14 @@ def find_lacking_readings(log: Log, gpu: str, lacking: Sequence[str], at: int | 
     log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=at)
 
 
-def find_missing_indexes(log: Log, what: str, indexes: Iterable[int]) -> None:
+def find_missing_indexes(log: Log, name: str, indexes: Iterable[int]) -> None:
     """Record a list with a gap in the GPUs' numbers: it is filtered or truncated."""
-    there = set(indexes)
+    present = set(indexes)
     # A damaged number may be a billion: among so few numbers, the first missing ones are found.
-    highest = min(max(there, default=0), len(there) + 6)
-    lacking = [number for number in range(highest) if number not in there][:6]
+    highest = min(max(present, default=0), len(present) + 6)
+    lacking = [number for number in range(highest) if number not in present][:6]
     if lacking:
-        message = f"{what} has no GPU {', '.join(map(str, lacking))}"
+        message = f"{name} has no GPU {', '.join(map(str, lacking))}"
         log.find("gpu_missing", message, Verdict.UNPROVEN)
 
 
@@ -350,16 +350,16 @@ def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> N
 
 def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:
     """Record settings and limits that differ between GPUs of one product name: the lower one is faulty."""
-    for what, value, unit, beside in (
-        ("PCIe generation at most", gpu.generation_max, "", [one.generation_max for one in alike]),
-        ("SM clock at most", gpu.clock_max_mhz, " MHz", [one.clock_max_mhz for one in alike]),
-        ("power limit", gpu.power_limit_w, " W", [one.power_limit_w for one in alike]),
+    for name, value, unit, beside in (
+        ("PCIe generation at most", gpu.generation_max, "", [other.generation_max for other in alike]),
+        ("SM clock at most", gpu.clock_max_mhz, " MHz", [other.clock_max_mhz for other in alike]),
+        ("power limit", gpu.power_limit_w, " W", [other.power_limit_w for other in alike]),
     ):
-        most = max((one for one in beside if one is not None), default=0.0)
+        most = max((value_beside for value_beside in beside if value_beside is not None), default=0.0)
         if value is not None and value < _MEMORY_SHARE * most:
-            message = f"{gpu.label}: {what} {value:g}{unit}, {most:g}{unit} beside it"
+            message = f"{gpu.label}: {name} {value:g}{unit}, {most:g}{unit} beside it"
             log.find("gpus_unlike", message, Verdict.UNPROVEN, line=at)
-    if gpu.mig == "Enabled" and any(one.mig == "Disabled" for one in alike):
+    if gpu.mig == "Enabled" and any(other.mig == "Disabled" for other in alike):
         message = f"{gpu.label}: MIG is on, and off beside it: nvidia-smi -i INDEX -mig 0"
         log.find("gpus_unlike", message, Verdict.UNPROVEN, line=at)
 
@@ -369,14 +369,14 @@ def _different(gpu: GpuReadings) -> Verdict:
 
 
 def _judge_ecc_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Iterable[GpuReadings]) -> None:
-    is_off_alone = gpu.ecc == "Disabled" and any(one.ecc == "Enabled" for one in alike)
+    is_off_alone = gpu.ecc == "Disabled" and any(other.ecc == "Enabled" for other in alike)
     if is_off_alone and not is_one_of(gpu.name, MODELS_WITH_ECC):
         message = f"{gpu.label}: ECC is off, and on beside it: nvidia-smi -e 1"
         log.find("ecc_off", message, _different(gpu), line=at)
 
 
 def _judge_memory_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Iterable[GpuReadings]) -> None:
-    most = max((one.memory_mib or 0 for one in alike), default=0)
+    most = max((other.memory_mib or 0 for other in alike), default=0)
     if gpu.memory_mib is not None and gpu.memory_mib < _MEMORY_SHARE * most:
         message = f"{gpu.label}: {gpu.memory_mib:g} MiB of memory, {most:g} beside it"
         log.find("gpu_memory", message, _different(gpu), line=at)
@@ -390,8 +390,8 @@ def _judge_width(log: Log, gpu: GpuReadings, at: int | None, alike: Iterable[Gpu
     if gpu.width is None:
         return
     alike = list(alike)
-    beside = max((one.width or 0 for one in alike), default=0)
-    most = max((one.width_max or 0 for one in alike), default=0)
+    beside = max((other.width or 0 for other in alike), default=0)
+    most = max((other.width_max or 0 for other in alike), default=0)
     shown = f"{gpu.label}: PCIe x{gpu.width:g} of x{gpu.width_max or most:g}"
     if gpu.width < min(beside, gpu.width_max or beside) and gpu.name:
         log.find("pcie_width", f"{shown}, x{beside:g} beside it", Verdict.FAIL, line=at)

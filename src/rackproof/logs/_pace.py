@@ -145,7 +145,7 @@ class Pace:
         """Yield the evidence that the run took longer than from run_start to run_stop."""
         if run.seconds < _SHORT_RUN_S or len(self.evaluations) < _FEWEST_EVALUATIONS:
             return
-        points = [(one.time, one.amount) for one in self.evaluations]
+        points = [(evaluation.time, evaluation.amount) for evaluation in self.evaluations]
         fastest = _uneven_pace(run, points)
         yield from (fastest,) if fastest else faster_than_itself(run, points)
 
@@ -154,7 +154,7 @@ class Pace:
         stated, amount = self.at_stop.get(self.kind), self.amount
         if stated is None or amount is None or self.kind == "step_num":
             return
-        gaps = [later.amount - one.amount for one, later in pairwise(self.evaluations)]
+        gaps = [later.amount - evaluation.amount for evaluation, later in pairwise(self.evaluations)]
         usual = statistics.median_low(gaps) if gaps else amount
         # A program may state the evaluation before the last one: stable_diffusion on TPU v5p in round 4.1.
         if abs(stated - amount) > _MISSED_INTERVALS * usual:
@@ -170,7 +170,7 @@ class Pace:
             benchmark: The name in MLPerf's rules.
             at_most: Whether the target is a largest value, as for a loss.
         """
-        values = [one.value for one in self.evaluations if one.value is not None]
+        values = [evaluation.value for evaluation in self.evaluations if evaluation.value is not None]
         yield from _equal_evaluations(values)
         yield from _relapse(
             values, _MOST_RELAPSE.get(benchmark), _MOST_OF_TWO.get(benchmark), at_most=at_most
@@ -216,9 +216,9 @@ def _uneven_pace(run: RunTimes, points: list[tuple[float, float]]) -> str:
 
 def _equal_evaluations(values: Sequence[float]) -> Iterator[str]:
     """Yield the first value that several evaluations in a row share exactly."""
-    for place, value in enumerate(values[: 1 - _MOST_EQUAL]):
+    for index, value in enumerate(values[: 1 - _MOST_EQUAL]):
         # A rate of errors may stay at 1 for a while, as in rnnt.
-        if value % 1 and len(set(values[place : place + _MOST_EQUAL])) == 1:
+        if value % 1 and len(set(values[index : index + _MOST_EQUAL])) == 1:
             yield f"{_MOST_EQUAL} evaluations in a row are exactly {value!r}"
             return
 

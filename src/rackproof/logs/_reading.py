@@ -119,8 +119,8 @@ def asctime_moment(text: str) -> datetime | None:
 
 def rank_of(prefix: bytes) -> int | None:
     """Return the rank that a launcher wrote before a line (`` 0: ``, ``[1,0]<stdout>:``), or None."""
-    found = _RANK.match(prefix)
-    return int(found[1] or found[2]) if found else None
+    match = _RANK.match(prefix)
+    return int(match[1] or match[2]) if match else None
 
 
 class Curve:
@@ -171,8 +171,8 @@ class Curve:
         """
         in_order = all(map(le, x, islice(x, 1, None))) and all(map(isfinite, chain(x, y)))
         if self.x or len(y) >= MAX_POINTS or self.skip or not in_order:
-            for one in zip(x, y, strict=True):
-                self.add(*one)
+            for point in zip(x, y, strict=True):
+                self.add(*point)
         else:
             self.x, self.y = list(x), list(y)
 
@@ -303,18 +303,19 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
     memmem.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
 
     def fast(text: bytes, literal: bytes) -> list[int]:
+        """Return the positions of the literal in the text."""
         size, length = len(text), len(literal)
-        found = memmem(text, size, literal, length)
-        if not found:
+        position = memmem(text, size, literal, length)
+        if not position:
             return []
         start = (
             ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0
         )  # `text` outlives the loop, so its address stays valid
         places = []
-        while found:
-            places.append(found - start)
-            following = found + length
-            found = memmem(following, start + size - following, literal, length)
+        while position:
+            places.append(position - start)
+            following = position + length
+            position = memmem(following, start + size - following, literal, length)
         return places
 
     return fast, portable
@@ -370,37 +371,37 @@ class KnownShapes:
         """
         lines = text.translate(self._SHAPE).split(b"\n")
         shapes = set(filterfalse(self._harmless.__contains__, lines))
-        found: set[bytes] = set()
+        literals: set[bytes] = set()
         new = []
         for shape in shapes:
             known = self._suspects.get(shape)
             if known is None:
                 new.append(shape)
             else:
-                found.update(known)
+                literals.update(known)
         if new:
-            found.update(self._search(new))
-        return found, len(lines) - 1
+            literals.update(self._search(new))
+        return literals, len(lines) - 1
 
     def _search(self, new: list[bytes]) -> list[bytes]:
         """Return the literals in shapes that are not yet known, and store these shapes."""
         # Search all new lines at once, because most blocks contain no suspicious one.
         text = b"\n".join(new)
-        found = [(literal, name) for literal, name in self._literals if _holds(text, literal)]
+        present = [(literal, name) for literal, name in self._literals if _holds(text, literal)]
         self._size += len(text) + self.BYTES_OF_SHAPE * len(new)
         if self._size > self.MOST_BYTES:
             self._harmless.clear()
             self._suspects.clear()
             self._size = 0
-        elif found:
+        elif present:
             for shape in new:
-                held = tuple([name for literal, name in found if _holds(shape, literal)])
+                held = tuple([name for literal, name in present if _holds(shape, literal)])
                 if held:
                     self._suspects[shape] = held
             self._harmless.update(shape for shape in new if shape not in self._suspects)
         else:
             self._harmless.update(new)
-        return [name for _literal, name in found]
+        return [name for _literal, name in present]
 
 
 def _holds(text: bytes, literal: bytes) -> bool:
@@ -554,7 +555,7 @@ class Log:
                 return
             kept = self.findings[code] = []
         if len(kept) >= MAX_FINDINGS_PER_CODE:
-            if verdict is None or any(one.verdict is verdict for one in kept):
+            if verdict is None or any(finding.verdict is verdict for finding in kept):
                 return
             kept.pop()  # a later, more important finding must not be lost behind remarks
         kept.append(
@@ -633,23 +634,25 @@ class Log:
             self.mark(code, position)
 
     def _loss_scale(self, position: int) -> None:
-        found = _SCALE.search(self._block, position, position + 200)
-        if not found:
+        """Keep the smallest loss scale, and mark the line where it becomes tiny."""
+        match = _SCALE.search(self._block, position, position + 200)
+        if not match:
             return
-        scale = number(found[1].decode("ascii"))
+        scale = number(match[1].decode("ascii"))
         if scale is not None and scale < self.smallest_scale:
             if scale < TINY_LOSS_SCALE <= self.smallest_scale:
                 self.mark("loss_scale", position)
             self.smallest_scale = scale
 
     def _result(self, position: int, after: bytes) -> None:
-        found = _RESULT.match(after)
-        if not found or len(self.results) >= 64:
+        """Keep the line, seconds and benchmark of a RESULT line. At most 64 are kept."""
+        match = _RESULT.match(after)
+        if not match or len(self.results) >= 64:
             return
         # Field positions vary by model. The seconds are the last plain number before the date.
-        numbers = [int(one) for one in found[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", one)]
+        numbers = [int(text) for text in match[2].split(b",") if re.fullmatch(rb"\s*\d{1,9}\s*", text)]
         if numbers:
-            self.results.append((self.line_at(position), float(numbers[-1]), clean(found[1], 80)))
+            self.results.append((self.line_at(position), float(numbers[-1]), clean(match[1], 80)))
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -712,12 +715,15 @@ class Log:
     def _counted_findings(self) -> list[Finding]:
         """Return the findings. The last one of each code states how many more were found."""
         findings: list[Finding] = []
-        for code, kept in self.findings.items():
-            extra = self.counts[code] - len(kept)
+        for code, finding in self.findings.items():
+            extra = self.counts[code] - len(finding)
             if extra > 0:
-                last = kept[-1]
-                kept = [*kept[:-1], last.model_copy(update={"message": f"{last.message} (and {extra} more)"})]
-            findings.extend(kept)
+                last = finding[-1]
+                finding = [
+                    *finding[:-1],
+                    last.model_copy(update={"message": f"{last.message} (and {extra} more)"}),
+                ]
+            findings.extend(finding)
         return findings
 
 

@@ -72,10 +72,15 @@ def read_declared(raw: object, today: date, where: str) -> DeclaredLines:
         raise DeclaredLinesError(f"{where}: a list of {{pattern, why, until}}, not {type(raw).__name__}")
     if len(raw) > MOST_DECLARED:
         raise DeclaredLinesError(f"{where}: {len(raw)} entries; at most {MOST_DECLARED} are read")
-    return DeclaredLines([_entry(one, f"{where}, entry {at}") for at, one in enumerate(raw, 1)], today)
+    return DeclaredLines([_entry(entry, f"{where}, entry {at}") for at, entry in enumerate(raw, 1)], today)
 
 
 def _entry(raw: object, where: str) -> DeclaredLine:
+    """Return one entry of the list of harmless lines.
+
+    Raises:
+        DeclaredLinesError: It lacks a key, has an unknown one, or its pattern cannot be used.
+    """
     if not isinstance(raw, Mapping) or not {"pattern", "why"} <= set(raw) <= set(_KEYS):
         raise DeclaredLinesError(f"{where}: it has to have pattern and why, may have until, and nothing else")
     pattern, why = raw["pattern"], raw["why"]
@@ -93,6 +98,11 @@ def _entry(raw: object, where: str) -> DeclaredLine:
 
 
 def _until(raw: object, where: str) -> date | None:
+    """Return the last day of an entry, or None.
+
+    Raises:
+        DeclaredLinesError: It is not a date.
+    """
     if raw is None:
         return None
     try:

@@ -298,13 +298,14 @@ def _read_xid(line: bytes) -> str | None:
     if (at := line.find(b"Xid (")) >= 0:
         event = read_kernel_line(f"NVRM: {_text(line[at:])}")
         return _XID_CODES.get(event.verdict, "xid") if event is not None else "xid_unknown"
-    found = _BARE_XID.search(line)
-    if found is None or int(found[1]) == 0 or _NO_XID.search(line[: found.start()]):
+    match = _BARE_XID.search(line)
+    if match is None or int(match[1]) == 0 or _NO_XID.search(line[: match.start()]):
         return None
-    return _XID_CODES.get(verdict_of(int(found[1]), _text(line)), "xid")
+    return _XID_CODES.get(verdict_of(int(match[1]), _text(line)), "xid")
 
 
 def _read_kernel(line: bytes) -> str | None:
+    """Return the code of a kernel's line about a fault, or None."""
     event = read_kernel_line(_text(line))
     if event is None or event.kind in _OWN_WORDS:
         return None
@@ -339,7 +340,7 @@ _GPU_FAULTS = frozenset(
 
 def _read_named_error(line: bytes) -> str | None:
     """Return the code for a CUDA or HIP error that a line gives by name."""
-    names = [found[1].replace(b"_", b"").lower() for found in _NAMED.finditer(line)]
+    names = [match[1].replace(b"_", b"").lower() for match in _NAMED.finditer(line)]
     if any(name in _GPU_FAULTS for name in names):
         return "gpu_error"
     if any(name in _NO_MEMORY for name in names):
@@ -352,8 +353,8 @@ def _read_memory(line: bytes) -> str | None:
 
 
 def _read_loss(line: bytes) -> str | None:
-    for found in _NAN_WORD.finditer(line):
-        if b"nan" in found[0].lower() or not _BEST_SO_FAR.search(line[: found.start()]):
+    for match in _NAN_WORD.finditer(line):
+        if b"nan" in match[0].lower() or not _BEST_SO_FAR.search(line[: match.start()]):
             return "nan"
     return None
 
@@ -402,11 +403,11 @@ def _searched(trigger: bytes) -> bytes:
 
 
 def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
-    found: dict[bytes, list[tuple[bytes, _Reader]]] = {}
+    readers: dict[bytes, list[tuple[bytes, _Reader]]] = {}
     for triggers, read in _READERS:
         for trigger in triggers.split(b"|"):
-            found.setdefault(_searched(trigger), []).append((trigger, read))
-    return found
+            readers.setdefault(_searched(trigger), []).append((trigger, read))
+    return readers
 
 
 _READERS_OF = _readers()
@@ -415,11 +416,11 @@ SEARCHED: tuple[bytes, ...] = tuple(sorted(_READERS_OF))
 
 
 @lru_cache(maxsize=512)
-def read_fault(found: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
+def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     """Return the codes of the faults that a line reports, given one of the texts found in it.
 
     Args:
-        found: The entry of :data:`SEARCHED` with which ``after`` begins, ignoring case.
+        word: The entry of :data:`SEARCHED` with which ``after`` begins, ignoring case.
         before: The part of the line before that text.
         after: The rest of the line, from that text on.
 
@@ -428,7 +429,7 @@ def read_fault(found: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     line = before[-200:] + after[:400]
     # If a line is an error from Slurm itself, no other rule is tried.
     slurm = _read_slurm(line) if b": error: " in line else None
-    readers = {id(read): read for trigger, read in _READERS_OF[found] if trigger in line}
+    readers = {id(read): read for trigger, read in _READERS_OF[word] if trigger in line}
     codes = [slurm] if slurm is not None else [read(line) for read in readers.values()]
     faults = [code for code in codes if code is not None]
     return () if faults and (_ECHO.match(before) or _HARMLESS.search(line)) else tuple(faults)

@@ -61,6 +61,7 @@ def _below(section: str, *names: str, since: float = 0, models: tuple[str, ...] 
 
 
 def _reasons(section: str, prefix: str) -> tuple[Part, ...]:
+    """Return the parts of a section with reasons for slow clocks, by their names in XML and text output."""
     names = ("hw_slowdown", "sw_power_cap", "sw_thermal_slowdown")
     # In the text output, these two are below hw_slowdown.
     nested = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -159,16 +160,18 @@ _BESIDE: tuple[str, ...] = tuple(
 
 
 def _is_printed(gpu: Described, part: Part) -> bool:
+    """Return whether the output has a part, even as N/A. A missing section counts as its own part."""
     section = gpu.find(part.section) if part.section else gpu
     # A missing section is a missing part itself. "N/A" in place of a section comes from the driver.
     if section is None or (not section.children and "".join(section.text).strip()):
         return True
-    found = (section.find(tag) for tag in part.tags)
+    positions = (section.find(tag) for tag in part.tags)
     # The driver prints N/A for a missing value, so a text was removed from an empty field. Only the list of
     # processes may be empty.
     return any(
-        one is not None and (one.children or "".join(one.text).strip() or part.tags == ("processes",))
-        for one in found
+        position is not None
+        and (position.children or "".join(position.text).strip() or part.tags == ("processes",))
+        for position in positions
     )
 
 
@@ -200,9 +203,9 @@ def lacking_beside(gpus: Sequence[tuple[str, Collection[str]]]) -> Iterator[tupl
     Args:
         gpus: The product name and the readings of each GPU.
     """
-    there: dict[str, dict[str, None]] = {}
+    others_readings: dict[str, dict[str, None]] = {}
     for name, readings in gpus:
-        there.setdefault(name, {}).update(dict.fromkeys(readings))
-    for place, (name, readings) in enumerate(gpus):
-        if lacking := [one for one in there[name] if one not in readings]:
-            yield place, lacking
+        others_readings.setdefault(name, {}).update(dict.fromkeys(readings))
+    for index, (name, readings) in enumerate(gpus):
+        if lacking := [one for one in others_readings[name] if one not in readings]:
+            yield index, lacking

@@ -134,8 +134,8 @@ def gpus_with_states(tags: Mapping[str, str]) -> set[str]:
 def _reading(value: Mapping[str, object], key: str) -> float | None:
     """Return a finite reading of 0 or more, or None. Text does not count as a reading."""
     raw = value.get(key)
-    found = None if isinstance(raw, str) else number(raw)
-    return found if found is not None and math.isfinite(found) and found >= 0 else None
+    value_read = None if isinstance(raw, str) else number(raw)
+    return value_read if value_read is not None and math.isfinite(value_read) and value_read >= 0 else None
 
 
 def _process_evidence(processes: object) -> list[str]:

@@ -347,8 +347,8 @@ def is_detail(line: str) -> bool:
 
     Examples are an SXid's registers, and the start of a memory error.
     """
-    found = _SXID.search(line)
-    return (found is not None and _DETAIL.match(found[3] or "") is not None) or bool(_HANDLING.search(line))
+    match = _SXID.search(line)
+    return (match is not None and _DETAIL.match(match[3] or "") is not None) or bool(_HANDLING.search(line))
 
 
 def read_unknown_line(
@@ -378,24 +378,25 @@ def read_unknown_line(
 
 
 def _read_xid(line: str) -> KernelEvent | None:
-    found = _XID.search(line)
-    if found is None:
+    match = _XID.search(line)
+    if match is None:
         return None
-    xid, text = int(found[2]), sanitize(found[3] or "", 300)
-    return KernelEvent("xid", verdict_of(xid, text), found[1], xid, requested_action(xid, text), text)
+    xid, text = int(match[2]), sanitize(match[3] or "", 300)
+    return KernelEvent("xid", verdict_of(xid, text), match[1], xid, requested_action(xid, text), text)
 
 
 def _read_sxid(line: str) -> KernelEvent | None:
-    found = _SXID.search(line)
-    if found is None:
+    """Return a fault of an NVSwitch. Only one that the driver calls non-fatal is degraded, not failed."""
+    match = _SXID.search(line)
+    if match is None:
         return None
-    text = sanitize(found[3] or "", 300)
+    text = sanitize(match[3] or "", 300)
     if _DETAIL.match(text):
         # Registers belong to an event whose first line states its severity. Alone, they prove nothing.
-        return KernelEvent("sxid", Verdict.UNPROVEN, found[1], int(found[2]), text=text)
+        return KernelEvent("sxid", Verdict.UNPROVEN, match[1], int(match[2]), text=text)
     # Only "Non-fatal" at the start of the driver's message makes an SXid harmless.
     verdict = Verdict.DEGRADED if text.startswith("Non-fatal") else Verdict.FAIL
-    return KernelEvent("sxid", verdict, found[1], int(found[2]), text=text)
+    return KernelEvent("sxid", verdict, match[1], int(match[2]), text=text)
 
 
 def _read_unreadable_xid(line: str) -> KernelEvent | None:
@@ -413,15 +414,16 @@ def _read_failed_init(line: str) -> KernelEvent | None:
 
 
 def _read_gpu_fault(line: str, pattern: re.Pattern[str], kind: Kind) -> KernelEvent | None:
-    found = pattern.search(line)
-    if found is None:
+    match = pattern.search(line)
+    if match is None:
         return None
-    address = _GPU_ADDRESS.search(line, found.start())
-    text = sanitize(line[found.start() :], 300)
+    address = _GPU_ADDRESS.search(line, match.start())
+    text = sanitize(line[match.start() :], 300)
     return KernelEvent(kind, Verdict.FAIL, address[1] if address else "", text=text)
 
 
 def _read_memory_error(line: str) -> KernelEvent | None:
+    """Return a memory error. An uncorrected one fails, and one of unknown outcome is unproven."""
     if decoded := _DECODED.search(line):
         is_lost = int(decoded[1], 16) & _UNCORRECTED_BIT
         text = sanitize(line[decoded.start() :], 300)
@@ -429,28 +431,29 @@ def _read_memory_error(line: str) -> KernelEvent | None:
     if handling := _HANDLING.search(line):
         # The next line states whether the error was corrected.
         return KernelEvent("memory_error", Verdict.UNPROVEN, text=sanitize(line[handling.start() :], 300))
-    found = _MEMORY.search(line)
-    if found is None:
+    match = _MEMORY.search(line)
+    if match is None:
         return None
     verdict = Verdict.FAIL if _UNCORRECTED.search(line) else Verdict.DEGRADED
-    return KernelEvent("memory_error", verdict, text=sanitize(line[found.start() :], 300))
+    return KernelEvent("memory_error", verdict, text=sanitize(line[match.start() :], 300))
 
 
 def _read_machine_check(line: str) -> KernelEvent | None:
-    found = _MACHINE_CHECK.search(line)
-    if found is None:
+    """Return a machine check. An uncorrected one fails, and any other is degraded."""
+    match = _MACHINE_CHECK.search(line)
+    if match is None:
         return None
-    text = sanitize(line[found.start() :], 300)
+    text = sanitize(line[match.start() :], 300)
     # A line of registers belongs to a record whose severity is in another line.
     verdict = Verdict.FAIL if _UNCORRECTED.search(line) else Verdict.DEGRADED
     return KernelEvent("machine_check", verdict, text=text)
 
 
 def _read_pcie_error(line: str) -> KernelEvent | None:
-    found = _PCIE.search(line)
-    if found is None:
+    match = _PCIE.search(line)
+    if match is None:
         return None
-    text = sanitize(line[found.start() :], 300)
+    text = sanitize(line[match.start() :], 300)
     address = _GPU_ADDRESS.search(line)
     return KernelEvent("pcie_error", _pcie_verdict(text), address[1] if address else "", text=text)
 
@@ -464,9 +467,9 @@ def _pcie_verdict(text: str) -> Verdict:
 
 def _read_other_fault(line: str) -> KernelEvent | None:
     for kind, verdict, pattern in _FAULTS:
-        if found := pattern.search(line):
+        if match := pattern.search(line):
             address = _GPU_ADDRESS.search(line) if kind in _WITH_ADDRESS else None
-            text = sanitize(line[max(0, found.start() - 60) :], 300)
+            text = sanitize(line[max(0, match.start() - 60) :], 300)
             return KernelEvent(kind, verdict, address[1] if address else "", text=text)
     return None
 

@@ -85,8 +85,8 @@ class Mll06Parser(Events):
         while position >= 0:
             self.one_event(data, position)
             position = data.find(TOKEN, position + len(TOKEN))
-        for found in _SPEED.finditer(data):
-            self.one_speed(found)
+        for match in _SPEED.finditer(data):
+            self.one_speed(match)
         self.block_done()
 
     def one_event(self, data: bytes, position: int) -> None:
@@ -133,11 +133,11 @@ class Mll06Parser(Events):
             self.log.find("ugly_line", f"an event line {defect}", line=line, excerpt=payload)
         return body
 
-    def one_speed(self, found: re.Match[bytes]) -> None:
+    def one_speed(self, match: re.Match[bytes]) -> None:
         """Read one throughput line."""
-        kind = found.lastgroup or ""
-        raw = found[kind]
-        line = self.log.line_at(found.start())
+        kind = match.lastgroup or ""
+        raw = match[kind]
+        line = self.log.line_at(match.start())
         if kind == "batches":
             if int(raw) > MIN_TRAIN_BATCHES:
                 self.batches += int(raw)
@@ -149,7 +149,7 @@ class Mll06Parser(Events):
                 "a throughput that is not a positive number",
                 Verdict.UNPROVEN,
                 line=line,
-                excerpt=found[0],
+                excerpt=match[0],
             )
         elif kind == "epoch_seconds":
             self.epoch_seconds += value

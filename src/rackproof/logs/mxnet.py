@@ -1,9 +1,11 @@
 """Read MXNet's own training log: ``Epoch[0] Batch [0-50]  Speed: 3180.43 samples/sec accuracy=0.84``.
 
-The format lacks an end marker. A run is proven to have ended if the number of epochs is known (from the line
-``start with arguments Namespace(… num_epochs=20 …)``) and reached, or if the script prints its total time
-(``fit 43.4``, ``total 7.8``) after the last epoch. Rackproof's own training states what else used its GPUs on
-lines before and after it.
+The format lacks an end marker. Either of two facts proves that a run ended:
+
+* It reached the number of epochs in the line ``start with arguments Namespace(… num_epochs=20 …)``.
+* The script prints its total time (``fit 43.4``, ``total 7.8``) after the last epoch.
+
+Rackproof's own training states what else used its GPUs on lines before and after it.
 """
 
 from __future__ import annotations
@@ -71,12 +73,12 @@ class MxnetParser(LogParser):
     def line(self, at: int, text: str) -> None:
         """Read one line."""
         self.last_line = at
-        found = _EPOCH.search(text)
+        match = _EPOCH.search(text)
         # The name of a process in a state may be any text.
-        if found is None or text.startswith(STATE_LINE):
+        if match is None or text.startswith(STATE_LINE):
             self._line_outside_epochs(at, text)
             return
-        epoch, rest = int(found[1]), found[2]
+        epoch, rest = int(match[1]), match[2]
         self.last_epoch = max(self.last_epoch, epoch)
         self.last_epoch_line = at
         if speed := _SPEED.match(rest):

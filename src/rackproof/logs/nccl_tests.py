@@ -216,7 +216,7 @@ def collectives_in(name: str) -> tuple[str, ...]:
     """Return the collectives in a file's name, without its folders (``nccl_allreduce.log``)."""
     # A capital letter starts a word, as in ncclAllReduce.
     base = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", PurePosixPath(name).name[-255:]).lower()
-    return tuple(dict.fromkeys(str(found.lastgroup) for found in _IN_NAME.finditer(base)))
+    return tuple(dict.fromkeys(str(match.lastgroup) for match in _IN_NAME.finditer(base)))
 
 
 @dataclass(slots=True)
@@ -425,6 +425,7 @@ class NcclTestsParser(LogParser):
             self.log.find("average_contradicts", message, Verdict.UNPROVEN, line=at)
 
     def _take_average(self, at: int, text: str, stream: LabelledLines, average: re.Match[str]) -> None:
+        """Read the average bus bandwidth at the end of a sweep, and compare it with the table's rows."""
         self.log.tag("average_busbw_over_the_sweep", average[1])
         stream.without_average = max(0, stream.without_average - 1)
         self.average_line = at
@@ -434,14 +435,15 @@ class NcclTestsParser(LogParser):
             self._below_minimum(at, text)
 
     def _take_config_line(self, text: str, stream: LabelledLines, config: re.Match[str]) -> None:
+        """Read sizes, step, GPUs per process and validation from a test's first line."""
         stream.ranks, stream.split = 0, False
         stream.devices = Devices(per_process=int(config[1]) * int(config[2]))
         stream.least_bytes, stream.most_bytes = int(config[3]), int(config[4])
         step = _STEP.search(text)
         stream.factor = int(step[1]) if step and step[2] == "factor" else 0
         stream.step = int(step[1]) if step and step[2] == "bytes" else 0
-        asked = _VALIDATION.search(text)
-        stream.validates = int(asked[1]) > 0 if asked else None
+        match = _VALIDATION.search(text)
+        stream.validates = int(match[1]) > 0 if match else None
         self.log.tag("min_bytes", config[3])
         self.log.tag("max_bytes", config[4])
 
@@ -493,7 +495,7 @@ class NcclTestsParser(LogParser):
         table.figures.take_row((words[2], redop, root))
         if int(words[0]) != int(words[1]) * _BYTES.get(words[2], 0) and words[2] in _BYTES:
             table.off_count = table.off_count or at
-        for place, values in halves.items():
+        for position, values in halves.items():
             numbers = _figures(values)
             if numbers is None:
                 self._damaged_row(at, text)
@@ -504,7 +506,7 @@ class NcclTestsParser(LogParser):
             table.largest = max(table.largest, int(words[0]))
             if table.deviations and wrong is not None:
                 wrong = _is_beyond(wrong, words[2], table.ranks)
-            self.value(at, text, table, {**labels, "place": place}, algbw, busbw, wrong)
+            self.value(at, text, table, {**labels, "place": position}, algbw, busbw, wrong)
 
     def _damaged_row(self, at: int, text: str) -> None:
         self.log.find("damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text)
@@ -599,22 +601,22 @@ class NcclTestsParser(LogParser):
         if devices and isinstance(devices[0], dict):
             self.log.tag("device", devices[0].get("device_info"))
         self._take_listed(devices)
-        split = any(isinstance(one, dict) and whole(one.get("group")) for one in devices[:100_000])
+        split = any(isinstance(device, dict) and whole(device.get("group")) for device in devices[:100_000])
         return 0 if split else len(devices)
 
     def _take_listed(self, devices: list[Any]) -> None:
         """Record the GPUs that the JSON lists."""
         listed = Devices()
-        for one in devices[:100_000]:
-            rank = whole(one.get("rank")) if isinstance(one, dict) else None
-            if rank is None or not isinstance(one, dict):
+        for device in devices[:100_000]:
+            rank = whole(device.get("rank")) if isinstance(device, dict) else None
+            if rank is None or not isinstance(device, dict):
                 continue
             keys = ("pid", "hostname", "device", "bus_id")
-            known = [text_of(one.get(key, ""), 200) for key in keys]
+            known = [text_of(device.get(key, ""), 200) for key in keys]
             # Without the host and the number of the device, its place is unknown.
             unknown = not (known[1] and known[2])
             where = (known[0], known[1], f"rank {rank}" if unknown else known[2], known[3])
-            listed.take(None, rank, where, text_of(one.get("device_info", ""), 100))
+            listed.take(None, rank, where, text_of(device.get("device_info", ""), 100))
         self._judge_devices(None, listed)
 
     def document_end(self, root: dict[str, Any]) -> bool:
@@ -641,15 +643,15 @@ class NcclTestsParser(LogParser):
             self.log.find("damaged_json", "a result without a size", Verdict.UNPROVEN)
             return
         taken = 0
-        for place in PLACES:
-            body = entry.get(place)
+        for position in PLACES:
+            body = entry.get(position)
             if isinstance(body, dict):
-                taken += self._entry_place(entry, table, str(size), place, body)
+                taken += self._entry_place(entry, table, str(size), position, body)
         if not taken:
             self.log.find("damaged_json", f"a result without figures at {size} bytes", Verdict.UNPROVEN)
 
     def _entry_place(
-        self, entry: dict[str, Any], table: BandwidthTable, size: str, place: str, body: dict[str, Any]
+        self, entry: dict[str, Any], table: BandwidthTable, size: str, position: str, body: dict[str, Any]
     ) -> bool:
         """Record the figures of one place. Return whether they are readable."""
         algbw, busbw = number(body.get("alg_bw")), number(body.get("bus_bw"))
@@ -662,7 +664,7 @@ class NcclTestsParser(LogParser):
         kind, redop = text_of(entry.get("type"), 20), text_of(entry.get("redop"), 20)
         table.figures.take(None, int(size), text_of(body.get("time"), 40), algbw, busbw)
         table.take_row(redop, text_of(entry.get("root"), 20), algbw, busbw)
-        self.value(1, "", table, {"size_bytes": size, "dtype": kind, "place": place}, algbw, busbw, wrong)
+        self.value(1, "", table, {"size_bytes": size, "dtype": kind, "place": position}, algbw, busbw, wrong)
         return True
 
     # -- the end ----------------------------------------------------------------------------------

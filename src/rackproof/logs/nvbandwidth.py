@@ -94,8 +94,8 @@ class NvbandwidthParser(LogParser):
 
     def block(self, data: bytes) -> None:
         """Read text, or gather the documents."""
-        if self.document is None and (found := _BEGIN.search(data)):
-            begin = data.rfind(b"\n", 0, found.start()) + 1
+        if self.document is None and (match := _BEGIN.search(data)):
+            begin = data.rfind(b"\n", 0, match.start()) + 1
             self.document_line = self.log.line_at(begin)
             super().block(data[:begin])
             self.document = bytearray(data[begin:])
@@ -116,32 +116,33 @@ class NvbandwidthParser(LogParser):
 
     def _take_line(self, at: int, text: str) -> bool:
         """Read a line of nvbandwidth. Return whether it is one."""
-        if found := _RUNNING.match(text):
+        if match := _RUNNING.match(text):
             self.close()
-            self.test, self.open_line = found[1], at
+            self.test, self.open_line = match[1], at
             return True
         return (self.test != "" and self.matrix_line(at, text)) or self._take_fact(text)
 
     def _take_fact(self, text: str) -> bool:
+        """Read a line outside the tables (version, device, note), and return whether it is one."""
         if text.lstrip().startswith("Waived"):
             self.waived += 1
         elif text.lstrip().startswith("NOTE: The reported results"):
             self.noted = True
         elif text.lstrip().startswith("NOTE: This tool reports current measured bandwidth"):
             self.note_first = True
-        elif found := _FACT.match(text):
-            if found[1] == "nvbandwidth Version":
+        elif match := _FACT.match(text):
+            if match[1] == "nvbandwidth Version":
                 self.has_text = True
                 # Another run starts in the same file and must show an end of its own.
                 self.noted = self.note_first = False
-            self.log.tag(found[1].lower().replace(" ", "_"), found[2])
+            self.log.tag(match[1].lower().replace(" ", "_"), match[2])
         elif _PROCESS.match(text):
             self.of_processes = True
-        elif found := _DEVICE.match(text):
+        elif match := _DEVICE.match(text):
             if len(self.devices) < MAX_CELLS:
                 # Another run in the same file lists the same devices again.
-                self.devices[found[1]] = re.sub(r"\s*\([0-9A-Fa-f:.]+\)$", "", found[2])
-            self.log.tag("device", found[2])
+                self.devices[match[1]] = re.sub(r"\s*\([0-9A-Fa-f:.]+\)$", "", match[2])
+            self.log.tag("device", match[2])
         else:
             return False
         return True
@@ -164,6 +165,7 @@ class NvbandwidthParser(LogParser):
         return True
 
     def _row(self, at: int, text: str, name: str, values: list[str]) -> None:
+        """Read a row of a matrix. A row of another length than the header is unproven."""
         if len(values) != len(self.columns):
             self.log.find(
                 "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
@@ -207,7 +209,7 @@ class NvbandwidthParser(LogParser):
         parts = self.parts
         if not any(parts):
             return
-        directions = [next((parts[one] for one in names if one in parts), None) for names in _DIRECTIONS]
+        directions = [next((parts[name] for name in names if name in parts), None) for names in _DIRECTIONS]
         total = parts.get("total")
         if directions[0] is None or directions[1] is None or total is None:
             self.log.find(
@@ -357,12 +359,12 @@ class NvbandwidthParser(LogParser):
             self.log.tag("nvbandwidth_version", top["version"])
         listed = top.get("GPU Device list", [])
         for entry in listed[:MAX_CELLS] if isinstance(listed, list) else [None]:
-            found = _LISTED_DEVICE.fullmatch(entry) if isinstance(entry, str) else None
-            if found is None:
+            match = _LISTED_DEVICE.fullmatch(entry) if isinstance(entry, str) else None
+            if match is None:
                 message = f"a device of the list cannot be read: {text_of(entry, 100)}"
                 self.log.find("damaged_json", message, Verdict.UNPROVEN)
                 continue
-            self.devices[found[1]] = found[2]
+            self.devices[match[1]] = match[2]
             self.log.tag("device", entry)
 
     def _note_error(self, top: Any) -> None:
@@ -385,8 +387,8 @@ class NvbandwidthParser(LogParser):
             return False
         # The list of devices contains only those of the first process's node.
         self.of_processes |= name.startswith("multinode_")
-        found = _UNIT.search(text_of(test.get("bandwidth_description")))
-        self.unit = found[1] if found else "GB/s"
+        match = _UNIT.search(text_of(test.get("bandwidth_description")))
+        self.unit = match[1] if match else "GB/s"
         matrix = test.get("bandwidth_matrix")
         if not isinstance(matrix, list) or not matrix:
             self.log.find("damaged_json", f"{name} has no matrix", Verdict.UNPROVEN)
@@ -407,14 +409,14 @@ class NvbandwidthParser(LogParser):
             )
             return
         self.parts = {}
-        for index, one in enumerate(names):
+        for index, part_name in enumerate(names):
             # No host contains a thousand GPUs. A larger number is damage, and would take time in proportion
             # to its square.
             self._take_cells(name, matrix[index * size : index * size + min(size, 1000)])
-            self.parts[one] = self.total
+            self.parts[part_name] = self.total
             last = self.total
             self._judge_rows(self.document_line)
-            self._keep_matrix(one)
+            self._keep_matrix(part_name)
         stated = number(test.get("sum"))
         # The sum is for the last matrix.
         if stated is None or not _is_sum(stated, last):
@@ -480,10 +482,10 @@ def _by_process(text: str) -> Iterator[str]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("a key occurs twice")
-    return found
+    return members
 
 
 def _documents(text: str) -> Iterator[Any]:

@@ -176,10 +176,10 @@ class NvidiaSmiCsvParser(LogParser):
     def _take_header(self, cells: list[str]) -> None:
         """Read names and units of the columns, and determine their kinds of values: numbers or reasons."""
         self.header = cells
-        for place, cell in enumerate(cells[:MAX_COLUMNS]):
-            found = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
+        for column, cell in enumerate(cells[:MAX_COLUMNS]):
+            match = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
             # Stored without a name, so that the cells of each row remain in position.
-            name, unit = (found[1], found[2] or "") if found else ("", "")
+            name, unit = (match[1], match[2] or "") if match else ("", "")
             self.columns.append((name, unit))
             self.other_list = self.other_list or _OTHER_LISTS.get(name, "")
             if _JUDGED.match(name):
@@ -187,9 +187,9 @@ class NvidiaSmiCsvParser(LogParser):
             if _HEALTH_WORDS.match(name):
                 self.health_words.append(name)
             if reason := _REASONS.fullmatch(name):
-                self.reasons.append((place, reason[1]))
+                self.reasons.append((column, reason[1]))
             elif _NUMBER_COLUMN.fullmatch(name):
-                self.numbers.append(place)
+                self.numbers.append(column)
 
     def row(self, at: int, values: dict[str, str], cells: list[str]) -> None:
         """Read the values of one GPU."""
@@ -201,13 +201,13 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.tag("driver_version", values["driver_version"])
         self._count(values)
         numbers = {}
-        for place in self.numbers:
-            name, unit = self.columns[place]
-            value = self._cell(at, gpu, name, unit, cells[place])
+        for number in self.numbers:
+            name, unit = self.columns[number]
+            value = self._cell(at, gpu, name, unit, cells[number])
             if value is not None:
                 numbers[name] = value
-        for place, reason in self.reasons:
-            self._judge_reason(at, gpu, reason, cells[place])
+        for column, reason in self.reasons:
+            self._judge_reason(at, gpu, reason, cells[column])
         self._judge_words(at, gpu, values)
         readings = _readings(f"GPU {gpu}", values, numbers)
         judge_gpu(self.log, readings, at)
@@ -217,19 +217,19 @@ class NvidiaSmiCsvParser(LogParser):
             self.readings.setdefault(_lasting(readings), at)
 
     def _count(self, values: Mapping[str, str]) -> None:
-        """Count the GPUs in rows, and record their states."""
+        """Note the GPU of a row, the GPUs that the row counts, and the readings that it has."""
         named = next((text for name in _NAMES if _NAMED.match(text := values.get(name, ""))), "")
         if named and (named in self.gpus or len(self.gpus) <= MAX_GPUS):
             self.gpus[named] = self.gpus.get(named, 0) + 1
-        if (index := values.get("index", "")).isdecimal() and len(self.indexes) <= MAX_GPUS:
+        index, stated = values.get("index", ""), leading(values.get("count", ""))
+        if index.isdecimal() and len(self.indexes) <= MAX_GPUS:
             self.indexes.add(int(index[:9]))
-        if (counted := leading(values.get("count", ""))) is not None and len(self.counted) < MAX_GPUS:
-            self.counted.add(counted)
+        if stated is not None and len(self.counted) < MAX_GPUS:
+            self.counted.add(stated)
         # A table of any length could contain any number of GPUs.
         if named in self.filled or len(self.filled) <= MAX_GPUS:
-            self.filled.setdefault(named, (values.get("name", ""), set()))[1].update(
-                _filled_ones(self.judged, values)
-            )
+            _, readings = self.filled.setdefault(named, (values.get("name", ""), set()))
+            readings.update(_filled_ones(self.judged, values))
         self.shows_health = self.shows_health or bool(_filled_ones(self.health_words, values))
 
     def _check_once(self, at: int, values: dict[str, str]) -> None:
@@ -242,11 +242,11 @@ class NvidiaSmiCsvParser(LogParser):
             self.moment = moment
             self.seen.clear()
         for column in _KEYS & values.keys():
-            place = column, values[column]
-            if place in self.seen:
-                find_twice(self.log, at, f"{column} {place[1]}", ", ".join(values.values()))
-            elif _NAMED.match(place[1]) and len(self.seen) < 20_000:
-                self.seen.add(place)
+            cell = column, values[column]
+            if cell in self.seen:
+                find_twice(self.log, at, f"{column} {cell[1]}", ", ".join(values.values()))
+            elif _NAMED.match(cell[1]) and len(self.seen) < 20_000:
+                self.seen.add(cell)
 
     def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> float | None:
         """Return the number in a cell, or None for other text, which is judged."""
@@ -265,6 +265,7 @@ class NvidiaSmiCsvParser(LogParser):
         return None
 
     def _number(self, at: int, gpu: str, name: str, unit: str, value: float) -> None:
+        """Store the number of a column that is measured, and find uncorrected memory errors."""
         if "uncorrected.volatile" in name and value > 0:
             self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
         known = _MEASURED.get(name)
@@ -284,7 +285,7 @@ class NvidiaSmiCsvParser(LogParser):
             message = f"GPU {gpu}: unknown reasons for low clocks: {reason} is {cell:.60}"
             self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
         elif slowdowns := slowdowns_of(bits):
-            shown = ", ".join(one.words for one in slowdowns)
+            shown = ", ".join(slowdown.words for slowdown in slowdowns)
             message = f"GPU {gpu}: slowed down ({shown}): look at cooling and power"
             self.log.find("slowed_down", message, Verdict.DEGRADED, line=at)
 
@@ -321,8 +322,8 @@ class NvidiaSmiCsvParser(LogParser):
     def _find_lacking(self) -> None:
         """Record a GPU without a reading that another GPU reports in the same requested column."""
         gpus = list(self.filled)
-        for place, lacking in lacking_beside(list(self.filled.values())):
-            find_lacking_readings(self.log, f"GPU {gpus[place]}", sorted(lacking))
+        for index, lacking in lacking_beside(list(self.filled.values())):
+            find_lacking_readings(self.log, f"GPU {gpus[index]}", sorted(lacking))
 
     def finish(self) -> ParsedLog:
         """Return the parsed values."""

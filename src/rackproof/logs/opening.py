@@ -69,6 +69,7 @@ class LogStream:
         return self._bounded(self._stream.readline, limit)
 
     def _bounded(self, read: Callable[[int], bytes], size: int) -> bytes:
+        """Read a block, and end the stream with a problem if it is damaged or unpacks to too much."""
         if self._left is None:
             return read(size)
         if self.problem:

@@ -51,8 +51,8 @@ class MlperfInferenceParser(LogParser):
 
     def line(self, at: int, text: str) -> None:
         """Read a fact of the summary."""
-        if found := _FACT.match(text):
-            self.log.tag(_FACTS[found[1]], found[2])
+        if match := _FACT.match(text):
+            self.log.tag(_FACTS[match[1]], match[2])
 
     def finish(self) -> ParsedLog:
         """Return a log that only states its suite."""

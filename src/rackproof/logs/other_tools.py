@@ -1,7 +1,7 @@
 """Find outputs of several tools in one log, of which :func:`rackproof.logs.parse` judges only one. No I/O.
 
-A log is judged as the output of the tool that it shows first. The output of another tool further down may be
-the very fault that was looked for, so that such a log proves nothing until each output is a file of its own.
+A log is judged as the output of the tool that it shows first. The output of another tool further down may
+contain the fault. Such a log therefore proves nothing until each output is a file of its own.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ def other_tools(block: bytes, own: str) -> dict[str, int]:
     """
     if own not in MARKS:
         return {}
-    found = ((name, mark.search(block)) for name, mark in MARKS.items() if name != own)
-    return {name: place.start() for name, place in found if place}
+    marks = ((name, mark.search(block)) for name, mark in MARKS.items() if name != own)
+    return {name: match.start() for name, match in marks if match}

@@ -261,6 +261,7 @@ class PerftestParser(LogParser):
         return True
 
     def _header(self, text: str) -> None:
+        """Start a table, or add the columns of another test that prints in parallel."""
         columns = [_column(words) for words in _COLUMN.findall(text)]
         if not any(column.main for column in columns):
             return
@@ -320,8 +321,8 @@ class PerftestParser(LogParser):
         return values
 
     def _impossible(self, at: int, text: str, column: _Column) -> None:
-        what = "latency" if column.direction is _LOWER else "bandwidth"
-        message = f"a {what} that is not a positive number"
+        quantity = "latency" if column.direction is _LOWER else "bandwidth"
+        message = f"a {quantity} that is not a positive number"
         self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _keep(
@@ -347,11 +348,13 @@ class PerftestParser(LogParser):
     def finish(self) -> ParsedLog:
         """Return the figures of each size, which are bandwidths in Gbit/s and latencies in microseconds."""
         if self.document is not None:
-            found = self._read_document(self.document)
-            self.log.marks_as_findings(self.log.line_after_last if found else None)
-            return self.log.parsed(self.format, Verdict.PASS if found else Verdict.UNPROVEN, found)
+            document = self._read_document(self.document)
+            self.log.marks_as_findings(self.log.line_after_last if document else None)
+            return self.log.parsed(self.format, Verdict.PASS if document else Verdict.UNPROVEN, document)
         self._close()
-        measurements = [one for key in sorted(self.rows, key=_in_order) for one in self._of_row(key)]
+        measurements = [
+            measurement for key in sorted(self.rows, key=_in_order) for measurement in self._of_row(key)
+        ]
         self._judge_sizes()
         proven = self._tables_ended()
         self.log.marks_as_findings(self.log.line_after_last if proven else None)
@@ -366,7 +369,7 @@ class PerftestParser(LogParser):
         labels |= {"device": device} if len(self.devices) > 1 and device else {}
         labels |= {"service_level": level} if level else {}
         labels |= {"bidirectional": both} if both else {}
-        for column, value in sorted(row.values, key=lambda one: not one[0].main):
+        for column, value in sorted(row.values, key=lambda entry: not entry[0].main):
             yield self.measure(
                 f"{name}{column.suffix}", value, column.unit, column.direction, row.at, labels=labels
             )

@@ -84,18 +84,18 @@ class PlainLinesParser(LogParser):
     def line(self, at: int, text: str) -> None:
         """Read one line."""
         text = text[:MOST_CHARACTERS].rstrip()
-        if found := PROGRAM_LINE.match(text):
-            self.log.tag("software.program", found[1])
-            self.log.tag("software.program_sha256", found[2])
+        if match := PROGRAM_LINE.match(text):
+            self.log.tag("software.program", match[1])
+            self.log.tag("software.program_sha256", match[2])
             return
         for failure in self.failures:
             if failure.search(text):
                 message = "the program's output shows a failure"
                 self.log.find("tool_error", message, Verdict.FAIL, line=at, excerpt=text)
         for name, reading in self.readings.items():
-            if found := reading.pattern.search(text):
-                shown = found[reading.group] or ""
-                if _GOES_ON.match(text, max(0, found.end(reading.group))):
+            if match := reading.pattern.search(text):
+                shown = match[reading.group] or ""
+                if _GOES_ON.match(text, max(0, match.end(reading.group))):
                     # The pattern ends within a number: 1 of 1,234.
                     shown = f"{shown}…"
                 self._take(name, reading, at, shown, text)
@@ -117,7 +117,7 @@ class PlainLinesParser(LogParser):
         Without all of them, or a line that shows a good end, the log is unproven.
         """
         log = self.log
-        measurements = [found for name in self.readings if (found := self._measurement(name))]
+        measurements = [measurement for name in self.readings if (measurement := self._measurement(name))]
         if self.ended_at is None:
             log.find("no_end", "no line shows that the program came to a good end", Verdict.UNPROVEN)
         log.marks_as_findings(self.ended_at)

@@ -138,6 +138,7 @@ class Follower:
     # -- lines ------------------------------------------------------------------------------------
 
     def _line(self, line: bytes) -> None:
+        """Read a line: the launcher's report, an event of MLPerf, or text."""
         at = line.find(b":::MLLOG")
         if line.startswith(b":::RACKPROOF {"):
             self._launcher_report(line[len(b":::RACKPROOF ") :])
@@ -145,13 +146,13 @@ class Follower:
             self._event_json(line[at + 8 :])
         elif self._events_only:
             return
-        elif found := _MLL.search(line):
+        elif match := _MLL.search(line):
             try:
-                body = orjson.loads(found[2])
+                body = orjson.loads(match[2])
             except ValueError:
                 return
             if isinstance(body, dict):
-                self._event(found[1].decode("ascii"), body.get("value"), body.get("metadata"), old=True)
+                self._event(match[1].decode("ascii"), body.get("value"), body.get("metadata"), old=True)
         else:
             self._text(line)
 
@@ -165,8 +166,8 @@ class Follower:
             return
         queue = report.get("queue")
         phase = report["phase"] + (f", {queue} in the queue" if isinstance(queue, str) and queue else "")
-        done, every = whole(report.get("bytes")), whole(report.get("of_bytes"))
-        self._update({"phase": clean(phase, 80), "done_bytes": done, "all_bytes": every or None})
+        finished, every = whole(report.get("bytes")), whole(report.get("of_bytes"))
+        self._update({"phase": clean(phase, 80), "done_bytes": finished, "all_bytes": every or None})
 
     def _event_json(self, payload: bytes) -> None:
         try:
@@ -231,6 +232,7 @@ class Follower:
         return changes
 
     def _stats(self, value: Mapping[str, object]) -> dict[str, Any]:
+        """Return the changes that an event with throughput or loss makes to the progress."""
         changes: dict[str, Any] = {
             "loss": number(value.get("train_loss", value.get("reduced_train_loss", value.get("loss"))))
         }
@@ -258,6 +260,7 @@ class Follower:
     # -- conclusions -------------------------------------------------------------------------
 
     def _fraction(self) -> float | None:
+        """Return the finished share of the run (0 to 1), or None if the total is unknown."""
         now = self._now
         if now.has_ended:
             return 1.0
@@ -270,6 +273,7 @@ class Follower:
         return None if fraction is None else min(1.0, max(0.0, fraction))
 
     def _message(self) -> str:
+        """Return phase, counts, loss, accuracy and speed, separated by commas."""
         now = self._now
         words = [now.phase] if now.phase else []
         words += filter(None, (now.count(name, "{:g}".format) for name in ("epoch", "step")))
@@ -317,10 +321,10 @@ def _fraction_of_epochs(now: Progress) -> float | None:
     if not now.epochs or not isfinite(now.epochs) or now.epoch is None or not isfinite(now.epoch):
         return None
     # Epochs count from 1 while they run. Steps refine the fraction within an epoch if both are known.
-    done = now.epoch - 1
+    finished = now.epoch - 1
     if now.step is not None and now.steps and now.step <= now.steps:
-        done += now.step / now.steps
-    return done / now.epochs
+        finished += now.step / now.steps
+    return finished / now.epochs
 
 
 def _number(raw: bytes) -> float | None:
@@ -328,6 +332,7 @@ def _number(raw: bytes) -> float | None:
 
 
 def _tf_cnn_changes(line: bytes) -> dict[str, Any] | None:
+    """Return the changes that a line of tf_cnn_benchmarks makes to the progress, or None."""
     if step := _TF_STEP.match(line):
         return {
             "step": int(step[1]),
@@ -344,6 +349,7 @@ def _tf_cnn_changes(line: bytes) -> dict[str, Any] | None:
 
 
 def _mxnet_changes(line: bytes) -> dict[str, Any] | None:
+    """Return the changes that a line of MXNet makes to the progress, or None."""
     if epoch := _MXNET.search(line):
         changes: dict[str, Any] = {"epoch": float(epoch[1]) + 1, "phase": "training"}
         if epoch[3] is not None:

@@ -210,6 +210,7 @@ class RunSubReader:
             self._launcher_report.update({sanitize(key, 40): value for key, value in report.items()})
 
     def _take_marker(self, name: str, time: int) -> None:
+        """Store the time of a marker, note contradictions, and note which part of the job runs."""
         if name == START and name not in self._times and STOP in self._times:
             self._contradictions.append(f"{START} comes after {STOP}")
         if name == STOP and time < self._times.get(START, 0):
@@ -270,6 +271,7 @@ class RunSubReader:
         return False
 
     def _take_training_line(self, text: str) -> None:
+        """Read labels, dead tasks, lack of memory and slow nodes from a line of the training."""
         if label := _LABEL.match(text):
             self._labels.add(int(label[1]))
         if death := _TASK_DEATH.search(text):
@@ -366,6 +368,7 @@ def ended_before_training(output: RunSubOutput) -> bool:
 
 
 def _mpi_findings(output: RunSubOutput) -> list[Finding]:
+    """Return a finding if Slurm could not start ranks with the requested MPI."""
     if not output.mpi_errors:
         return []
     message = (
@@ -399,6 +402,7 @@ def _end_findings(output: RunSubOutput) -> list[Finding]:
 
 
 def _hang_finding(hang: Mapping[str, Any]) -> Finding:
+    """Return the finding on a job that was cancelled because it printed nothing for too long."""
     step = sanitize(hang.get("step") or "before the first step", 60)
     phase = sanitize(hang.get("phase") or "start", 60)
     silent = sanitize(hang.get("silent_s"), 20)
@@ -700,14 +704,14 @@ def slurm_time_findings(end: Mapping[str, Any], moments: Iterable[tuple[str, flo
         message = f"{_job(end)} ended {times.start_s - times.end_s:.0f} s before it began, by Slurm"
         return [_unproven("slurm_times", message)]
     findings = []
-    for what, moment_s in moments:
+    for name, moment_s in moments:
         early_s, late_s = times.start_s - moment_s, moment_s - times.end_s
         if max(early_s, late_s) <= times.slack_s:
             continue
         where = f"{early_s:.0f} s before {_job(end)} began"
         if late_s > early_s:
             where = f"{late_s:.0f} s after {_job(end)} ended"
-        findings.append(_unproven("log_of_another_time", f"{what} is {where}, by Slurm"))
+        findings.append(_unproven("log_of_another_time", f"{name} is {where}, by Slurm"))
     return findings
 
 
@@ -765,6 +769,7 @@ def job_steps(end: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _record_node_findings(end: Mapping[str, Any], nodes: Sequence[str]) -> list[Finding]:
+    """Return findings if Slurm's record of the job has other nodes than requested, or another number."""
     used = end.get("nodes")
     if not isinstance(used, list) or not used:
         return []

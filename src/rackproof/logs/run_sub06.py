@@ -148,7 +148,7 @@ def ended_before_training06(output: RunSub06Output, launcher: RunSubOutput, *, b
         return False
     ended = state_findings(launcher.end) if by_slurm else _end_findings(launcher.end)
     hang = isinstance(launcher.launcher_report.get("hang"), dict)
-    return hang or bool(output.errors) or any(one.verdict is Verdict.FAIL for one in ended)
+    return hang or bool(output.errors) or any(finding.verdict is Verdict.FAIL for finding in ended)
 
 
 def _end_findings(end: Mapping[str, Any]) -> list[Finding]:

@@ -185,16 +185,16 @@ class TfCnnParser(LogParser):
                 "damaged_line", "a step that cannot be read", Verdict.DEGRADED, line=at, excerpt=text
             )
 
-    def _take_step(self, at: int, text: str, found: re.Match[str]) -> None:
+    def _take_step(self, at: int, text: str, match: re.Match[str]) -> None:
         """Record speed and loss of a step."""
-        step, speed, loss = float(found[1]), number(found[2]), number(found[3])
+        step, speed, loss = float(match[1]), number(match[2]), number(match[3])
         if loss is None or speed is None:
             self.log.find(
                 "damaged_line", "a step that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
             )
             return
         if not math.isfinite(loss):
-            message = f"the loss is {loss} at step {found[1]}"
+            message = f"the loss is {loss} at step {match[1]}"
             self.log.find("nan", message, Verdict.FAIL, line=at, excerpt=text)
         # One rank's curve is enough. Several would be mixed into one.
         if self.rank == self.first_rank:
@@ -202,9 +202,9 @@ class TfCnnParser(LogParser):
             self.steps.take(step, at)
             self.first_step = step if self.first_step is None else self.first_step
             self.last_speed, self.has_loss = speed, self.has_loss or loss != 0
-            if found["time"]:
-                first = (step, float(found["time"])) if self.clock is None else self.clock[:2]
-                self.clock = *first, step, float(found["time"])
+            if match["time"]:
+                first = (step, float(match["time"])) if self.clock is None else self.clock[:2]
+                self.clock = *first, step, float(match["time"])
             self.loss = (loss, at)
             self.speed.add(step, speed)
             self.losses.add(step, loss)
@@ -234,14 +234,14 @@ class TfCnnParser(LogParser):
 
     def take_accuracy(self, at: int, text: str) -> None:
         """Read the result of an evaluation."""
-        found = _ACCURACY.match(text)
-        both = (number(found[1]), number(found[2])) if found else (None, None)
+        match = _ACCURACY.match(text)
+        both = (number(match[1]), number(match[2])) if match else (None, None)
         # A right first guess is always among the top five.
         ordered = (both[0] or 0.0) <= (both[1] or 0.0)
-        if found is None or not ordered or not all(one is not None and 0 <= one <= 1 for one in both):
+        if match is None or not ordered or not all(value is not None and 0 <= value <= 1 for value in both):
             message = "an accuracy that cannot be read, or is none"
             self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
-        elif found[3] == "0":
+        elif match[3] == "0":
             self.log.find("no_examples", "an evaluation of no example", Verdict.UNPROVEN, line=at)
         else:
             self.accuracy = (both[0] or 0.0, both[1] or 0.0, at)

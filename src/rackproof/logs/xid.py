@@ -195,6 +195,7 @@ class XidParser(LogParser):
 
 
 def _message(event: KernelEvent) -> str:
+    """Return the text of a kernel event for an operator."""
     if event.kind == "xid":
         return f"XID {event.code} on {event.bus_id} ({event.action}): {event.text}"
     if event.kind == "sxid":

@@ -48,7 +48,7 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
     return Node(
         name=name,
         sku=sku,
-        addresses=tuple(sanitize(one, 64) for one in list_at(raw, "addresses")[:64]),
+        addresses=tuple(sanitize(address, 64) for address in list_at(raw, "addresses")[:64]),
         serial=_serial(dmi, "product_serial") or _serial(dmi, "board_serial"),
         chassis_serial=_serial(dmi, "chassis_serial"),
         hostname=sanitize(raw.get("hostname") or "", 100),
@@ -263,8 +263,8 @@ def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     huge = re.search(r"^HugePages_Total:\s+(\d{1,12})$", text_at(files, "meminfo"), re.MULTILINE)
     yield "tuning.hugepages", huge[1] if huge and huge[1] != "0" else ""
     for name in ("mitigations", "spectre_v2"):
-        given = re.search(rf"(?:^|\s){name}=(\S{{1,60}})", text_at(files, "command_line"))
-        yield f"tuning.{name}", sanitize(given[1], 60) if given else ""
+        match = re.search(rf"(?:^|\s){name}=(\S{{1,60}})", text_at(files, "command_line"))
+        yield f"tuning.{name}", sanitize(match[1], 60) if match else ""
 
 
 def _tuning_profile(text: str) -> str:
@@ -299,12 +299,12 @@ def _colons(text: str) -> dict[str, str]:
 
     If a key is repeated, its first value is used.
     """
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for line in text.splitlines()[:500]:
         key, colon, value = line.partition(":")
         if colon:
-            found.setdefault(key.strip().lower(), value.strip())
-    return found
+            pairs.setdefault(key.strip().lower(), value.strip())
+    return pairs
 
 
 def _memory_bytes(meminfo: str) -> int:

@@ -1,8 +1,8 @@
 """Turn a node's snapshot into findings. No I/O.
 
 Job validate calls :func:`check_node` for each node when it judges a night. A finding states the affected
-part, the fault, the next action and the confidence. To add a check, write a function that takes a
-:class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject` and yields findings, and add it to
+part, the fault, the next action and the confidence. To add a check, write a function that yields
+findings on a :class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubject`. Add it to
 ``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file. ``subject.finding(...)`` creates a
 finding on the right part.
 
@@ -145,7 +145,9 @@ def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[He
     """Return the findings that are listed for one node, with a remark if there are more."""
     # A missing reading must remain visible even among findings on a thousand ports.
     cut = [*_truncated_answers(node)]
-    listed = [*(one for one in findings if one.code != "answer_cut")][: MOST_FINDINGS - 1 - len(cut)] + cut
+    listed = [*(finding for finding in findings if finding.code != "answer_cut")][
+        : MOST_FINDINGS - 1 - len(cut)
+    ] + cut
     more = f"{len(findings) - len(listed)} more findings are not listed: no node has so many faults"
     return [*listed, node.finding("more_findings", Verdict.UNPROVEN, "inspect", more, "hint")]
 
@@ -223,16 +225,16 @@ def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
 def _alike(found: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
     """Group missing evidence by code and verdict, so that each group becomes one finding."""
     alike: dict[tuple[str, Verdict], list[LackingEvidence]] = {}
-    for one in found:
-        code = "tool_hung" if one.state is EvidenceState.HUNG else one.code
-        alike.setdefault((code, one.verdict), []).append(one)
+    for lack in found:
+        code = "tool_hung" if lack.state is EvidenceState.HUNG else lack.code
+        alike.setdefault((code, lack.verdict), []).append(lack)
     return alike.values()
 
 
 def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, Action, str, Confidence]:
     """Return code, verdict, action, evidence and confidence of the finding on a group of missing evidence."""
     first = lacking[0]
-    states = ", ".join(f"{one.name}: {one.state.value}" for one in lacking)
+    states = ", ".join(f"{lack.name}: {lack.state.value}" for lack in lacking)
     evidence = first.message if len(lacking) == 1 else f"{states}; {first.message.rpartition('; ')[2]}"
     if first.state is not EvidenceState.HUNG:
         return (
@@ -290,11 +292,11 @@ _ACCEPT = "-e validate_accept_identity=true accepts it"
 
 def _hostname(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a node that reports another hostname than the inventory's."""
-    wanted, found = node.expected.hostname, node.snapshot.hostname
-    if wanted and found and not is_address(wanted) and _short_name(found) != _short_name(wanted):
+    wanted, present = node.expected.hostname, node.snapshot.hostname
+    if wanted and present and not is_address(wanted) and _short_name(present) != _short_name(wanted):
         evidence = (
-            f"it calls itself {found}, not {wanted}: the wrong machine, or swapped names; where names differ "
-            "by design set validate_hostname"
+            f"it calls itself {present}, not {wanted}: the wrong machine, or swapped names; where names "
+            "differ by design set validate_hostname"
         )
         yield node.finding("hostname_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
 
@@ -306,10 +308,10 @@ def _short_name(name: str) -> str:
 
 def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a serial number that differs from the node's accepted one."""
-    known, found = node.snapshot.identity_serial, node.snapshot.serial
-    if found and known != found:
+    known, present = node.snapshot.identity_serial, node.snapshot.serial
+    if present and known != present:
         evidence = (
-            f"its serial number is {found}, and was {known}: another machine, or a new board; {_ACCEPT}"
+            f"its serial number is {present}, and was {known}: another machine, or a new board; {_ACCEPT}"
         )
         yield node.finding("machine_changed", Verdict.UNPROVEN, "configure", evidence, "likely")
 
@@ -730,7 +732,7 @@ def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _clock_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU whose highest clock is below that of others of its name."""
-    alike = [one.clock_max_mhz or 0 for one in subject.node.snapshot.gpus if one.name == subject.gpu.name]
+    alike = [gpu.clock_max_mhz or 0 for gpu in subject.node.snapshot.gpus if gpu.name == subject.gpu.name]
     most, own = max(alike, default=0), subject.gpu.clock_max_mhz
     if own is not None and own < ALIKE_CLOCK * most:
         evidence = f"its SM clock is {number(own)} MHz at most, {number(most)} beside it"
@@ -745,8 +747,8 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find NVLinks that are down or missing. Report only the first such fault."""
     checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_beside, _nvlinks_inactive)
-    found = (one for check in checks for one in check(subject))
-    yield from islice(found, 1)
+    findings = (finding for check in checks for finding in check(subject))
+    yield from islice(findings, 1)
 
 
 def _nvlinks_down(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -1179,22 +1181,24 @@ def _mounts(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
     """Return the required mounts. An entry that is only a path accepts any mount there."""
-    return tuple(ExpectedMount(one) if isinstance(one, str) else one for one in expected.mounts)
+    return tuple(ExpectedMount(mount) if isinstance(mount, str) else mount for mount in expected.mounts)
 
 
 def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[HealthFinding]:
     """Find the differences between a mount and the required one."""
-    found = node.snapshot.mount_table.get(wanted.path)
-    if found is None:
+    present = node.snapshot.mount_table.get(wanted.path)
+    if present is None:
         if wanted.fstype or wanted.source or wanted.options:
             evidence = f"what is mounted at {wanted.path} is not known"
             yield node.finding("mounts_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
         return
-    options = {*found["options"].split(","), *found["super_options"].split(",")}
+    options = {*present["options"].split(","), *present["super_options"].split(",")}
     lacking = [option for option in wanted.options if option not in options]
-    if not found["type"].startswith(wanted.fstype) or (wanted.source and found["source"] != wanted.source):
+    if not present["type"].startswith(wanted.fstype) or (
+        wanted.source and present["source"] != wanted.source
+    ):
         evidence = (
-            f"{wanted.path} is {found['source']} ({found['type']}), not "
+            f"{wanted.path} is {present['source']} ({present['type']}), not "
             f"{' '.join(filter(None, (wanted.source, wanted.fstype)))}"
         )
         yield node.finding("mount_differs", Verdict.FAIL, "configure", evidence)
@@ -1263,7 +1267,7 @@ def _units(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find systemd units that failed, or that are enabled and do not run."""
     for unit in node.snapshot.failed_units or ():
         yield node.finding("unit_failed", Verdict.DEGRADED, "configure", f"{unit} has failed")
-    wanted = {name for one in node.expected.services for name in service_units(one)}
+    wanted = {name for service in node.expected.services for name in service_units(service)}
     for unit in node.snapshot.idle_units:
         if unit in wanted:
             continue  # The service is a finding of its own.
@@ -1278,10 +1282,10 @@ _STARTING = ("activating", "deactivating", "maintenance", "unknown")
 def _services(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find required services that do not run."""
     services = node.snapshot.services
-    for wanted in node.expected.services if services is not None else ():
-        names = service_units(wanted)
+    for service in node.expected.services if services is not None else ():
+        names = service_units(service)
         states = [(services or {}).get(name, "unknown") for name in names]
-        if wanted.endswith("?"):
+        if service.endswith("?"):
             # The unit is absent, or its condition does not hold on such a node.
             states = [state for state in states if state not in ("not-found", "condition")]
         if states and not any(state in _SERVICE_RUNS for state in states):
@@ -1290,7 +1294,7 @@ def _services(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _slurm_controller(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a Slurm node that does not reach its controller."""
-    units = {unit for wanted in node.expected.services for unit in service_units(wanted)}
+    units = {unit for service in node.expected.services for unit in service_units(service)}
     if node.snapshot.reaches_slurm is False and "slurmd.service" in units:
         evidence = "`scontrol ping` on it reaches no controller: see munge, its key, clock and network"
         yield node.finding("slurm_unreachable", Verdict.UNPROVEN, "configure", evidence, "likely")
@@ -1298,10 +1302,10 @@ def _slurm_controller(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a slurmd that was started under another name of the node."""
-    found = node.snapshot.slurm_name
-    if found is not None and _short_name(found) != _short_name(node.snapshot.node):
+    present = node.snapshot.slurm_name
+    if present is not None and _short_name(present) != _short_name(node.snapshot.node):
         evidence = (
-            f"its slurmd answers Slurm as {found}: jobs on several nodes wait for a prolog that has ended; "
+            f"its slurmd answers Slurm as {present}: jobs on several nodes wait for a prolog that has ended; "
             "it was started while the node had another name: systemctl restart slurmd"
         )
         yield node.finding("slurm_name_differs", Verdict.UNPROVEN, "configure", evidence, "likely")

@@ -18,10 +18,10 @@ class ImexError(ValueError):
 def resolve_address(name: str) -> str:
     """Return the first address of a name, or "" if there is none."""
     try:
-        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return ""
-    return str(found[0][4][0]) if found else ""
+    return str(addresses[0][4][0]) if addresses else ""
 
 
 def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], str] = resolve_address) -> str:

@@ -63,7 +63,7 @@ def _numbers_state(values: Iterable[Any]) -> EvidenceState:
     numbers = list(values)
     if not numbers:
         return EvidenceState.ABSENT
-    is_whole = all(math.isfinite(one) and one >= 0 for one in numbers)
+    is_whole = all(math.isfinite(number) and number >= 0 for number in numbers)
     return EvidenceState.THERE if is_whole else EvidenceState.DAMAGED
 
 
@@ -151,7 +151,7 @@ def _needs_services(node: NodeSubject) -> bool:
 
 def _needs_controller(node: NodeSubject) -> bool:
     """Return whether the node runs slurmd, which needs a controller."""
-    units = {unit for one in node.expected.services for unit in one.removesuffix("?").split("|")}
+    units = {unit for service in node.expected.services for unit in service.removesuffix("?").split("|")}
     return bool(units & {"slurmd", "slurmd.service"})
 
 
@@ -569,8 +569,8 @@ def _known_state(value: Any) -> EvidenceState:
 
 def _warm_state(value: Any) -> EvidenceState:
     """Return the state of a temperature. A sensor that shows 0 °C does not work."""
-    found = _state(value)
-    return EvidenceState.DAMAGED if found is EvidenceState.THERE and value == 0 else found
+    state = _state(value)
+    return EvidenceState.DAMAGED if state is EvidenceState.THERE and value == 0 else state
 
 
 def _counts_state(counts: Mapping[str, float]) -> EvidenceState:

@@ -1,10 +1,12 @@
 """Choose how a GPU and a network card share memory.
 
 Role peer_memory calls this module through the filter ``peer_memory_choice``. A table lists the methods with
-NVIDIA's conditions, from "Common Prerequisites" of the GPU Operator's chapter on GPUDirect RDMA (DMA-BUF
-needs the open kernel module, branch 535, kernel 5.12 and any network driver, and nvidia-peermem needs branch
-470, MLNX_OFED or DOCA-OFED), and from the README of nv_peer_memory, whose module became part of the driver in
-branch 470.
+NVIDIA's conditions. The sources are "Common Prerequisites" of the GPU Operator's chapter on GPUDirect RDMA,
+and the README of nv_peer_memory:
+
+* DMA-BUF needs the open kernel module, driver branch 535, kernel 5.12 and any network driver.
+* nvidia-peermem needs driver branch 470, and MLNX_OFED or DOCA-OFED.
+* nv_peer_memory is for older drivers. Its module became part of the driver in branch 470.
 """
 
 from __future__ import annotations
@@ -74,8 +76,8 @@ DRIVER_PACKAGE = re.compile(
 
 def version_numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version: (6, 8, 0) for 6.8.0-48-generic."""
-    found = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version)
-    return tuple(int(part) for part in found.group(1).split(".")) if found else ()
+    match = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version)
+    return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
 
 def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
@@ -135,6 +137,7 @@ def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]
 
 
 def _unmet_driver_needs(method: TransferMethod, node: PeerMemoryNode) -> list[str]:
+    """Return the method's conditions on the driver that the node does not meet."""
     # NVIDIA's conditions are about branches, so only the first number of a version is compared.
     branch = version_numbers(node.driver)[:1]
     needs = []

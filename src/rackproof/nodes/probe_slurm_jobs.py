@@ -170,7 +170,7 @@ class ProbePlan:
     python: str
     workloads: Path
     benchmarks: Path
-    chosen: tuple[str, ...] = (*(one.name for one in PROBES if not one.optional), FABRIC)
+    chosen: tuple[str, ...] = (*(probe.name for probe in PROBES if not probe.optional), FABRIC)
     device: str = "gpu"
     node_limit_s: int = 600
     pair_limit_s: int = 180
@@ -178,12 +178,12 @@ class ProbePlan:
 
     def job_limit_s(self, probes: Iterable[Probe]) -> int:
         """Return the number of seconds that a node's job may take with these programs."""
-        return self.node_limit_s + sum(one.adds_s for one in probes)
+        return self.node_limit_s + sum(probe.adds_s for probe in probes)
 
     @property
     def longest_job_s(self) -> int:
         """Return the number of seconds that a node's job may take with all chosen programs."""
-        return self.job_limit_s(one for one in PROBES if one.name in self.chosen)
+        return self.job_limit_s(probe for probe in PROBES if probe.name in self.chosen)
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
 
 def _files_of(probes: Sequence[Probe]) -> list[str]:
     """Return the names of the files that programs need."""
-    return [name for one in probes for name in (one.program, *one.files)]
+    return [name for probe in probes for name in (probe.program, *probe.files)]
 
 
 def _rank_lines(nodes: Sequence[str]) -> list[str]:
@@ -479,11 +479,11 @@ class JobRunner:
             "--cpu-bind=none",
             *([f"--gpus-per-node={job.gpus}"] if job.gpus else []), *self.plan.srun, "bash", "-s",
         ]  # fmt: skip
-        place = shlex.quote(f"{self._spool}/{number}")
+        prefix = shlex.quote(f"{self._spool}/{number}")
         begin = self.clock()
         source = self._written(job.script)
-        inner = f"{shlex.join(words)} < {source} > {place}.out 2>&1; echo $? > {place}.new"
-        inner += f"; mv {place}.new {place}.rc"
+        inner = f"{shlex.join(words)} < {source} > {prefix}.out 2>&1; echo $? > {prefix}.new"
+        inner += f"; mv {prefix}.new {prefix}.rc"
         # Ansible's ssh allocates a terminal. When the terminal closes, it hangs up on processes that
         # still use it.
         self._ask(f"cd / && trap '' HUP && (setsid sh -c {shlex.quote(inner)} </dev/null >/dev/null 2>&1 &)")
@@ -493,19 +493,19 @@ class JobRunner:
     def _written(self, text: str) -> str:
         """Return the path of a script on Slurm's host. Nodes with the same measurements share one."""
         if text not in self._scripts:
-            place = shlex.quote(f"{self._spool}/script-{len(self._scripts)}")
+            path = shlex.quote(f"{self._spool}/script-{len(self._scripts)}")
             # Write in pieces, because one command argument is limited to 128 KiB.
             for at in range(0, len(text), 60_000):
-                self._ask(f"printf %s {shlex.quote(text[at : at + 60_000])} >> {place}")
-            self._scripts[text] = place
+                self._ask(f"printf %s {shlex.quote(text[at : at + 60_000])} >> {path}")
+            self._scripts[text] = path
         return self._scripts[text]
 
     def _ended(self, mine: Iterable[str]) -> dict[str, JobResult]:
         """Return the results of the jobs that ended, by number."""
-        place = shlex.quote(self._spool)
+        spool = shlex.quote(self._spool)
         # Send one request for all jobs, because each request needs a connection to Slurm's host.
         listed = self._ask(
-            f'cd {place} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
+            f'cd {spool} && for one in *.rc; do [ -f "$one" ] && echo "$one $(cat "$one")"; done; '
             'for one in *.out; do echo "$one"; done'
         )
         statuses = dict(line.split(".rc ", 1) for line in listed.splitlines() if ".rc " in line)
@@ -529,8 +529,8 @@ class JobRunner:
             if took <= job.limit_s + _START_S + _GRACE_S:
                 return None
             self._cancel(job)
-        place = shlex.quote(self._spool)
-        output = self._ask(f"cd {place} && tail -c {_LARGEST} {number}.out; rm -f {number}.*")
+        spool = shlex.quote(self._spool)
+        output = self._ask(f"cd {spool} && tail -c {_LARGEST} {number}.out; rm -f {number}.*")
         del self._running[number]
         # Never count more than was reserved for it, even if waiting for nodes took longer.
         minutes = min(took / 60 * max(job.gpus, 1) * len(job.nodes), job.minutes)

@@ -82,17 +82,17 @@ class SlurmListing:
     remarks: tuple[str, ...] = ()
 
 
-def read_slurm_listing(text: str, place: str) -> SlurmListing:
+def read_slurm_listing(text: str, source: str) -> SlurmListing:
     """Return the nodes in a text.
 
     Args:
         text: One or several files or outputs.
-        place: The name of the text in messages.
+        source: The name of the text in messages.
 
     Raises:
         SlurmListingError: The text contains no node, too many nodes, or an invalid host list.
     """
-    reader = _Reader(place)
+    reader = _Reader(source)
     for statement in _statements(text):
         reader.read(statement)
     for line in text.splitlines():
@@ -124,8 +124,8 @@ def _statements(text: str) -> Iterator[str]:
 class _Reader:
     """The nodes, partitions and switches read so far, from statements in any order."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, source: str) -> None:
+        self._place = source
         self._nodes: dict[str, dict[str, str]] = {}
         self._partitions: dict[str, list[str]] = {}
         self._switches: dict[str, str] = {}
@@ -141,8 +141,8 @@ class _Reader:
             pairs.setdefault(name.lower(), value.strip('"'))
         kind = statement.partition("=")[0].strip().lower().partition("[")[0]
         if kind in ("slurmctldhost", "controlmachine"):
-            found = re.search(r"=\s*\"?([^\s(\"]+)", statement)
-            self._controller = self._controller or (found[1] if found else "")
+            match = re.search(r"=\s*\"?([^\s(\"]+)", statement)
+            self._controller = self._controller or (match[1] if match else "")
         elif kind in ("switchname", "blockname"):
             for node in self._hosts(pairs.get("nodes", "")):
                 self._switches.setdefault(node, pairs[kind])
@@ -256,8 +256,8 @@ class _Reader:
             hostname=hostname if hostname != name else "",
             gpus=gpus,
             gpus_known=bool(gpus) or _states_gpus(about),
-            features=tuple(dict.fromkeys(sanitize(one, 60) for one in _features(about))),
-            partitions=tuple(dict.fromkeys(sanitize(one, 60) for one in mine)),
+            features=tuple(dict.fromkeys(sanitize(feature, 60) for feature in _features(about))),
+            partitions=tuple(dict.fromkeys(sanitize(partition, 60) for partition in mine)),
             switch=sanitize(self._switches.get(name, ""), 60),
             sizes=_sizes(about),
         )
@@ -274,7 +274,7 @@ def _states_gpus(about: Mapping[str, str]) -> bool:
     if "gres" not in about:
         return _NO_GRES in about or not about.keys() & _ONLY_SCONTROL
     parts = _plain_gres(about["gres"]).split(",")
-    return not any(re.match(r"gpu(?:[:=]|\Z)", one) and not _GPUS.search(one) for one in parts)
+    return not any(re.match(r"gpu(?:[:=]|\Z)", part) and not _GPUS.search(part) for part in parts)
 
 
 _SIZES: Mapping[str, tuple[str, ...]] = {
@@ -310,11 +310,11 @@ def read_gres(text: str) -> dict[str, int]:
     The type in ``gpu:8`` is "". If CfgTRES counts all GPUs in addition to each type, only the types are
     returned.
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for kind, count in _GPUS.findall(_plain_gres(text)):
         if int(count):
-            found[kind.lower()] = found.get(kind.lower(), 0) + int(count)
-    return {kind: count for kind, count in found.items() if kind} or found
+            counts[kind.lower()] = counts.get(kind.lower(), 0) + int(count)
+    return {kind: count for kind, count in counts.items() if kind} or counts
 
 
 def _plain_gres(text: str) -> str:

@@ -508,7 +508,7 @@ def _with_whole_answer(tools: Mapping[str, Any]) -> Mapping[str, Any]:
 def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the lines beside the XML and, from all nvidia-smi answers including stderr, infoROM warnings."""
     xml = text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout")
-    found = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
+    remarks = [text for _at, text in lines_beside(xml.encode("utf-8", "replace"))] if "<" in xml else []
     for tool in sorted(tools):
         if not tool.startswith(_SMI_TOOLS):
             continue
@@ -519,8 +519,8 @@ def _smi_remarks(tools: Mapping[str, Any]) -> tuple[str, ...]:
         lines = [line for line in lines if inforom_address(line) is not None]
         if not lines and answer.get("rc") == _INFOROM_STATUS:
             lines = [f"{tool} ended with {_INFOROM_STATUS}: infoROM is corrupted"]
-        found += lines
-    return tuple(dict.fromkeys(sanitize(line.strip(), 200) for line in found))[:MOST_UNLISTED]
+        remarks += lines
+    return tuple(dict.fromkeys(sanitize(line.strip(), 200) for line in remarks))[:MOST_UNLISTED]
 
 
 _ATTACHED = re.compile(r"<attached_gpus>\s*(\d{1,4})\s*</attached_gpus>")
@@ -529,8 +529,8 @@ _JOURNAL_LOST = re.compile(r"(?i)ignoring (?:journal )?file|corrupt|is truncated
 
 def _attached_gpus(xml: str) -> int | None:
     """Return the number of GPUs that the driver counts, or None if unknown."""
-    found = _ATTACHED.search(xml)
-    return int(found[1]) if found else None
+    match = _ATTACHED.search(xml)
+    return int(match[1]) if match else None
 
 
 def _lost_journals(tools: Mapping[str, Any]) -> bool:
@@ -1089,8 +1089,8 @@ _SLURMD_NAME = re.compile(r"^Hostname[ \t]{1,60}= (\S{1,100})$", re.MULTILINE)
 
 def _slurm_name(tools: Mapping[str, Any]) -> str | None:
     """Return the node's name in slurmd (``scontrol show slurmd``), or None if unknown."""
-    found = _SLURMD_NAME.search(text_at(mapping_at(tools, "slurmd_status"), "stdout"))
-    return sanitize(found[1], 100) if found else None
+    match = _SLURMD_NAME.search(text_at(mapping_at(tools, "slurmd_status"), "stdout"))
+    return sanitize(match[1], 100) if match else None
 
 
 def _service_state(unit: Mapping[str, str]) -> str:

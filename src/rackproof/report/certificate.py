@@ -34,7 +34,7 @@ def certificate_shell(certificate: Certificate) -> str:
             counts=count_text(certificate, certificate.answers),
             answers=_answer_table(certificate),
             unmeasured=_unmeasured_tables(certificate),
-            left_out=[sanitize(one, 600) for one in catalogue.left_out],
+            left_out=[sanitize(text, 600) for text in catalogue.left_out],
             nodes=_hardware_table(certificate),
             pieces=_piece_table(certificate),
             measured=_judgement_table(certificate),
@@ -48,7 +48,7 @@ def certificate_shell(certificate: Certificate) -> str:
 
 def count_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     """Return the number of each answer, and of the requirements that no evidence is about."""
-    counts = Counter(one.verdict for one in answers)
+    counts = Counter(answer.verdict for answer in answers)
     text = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     nothing = len(unmeasured_requirements(certificate))
     measures = "; of the unproven, Rackproof measures nothing of"
@@ -57,7 +57,7 @@ def count_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
 
 def unmeasured_requirements(certificate: Certificate) -> list[Requirement]:
     """Return the requirements that Rackproof does not measure at all."""
-    return [one for one in certificate.catalogue.requirements if not one.is_measured]
+    return [requirement for requirement in certificate.catalogue.requirements if not requirement.is_measured]
 
 
 def _text(value: object, limit: int = 400) -> Cell:
@@ -72,18 +72,18 @@ def _code(value: object, limit: int = 200) -> Cell:
 
 def _answer_table(certificate: Certificate) -> Table:
     """Return the table of answers to the requirements that are measured."""
-    answers = {one.id: one for one in certificate.answers}
+    answers = {answer.id: answer for answer in certificate.answers}
     rows = [
         (
-            verdict_cell(answers[one.id].verdict),
-            Cell(sanitize(one.id, 200), "code", note=sanitize(one.area, 100)),
-            _text(one.text, 1000),
-            _text("; ".join(answers[one.id].reasons), 2000),
-            _text(", ".join(answers[one.id].by), 1000),
-            Cell(moment(until) if (until := answers[one.id].until) else ""),
+            verdict_cell(answers[requirement.id].verdict),
+            Cell(sanitize(requirement.id, 200), "code", note=sanitize(requirement.area, 100)),
+            _text(requirement.text, 1000),
+            _text("; ".join(answers[requirement.id].reasons), 2000),
+            _text(", ".join(answers[requirement.id].by), 1000),
+            Cell(moment(until) if (until := answers[requirement.id].until) else ""),
         )
-        for one in certificate.catalogue.requirements
-        if one.id in answers and one.is_measured
+        for requirement in certificate.catalogue.requirements
+        if requirement.id in answers and requirement.is_measured
     ]
     columns = ("Answer", "Requirement", "Text", "Why", "Answered by", "Holds until")
     return table("The answer to each requirement that is measured, whole or in part", columns, rows)
@@ -92,8 +92,8 @@ def _answer_table(certificate: Certificate) -> Table:
 def _unmeasured_tables(certificate: Certificate) -> list[Table]:
     """Return a table of such requirements for each area."""
     areas: dict[str, list[Requirement]] = {}
-    for one in unmeasured_requirements(certificate):
-        areas.setdefault(sanitize(one.area, 100) or "Other requirements", []).append(one)
+    for requirement in unmeasured_requirements(certificate):
+        areas.setdefault(sanitize(requirement.area, 100) or "Other requirements", []).append(requirement)
     columns = ("Answer", "Requirement", "Text", "What would have to be shown")
     return [
         table(
@@ -102,11 +102,11 @@ def _unmeasured_tables(certificate: Certificate) -> list[Table]:
             [
                 (
                     verdict_cell(Verdict.UNPROVEN),
-                    _code(one.id),
-                    _text(one.text, 1000),
-                    _text(one.unmeasured, 500),
+                    _code(row.id),
+                    _text(row.text, 1000),
+                    _text(row.unmeasured, 500),
                 )
-                for one in rows
+                for row in rows
             ],
         )
         for area, rows in areas.items()
@@ -153,23 +153,23 @@ def _piece_table(certificate: Certificate) -> Table:
 
 
 def _finding_texts(piece: EvidencePiece) -> list[str]:
-    bad = (one for one in piece.findings if one.verdict is not Verdict.PASS)
-    return [f"{one.node} {one.code}: {one.text}".strip() for one in bad]
+    bad = (finding for finding in piece.findings if finding.verdict is not Verdict.PASS)
+    return [f"{finding.node} {finding.code}: {finding.text}".strip() for finding in bad]
 
 
 def _judgement_table(certificate: Certificate) -> Table:
     """Return the table of judged measurements."""
     rows = [
         (
-            verdict_cell(one.verdict),
+            verdict_cell(judgement.verdict),
             _code(piece.id),
-            _text(f"{one.metric} {label_text(one.labels)}"),
-            Cell(quantity(one.value, one.unit), "number"),
-            Cell(number(one.reference.value) if one.reference else "", "number"),
+            _text(f"{judgement.metric} {label_text(judgement.labels)}"),
+            Cell(quantity(judgement.value, judgement.unit), "number"),
+            Cell(number(judgement.reference.value) if judgement.reference else "", "number"),
         )
         for piece in certificate.evidence
-        for one in piece.judgements
-        if one.gating
+        for judgement in piece.judgements
+        if judgement.gating
     ]
     return table("Measurements", ("Verdict", "Run", "Measurement", "Value", "Reference"), rows)
 

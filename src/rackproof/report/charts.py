@@ -173,9 +173,9 @@ def _order(name: str) -> tuple[int, str]:
         *("second", "throughput", "soak_rate", "stalled_steps"),
         *("gpu_utilisation", "gpu_power", "gpu_temperature", "loss", "accuracy"),
     )
-    for place, needle in enumerate(needles):
+    for index, needle in enumerate(needles):
         if needle in low:
-            return place, name
+            return index, name
     return len(needles), name
 
 
@@ -214,16 +214,16 @@ def run_charts(run: Run) -> tuple[Chart, ...]:
 def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
     """Return the curves of a run that can be drawn, by name, unit and horizontal unit."""
     groups: dict[tuple[str, str, str], list[Line]] = {}
-    for one in run.series:
-        if one.name == "gpu_throttle":
+    for series in run.series:
+        if series.name == "gpu_throttle":
             continue  # The values are sets of bits, which findings describe as text.
         # A record does not guarantee equal lengths. A value without a partner is not a point.
-        count = min(len(one.x), len(one.y))
-        pairs = [(x, y) for x, y in zip(one.x[:count], one.y[:count], strict=True) if _number(x)]
+        count = min(len(series.x), len(series.y))
+        pairs = [(x, y) for x, y in zip(series.x[:count], series.y[:count], strict=True) if _number(x)]
         # One point is not a curve, and it is already among the measurements.
         if len(pairs) >= 2 and any(_number(y) for _, y in pairs):
-            line = Line(label_text(one.labels, 60), tuple(x for x, _ in pairs), tuple(y for _, y in pairs))
-            groups.setdefault((one.name, one.unit, one.x_unit), []).append(line)
+            line = Line(label_text(series.labels, 60), tuple(x for x, _ in pairs), tuple(y for _, y in pairs))
+            groups.setdefault((series.name, series.unit, series.x_unit), []).append(line)
     return groups
 
 
@@ -470,7 +470,7 @@ def _drawing() -> Iterator[None]:
 
 
 def _empty_figure(
-    height: float, place: tuple[float, float, float, float], grid: Literal["x", "y"]
+    height: float, position: tuple[float, float, float, float], grid: Literal["x", "y"]
 ) -> tuple[Any, Any]:
     """Return a transparent figure with the page's width, and its axes without a frame."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -481,7 +481,7 @@ def _empty_figure(
     # The page's own background remains visible, dark or light.
     figure.patch.set_alpha(0)
     FigureCanvasSVG(figure)
-    axes = figure.add_axes(place)
+    axes = figure.add_axes(position)
     axes.patch.set_alpha(0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -633,10 +633,10 @@ def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Marku
     root.set("role", "img")
     root.set("aria-labelledby", f"{ident}-title {ident}-desc")
     # Screen readers read title and description instead of the drawing. Both must come first.
-    for place, (tag, text) in enumerate((("title", title), ("desc", description))):
+    for index, (tag, text) in enumerate((("title", title), ("desc", description))):
         element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{ident}-{tag}"})
         element.text = text
-        root.insert(place, element)
+        root.insert(index, element)
     # The serialiser escapes the text.
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  # nosec B704
 

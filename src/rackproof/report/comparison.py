@@ -47,8 +47,8 @@ def title(comparison: SystemComparison) -> str:
 
 def verdict(comparison: SystemComparison) -> Verdict | None:
     """Return the worst verdict of the cells that were judged against a publication, or None."""
-    found = [one.verdict for one in comparison.judgements]
-    return worst(found) if found else None
+    verdicts = [judgement.verdict for judgement in comparison.judgements]
+    return worst(verdicts) if verdicts else None
 
 
 def lead(comparison: SystemComparison) -> str:
@@ -145,16 +145,16 @@ def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
     With separate columns, the table of six systems would be three times as wide as a window.
     """
     each = (len(cells) - 1) // (len(ratios) + 1)
-    made = list(cells)
-    for place, ratio in enumerate(ratios, start=1):
-        at = 1 + place * each
+    new_cells = list(cells)
+    for column, ratio in enumerate(ratios, start=1):
+        at = 1 + column * each
         shown, interval, conclusion = _ratio(ratio)
         parts = [f"ratio {shown.text}"] if ratio.value is not None else []
         parts += [interval.text] if interval.text != "none" else []
         parts += [conclusion.text, conclusion.note]
-        note = ", ".join(part for part in (made[at].note, *parts) if part)
-        made[at] = replace(made[at], note=note)
-    return made
+        note = ", ".join(part for part in (new_cells[at].note, *parts) if part)
+        new_cells[at] = replace(new_cells[at], note=note)
+    return new_cells
 
 
 def _system_columns(comparison: SystemComparison, kind: Kind) -> list[str]:
@@ -173,8 +173,8 @@ def _system_columns(comparison: SystemComparison, kind: Kind) -> list[str]:
 def _values_with_epochs(row: ComparedMetric, epochs: ComparedMetric | None) -> list[Cell]:
     """Return the cells of a row of minutes, each followed by its number of epochs."""
     cells = []
-    for place, value in enumerate(row.cells):
-        count = epochs.cells[place] if epochs else Value()
+    for column, value in enumerate(row.cells):
+        count = epochs.cells[column] if epochs else Value()
         cells += [_value(value), Cell(number(count.value), "number")]
     return cells
 
@@ -231,15 +231,15 @@ def left_out(comparison: SystemComparison) -> Table:
     """Return the table of runs that are part of no mean, with reason and line."""
     rows = [
         (
-            view.verdict_cell(one.verdict),
-            Cell(sanitize(one.system, 80)),
-            Cell(sanitize(one.benchmark, 80)),
-            Cell(sanitize(one.reason, 400)),
-            Cell(sanitize(one.source, 200), "code"),
-            Cell(sanitize(one.log, 300), "code"),
-            Cell(sanitize(one.run_id, 130), "code"),
+            view.verdict_cell(run.verdict),
+            Cell(sanitize(run.system, 80)),
+            Cell(sanitize(run.benchmark, 80)),
+            Cell(sanitize(run.reason, 400)),
+            Cell(sanitize(run.source, 200), "code"),
+            Cell(sanitize(run.log, 300), "code"),
+            Cell(sanitize(run.run_id, 130), "code"),
         )
-        for one in comparison.left_out
+        for run in comparison.left_out
     ]
     columns = ("Verdict", "System", "Benchmark", "Reason", "Place", "Log", "Run")
     return view.table("Runs that enter no mean", columns, rows)
@@ -255,16 +255,16 @@ def counted(comparison: SystemComparison) -> Table:
     """Return the table of runs that are part of a mean, with their own numbers."""
     rows = [
         (
-            Cell(sanitize(one.system, 80)),
-            Cell(sanitize(one.benchmark, 80), note=sanitize(one.point, 120)),
-            Cell(quantity(one.throughput, one.throughput_unit), "number"),
-            Cell(number(one.minutes), "number"),
-            Cell(number(one.epochs), "number"),
-            Cell(number(one.wall_minutes), "number"),
-            Cell(sanitize(one.log, 300), "code", note=sanitize(one.source, 200)),
-            Cell(sanitize(one.run_id, 130), "code"),
+            Cell(sanitize(run.system, 80)),
+            Cell(sanitize(run.benchmark, 80), note=sanitize(run.point, 120)),
+            Cell(quantity(run.throughput, run.throughput_unit), "number"),
+            Cell(number(run.minutes), "number"),
+            Cell(number(run.epochs), "number"),
+            Cell(number(run.wall_minutes), "number"),
+            Cell(sanitize(run.log, 300), "code", note=sanitize(run.source, 200)),
+            Cell(sanitize(run.run_id, 130), "code"),
         )
-        for one in comparison.counted
+        for run in comparison.counted
     ]
     columns = ("System", "Benchmark", "Throughput", "Minutes", "Epochs", "RESULT line (min)", "Log", "Run")
     return view.table("Runs that enter a mean", columns, rows)
@@ -274,11 +274,11 @@ def differences(runs: Comparison | None) -> Table:
     """Return the table of other differences between two single runs."""
     rows = [
         (
-            Cell(sanitize(one.what, 100)),
-            Cell(sanitize(one.first, 300) or NOTHING, "code"),
-            Cell(sanitize(one.second, 300) or NOTHING, "code"),
+            Cell(sanitize(difference.what, 100)),
+            Cell(sanitize(difference.first, 300) or NOTHING, "code"),
+            Cell(sanitize(difference.second, 300) or NOTHING, "code"),
         )
-        for one in (runs.differences if runs else ())
+        for difference in (runs.differences if runs else ())
     ]
     return view.table("What else differs", ("What", "First", "Second"), rows)
 
@@ -294,26 +294,26 @@ def sections(
         several: The comparison of more than two single runs. Its tables replace the means, which would
             repeat the same numbers.
     """
-    made = [*several_runs.tables_of_runs(several)] if several else []
+    tables = [*several_runs.tables_of_runs(several)] if several else []
     if several is None:
-        made += [(f"s-{kind}", heading, means_table(comparison, kind)) for kind, heading in _HEADINGS]
-    made += [
+        tables += [(f"s-{kind}", heading, means_table(comparison, kind)) for kind, heading in _HEADINGS]
+    tables += [
         ("s-judged", "Against the published results", judged(comparison)),
         ("s-left-out", "Left out", left_out(comparison)),
         *([] if several else [("s-counted", "Run by run", counted(comparison))]),
         ("s-differences", "Surroundings", differences(runs)),
     ]
-    return tuple((ident, heading, (one,)) for ident, heading, one in made if one.rows)
+    return tuple((ident, heading, (shown,)) for ident, heading, shown in tables if shown.rows)
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
     """Return one chart per table, with each benchmark's ratio to the first system and its interval."""
     base = sanitize(comparison.systems[0], 40)
-    made = []
+    drawn = []
     for kind, heading in _HEADINGS:
         rows = [row for row in comparison.rows if row.kind == kind and _has_ratio(row)]
         if rows:
-            made.append(
+            drawn.append(
                 charts.Ratios(
                     title=heading,
                     x_label=f"ratio to {base}{_better_side(rows)}",
@@ -322,7 +322,7 @@ def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
                     notes=_chart_notes([ratio for row in rows for ratio in row.ratios]),
                 )
             )
-    return tuple(made)
+    return tuple(drawn)
 
 
 def _has_ratio(row: ComparedMetric) -> bool:
@@ -333,8 +333,8 @@ def _has_ratio(row: ComparedMetric) -> bool:
 def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tuple[charts.RatioLine, ...]:
     """Return a line for each system except the first, with its ratios to the first and their bounds."""
     lines = []
-    for place, name in enumerate(systems):
-        ratios = [row.ratios[place] for row in rows]
+    for index, name in enumerate(systems):
+        ratios = [row.ratios[index] for row in rows]
         points = tuple((ratio.value, ratio.low, ratio.high) for ratio in ratios)
         lines.append((sanitize(name, 60), points))
     return tuple(lines)
@@ -384,8 +384,8 @@ def comparison_page(
             remarks=() if several else remarks(comparison),
             sections=sections(comparison, runs, several),
             drawn=[
-                charts.draw_ratios(chart, f"chart{place}")
-                for place, chart in enumerate(ratio_charts(comparison), start=1)
+                charts.draw_ratios(chart, f"chart{index}")
+                for index, chart in enumerate(ratio_charts(comparison), start=1)
             ],
             method="times in UTC" if several else comparison.method,
             version=sanitize(__version__, 60),
@@ -401,7 +401,7 @@ def comparison_markdown(
     parts.append("\n".join(f"- {escape(remark)}" for remark in remarks(comparison)))
     for _, heading, tables in sections(comparison, runs, several):
         # Elsewhere, column heads are Rackproof's own words. Here they contain the systems' names.
-        safe = (replace(one, columns=tuple(map(escape, one.columns))) for one in tables)
+        safe = (replace(table, columns=tuple(map(escape, table.columns))) for table in tables)
         parts += [f"## {escape(heading)}", *map(table_text, safe)]
     parts.append(f"{escape(comparison.method)}.")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -419,8 +419,8 @@ def comparison_terminal(
         if ident == "s-counted":
             continue
         left_out = () if ident == "s-runs" else _PAGE_COLUMNS
-        for one in tables:
-            lines += ["", heading, *_table_lines(one, max(width, 60), left_out)]
+        for table in tables:
+            lines += ["", heading, *_table_lines(table, max(width, 60), left_out)]
     # Single runs give neither means nor intervals.
     method = [] if several else ["", comparison.method]
     return "\n".join([*lines, *method]) + "\n"
@@ -432,9 +432,9 @@ _PAGE_COLUMNS = ("Published in", "Run")
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
     """Format a table for a terminal, without the columns for which only a page is wide enough."""
-    kept = [place for place, name in enumerate(shown.columns) if name not in left_out]
-    rows = [[_plain(row[place]) for place in kept] for row in shown.rows]
-    names = [shown.columns[place] for place in kept]
+    kept = [column for column, name in enumerate(shown.columns) if name not in left_out]
+    rows = [[_plain(row[column]) for column in kept] for row in shown.rows]
+    names = [shown.columns[column] for column in kept]
     return text_table(names, rows, width, range(len(kept)))
 
 
@@ -494,15 +494,15 @@ def _measurement_section(comparison: Comparison) -> _Section:
     columns = ("Metric", "Of", "First", "Second", "Ratio", "Difference", "Better")
     rows: list[tuple[str, ...]] = [
         (
-            sanitize(one.name, 200),
-            view.label_text(one.labels),
-            quantity(one.first, one.unit),
-            quantity(one.second, one.unit),
-            NOTHING if one.ratio is None else f"{one.ratio:.3f}",
-            percent(one.difference),
-            "" if one.better == "unknown" else one.better,
+            sanitize(measurement.name, 200),
+            view.label_text(measurement.labels),
+            quantity(measurement.first, measurement.unit),
+            quantity(measurement.second, measurement.unit),
+            NOTHING if measurement.ratio is None else f"{measurement.ratio:.3f}",
+            percent(measurement.difference),
+            "" if measurement.better == "unknown" else measurement.better,
         )
-        for one in comparison.measurements
+        for measurement in comparison.measurements
     ]
     return "Measurements", columns, rows, (0, 1)
 
@@ -511,12 +511,12 @@ def _refused_section(comparison: Comparison) -> _Section:
     """Return the measurements whose units differ."""
     rows: list[tuple[str, ...]] = [
         (
-            sanitize(one.name, 200),
-            view.label_text(one.labels),
-            sanitize(one.first_unit, 40),
-            sanitize(one.second_unit, 40),
+            sanitize(run.name, 200),
+            view.label_text(run.labels),
+            sanitize(run.first_unit, 40),
+            sanitize(run.second_unit, 40),
         )
-        for one in comparison.refused
+        for run in comparison.refused
     ]
     return "Not compared: the units differ", ("Metric", "Of", "First in", "Second in"), rows, (0, 1)
 
@@ -524,8 +524,13 @@ def _refused_section(comparison: Comparison) -> _Section:
 def _unmatched_section(comparison: Comparison) -> _Section:
     """Return the measurements found in only one of the runs."""
     rows: list[tuple[str, ...]] = [
-        (sanitize(one.name, 200), view.label_text(one.labels), quantity(one.value, one.unit), one.only_in)
-        for one in comparison.unmatched
+        (
+            sanitize(measurement.name, 200),
+            view.label_text(measurement.labels),
+            quantity(measurement.value, measurement.unit),
+            measurement.only_in,
+        )
+        for measurement in comparison.unmatched
     ]
     return "Only one run has", ("Metric", "Of", "Value", "Only in"), rows, (0, 1)
 
@@ -533,7 +538,11 @@ def _unmatched_section(comparison: Comparison) -> _Section:
 def _difference_section(comparison: Comparison) -> _Section:
     """Return the other differences of the runs."""
     rows: list[tuple[str, ...]] = [
-        (sanitize(one.what, 100), sanitize(one.first, 200) or NOTHING, sanitize(one.second, 200) or NOTHING)
-        for one in comparison.differences
+        (
+            sanitize(difference.what, 100),
+            sanitize(difference.first, 200) or NOTHING,
+            sanitize(difference.second, 200) or NOTHING,
+        )
+        for difference in comparison.differences
     ]
     return "What else differs", ("What", "First", "Second"), rows, (0, 1, 2)

@@ -111,7 +111,7 @@ def plan_page(
             reasons=view.plan_reasons(runs, missing),
             next_step=step_after_plan(runs, verdict),
             overview=view.overview_table(runs, link),
-            left_out=[sanitize(one, 400) for one in left_out],
+            left_out=[sanitize(text, 400) for text in left_out],
             # A single point would only repeat the overview.
             sweep=view.sweep_table(runs) if view.is_training_sweep(runs) else None,
             study=study.tables(runs, link),

@@ -104,17 +104,17 @@ def _add_outcome(element: ElementTree.Element, case: Case) -> str:
     return f"{tag}s"
 
 
-def _details(one: Judgement) -> str:
+def _details(judgement: Judgement) -> str:
     """Return the measured value, its reference and its source, on one line each."""
-    reference = one.reference
-    lines = [f"measured: {quantity(one.value, one.unit)}"]
+    reference = judgement.reference
+    lines = [f"measured: {quantity(judgement.value, judgement.unit)}"]
     if reference is not None:
         lines.append(
             f"reference: {quantity(reference.value, reference.unit)} ({sanitize(reference.source, 300)})"
         )
         lines.append(f"allowed: {view.bounds_text(reference) or 'anything'}")
-    place = sanitize(one.source, 200)
-    return "\n".join([*lines, f"read at: {place}"] if place else lines)
+    source = sanitize(judgement.source, 200)
+    return "\n".join([*lines, f"read at: {source}"] if source else lines)
 
 
 def _run_suite(run: Run) -> ElementTree.Element:

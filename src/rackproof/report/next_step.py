@@ -62,10 +62,10 @@ def _can_be_repeated(run: Run) -> bool:
 
 def _lacks_a_reference_alone(run: Run) -> bool:
     """Return whether the only fault of a run is that references of some of its speeds are missing."""
-    found = any(finding.verdict not in (None, Verdict.PASS) for finding in run.findings)
-    open_ones = [one for one in run.judgements if one.verdict is not Verdict.PASS]
+    has_findings = any(finding.verdict not in (None, Verdict.PASS) for finding in run.findings)
+    open_ones = [judgement for judgement in run.judgements if judgement.verdict is not Verdict.PASS]
     waiting = [one for one in open_ones if one.reason.startswith(NO_REFERENCE) and one.value is not None]
-    return not found and bool(waiting) and all(one in waiting or not one.gating for one in open_ones)
+    return not has_findings and bool(waiting) and all(one in waiting or not one.gating for one in open_ones)
 
 
 def _accept(name: str) -> tuple[str, str]:

@@ -29,14 +29,14 @@ def runs_table(compared: SeveralRuns) -> Table:
     """Return the runs with the numbers that are columns of the other table."""
     rows = [
         (
-            Cell(str(place), "number"),
+            Cell(str(number), "number"),
             view.verdict_cell(run.verdict),
             Cell(sanitize(run.title, 160)),
             Cell(sanitize(", ".join(run.nodes), 120)),
             Cell(sanitize(run.when, 60)),
             Cell(sanitize(run.run_id, 130), "code"),
         )
-        for place, run in enumerate(compared.runs, start=1)
+        for number, run in enumerate(compared.runs, start=1)
     ]
     columns = ("No.", "Verdict", "Benchmark", "Ran on", "When", "Run")
     return view.table("The runs, by their numbers in the next table", columns, rows)
@@ -44,23 +44,23 @@ def runs_table(compared: SeveralRuns) -> Table:
 
 def measurements_table(compared: SeveralRuns) -> Table:
     """Return every measurement in a row, with a column for each run."""
-    columns = ("Metric", "Better", *(f"Run {place}" for place in range(1, len(compared.runs) + 1)))
+    columns = ("Metric", "Better", *(f"Run {number}" for number in range(1, len(compared.runs) + 1)))
     caption = "Every measurement; below it, its difference from the first run that has it"
-    return view.table(caption, columns, (tuple(_row(one)) for one in compared.measurements))
+    return view.table(caption, columns, (tuple(_row(measurement)) for measurement in compared.measurements))
 
 
-def _row(one: MeasurementOfRuns) -> Iterator[Cell]:
+def _row(measurement_of_runs: MeasurementOfRuns) -> Iterator[Cell]:
     """Yield the cells of a measurement, with the difference from the first run that measured it as a note."""
-    yield Cell(view.words(one.name), note=view.label_text(one.labels))
-    yield Cell(_BETTER[one.direction])
-    base = next((each.value for each in one.values if each.value is not None), None)
+    yield Cell(view.words(measurement_of_runs.name), note=view.label_text(measurement_of_runs.labels))
+    yield Cell(_BETTER[measurement_of_runs.direction])
+    base = next((value.value for value in measurement_of_runs.values if value.value is not None), None)
     is_first = True
-    for each in one.values:
+    for each in measurement_of_runs.values:
         if each.value is None:
             yield Cell(NOTHING, "number")
             continue
         note = "" if is_first else _difference(each.value, base)
-        yield Cell(quantity(each.value, one.unit), "number", note=note)
+        yield Cell(quantity(each.value, measurement_of_runs.unit), "number", note=note)
         is_first = False
 
 

@@ -151,7 +151,9 @@ def _terminal_row(run: Run) -> tuple[str, ...]:
     """Return a run as a row of the table."""
     headlines = view.main_measurements(run, 3)
     # A number and its unit stay on one line.
-    main = "; ".join(one.brief.replace(one.amount, one.amount.replace(" ", _KEEP)) for one in headlines)
+    main = "; ".join(
+        headline.brief.replace(headline.amount, headline.amount.replace(" ", _KEEP)) for headline in headlines
+    )
     # On a terminal a plain pass needs no reason.
     why = "" if run.verdict is Verdict.PASS and not run.reasons else _reason_text(view.reasons(run))
     verdict = _verdict_mark(run.verdict)

@@ -204,12 +204,12 @@ def gauge(judgement: Judgement) -> Gauge | None:
     margin = (high - low) * 0.25
     start, end = low - margin, high + margin
 
-    def place(fraction: float) -> float:
+    def x_of(fraction: float) -> float:
         return round(min(max((fraction - start) / (end - start), 0.0), 1.0) * 100, 2)
 
-    shown_low = 0.0 if reference.low is None else place(low)
-    shown_high = 100.0 if reference.high is None else place(high)
-    return Gauge(place(off), place(0.0), shown_low, shown_high)
+    shown_low = 0.0 if reference.low is None else x_of(low)
+    shown_high = 100.0 if reference.high is None else x_of(high)
+    return Gauge(x_of(off), x_of(0.0), shown_low, shown_high)
 
 
 def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
@@ -238,28 +238,28 @@ def _short_spread(spread: Spread | None) -> str:
     return f"±{100 * half:.0f} %" if half >= 0.005 else ""
 
 
-def _sort_key(one: Judgement) -> tuple[int, int]:
+def _sort_key(judgement: Judgement) -> tuple[int, int]:
     """Return the sort key of judgements: first those that count, and then the worst."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
-    return (0 if one.gating else 1, order[one.verdict])
+    return (0 if judgement.gating else 1, order[judgement.verdict])
 
 
 def judgement_table(run: Run) -> Table:
     """Return the table of judgements, with measurement, reference, verdict and reason."""
     rows = []
-    for one in sorted(run.judgements, key=_sort_key):
-        reference = one.reference
+    for judgement in sorted(run.judgements, key=_sort_key):
+        reference = judgement.reference
         rows.append(
             (
-                verdict_cell(one.verdict, "" if one.gating else "does not count"),
-                Cell(words(one.metric), note=label_text(one.labels)),
-                Cell(quantity(one.value, one.unit), "number", note=spread_text(one.spread)),
+                verdict_cell(judgement.verdict, "" if judgement.gating else "does not count"),
+                Cell(words(judgement.metric), note=label_text(judgement.labels)),
+                Cell(quantity(judgement.value, judgement.unit), "number", note=spread_text(judgement.spread)),
                 _number(quantity(reference.value, reference.unit) if reference else "none"),
                 _number(bounds_text(reference) if reference else ""),
-                Cell(percent(deviation(one)), "number", gauge=gauge(one)),
-                _text(one.reason, 600),
+                Cell(percent(deviation(judgement)), "number", gauge=gauge(judgement)),
+                _text(judgement.reason, 600),
                 _text(reference.source if reference else ""),
-                _code(one.source, 200),
+                _code(judgement.source, 200),
             )
         )
     columns = (
@@ -281,13 +281,15 @@ def measurement_table(run: Run) -> Table:
     better = {Direction.HIGHER: "higher", Direction.LOWER: "lower", None: ""}
     rows = [
         (
-            _text(words(one.name)),
-            _text(label_text(one.labels)),
-            Cell(quantity(one.value, one.unit), "number", note=spread_text(one.spread)),
-            _text(better[one.direction]),
-            _code(one.source, 200),
+            _text(words(measurement.name)),
+            _text(label_text(measurement.labels)),
+            Cell(
+                quantity(measurement.value, measurement.unit), "number", note=spread_text(measurement.spread)
+            ),
+            _text(better[measurement.direction]),
+            _code(measurement.source, 200),
         )
-        for one in run.measurements
+        for measurement in run.measurements
     ]
     return table("Everything that was measured", ("Metric", "Of", "Value", "Better", "Read at"), rows)
 
@@ -296,21 +298,21 @@ def finding_table(run: Run) -> Table:
     """Return the table of findings from logs and nodes, first those that exclude a pass."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3, None: 4}
 
-    def weight(one: Finding) -> str:
+    def weight(finding: Finding) -> str:
         return {
             Verdict.FAIL: "fails the run",
             Verdict.UNPROVEN: "rules out a pass",
             Verdict.DEGRADED: "weakens a pass",
-        }.get(one.verdict or Verdict.PASS, "a remark")
+        }.get(finding.verdict or Verdict.PASS, "a remark")
 
     rows = [
         (
-            verdict_cell(one.verdict, weight(one)) if one.verdict else Cell("remark"),
-            Cell(sanitize(one.message, 1000), note=sanitize(one.code, 80)),
-            _code(one.source, 200),
-            _code(one.excerpt),
+            verdict_cell(finding.verdict, weight(finding)) if finding.verdict else Cell("remark"),
+            Cell(sanitize(finding.message, 1000), note=sanitize(finding.code, 80)),
+            _code(finding.source, 200),
+            _code(finding.excerpt),
         )
-        for one in sorted(run.findings, key=lambda one: order[one.verdict])
+        for finding in sorted(run.findings, key=lambda item: order[item.verdict])
     ]
     return table(
         "What the logs and nodes show besides numbers", ("Weight", "Finding", "Place", "Excerpt"), rows
@@ -515,9 +517,15 @@ def reasons(run: Run) -> tuple[str, ...]:
     stated = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
     if stated:
         return stated
-    counted = [one for one in run.judgements if one.gating and one.verdict is not Verdict.PASS]
+    counted = [
+        judgement
+        for judgement in run.judgements
+        if judgement.gating and judgement.verdict is not Verdict.PASS
+    ]
     if counted:
-        return tuple(f"{words(one.metric)}: {sanitize(one.reason, 600)}" for one in counted[:5])
+        return tuple(
+            f"{words(judgement.metric)}: {sanitize(judgement.reason, 600)}" for judgement in counted[:5]
+        )
     if run.verdict is Verdict.PASS:
         return (meaning(run),)
     return (f"{WORDS[run.verdict]} The record gives no reason.",)
@@ -550,9 +558,9 @@ def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
     """Describe how many speeds were not judged, why, and the remedy, or return "". No I/O."""
     waiting, other = 0, 0
     for run in runs:
-        for one in run.judgements:
-            if one.verdict is Verdict.UNPROVEN and one.value is not None and not one.gating:
-                is_waiting = one.reason.startswith(NO_REFERENCE)
+        for judgement in run.judgements:
+            if judgement.verdict is Verdict.UNPROVEN and judgement.value is not None and not judgement.gating:
+                is_waiting = judgement.reason.startswith(NO_REFERENCE)
                 waiting, other = waiting + is_waiting, other + (not is_waiting)
     parts = []
     if waiting:
@@ -594,11 +602,11 @@ class Headline:
 
 
 def _headline(
-    name: str, one: Judgement | Measurement, note: str = "", verdict: Verdict | None = None
+    name: str, judgement: Judgement | Measurement, note: str = "", verdict: Verdict | None = None
 ) -> Headline:
     """Return the headline of a measurement or judgement, with its unit apart from its figure."""
-    figure, spread = quantity(one.value, one.unit), _short_spread(one.spread)
-    shown = unit_text(one.unit)
+    figure, spread = quantity(judgement.value, judgement.unit), _short_spread(judgement.spread)
+    shown = unit_text(judgement.unit)
     if shown and figure.endswith(f" {shown}"):
         return Headline(words(name), figure.removesuffix(f" {shown}"), shown, note, verdict, spread)
     return Headline(words(name), figure, "", note, verdict, spread)
@@ -619,10 +627,10 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
 def _judged_headlines(run: Run) -> dict[str, Headline]:
     """Return the worst judgement that counts, by metric."""
     judged: dict[str, Headline] = {}
-    for one in sorted(run.judgements, key=_sort_key):
-        if one.gating and one.value is not None and one.metric not in judged:
-            note = label_text(one.labels, 80)
-            judged[one.metric] = _headline(one.metric, one, note, one.verdict)
+    for judgement in sorted(run.judgements, key=_sort_key):
+        if judgement.gating and judgement.value is not None and judgement.metric not in judged:
+            note = label_text(judgement.labels, 80)
+            judged[judgement.metric] = _headline(judgement.metric, judgement, note, judgement.verdict)
     return judged
 
 
@@ -633,19 +641,19 @@ def _other_headlines(run: Run, judged: Collection[str]) -> dict[str, Headline]:
     for measured in run.measurements:
         if measured.name not in judged and not (is_probe and measured.name == "time_to_train"):
             groups.setdefault(measured.name, []).append(measured)
-    others = {}
+    headlines = {}
     for name, group in groups.items():
         chosen = pick_representative(group)
         note = label_text(chosen.labels, 80)
         if len(group) > 1:
             note = sanitize(f"of {len(group)}: {note}" if note else f"of {len(group)}", 100)
-        others[name] = _headline(name, chosen, note)
-    return others
+        headlines[name] = _headline(name, chosen, note)
+    return headlines
 
 
 def _in_principal_order(headlines: Mapping[str, Headline]) -> list[Headline]:
     """Return headlines in the order of _PRINCIPAL. All others follow by name."""
-    rank = {name: place for place, name in enumerate(_PRINCIPAL)}
+    rank = {name: index for index, name in enumerate(_PRINCIPAL)}
     names = sorted(headlines, key=lambda name: (rank.get(name, len(rank)), name))
     return [headlines[name] for name in names]
 
@@ -674,7 +682,7 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
     rows = []
     for run in runs:
         took = elapsed(run.started, run.ended)
-        main = "; ".join(one.brief for one in main_measurements(run, 2))
+        main = "; ".join(measurement.brief for measurement in main_measurements(run, 2))
         plain = run.verdict is Verdict.PASS and not run.reasons
         rows.append(
             (
@@ -693,10 +701,10 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
 def value_of(run: Run, *names: str) -> Measurement | None:
     """Return a run's first measurement with one of the names, if possible one without labels."""
     for name in names:
-        found = [one for one in run.measurements if one.name == name]
-        if found:
+        values = [measurement for measurement in run.measurements if measurement.name == name]
+        if values:
             # A measurement without labels is for the whole run. Labels mean a part, such as one GPU.
-            return next((one for one in found if not one.labels), found[0])
+            return next((measurement for measurement in values if not measurement.labels), values[0])
     return None
 
 
@@ -866,7 +874,7 @@ def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str,
     bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
     lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
     # Missing runs come first, because no table of the report contains them.
-    lines[:0] = [f"missing: {sanitize(one, 300)}" for one in missing]
+    lines[:0] = [f"missing: {sanitize(text, 300)}" for text in missing]
     if len(lines) > _MAX_REASONS:
         lines[_MAX_REASONS:] = [f"… and {len(lines) - _MAX_REASONS} more"]
     if not runs and not lines:

@@ -51,10 +51,10 @@ def note_acceptance(
     try:
         append_text(results / LOG_NAME, f"{entry.model_dump_json()}\n")
     except OSError as error:
-        done = "made it a reference" if act == "accept" else "took its references back"
+        act_text = "made it a reference" if act == "accept" else "took its references back"
         raise ResultsError(
             f"{results / LOG_NAME} cannot be written ({error.strerror}): nothing was changed for {run_id}, "
-            f"for who {done} would not be known; make the file writable and do it again"
+            f"for who {act_text} would not be known; make the file writable and do it again"
         ) from error
 
 

@@ -108,6 +108,7 @@ def _give_to_owner(path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, dict[str, object]]:
+    """Return the claims of a file by host. An unreadable file has none."""
     try:
         claims = json.loads(read_file(path, _LARGEST_BYTES))
     except (FileNotFoundError, ValueError):

@@ -167,9 +167,11 @@ class NodeNight(Record):
 
     def codes(self) -> tuple[str, ...]:
         """Return the codes of failures that affect only this node."""
-        found = [one.code for one in self.findings if _condemns(one)]
-        found += [one.code for one in self.reasons if one.verdict is Verdict.FAIL and not one.fleetwide]
-        return tuple(dict.fromkeys(found))
+        failed = [finding.code for finding in self.findings if _condemns(finding)]
+        failed += [
+            reason.code for reason in self.reasons if reason.verdict is Verdict.FAIL and not reason.fleetwide
+        ]
+        return tuple(dict.fromkeys(failed))
 
     def reason_texts(self) -> tuple[str, ...]:
         """Return the findings as texts, the worst first."""
@@ -178,16 +180,21 @@ class NodeNight(Record):
 
     def reason_texts_by_part(self) -> list[tuple[tuple[str, str], str]]:
         """Return the findings as pairs of code and part, each with its text, the worst first."""
-        found = [
-            (one.verdict, (one.code, one.name), f"{part_prefix(one)}{one.evidence}") for one in self.findings
+        texts = [
+            (finding.verdict, (finding.code, finding.name), f"{part_prefix(finding)}{finding.evidence}")
+            for finding in self.findings
         ]
-        found += [
-            (one.verdict, (one.code, one.part), f"{one.metric or one.check} {one.part}: {one.text}".strip())
-            for one in self.reasons
+        texts += [
+            (
+                reason.verdict,
+                (reason.code, reason.part),
+                f"{reason.metric or reason.check} {reason.part}: {reason.text}".strip(),
+            )
+            for reason in self.reasons
         ]
         # The first text is often the only one that is shown, so it must explain the node's verdict.
-        found.sort(key=lambda one: WORST_FIRST.index(one[0]))
-        return [(key, text) for _, key, text in found]
+        texts.sort(key=lambda entry: WORST_FIRST.index(entry[0]))
+        return [(key, text) for _, key, text in texts]
 
 
 class NightRecord(Record):
@@ -206,17 +213,17 @@ class NightRecord(Record):
     sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
 
-def _condemns(one: HealthFinding) -> bool:
+def _condemns(finding: HealthFinding) -> bool:
     """Return whether a finding is a certain failure of this node alone, for which a night drains it."""
-    return one.verdict is Verdict.FAIL and not one.fleetwide and one.confidence != "hint"
+    return finding.verdict is Verdict.FAIL and not finding.fleetwide and finding.confidence != "hint"
 
 
-def part_prefix(one: HealthFinding) -> str:
+def part_prefix(finding: HealthFinding) -> str:
     """Return the name and place of a finding's part, as the beginning of a text, or "" for a node."""
-    if one.part == "node":
+    if finding.part == "node":
         return ""
-    place = f" ({one.place})" if one.place else ""
-    return f"{one.name}{place}: "
+    location = f" ({finding.place})" if finding.place else ""
+    return f"{finding.name}{location}: "
 
 
 def snapshot_path(folder: Path, node: str) -> Path:
@@ -263,7 +270,7 @@ def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
 def nodes_seen(folder: Path) -> frozenset[str]:
     """Return the nodes that answered in a night, or an empty set if its record is damaged."""
     try:
-        return frozenset(one.node for one in read_night(folder).nodes if not one.unreached)
+        return frozenset(node.node for node in read_night(folder).nodes if not node.unreached)
     except ResultsError:
         return frozenset()
 
@@ -283,7 +290,7 @@ def night_files(folder: Path, nodes: Iterable[str]) -> tuple[LogFile, ...]:
     Raises:
         OSError: A file is missing or cannot be read.
     """
-    paths = (folder / NIGHT_FILE, *(snapshot_path(folder, one) for one in nodes))
+    paths = (folder / NIGHT_FILE, *(snapshot_path(folder, node) for node in nodes))
     return tuple(_digested(folder, path) for path in paths)
 
 
@@ -309,9 +316,9 @@ def read_night(folder: Path) -> NightRecord:
         raise ResultsError(f"cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         raise ResultsError(
-            f"{path} is damaged: {place}: {first['msg']}; the night before it counts"
+            f"{path} is damaged: {field}: {first['msg']}; the night before it counts"
         ) from None
     # The name of a dry run's folder is temporary, so compare only the names of stored nights.
     if is_night(folder.name) and night.night_id != folder.name:
@@ -325,8 +332,8 @@ def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
     Raises:
         ResultsError: The file cannot be written.
     """
-    found = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in snapshots}
-    write_file(folder / CONDITIONS_FILE, json.dumps(found).encode() + b"\n")
+    conditions = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in snapshots}
+    write_file(folder / CONDITIONS_FILE, json.dumps(conditions).encode() + b"\n")
 
 
 def firmware_of(snapshot: NodeSnapshot) -> str:
@@ -348,16 +355,16 @@ def read_conditions(
         now: The end of tonight.
         nights: The number of earlier nights to search.
     """
-    found: list[dict[str, tuple[str, str]]] = [{} for _ in range(nights + 1)]
-    found[0] = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in tonight}
+    conditions: list[dict[str, tuple[str, str]]] = [{} for _ in range(nights + 1)]
+    conditions[0] = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in tonight}
     for folder in folders:
         stamp = stamp_of(folder.name)
         ago = (now - stamp) // timedelta(days=1) if stamp else 0
         if ago > nights:
             break
-        if ago > 0 and not found[ago]:
-            found[ago] = _stored_conditions(folder)
-    return found
+        if ago > 0 and not conditions[ago]:
+            conditions[ago] = _stored_conditions(folder)
+    return conditions
 
 
 def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
@@ -414,7 +421,7 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
 
     The folders of nights are given newest first.
     """
-    found: dict[str, NodeNight] = {}
+    node_nights: dict[str, NodeNight] = {}
     missing, remarks = set(wanted), []
     for folder in folders:
         if not missing:
@@ -424,18 +431,20 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
         except ResultsError as error:
             remarks.append(str(error))
             continue
-        for one in night.nodes:
-            if one.node in missing:
-                found[one.node] = _counted_again(one) if remarks else one
-                missing.discard(one.node)
-    return found, remarks
+        for node in night.nodes:
+            if node.node in missing:
+                node_nights[node.node] = _counted_again(node) if remarks else node
+                missing.discard(node.node)
+    return node_nights, remarks
 
 
-def _counted_again(one: NodeNight) -> NodeNight:
+def _counted_again(node_night: NodeNight) -> NodeNight:
     """Return a state without its passes, because the node may have failed in a lost night."""
-    if one.hold is None:
-        return one
-    return one.model_copy(update={"hold": one.hold.model_copy(update={"passes": 0, "passed": None})})
+    if node_night.hold is None:
+        return node_night
+    return node_night.model_copy(
+        update={"hold": node_night.hold.model_copy(update={"passes": 0, "passed": None})}
+    )
 
 
 def nights_of_node(
@@ -449,7 +458,7 @@ def nights_of_node(
             if damaged is not None:
                 damaged.append(str(error))
             continue
-        mine = next((one for one in night.nodes if one.node == node), None)
+        mine = next((node_night for node_night in night.nodes if node_night.node == node), None)
         if mine is not None:
             yield night, mine
 

@@ -96,7 +96,7 @@ class Bucket:
             raise ObjectStoreError(
                 f"{url!r} is not an address of an object store: it begins with https:// or http://"
             )
-        by_bucket = {str(one.get("bucket") or ""): one for one in credentials}
+        by_bucket = {str(credential.get("bucket") or ""): credential for credential in credentials}
         key = by_bucket.get(name) or by_bucket.get("")
         if key is None:
             raise ObjectStoreError(
@@ -141,9 +141,9 @@ def sign(
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
     signature = hmac.digest(key, text.encode(), "sha256").hex()
-    given = f"Credential={bucket.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+    header = f"Credential={bucket.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
     del signed["host"]
-    return signed | {"authorization": f"AWS4-HMAC-SHA256 {given}"}
+    return signed | {"authorization": f"AWS4-HMAC-SHA256 {header}"}
 
 
 @dataclass(frozen=True)
@@ -224,6 +224,7 @@ class ObjectStore:
             ) from None
 
     def _upload_files(self, folder: Path, paths: Sequence[Path]) -> tuple[int, int]:
+        """Upload the files that the bucket does not hold, and return the numbers of all and of new files."""
         new = 0
         for path in paths:
             name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
@@ -327,9 +328,9 @@ def _is_same(answer: StoreAnswer, file: LocalFile) -> bool:
 
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the regular files below a folder, without links and hidden files (drafts)."""
-    for place, folders, names in os.walk(folder):
+    for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            path = Path(place, name)
+            path = Path(root, name)
             if not name.startswith(".") and path.is_file() and not path.is_symlink():
                 yield path

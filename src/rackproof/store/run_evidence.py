@@ -41,6 +41,7 @@ def digest_file(path: Path) -> tuple[str, int]:
 
 
 def _log_objection(log: LogFile, path: Path) -> str:
+    """Return why a log is not the recorded one (gone or changed), or an empty string."""
     try:
         # Compare size and type first. Reading a pipe or a device in place of the log might never end.
         if path.stat().st_size != log.size_bytes or not path.is_file():

@@ -206,7 +206,7 @@ class Machine:
                 "check",
                 order or ORDER,
                 place,
-                found=lambda: list(found),
+                disks=lambda: list(found),
                 serial=lambda: serial,
                 mounted=lambda: list(mounted),
                 autoinstall=str(self.instructions),

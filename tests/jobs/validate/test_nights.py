@@ -43,7 +43,7 @@ def on(node: int, slot: int | None, factor: float | None, metric: str = "gemm_be
 
 
 def test_a_healthy_fleet_passes_with_all_checks() -> None:
-    night = judged(several_nights(FLEET), asked=FLEET)
+    night = judged(several_nights(FLEET), requested=FLEET)
     assert len(night.nodes) == 18
     assert {one.verdict for one in night.nodes} == {Verdict.PASS}
     assert night.fleet_faults == ()
@@ -86,7 +86,7 @@ def test_a_missing_measurement_is_unproven_and_names_where() -> None:
 
 def test_a_node_that_measured_nothing_is_unproven() -> None:
     absent = fleet_node(99)
-    night = judged(night_runs(FLEET), asked=[*FLEET, absent])
+    night = judged(night_runs(FLEET), requested=[*FLEET, absent])
     assert of(night, "node099").verdict is Verdict.UNPROVEN
     assert of(night, "node099").reasons[0].text == "nothing was measured tonight"
 
@@ -101,7 +101,7 @@ def test_what_a_node_measured_every_night_is_missed_though_others_never_measure_
 
 
 def test_of_no_numbers_at_all_nothing_is_proven() -> None:
-    night = judged([], asked=FLEET[:2])
+    night = judged([], requested=FLEET[:2])
     assert [one.verdict for one in night.nodes] == [Verdict.UNPROVEN] * 2
     assert judged([]).nodes == ()
 

@@ -63,15 +63,16 @@ def answer_catalogue(
         evidence: The runs and nights.
         at: The time of the answers.
     """
-    return tuple(_answer(_Question(one, asked, nodes, evidence, at)) for one in requirements)
+    return tuple(_answer(_Question(requirement, asked, nodes, evidence, at)) for requirement in requirements)
 
 
 def whole_verdict(answers: Sequence[Answer]) -> Verdict:
     """Return the worst verdict of the answers."""
-    return worst(one.verdict for one in answers)
+    return worst(answer.verdict for answer in answers)
 
 
 def _answer(question: _Question) -> Answer:
+    """Answer a requirement by the worst part over all requested nodes, with failures first."""
     parts = [part for name in question.asked for part in _parts_of_node(question, name)]
     measured = worst(part.verdict for part in parts)
     # A failure is the first thing to read.
@@ -98,11 +99,12 @@ def _unmeasured_parts(requirement: Requirement, measured: Verdict) -> Iterator[_
     if requirement.unmeasured:
         yield _Part(Verdict.UNPROVEN, f"not measured by Rackproof: {requirement.unmeasured}")
     if requirement.measured:
-        found = "nothing against it" if measured is Verdict.PASS else measured.value
-        yield _Part(Verdict.UNPROVEN, f"measured ({found}): {requirement.measured}")
+        state = "nothing against it" if measured is Verdict.PASS else measured.value
+        yield _Part(Verdict.UNPROVEN, f"measured ({state}): {requirement.measured}")
 
 
 def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
+    """Yield what the runs, metrics and night of a node give for the requirement."""
     runs = []
     for benchmark in question.requirement.benchmarks:
         counted, doubt = _counted_runs(question, name, benchmark)
@@ -120,15 +122,16 @@ def _parts_of_node(question: _Question, name: str) -> Iterator[_Part]:
 
 def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list[EvidencePiece]:
     """Return the pieces of a kind that include a node in the requirement's scope, oldest first."""
-    found = [
+    pieces = [
         piece
         for piece in question.evidence
         if piece.kind == kind and piece.benchmark == benchmark and _covers(question, piece, name)
     ]
-    return sorted(found, key=lambda piece: (piece.moment, piece.id))
+    return sorted(pieces, key=lambda piece: (piece.moment, piece.id))
 
 
 def _covers(question: _Question, piece: EvidencePiece, name: str) -> bool:
+    """Return whether a piece has the node, on as many nodes as the requirement's scope needs."""
     names = {node.name for node in piece.nodes}
     if name not in names:
         return False
@@ -145,8 +148,12 @@ def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
     if piece.gone or then is None or (piece.verdict.gates and not is_identified(then)):
         return ""
     # In a wider scope, every node of the run must be the same as at that time.
-    others = [one for one in piece.nodes if one.name == name or question.requirement.scope != "node"]
-    doubts = (hardware_doubt(one, question.present(one.name)) for one in others if one.name in question.asked)
+    others = [node for node in piece.nodes if node.name == name or question.requirement.scope != "node"]
+    doubts = (
+        hardware_doubt(other, question.present(other.name))
+        for other in others
+        if other.name in question.asked
+    )
     return next(filter(None, doubts), "")
 
 
@@ -155,6 +162,7 @@ def _is_old(question: _Question, piece: EvidencePiece) -> bool:
 
 
 def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
+    """Return why a piece is too old or of the future, or an empty string."""
     if piece.moment - question.at > _CLOCK_SKEW:
         return f"it is of {piece.moment:%Y-%m-%d %H:%M}, which is still to come"
     if _is_old(question, piece):
@@ -190,34 +198,36 @@ def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
 
 
 def _parts_of_benchmark(
-    question: _Question, place: str, runs: Sequence[EvidencePiece], doubt: str
+    question: _Question, location: str, runs: Sequence[EvidencePiece], doubt: str
 ) -> Iterator[_Part]:
+    """Yield a part for each run of a benchmark, or an unproven part if there is none."""
     if not runs:
         wide = {"node": "", "pair": " with another node", "rack": " with all the others"}
         why = doubt or f"there is no run{wide[question.requirement.scope]}"
-        yield _Part(Verdict.UNPROVEN, f"{place}: {why}")
+        yield _Part(Verdict.UNPROVEN, f"{location}: {why}")
     for piece in runs:
-        yield _piece_part(question, piece, piece.verdict, place)
+        yield _piece_part(question, piece, piece.verdict, location)
 
 
-def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, place: str) -> _Part:
+def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, location: str) -> _Part:
     """Return a piece of evidence as a part. If there is an objection to it, the part is at best unproven."""
     doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
-    inside = [one.verdict for one in piece.judgements if one.gating]
-    inside += [one.verdict for one in piece.findings if piece.kind == "run"]
+    inside = [judgement.verdict for judgement in piece.judgements if judgement.gating]
+    inside += [finding.verdict for finding in piece.findings if piece.kind == "run"]
     counted = worst([verdict, *inside, *(Verdict.UNPROVEN for _ in doubts)])
     why = "; ".join([*doubts, *piece.reasons])
-    return _Part(counted, f"{place}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)
+    return _Part(counted, f"{location}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)
 
 
 def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece]) -> Iterator[_Part]:
+    """Yield the judgements of the required metrics in a node's runs. A metric without one is unproven."""
     # The absence of a run is already a reason.
     for metric in question.requirement.metrics if runs else ():
         judged = [
-            (one.verdict, piece)
+            (judgement.verdict, piece)
             for piece in runs
-            for one in piece.judgements
-            if one.metric == metric and one.gating
+            for judgement in piece.judgements
+            if judgement.metric == metric and judgement.gating
         ]
         if not any(_uses_all_gpus(piece, name) for _, piece in judged):
             yield _Part(Verdict.UNPROVEN, f"{name}: no run on all GPUs has {metric} judged")
@@ -229,6 +239,7 @@ def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece])
 
 
 def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
+    """Yield what the newest night proves of a node: the required codes, or its whole health."""
     nights = _covering(question, name, "night", "")
     if not nights:
         yield _Part(Verdict.UNPROVEN, f"{name}: there is no night")
@@ -248,15 +259,15 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
 
 
 def _verdicts_on(night: EvidencePiece, name: str) -> list[Verdict]:
-    return [one.verdict for one in night.findings if one.node == name]
+    return [finding.verdict for finding in night.findings if finding.node == name]
 
 
 def _finding_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
-    for one in night.findings:
+    for finding in night.findings:
         # If a night could not judge something, all that depends on it is open.
-        is_open = one.verdict is Verdict.UNPROVEN
-        if one.node == name and (is_open or question.requirement.names_code(one.code)):
-            yield _Part(one.verdict, f"{name}: {one.code}: {one.text}", night)
+        is_open = finding.verdict is Verdict.UNPROVEN
+        if finding.node == name and (is_open or question.requirement.names_code(finding.code)):
+            yield _Part(finding.verdict, f"{name}: {finding.code}: {finding.text}", night)
 
 
 def _read_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:

@@ -20,7 +20,7 @@ _LARGEST = 1 << 20
 def catalogue_names() -> list[str]:
     """Return the names of the shipped catalogues."""
     folder = files("rackproof.analysis.certificate").joinpath("catalogues")
-    return sorted(one.name.removesuffix(".yml") for one in folder.iterdir() if one.name.endswith(".yml"))
+    return sorted(path.name.removesuffix(".yml") for path in folder.iterdir() if path.name.endswith(".yml"))
 
 
 def load_catalogue(name: str) -> Catalogue:
@@ -31,8 +31,8 @@ def load_catalogue(name: str) -> Catalogue:
             night gives. The message names the file and the key.
     """
     if name in catalogue_names():
-        found = files("rackproof.analysis.certificate").joinpath("catalogues", f"{name}.yml")
-        return _parse(found.read_bytes(), name)
+        path = files("rackproof.analysis.certificate").joinpath("catalogues", f"{name}.yml")
+        return _parse(path.read_bytes(), name)
     try:
         data = read_file(Path(name), _LARGEST)
     except FileNotFoundError:
@@ -44,12 +44,18 @@ def load_catalogue(name: str) -> Catalogue:
 
 
 def _parse(data: bytes, name: str) -> Catalogue:
+    """Return a catalogue from YAML.
+
+    Raises:
+        CertificateError: It is not YAML, breaks the format, or names a code that no night gives.
+    """
     try:
         catalogue = Catalogue.model_validate(yaml.safe_load(data))
     except ValidationError as error:
         shown = "; ".join(
-            f"{'.'.join(map(str, one['loc'])) or 'catalogue'}: {one['msg'].removeprefix('Value error, ')}"
-            for one in error.errors()[:3]
+            f"{'.'.join(map(str, problem['loc'])) or 'catalogue'}: "
+            f"{problem['msg'].removeprefix('Value error, ')}"
+            for problem in error.errors()[:3]
         )
         raise CertificateError(f"{name}: {sanitize(shown, 600)}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -65,5 +71,5 @@ def _parse(data: bytes, name: str) -> Catalogue:
 def is_night_code(pattern: str) -> bool:
     """Return whether a night can give a finding whose code matches a pattern."""
     entry = find_code(pattern)
-    matching = (one for code, one in registry().items() if fnmatchcase(code, pattern))
-    return any("night" in one.jobs for one in ([entry] if entry else matching))
+    matching = (code_entry for code, code_entry in registry().items() if fnmatchcase(code, pattern))
+    return any("night" in code_entry.jobs for code_entry in ([entry] if entry else matching))

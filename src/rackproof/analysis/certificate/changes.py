@@ -44,10 +44,10 @@ def _differences(
     kind: str, where: str, old: Mapping[str, str], new: Mapping[str, str]
 ) -> Iterator[CertificateChange]:
     """Yield a change for each value that differs. An absent value equals an empty one."""
-    for what in sorted(old.keys() | new.keys()):
-        if old.get(what, "") != new.get(what, ""):
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name, "") != new.get(name, ""):
             yield CertificateChange(
-                kind=kind, where=where, what=what, old=old.get(what, ""), new=new.get(what, "")
+                kind=kind, where=where, what=name, old=old.get(name, ""), new=new.get(name, "")
             )
 
 
@@ -75,14 +75,17 @@ def _versions(node: Node | None) -> dict[str, str]:
 
 def _speeds(certificate: Certificate) -> dict[_Key, tuple[Judgement, str]]:
     """Return the latest judgement of each measurement with a bounded reference."""
-    found: dict[_Key, tuple[Judgement, str]] = {}
+    speeds: dict[_Key, tuple[Judgement, str]] = {}
     for piece in sorted(certificate.evidence, key=lambda piece: piece.moment):
-        for one in piece.judgements:
-            reference = one.reference
-            if one.value is not None and reference and (reference.low, reference.high) != (None, None):
-                labels = ", ".join(f"{name} {value}" for name, value in sorted(one.labels.items()))
-                found[(f"{_nodes_of(piece)}: {piece.point}", one.metric, labels)] = (one, piece.id)
-    return found
+        for judgement in piece.judgements:
+            reference = judgement.reference
+            if judgement.value is not None and reference and (reference.low, reference.high) != (None, None):
+                labels = ", ".join(f"{name} {value}" for name, value in sorted(judgement.labels.items()))
+                speeds[(f"{_nodes_of(piece)}: {piece.point}", judgement.metric, labels)] = (
+                    judgement,
+                    piece.id,
+                )
+    return speeds
 
 
 def _nodes_of(piece: EvidencePiece) -> str:
@@ -110,10 +113,10 @@ def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateCh
             )
 
 
-def _within(then: Judgement, present: Judgement) -> bool:
+def _within(earlier: Judgement, present: Judgement) -> bool:
     """Return whether a number is within its reference's bounds, applied to the earlier number."""
-    bounds, value, before = present.reference, present.value, then.value
-    if bounds is None or value is None or before is None or then.unit != present.unit:
+    bounds, value, before = present.reference, present.value, earlier.value
+    if bounds is None or value is None or before is None or earlier.unit != present.unit:
         return False
     if before == value:
         return True
@@ -125,6 +128,6 @@ def _within(then: Judgement, present: Judgement) -> bool:
 
 def _answer_changes(old: Certificate, new: Certificate) -> Iterator[CertificateChange]:
     """Yield the answers whose verdict differs, and those of one certificate alone."""
-    before = {one.id: one.verdict.value for one in old.answers}
-    after = {one.id: one.verdict.value for one in new.answers}
+    before = {answer.id: answer.verdict.value for answer in old.answers}
+    after = {answer.id: answer.verdict.value for answer in new.answers}
     yield from _differences("answer", new.catalogue.name, before, after)

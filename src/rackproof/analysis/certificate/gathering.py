@@ -40,12 +40,12 @@ class Gathered:
         self, results: Path, store: Store, catalogue: Catalogue, asked: Sequence[str], now: datetime
     ) -> None:
         self._results, self._store, self._asked, self._now = results, store, frozenset(asked), now
-        self._benchmarks = {name for one in catalogue.requirements for name in one.benchmarks}
+        self._benchmarks = {name for requirement in catalogue.requirements for name in requirement.benchmarks}
         self._seen: dict[str, tuple[datetime, Node]] = {}
         self._readable: set[str] = set()
         runs, nights = self._newest_runs(), list(self._newest_nights())
-        found = [*(self._run_piece(run) for run in runs), *nights]
-        self.evidence = tuple(sorted([*found, *self._gone(found)], key=_order))
+        pieces = [*(self._run_piece(run) for run in runs), *nights]
+        self.evidence = tuple(sorted([*pieces, *self._gone(pieces)], key=_order))
         self.nodes = tuple(node for _, (_, node) in sorted(self._seen.items()))
 
     def _see(self, moment: datetime, nodes: Iterable[Node]) -> None:
@@ -77,6 +77,7 @@ class Gathered:
                 yield run
 
     def _run_piece(self, run: Run) -> EvidencePiece:
+        """Return a run as a piece of evidence, with objections to its files."""
         folder = self._results / run.run_id
         return EvidencePiece(
             id=run.run_id,
@@ -87,12 +88,14 @@ class Gathered:
             command=run.command,
             nodes=_nodes_of(run),
             verdict=run.verdict,
-            reasons=tuple(sanitize(one, _LONGEST) for one in run.reasons[:_MOST_REASONS]),
+            reasons=tuple(sanitize(reason, _LONGEST) for reason in run.reasons[:_MOST_REASONS]),
             judgements=run.judgements,
             findings=tuple(
-                PieceFinding(code=one.code, verdict=one.verdict, text=sanitize(one.message, _LONGEST))
-                for one in run.findings
-                if one.verdict is not None
+                PieceFinding(
+                    code=finding.code, verdict=finding.verdict, text=sanitize(finding.message, _LONGEST)
+                )
+                for finding in run.findings
+                if finding.verdict is not None
             ),
             files=tuple(_files(folder, run)),
             objections=(*_doubts(self._known(run.run_id), folder), *_no_logs(run)),
@@ -109,6 +112,7 @@ class Gathered:
     # Nights.
 
     def _newest_nights(self) -> Iterator[EvidencePiece]:
+        """Yield nights, the newest first, until each requested node was in one, and damaged nights."""
         missing = set(self._asked)
         for folder in night_store.night_folders(self._results):
             try:
@@ -116,38 +120,39 @@ class Gathered:
             except ResultsError as error:
                 yield self._damaged(folder.name, str(error))
                 continue
-            mine = [one for one in night.nodes if one.node in missing]
+            mine = [node for node in night.nodes if node.node in missing]
             if mine:
                 yield self._night_piece(folder, night, mine)
-            missing -= {one.node for one in mine}
+            missing -= {night_node.node for night_node in mine}
             if not missing:
                 return
 
     def _night_piece(self, folder: Path, night: NightRecord, mine: Sequence[NodeNight]) -> EvidencePiece:
-        kept = {one.node: night_store.read_snapshot(folder, one.node) for one in mine}
-        there = {name: about for name, about in kept.items() if about}
-        self._see(night.ended, [about.about for about in there.values()])
+        """Return a night as a piece of evidence for those nodes of which it is the newest."""
+        kept = {node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in mine}
+        nodes = {name: about for name, about in kept.items() if about}
+        self._see(night.ended, [about.about for about in nodes.values()])
         known = self._known(night.night_id)
         return EvidencePiece(
             id=night.night_id,
             kind="night",
             moment=night.ended,
             command=("ansible-playbook", "validate.yml"),
-            nodes=tuple(there[name].about if name in there else Node(name=name) for name in kept),
-            verdict=worst(one.verdict for one in mine),
-            verdicts={one.node: one.verdict for one in mine},
-            findings=tuple(finding for one in mine for finding in _night_findings(one)),
-            reads={name: _reads(about) for name, about in there.items()},
-            files=tuple(_files(folder, known, [folder / night_store.NIGHT_FILE, *_snapshots(folder, there)])),
-            objections=(*_night_doubts(known, mine, there), *_doubts(known, folder)),
+            nodes=tuple(nodes[name].about if name in nodes else Node(name=name) for name in kept),
+            verdict=worst(node_night.verdict for node_night in mine),
+            verdicts={node_night.node: node_night.verdict for node_night in mine},
+            findings=tuple(finding for node_night in mine for finding in _night_findings(node_night)),
+            reads={name: _reads(about) for name, about in nodes.items()},
+            files=tuple(_files(folder, known, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])),
+            objections=(*_night_doubts(known, mine, nodes), *_doubts(known, folder)),
         )
 
     # Missing records.
 
-    def _gone(self, found: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
+    def _gone(self, pieces: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
         """Yield history entries without a readable record."""
-        known = {piece.id for piece in found}
-        oldest = min((piece.moment for piece in found if piece.kind == "night"), default=None)
+        known = {piece.id for piece in pieces}
+        oldest = min((piece.moment for piece in pieces if piece.kind == "night"), default=None)
         for row in self._store.runs(limit=_MOST_RUNS):
             moment = row.ended or row.moment
             # An earlier night does not matter, because a newer one replaced it.
@@ -175,6 +180,7 @@ class Gathered:
         return False
 
     def _gone_piece(self, row: RunRow, moment: datetime) -> EvidencePiece:
+        """Return a run that only the history has. It is never better than unproven."""
         is_night = row.benchmark == night_store.BENCHMARK
         names = sorted({*row.nodes, *self._asked}) if is_night or not row.nodes else row.nodes
         verdict = worst([row.verdict, Verdict.UNPROVEN])
@@ -197,7 +203,7 @@ class Gathered:
             id=name,
             kind="night",
             moment=stamp_of(name) or self._now,
-            nodes=tuple(Node(name=one) for one in sorted(self._asked)),
+            nodes=tuple(Node(name=node_name) for node_name in sorted(self._asked)),
             verdict=Verdict.UNPROVEN,
             objections=(sanitize(why, _LONGEST),),
             gone=True,
@@ -233,12 +239,12 @@ def _no_logs(run: Run) -> Iterator[str]:
 
 
 def _night_doubts(
-    known: Run | None, mine: Sequence[NodeNight], there: Mapping[str, StoredSnapshot]
+    known: Run | None, mine: Sequence[NodeNight], snapshots: Mapping[str, StoredSnapshot]
 ) -> Iterator[str]:
     """Yield the missing snapshots, and the reasons why existing ones prove nothing."""
-    for one in mine:
-        if not one.unreached and one.node not in there:
-            yield f"the snapshot of {one.node} is gone or was changed"
+    for node_night in mine:
+        if not node_night.unreached and node_night.node not in snapshots:
+            yield f"the snapshot of {node_night.node} is gone or was changed"
     if known and not known.logs:
         yield "its record has no digests of its files: it was made before nights kept them"
 
@@ -247,15 +253,18 @@ def _snapshots(folder: Path, names: Iterable[str]) -> list[Path]:
     return [night_store.snapshot_path(folder, name) for name in names]
 
 
-def _night_findings(one: NodeNight) -> Iterator[PieceFinding]:
-    for health in one.findings:
-        yield PieceFinding(node=one.node, code=health.code, verdict=health.verdict, text=health.evidence)
-    for reason in one.reasons:
+def _night_findings(node_night: NodeNight) -> Iterator[PieceFinding]:
+    """Yield a node's findings and reasons of a night, and whether it was unreachable."""
+    for health in node_night.findings:
+        yield PieceFinding(
+            node=node_night.node, code=health.code, verdict=health.verdict, text=health.evidence
+        )
+    for reason in node_night.reasons:
         text = sanitize(reason.text, _LONGEST)
-        yield PieceFinding(node=one.node, code=reason.code, verdict=reason.verdict, text=text)
-    if one.unreached:
-        text = sanitize(one.unreached, _LONGEST)
-        yield PieceFinding(node=one.node, code="unreached", verdict=Verdict.UNPROVEN, text=text)
+        yield PieceFinding(node=node_night.node, code=reason.code, verdict=reason.verdict, text=text)
+    if node_night.unreached:
+        text = sanitize(node_night.unreached, _LONGEST)
+        yield PieceFinding(node=node_night.node, code="unreached", verdict=Verdict.UNPROVEN, text=text)
 
 
 def _reads(kept: StoredSnapshot) -> dict[str, str]:
@@ -268,15 +277,15 @@ def _reads(kept: StoredSnapshot) -> dict[str, str]:
     return states
 
 
-def _files(folder: Path, record: Run | None, wanted: Collection[Path] = ()) -> Iterator[RawFile]:
+def _files(folder: Path, record: Run | None, paths: Collection[Path] = ()) -> Iterator[RawFile]:
     """Yield the record of a run or night, and its files.
 
-    If ``wanted`` is not empty, yield only these files.
+    If ``paths`` is not empty, yield only these files.
     """
     # A missing or different file is already among the objections.
     with contextlib.suppress(OSError):
         digest, length = digest_file(folder / RECORD_NAME)
         yield RawFile(path=f"{folder.name}/{RECORD_NAME}", sha256=digest, size_bytes=length)
     for log in record.logs if record else ():
-        if not wanted or folder / log.path in wanted:
+        if not paths or folder / log.path in paths:
             yield RawFile(path=f"{folder.name}/{log.path}", sha256=log.sha256, size_bytes=log.size_bytes)

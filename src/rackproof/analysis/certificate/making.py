@@ -37,8 +37,8 @@ def make_certificate(
     Raises:
         ResultsError: The results folder cannot be listed.
     """
-    found = Gathered(results, store, catalogue, asked, now)
-    answers = answer_catalogue(catalogue.requirements, asked, found.nodes, found.evidence, now)
+    gathered = Gathered(results, store, catalogue, asked, now)
+    answers = answer_catalogue(catalogue.requirements, asked, gathered.nodes, gathered.evidence, now)
     return Certificate(
         made=now,
         made_by=f"{getpass.getuser()}@{socket.gethostname()}",
@@ -46,8 +46,8 @@ def make_certificate(
         rackproof_version=__version__,
         verdict=whole_verdict(answers),
         asked=tuple(asked),
-        nodes=found.nodes,
+        nodes=gathered.nodes,
         catalogue=catalogue,
         answers=answers,
-        evidence=found.evidence,
+        evidence=gathered.evidence,
     )

@@ -50,6 +50,7 @@ class Requirement(Record):
 
     @model_validator(mode="after")
     def _answerable(self) -> Requirement:
+        """Refuse a requirement without evidence or maximum age, or with half a statement of its gaps."""
         if not (self.is_measured or self.unmeasured):
             raise ValueError("a requirement names benchmarks, or night: true, or what is unmeasured")
         if self.is_measured and self.max_age_days is None:
@@ -60,6 +61,7 @@ class Requirement(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> Requirement:
+        """Refuse fields that have no effect without another one, such as codes without a night."""
         if (self.codes or self.reads) and not self.night:
             raise ValueError("codes and reads are those of a night: add night: true")
         if bool(self.codes) != bool(self.reads):
@@ -96,7 +98,7 @@ class Catalogue(Record):
 
     @model_validator(mode="after")
     def _distinct(self) -> Catalogue:
-        ids = [one.id for one in self.requirements]
+        ids = [requirement.id for requirement in self.requirements]
         if len(ids) != len(set(ids)):
             raise ValueError("two requirements have the same id")
         return self
@@ -153,7 +155,7 @@ class EvidencePiece(Record):
 
     def node(self, name: str) -> Node | None:
         """Return a node as it was at the time, or None if the piece does not include it."""
-        return next((one for one in self.nodes if one.name == name), None)
+        return next((node for node in self.nodes if node.name == name), None)
 
 
 class Answer(Record):
@@ -187,18 +189,18 @@ class Certificate(Record):
     evidence: tuple[EvidencePiece, ...] = ()
 
 
-def hardware_doubt(then: Node, now: Node | None) -> str:
+def hardware_doubt(before: Node, now: Node | None) -> str:
     """Return the reason why two descriptions of a node are of different hardware, or ""."""
     if now is None:
         return "its present hardware is not known"
-    if _uuids(then) != _uuids(now):
+    if _uuids(before) != _uuids(now):
         return "other hardware: its GPUs changed since"
-    if then.serial and now.serial:
-        return "" if then.serial == now.serial else "other hardware: its serial number changed since"
-    if _uuids(then):
+    if before.serial and now.serial:
+        return "" if before.serial == now.serial else "other hardware: its serial number changed since"
+    if _uuids(before):
         return ""
-    if then.machine_id and now.machine_id:
-        return "" if then.machine_id == now.machine_id else "another machine: its machine id changed since"
+    if before.machine_id and now.machine_id:
+        return "" if before.machine_id == now.machine_id else "another machine: its machine id changed since"
     return "neither serial number nor GPUs nor machine id identify its hardware"
 
 

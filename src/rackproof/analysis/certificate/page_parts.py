@@ -51,8 +51,8 @@ def load_certificate(data: bytes) -> Certificate:
         raise CertificateError(f"the JSON was changed: {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        why = sanitize(f"{place}: {first['msg']}")
+        field = ".".join(map(str, first["loc"]))
+        why = sanitize(f"{field}: {first['msg']}")
         raise CertificateError(f"the JSON is not a certificate: {why}") from None
     except (ValueError, RecursionError):
         raise CertificateError("the JSON is not a certificate: it is damaged, or has a key twice") from None
@@ -60,10 +60,10 @@ def load_certificate(data: bytes) -> Certificate:
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object of JSON. Of two equal keys, other programs may read the one that is not checked."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("a key is there twice")
-    return found
+    return members
 
 
 def shell_digest(shell: str) -> str:
@@ -95,6 +95,11 @@ def split_page(page: bytes) -> PageParts:
 
 
 def _take_out(text: str, mark: str) -> tuple[str, str]:
+    """Return a page without the content after a mark, and this content.
+
+    Raises:
+        CertificateError: The mark is not in the page exactly once, or the content has no end.
+    """
     if text.count(mark) != 1:
         raise CertificateError(
             f"the page has {text.count(mark)} times {mark!r}: it is not a certificate's page"

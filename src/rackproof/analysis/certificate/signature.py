@@ -26,10 +26,10 @@ def sign_bytes(data: bytes, key: Path) -> str:
     Raises:
         CertificateError: The key cannot be used, or ssh-keygen is absent or takes more than 120 s.
     """
-    done = _ssh_keygen(["sign", "-q", "-f", str(key), "-n", NAMESPACE], data)
-    text = done.stdout.decode("ascii", "replace")
-    if done.returncode or not _is_as_written(text):
-        raise CertificateError(f"{key} cannot sign: {_complaint(done)}")
+    process = _ssh_keygen(["sign", "-q", "-f", str(key), "-n", NAMESPACE], data)
+    text = process.stdout.decode("ascii", "replace")
+    if process.returncode or not _is_as_written(text):
+        raise CertificateError(f"{key} cannot sign: {_complaint(process)}")
     return text
 
 
@@ -54,9 +54,9 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "signature"
         file.write_text(signature)
-        found = _ssh_keygen(["find-principals", "-s", str(file), "-f", str(signers)], b"")
-        names = found.stdout.decode("utf-8", "replace").splitlines()
-        if found.returncode or not names:
+        process = _ssh_keygen(["find-principals", "-s", str(file), "-f", str(signers)], b"")
+        names = process.stdout.decode("utf-8", "replace").splitlines()
+        if process.returncode or not names:
             raise CertificateError(f"it is signed by a key that {signers} does not name")
         # The file may give a key several names. ssh-keygen checks the namespace and the dates of each.
         for name in names:
@@ -80,6 +80,11 @@ def _is_as_written(signature: str) -> bool:
 
 
 def _ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run ``ssh-keygen -Y`` with the data as its input.
+
+    Raises:
+        CertificateError: It is not installed, or did not end in time.
+    """
     try:
         return subprocess.run(  # noqa: S603  (a fixed program, and no shell)
             ["ssh-keygen", "-Y", *arguments],  # noqa: S607  (OpenSSH, wherever it is)
@@ -95,5 +100,8 @@ def _ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProces
         raise CertificateError(f"ssh-keygen did not end within {_TIMEOUT_S:g} s") from None
 
 
-def _complaint(done: subprocess.CompletedProcess[bytes]) -> str:
-    return sanitize(done.stderr.decode("utf-8", "replace"), 300) or f"ssh-keygen ended with {done.returncode}"
+def _complaint(process: subprocess.CompletedProcess[bytes]) -> str:
+    return (
+        sanitize(process.stderr.decode("utf-8", "replace"), 300)
+        or f"ssh-keygen ended with {process.returncode}"
+    )

@@ -101,9 +101,12 @@ def _answers_at(certificate: Certificate, moment: datetime) -> tuple[Answer, ...
 
 
 def _wrong_answers(certificate: Certificate, now: datetime) -> Iterator[str]:
+    """Yield where answers, verdict or time of a certificate contradict its own evidence."""
     right = _answers_at(certificate, certificate.made)
     if certificate.answers != right:
-        wrong = [one.id for one in right if one not in certificate.answers] or ["their number or order"]
+        wrong = [answer.id for answer in right if answer not in certificate.answers] or [
+            "their number or order"
+        ]
         yield f"its answers do not follow from its evidence: {', '.join(wrong[:10])}"
     if certificate.verdict is not whole_verdict(right):
         yield f"its verdict is {certificate.verdict.value}; {whole_verdict(right).value} follows"

@@ -51,8 +51,8 @@ def published_system(name: str) -> str | None:
 def _published_names() -> dict[str, str]:
     """Return the published systems of round 0.6 by plain configuration and name, longest first."""
     rows = find_published(round="0.6")
-    named = {plain_name(one.system): one.system for one in rows}
-    named |= {plain_name(one.configuration): one.system for one in rows if one.configuration}
+    named = {plain_name(row.system): row.system for row in rows}
+    named |= {plain_name(row.configuration): row.system for row in rows if row.configuration}
     return dict(sorted(named.items(), key=lambda entry: -len(entry[0])))
 
 

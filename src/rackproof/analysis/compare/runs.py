@@ -89,15 +89,15 @@ class Comparison(Record):
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def exact_key(one: Measurement) -> _Key:
+def exact_key(measurement: Measurement) -> _Key:
     """Return the name and all labels of a measurement."""
-    return one.name, tuple(sorted(one.labels.items()))
+    return measurement.name, tuple(sorted(measurement.labels.items()))
 
 
-def anonymous_key(one: Measurement) -> _Key:
+def anonymous_key(measurement: Measurement) -> _Key:
     """Return a key without hardware identities, to compare GPU 0 of one node with GPU 0 of another."""
-    kept = {key: value for key, value in one.labels.items() if not _UUID.fullmatch(value)}
-    return one.name, tuple(sorted(kept.items()))
+    kept = {key: value for key, value in measurement.labels.items() if not _UUID.fullmatch(value)}
+    return measurement.name, tuple(sorted(kept.items()))
 
 
 def _pair(
@@ -125,28 +125,30 @@ def _unique(
     return {name: group[0] for name, group in groups.items() if len(group) == 1}
 
 
-def _compared(one: Measurement, other: Measurement) -> ComparedMeasurement:
-    direction = one.direction or other.direction
+def _compared(measurement: Measurement, other: Measurement) -> ComparedMeasurement:
+    """Return two measurements of one number, with the ratio and difference of the second to the first."""
+    direction = measurement.direction or other.direction
     ratio = difference = None
-    if one.finite and other.finite and one.value:
-        ratio = other.value / one.value
-        difference = (other.value - one.value) / abs(one.value)
+    if measurement.finite and other.finite and measurement.value:
+        ratio = other.value / measurement.value
+        difference = (other.value - measurement.value) / abs(measurement.value)
     # Identities that differ are not a label of the pair.
-    labels = {key: value for key, value in one.labels.items() if other.labels.get(key) == value}
+    labels = {key: value for key, value in measurement.labels.items() if other.labels.get(key) == value}
     return ComparedMeasurement(
-        name=one.name,
+        name=measurement.name,
         labels=labels,
-        unit=one.unit,
+        unit=measurement.unit,
         direction=direction,
-        first=one.value,
+        first=measurement.value,
         second=other.value,
         ratio=ratio,
         difference=difference,
-        better=_better(one, other, direction),
+        better=_better(measurement, other, direction),
     )
 
 
 def _better(first: Measurement, second: Measurement, direction: Direction | None) -> Better:
+    """Return which of two measurements is better. Without a direction, this is unknown."""
     if not (first.finite and second.finite):
         return "unknown"
     if first.value == second.value:
@@ -233,16 +235,23 @@ def compare(first: Run, second: Run) -> Comparison:
     # Find exact matches first. Their measurements are then gone, so that the rest can be unique without
     # UUIDs.
     pairs = _pair(left, right, exact_key) + _pair(left, right, anonymous_key)
-    order = {id(measurement): place for place, measurement in enumerate(first.measurements)}
+    order = {id(measurement): index for index, measurement in enumerate(first.measurements)}
     pairs.sort(key=lambda pair: order[id(pair[0])])
     return Comparison(
         first=side_of(first),
         second=side_of(second),
-        measurements=tuple(_compared(one, other) for one, other in pairs if one.unit == other.unit),
+        measurements=tuple(
+            _compared(measurement, other) for measurement, other in pairs if measurement.unit == other.unit
+        ),
         refused=tuple(
-            Refused(name=one.name, labels=one.labels, first_unit=one.unit, second_unit=other.unit)
-            for one, other in pairs
-            if one.unit != other.unit
+            Refused(
+                name=measurement.name,
+                labels=measurement.labels,
+                first_unit=measurement.unit,
+                second_unit=other.unit,
+            )
+            for measurement, other in pairs
+            if measurement.unit != other.unit
         ),
         unmatched=(*_unmatched(left, "first"), *_unmatched(right, "second")),
         differences=_differences(_facts(first), _facts(second)),

@@ -88,9 +88,14 @@ def select(
 ) -> System:
     """Return the system that a name means.
 
-    The name is tried in this order: as ``published:NAME``, a run folder or ``run.json``, logs or run folders
-        (a file, a folder, or a quoted pattern), the exact id of a run, a system of the results folder (see
-        :func:`names_of`), and as an argument of ``find_run``.
+    The name is tried in this order:
+
+    * ``published:NAME``;
+    * a run folder or ``run.json``;
+    * logs or run folders: a file, a folder, or a quoted pattern;
+    * the exact id of a run;
+    * a system of the results folder (see :func:`names_of`);
+    * an argument of ``find_run``.
 
     Args:
         name: The name, as given on the command line.
@@ -171,27 +176,28 @@ def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark:
 
 
 def _runs_at(places: Sequence[Path], remarks: list[str], skipped: list[str]) -> Iterator[Run]:
+    """Yield the recorded runs of the paths, then the runs of all paths that are logs."""
     logs = []
-    for place in places:
-        if _holds_records(place):
-            yield from _recorded_runs(place, remarks)
+    for path in places:
+        if _holds_records(path):
+            yield from _recorded_runs(path, remarks)
         else:
-            logs.append(place)
+            logs.append(path)
     # Read all logs together, because a copy of a log is only recognized next to its original.
     yield from runs_from_logs(logs, skipped)
 
 
-def _holds_records(place: Path) -> bool:
-    if not place.is_dir():
+def _holds_records(path: Path) -> bool:
+    if not path.is_dir():
         return False
-    return (place / RECORD_NAME).is_file() or any(place.glob(f"*/{RECORD_NAME}"))
+    return (path / RECORD_NAME).is_file() or any(path.glob(f"*/{RECORD_NAME}"))
 
 
-def _recorded_runs(place: Path, remarks: list[str]) -> Iterator[Run]:
-    is_run_folder = (place / RECORD_NAME).is_file()
-    holder = place.parent if is_run_folder else place
+def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
+    is_run_folder = (path / RECORD_NAME).is_file()
+    holder = path.parent if is_run_folder else path
     for run in iter_runs(holder, on_error=lambda error: remarks.append(str(error))):
-        if not is_run_folder or run.run_id == place.name:
+        if not is_run_folder or run.run_id == path.name:
             yield run
 
 

@@ -50,35 +50,35 @@ def compare_several(runs: Sequence[Run]) -> SeveralRuns:
     with GPU 0 of another. If some measurements of a run differ only in the UUID, they are matched with the
     UUID.
     """
-    found: list[dict[_Key, Measurement]] = []
+    numbers: list[dict[_Key, Measurement]] = []
     for run in runs:
-        counts = Counter(_key(one, anonymous_key) for one in run.measurements)
+        counts = Counter(_key(measurement, anonymous_key) for measurement in run.measurements)
         entries: dict[_Key, Measurement] = {}
-        for one in run.measurements:
-            key = _key(one, anonymous_key)
-            entries.setdefault(key if counts[key] == 1 else _key(one, exact_key), one)
-        found.append(entries)
+        for measurement in run.measurements:
+            key = _key(measurement, anonymous_key)
+            entries.setdefault(key if counts[key] == 1 else _key(measurement, exact_key), measurement)
+        numbers.append(entries)
     firsts: dict[_Key, Measurement] = {}
-    for entries in found:
-        for key, one in entries.items():
-            firsts.setdefault(key, one)
+    for entries in numbers:
+        for key, entry in entries.items():
+            firsts.setdefault(key, entry)
     return SeveralRuns(
         runs=tuple(side_of(run) for run in runs),
         measurements=tuple(
             MeasurementOfRuns(
-                name=one.name,
-                labels=_common_labels([entries[key] for entries in found if key in entries]),
-                unit=one.unit,
-                direction=one.direction,
-                values=tuple(_value(entries.get(key)) for entries in found),
+                name=first.name,
+                labels=_common_labels([entries[key] for entries in numbers if key in entries]),
+                unit=first.unit,
+                direction=first.direction,
+                values=tuple(_value(entries.get(key)) for entries in numbers),
             )
-            for key, one in firsts.items()
+            for key, first in firsts.items()
         ),
     )
 
 
-def _key(one: Measurement, labels: Callable[[Measurement], tuple[object, ...]]) -> _Key:
-    return (*labels(one), one.unit)
+def _key(measurement: Measurement, labels: Callable[[Measurement], tuple[object, ...]]) -> _Key:
+    return (*labels(measurement), measurement.unit)
 
 
 def _common_labels(measurements: Sequence[Measurement]) -> dict[str, str]:
@@ -87,9 +87,9 @@ def _common_labels(measurements: Sequence[Measurement]) -> dict[str, str]:
     return {
         key: value
         for key, value in first.labels.items()
-        if all(one.labels.get(key) == value for one in others)
+        if all(other.labels.get(key) == value for other in others)
     }
 
 
-def _value(one: Measurement | None) -> RunValue:
-    return RunValue() if one is None else RunValue(value=one.value, spread=one.spread)
+def _value(measurement: Measurement | None) -> RunValue:
+    return RunValue() if measurement is None else RunValue(value=measurement.value, spread=measurement.spread)

@@ -186,6 +186,7 @@ def exclusion_reason(run: Run) -> Exclusion | None:
 
 
 def _gravest_finding(run: Run) -> Exclusion | None:
+    """Return the finding that excludes a run, a failure before an unproven one, or None."""
     grave = [finding for finding in run.findings if finding.verdict is not None and finding.verdict.gates]
     if not grave:
         return None
@@ -269,6 +270,7 @@ def _groups(system: System) -> dict[str, list[_Group]]:
 
 
 def _benchmark_groups(points: Mapping[_Point, list[Run]]) -> list[_Group]:
+    """Return a group of counted runs per point. If only one point has any, all lost runs are its own."""
     groups = []
     for point, runs in points.items():
         good = tuple(run for run in runs if exclusion_reason(run) is None)
@@ -365,8 +367,8 @@ def _representative(run: Run, metric: str) -> Measurement | None:
 
     Of several GPUs the worst is returned, and of several sizes the largest.
     """
-    found = [one for one in run.measurements if one.name == metric]
-    return pick_representative(found) if found else None
+    values = [measurement for measurement in run.measurements if measurement.name == metric]
+    return pick_representative(values) if values else None
 
 
 def _throughput_name(group: _Group) -> str:
@@ -462,6 +464,7 @@ def _published_value(result: PublishedResult, kind: Kind) -> tuple[float | None,
 def _cell(
     group: _Group, kind: Kind, metric: str, reference: PublishedResult | None, confidence: float
 ) -> tuple[ComparisonCell, Direction | None]:
+    """Return the value of a group (published, or the mean of its runs), and its direction."""
     if group.published is not None:
         value, unit, direction = _published_value(group.published, kind)
         return ComparisonCell(
@@ -528,6 +531,7 @@ def _ratio(
     confidence: float,
     obstacle: str,
 ) -> Ratio:
+    """Return the ratio of two cells with its confidence interval. An obstacle makes them incomparable."""
     if cell.value is None or base.value is None:
         return Ratio(conclusion="no ratio", reason="one side has no value")
     # 0 is excluded too, because the interval is computed on logarithms.
@@ -706,11 +710,12 @@ def _cells(
     judged_by: Sequence[PublishedResult | None],
     confidence: float,
 ) -> tuple[tuple[ComparisonCell, ...], Direction | None]:
+    """Return a cell per group, and the direction that all of them share."""
     pairs = zip(groups, judged_by, strict=True)
-    made = [_cell(group, kind, metric, result, confidence) for group, result in pairs]
+    cells = [_cell(group, kind, metric, result, confidence) for group, result in pairs]
     # A system without the metric states no direction, so the first stated direction applies to all.
-    direction = next((direction for _, direction in made if direction is not None), None)
-    return tuple(cell for cell, _ in made), direction
+    direction = next((direction for _, direction in cells if direction is not None), None)
+    return tuple(cell for cell, _ in cells), direction
 
 
 def _ratios(
@@ -800,9 +805,10 @@ def _counted(systems: Sequence[System]) -> Iterable[Counted]:
 
 
 def _counted_run(system: str, run: Run) -> Counted:
+    """Return the row of a run that counts, with its throughput, minutes and epochs."""
     throughput = _representative(run, _throughput_name(_Group(runs=(run,))))
     minutes, epochs, wall = (_representative(run, name) for name in (MINUTES, EPOCHS, "wall_time"))
-    place = minutes or throughput
+    speed = minutes or throughput
     return Counted(
         system=system,
         run_id=run.run_id,
@@ -815,7 +821,7 @@ def _counted_run(system: str, run: Run) -> Counted:
         minutes=_value(minutes),
         epochs=_value(epochs),
         wall_minutes=wall.value / 60 if wall else None,
-        source=place.source if place else Source(),
+        source=speed.source if speed else Source(),
     )
 
 
@@ -824,6 +830,7 @@ def _value(measurement: Measurement | None) -> float | None:
 
 
 def _left_out(systems: Sequence[System]) -> Iterable[LeftOut]:
+    """Yield each run that does not count, with the finding that excludes it."""
     for system in systems:
         for run in system.runs:
             why = exclusion_reason(run)

@@ -115,6 +115,7 @@ def _same_name(described: str, seen: str) -> Doubt | None:
 
 
 def _same_model(described: str, seen: str) -> Doubt | None:
+    """Return a doubt if the described model is not the one that was seen."""
     ours, theirs = model_words(described), model_words(seen)
     if not theirs:
         return _contradicted(described.casefold() == seen.casefold())

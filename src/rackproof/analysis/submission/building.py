@@ -119,8 +119,8 @@ def _examine_runs(runs: Sequence[tuple[Run, Path]]) -> tuple[list[ChosenRun], li
     """Return the runs that can be packed, and an issue for each of the others."""
     examined = [examine_run(run, folder) for run, folder in runs]
     return (
-        [one for one in examined if isinstance(one, ChosenRun)],
-        [one for one in examined if isinstance(one, Issue)],
+        [item for item in examined if isinstance(item, ChosenRun)],
+        [item for item in examined if isinstance(item, Issue)],
     )
 
 
@@ -132,9 +132,9 @@ def _refuse_arguments(
     runs: Sequence[tuple[Run, Path]], out: Path, ruleset: str | None, timeout_s: float
 ) -> str:
     """Check the arguments and return the ruleset. :func:`build_submission` lists the errors."""
-    known = known_rulesets()
-    if ruleset is not None and ruleset not in known:
-        raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(known)}")
+    rulesets = known_rulesets()
+    if ruleset is not None and ruleset not in rulesets:
+        raise ValueError(f"unknown ruleset {ruleset!r}; known: {', '.join(rulesets)}")
     # `<= 0` would accept NaN.
     if not timeout_s > 0:
         raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
@@ -147,7 +147,7 @@ def _refuse_arguments(
             raise SubmissionError(f"run {run_id} is named more than once; name every run once")
     if not runs:
         raise SubmissionError("no runs were chosen; name them, or use --latest with --benchmark")
-    return ruleset or _ruleset_of(runs, known)
+    return ruleset or _ruleset_of(runs, rulesets)
 
 
 def _ruleset_of(runs: Sequence[tuple[Run, Path]], known: Sequence[str]) -> str:
@@ -186,7 +186,7 @@ def _check_draft(
     for benchmark, group in groups.items():
         part = BenchmarkPart(
             benchmark=benchmark,
-            runs=tuple(one.run.run_id for one in group),
+            runs=tuple(run.run.run_id for run in group),
             runs_needed=scores[benchmark].runs_needed,
             minutes=scores[benchmark].minutes,
             scaling_factor=scaling_factor(answer, benchmark),

@@ -131,6 +131,11 @@ def load_system_file(path: Path) -> SystemFile:
 
 
 def _read_yaml(path: Path) -> dict[Any, Any]:
+    """Return the keys of a system's file.
+
+    Raises:
+        SubmissionError: It cannot be read, is too large, has a key twice, or is not a mapping.
+    """
     try:
         with path.open("rb") as stream:
             data = stream.read(_FILE_BYTES + 1)
@@ -165,8 +170,13 @@ def _key(path: Path, key: object) -> str:
 
 
 def _value(path: Path, key: object, value: object) -> Any:
+    """Return a value as text, as the checker reads it.
+
+    Raises:
+        SubmissionError: It is neither text nor a finite number.
+    """
     if key == STACK and isinstance(value, dict):
-        return {sanitize(name, 100): _value(path, name, one) for name, one in value.items()}
+        return {sanitize(name, 100): _value(path, name, item) for name, item in value.items()}
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         # The checker concatenates the values as text.
         text = sanitize(value, 1000)
@@ -200,6 +210,7 @@ def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def _accelerator_facts(node: Node) -> dict[str, str]:
+    """Return the keys about GPUs from the facts of a node. All its GPUs count as the first one's model."""
     if not node.gpus:
         return {}
     gpu = node.gpus[0]
@@ -232,8 +243,8 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
         system: What the operator states about the system.
         chosen: The runs of the package.
     """
-    nodes = [facts_of_nodes(one.run.nodes) for one in chosen]
-    printed = [_log_facts(one) for one in chosen]
+    nodes = [facts_of_nodes(run.run.nodes) for run in chosen]
+    printed = [_log_facts(run) for run in chosen]
     description = {key: _value_of(key, system.values, nodes, printed) for key in FIELDS}
     issues: list[Issue] = []
     issues += _missing(system, description)
@@ -244,9 +255,9 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
     return description, issues
 
 
-def _log_facts(one: ChosenRun) -> dict[str, Any]:
+def _log_facts(run: ChosenRun) -> dict[str, Any]:
     """Return a log's facts about the system, except facts that only the operator can state."""
-    return {key: value for key, value in one.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
+    return {key: value for key, value in run.system.items() if key not in _ONLY_THE_OPERATOR_KNOWS}
 
 
 def _value_of(
@@ -262,9 +273,9 @@ def _value_of(
         return stated[key]
     # Rackproof itself read the nodes. A run script may have printed a placeholder.
     for sources in (nodes, printed):
-        found = dict.fromkeys(str(source[key]) for source in sources if source.get(key))
-        if found:
-            return next(iter(found)) if key in _SINGLE else "; ".join(found)
+        values = dict.fromkeys(str(source[key]) for source in sources if source.get(key))
+        if values:
+            return next(iter(values)) if key in _SINGLE else "; ".join(values)
     return ""
 
 
@@ -287,6 +298,7 @@ def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence
 
 
 def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Issue]:
+    """Yield the keys that nothing states, and those that were left empty on purpose."""
     for key in (*IDENTITY, *ANSWERED):
         if description[key]:
             continue
@@ -312,12 +324,12 @@ def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Iss
 def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
     """Yield runs on nodes that differ from each other or from the first run."""
     first: tuple[tuple[object, ...], str] | None = None
-    for one in chosen:
-        kinds = _kinds_of_nodes(one.run.nodes)
+    for run in chosen:
+        kinds = _kinds_of_nodes(run.run.nodes)
         if not kinds:
             continue
         kind = next(iter(kinds))
-        first = first or (kind, one.run.run_id)
+        first = first or (kind, run.run.run_id)
         remedy = "choose runs on nodes of one kind"
         if len(kinds) > 1:
             shown = " / ".join(_shown_names(names) for names in kinds.values())
@@ -330,7 +342,7 @@ def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
         yield Issue(
             code="nodes_unlike",
             verdict=Verdict.FAIL,
-            run=one.run.run_id,
+            run=run.run.run_id,
             message=message,
             remedy=remedy,
         )
@@ -352,28 +364,32 @@ def _shown_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:3])}{' …' * (len(names) > 3)}"
 
 
-def _contradictions(system: SystemFile, description: Mapping[str, Any], one: ChosenRun) -> Iterator[Issue]:
+def _contradictions(
+    system: SystemFile, description: Mapping[str, Any], chosen_run: ChosenRun
+) -> Iterator[Issue]:
     """Yield contradictions between the description and a run's facts or its log."""
-    nodes = facts_of_nodes(one.run.nodes)
-    printed = _log_facts(one)
+    nodes = facts_of_nodes(chosen_run.run.nodes)
+    printed = _log_facts(chosen_run)
     software = _only_of_log(printed.get(STACK), nodes.get(STACK))
     places = (
         ("the nodes' facts", nodes, ""),
-        ("the log", {**printed, STACK: software}, one.log.path),
+        ("the log", {**printed, STACK: software}, chosen_run.log.path),
     )
     for key in FIELDS:
         # A run script sees its container, so a value from the nodes themselves decides.
-        known = [place for place in places if place[1].get(key)]
+        known = [origin for origin in places if origin[1].get(key)]
         for where, source, file in known if key in _IN_ALL_PLACES else known[:1]:
             for name, doubt, described, seen in _doubts(key, description[key], source[key]):
-                yield _doubtful(system, (key, name), doubt, (described, seen), (one.run.run_id, where, file))
+                yield _doubtful(
+                    system, (key, name), doubt, (described, seen), (chosen_run.run.run_id, where, file)
+                )
     unknown = [key for key in _PROVEN if key not in nodes and key not in printed]
     if unknown:
         yield Issue(
             code="description_unproven",
             verdict=Verdict.UNPROVEN,
-            run=one.run.run_id,
-            file=one.log.path,
+            run=chosen_run.run.run_id,
+            file=chosen_run.log.path,
             message=f"neither its nodes' facts nor its log show {', '.join(unknown)}",
             remedy="choose runs made by bench.yml, or logs into which the run script printed :::SYSJSON",
         )
@@ -405,6 +421,7 @@ def _doubts(key: str, described: Any, seen: Any) -> _Doubts:
 
 
 def _doubts_of_software(described: Any, seen: Any) -> _Doubts:
+    """Yield the versions of the description that differ from those of the nodes and logs."""
     if not described:
         return
     if not (isinstance(described, dict) and isinstance(seen, dict)):
@@ -429,11 +446,12 @@ def _doubtful(
     names: tuple[str, str],
     doubt: Doubt,
     values: tuple[str, str],
-    place: tuple[str, str, str],
+    source: tuple[str, str, str],
 ) -> Issue:
+    """Return the issue about a contradicted value. ``source`` is the run, the origin and the log."""
     key, name = names
     described, seen = (sanitize(value, 100) for value in values)
-    run_id, where, file = place
+    run_id, where, file = source
     return Issue(
         code="description_contradicted" if doubt.verdict is Verdict.FAIL else "description_not_compared",
         verdict=doubt.verdict,
@@ -453,7 +471,7 @@ def _lies_in_logs(system: SystemFile, chosen: Sequence[ChosenRun]) -> Iterator[I
     submitter, status = system.values["submitter"], system.values["status"]
     expected = {"submission_org": submitter, "submission_status": status}
     for key, ours in expected.items():
-        stated = {one.stated[key] for one in chosen if one.stated.get(key)}
+        stated = {run.stated[key] for run in chosen if run.stated.get(key)}
         other = {text for text in stated if _STATUS_IN_LOGS.get(text, text).casefold() != ours.casefold()}
         if other:
             yield Issue(

@@ -33,23 +33,23 @@ _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requ
 _GIT_FRIENDLY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
 
 
-def code_files(one: ChosenRun) -> dict[str, CopiedFile]:
+def code_files(chosen_run: ChosenRun) -> dict[str, CopiedFile]:
     """Return the configuration and scripts in a run's folder by their relative path.
 
     Logs, the record, reports, links, hidden files, and files that are too large for a repository are
     left out.
     """
-    logs = {log.path for log in one.run.logs}
-    found = {}
-    for folder, subfolders, names in os.walk(one.folder):
+    logs = {log.path for log in chosen_run.run.logs}
+    files = {}
+    for folder, subfolders, names in os.walk(chosen_run.folder):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)
-            relative = path.relative_to(one.folder).as_posix()
+            relative = path.relative_to(chosen_run.folder).as_posix()
             if relative not in logs and _is_code(path, relative):
                 with path.open("rb") as stream:
-                    found[relative] = CopiedFile(path, hashlib.file_digest(stream, "sha256").hexdigest())
-    return found
+                    files[relative] = CopiedFile(path, hashlib.file_digest(stream, "sha256").hexdigest())
+    return files
 
 
 def _is_code(path: Path, relative: str) -> bool:
@@ -82,14 +82,14 @@ def lay_out(
     files: Files = {f"{top}/systems/{system.system}.json": text.encode()}
     issues: list[Issue] = []
     for benchmark, chosen in groups.items():
-        for index, one in enumerate(chosen):
-            files[f"{top}/{result_path(system, benchmark, index)}"] = CopiedFile(one.path, one.log.sha256)
+        for index, run in enumerate(chosen):
+            files[f"{top}/{result_path(system, benchmark, index)}"] = CopiedFile(run.path, run.log.sha256)
         code, problems = _common_code(chosen)
         issues += problems
-        place = f"{top}/benchmarks/{benchmark}/implementations/{system.implementation}"
-        files |= {f"{place}/{name}": file for name, file in code.items()}
+        folder = f"{top}/benchmarks/{benchmark}/implementations/{system.implementation}"
+        files |= {f"{folder}/{name}": file for name, file in code.items()}
         readme = implementation_readme(benchmark, chosen, tuple(code), ruleset=ruleset)
-        files[f"{place}/README.md"] = readme.encode()
+        files[f"{folder}/README.md"] = readme.encode()
     return files, issues
 
 
@@ -103,16 +103,16 @@ def _common_code(chosen: Sequence[ChosenRun]) -> tuple[dict[str, CopiedFile], li
     code: dict[str, CopiedFile] = {}
     owner: dict[str, ChosenRun] = {}
     issues = []
-    for one in chosen:
-        for name, file in code_files(one).items():
+    for run in chosen:
+        for name, file in code_files(run).items():
             if name not in code:
-                code[name], owner[name] = file, one
+                code[name], owner[name] = file, run
             elif file.sha256 != code[name].sha256:
                 issues.append(
                     Issue(
                         code="code_differs",
                         verdict=Verdict.FAIL,
-                        run=one.run.run_id,
+                        run=run.run.run_id,
                         file=name,
                         message=f"differs from the same file of run {owner[name].run.run_id}",
                         remedy="choose runs made with one configuration",
@@ -139,11 +139,11 @@ def implementation_readme(
     """
     lines = [f"# {benchmark}, MLPerf Training {ruleset}", ""]
     for title, value_of in _README_FACTS:
-        lines += [f"- {title}: {value}" for value in _values(value_of(one.run) for one in chosen)]
+        lines += [f"- {title}: {value}" for value in _values(value_of(run.run) for run in chosen)]
     seeds = _seeds(chosen)
     if seeds:
         lines.append(f"- Seeds of result_0 … result_{len(chosen) - 1}: {', '.join(map(str, seeds))}")
-    commands = _values(" ".join(one.run.command) for one in chosen)
+    commands = _values(" ".join(run.run.command) for run in chosen)
     lines += _section("Command", [f"    {command}" for command in commands])
     lines += _section("Files", [f"- `{name}`" for name in sorted(code)])
     lines += ["", f"Written by Rackproof {__version__} from the records of {amount(len(chosen), 'run')}.", ""]
@@ -179,8 +179,8 @@ _README_FACTS: tuple[tuple[str, Callable[[Run], str]], ...] = (
 def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
     """Return the seeds of all runs from their records, or else from their logs."""
     seeds: list[int] = []
-    for one in chosen:
-        seeds += one.run.seeds or _digits(one.stated.get("seed", ""))
+    for run in chosen:
+        seeds += run.run.seeds or _digits(run.stated.get("seed", ""))
     return seeds
 
 
@@ -209,6 +209,11 @@ def write_draft(files: Files, draft: Path) -> None:
 
 
 def _read(file: CopiedFile) -> bytes:
+    """Return a file's content, if it has the checksum of the copy.
+
+    Raises:
+        SubmissionError: It cannot be read, or changed since.
+    """
     try:
         data = file.path.read_bytes()
     except OSError as error:
@@ -260,13 +265,13 @@ def _change_since(out: Path) -> str:
     """
     try:
         known = json.loads((out / MANIFEST).read_bytes())["files"]
-        there = _hashes(out)
+        hashes = _hashes(out)
     except (OSError, ValueError, KeyError, TypeError):
         raise SubmissionError(
             f"{out} is not a submission that Rackproof wrote (it has no {MANIFEST}), so it stays as it is; "
             "name another folder with --out"
         ) from None
-    changed: list[str] = [name for name in sorted({*known, *there}) if known.get(name) != there.get(name)]
+    changed: list[str] = [name for name in sorted({*known, *hashes}) if known.get(name) != hashes.get(name)]
     if changed:
         return changed[0]
     # The hashes follow links, so a link to the same content would be accepted as the file.
@@ -306,4 +311,4 @@ def put_in_place(draft: Path, out: Path) -> None:
 
 def is_run_folder(path: Path) -> bool:
     """Return whether a path is, or is inside, a run's folder, which must not contain a package."""
-    return any((place / RECORD_NAME).is_file() for place in (path, *path.parents))
+    return any((folder / RECORD_NAME).is_file() for folder in (path, *path.parents))

@@ -58,7 +58,7 @@ def latest_runs(
 
 
 def runs_gone(
-    results: Path, benchmarks: Sequence[str], chosen: Sequence[tuple[Run, Path]], known: Iterable[RunRow]
+    results: Path, benchmarks: Sequence[str], chosen: Sequence[tuple[Run, Path]], run_rows: Iterable[RunRow]
 ) -> list[Issue]:
     """Return evidence that a run for ``--latest`` is missing, with its folder or only its record.
 
@@ -68,7 +68,7 @@ def runs_gone(
         results: The results folder.
         benchmarks: The names of benchmarks.
         chosen: The runs that were found.
-        known: The runs that the history lists.
+        run_rows: The runs that the history lists.
     """
     present = {run.run_id for run, _ in chosen}
     oldest = {
@@ -77,7 +77,7 @@ def runs_gone(
     }
     gone = [
         f"{row.run_id} ({row.verdict.value})"
-        for row in known
+        for row in run_rows
         if row.benchmark in oldest
         and row.run_id not in present
         and row.moment.timestamp() >= oldest[row.benchmark]
@@ -89,10 +89,10 @@ def runs_gone(
             code="run_gone",
             verdict=Verdict.UNPROVEN,
             file=str(results),
-            message=f"{what}: {', '.join(names[:5])}{' …' * (len(names) > 5)}; the newest runs are not known",
+            message=f"{loss}: {', '.join(names[:5])}{' …' * (len(names) > 5)}; the newest runs are not known",
             remedy="bring them back from a backup, or name the runs themselves",
         )
-        for what, names in (
+        for loss, names in (
             ("the folders of some runs in the history are missing", gone),
             ("folders of runs have no run.json", lost),
         )
@@ -157,7 +157,7 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     """
     log = result_log(run)
     if log is None:
-        shown = ", ".join(one.path for one in run.logs) or "none"
+        shown = ", ".join(log_file.path for log_file in run.logs) or "none"
         return Issue(
             code="no_result_log",
             verdict=Verdict.UNPROVEN,
@@ -236,6 +236,6 @@ def _known(value: Any) -> Any:
 def by_benchmark(chosen: Iterable[ChosenRun]) -> dict[str, list[ChosenRun]]:
     """Return the runs of each benchmark, in order of their start."""
     groups: dict[str, list[ChosenRun]] = {}
-    for one in sorted(chosen, key=lambda one: (one.moment, one.run.run_id)):
-        groups.setdefault(one.benchmark, []).append(one)
+    for run in sorted(chosen, key=lambda one: (one.moment, one.run.run_id)):
+        groups.setdefault(run.benchmark, []).append(run)
     return dict(sorted(groups.items()))

@@ -211,11 +211,11 @@ def _number(value: float) -> str:
     return number(_float(value))
 
 
-def _bytes_text(done: int, total: int | None) -> str:
+def _bytes_text(received: int, total: int | None) -> str:
     """Write how much of a download is there: ``1.2 of about 7.4 GB``."""
     # More was done than expected, so the remainder is unknown.
-    of = f" of about {total / 1e9:.1f}" if total and total > done else ""
-    return f"{done / 1e9:.1f}{of} GB"
+    of = f" of about {total / 1e9:.1f}" if total and total > received else ""
+    return f"{received / 1e9:.1f}{of} GB"
 
 
 def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
@@ -414,6 +414,7 @@ class ProgressPrinter:
         return " · ".join([self._head, *parts])
 
     def _parts(self, progress: Progress) -> list[str]:
+        """Return the texts of a line of progress: phase, counts, loss, accuracy, bytes and speed."""
         parts = [sanitize(progress.phase, 80)] if progress.phase else []
         parts += filter(None, (progress.count(name, _number) for name in ("epoch", "step")))
         if progress.loss is not None:
@@ -430,6 +431,7 @@ class ProgressPrinter:
         return parts
 
     def _end(self, elapsed_s: float, *, may_end_early: bool) -> list[str]:
+        """Return when the job will end, from earlier runs and its progress, or nothing if that is unknown."""
         left = self._estimate.left_s(elapsed_s, may_end_early=may_end_early)
         if left is None:
             return []

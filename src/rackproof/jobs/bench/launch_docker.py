@@ -40,8 +40,8 @@ def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     """
     if site.config:
         # Operators give the name as in run.sub, or the name of the file. Both mean the same config.
-        found = _CONFIG.fullmatch(site.config)
-        return found[1] if found else ""
+        match = _CONFIG.fullmatch(site.config)
+        return match[1] if match else ""
     configs = loaded.definition.configs
     if configs is None:
         return ""

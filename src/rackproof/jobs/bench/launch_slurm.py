@@ -161,16 +161,16 @@ def slurm_obstacles(
 
 def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
     """Return the names of nodes by architecture. The key is "" if the architecture is unknown. No I/O."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for node in nodes:
         machine = node.software.get("machine", "")
-        found.setdefault(ARCHITECTURES.get(machine, machine), []).append(node.name)
-    return found
+        names.setdefault(ARCHITECTURES.get(machine, machine), []).append(node.name)
+    return names
 
 
-def architecture_obstacle(found: Mapping[str, Collection[str]]) -> str:
+def architecture_obstacle(nodes: Mapping[str, Collection[str]]) -> str:
     """Return the reason why nodes of these architectures cannot run one job, or "" if they can."""
-    known = {architecture: names for architecture, names in found.items() if architecture}
+    known = {architecture: names for architecture, names in nodes.items() if architecture}
     if len(known) < 2:
         return ""
     fewest = min(known.values(), key=len)
@@ -212,11 +212,11 @@ def _image_obstacle(loaded: LoadedDefinition, site: Site) -> str:
     container = loaded.definition.container
     if container is None or image_of(loaded, site)[0]:
         return ""
-    there = ", ".join(sorted(container.images))
+    built = ", ".join(sorted(container.images))
     remedy = f"name one with bench_images: {{{loaded.name}: REPOSITORY:TAG}}"
     if not site.architecture:
-        return f"the architecture of its nodes is not known, and there are images for {there}: {remedy}"
-    return f"its nodes are {site.architecture}, and there are images for {there}: {remedy}"
+        return f"the architecture of its nodes is not known, and there are images for {built}: {remedy}"
+    return f"its nodes are {site.architecture}, and there are images for {built}: {remedy}"
 
 
 def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
@@ -235,8 +235,8 @@ def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
 def download_limits(variables: Mapping[str, Scalar]) -> dict[str, int]:
     """Return the limits of a program's downloads on a node, as workloads/limited_download.py names them."""
     names = ("min_bytes_per_s", "timeout_s")
-    given = {name: variables.get(f"bench_download_{name}") for name in names}
-    return {name: int(value) for name, value in given.items() if value is not None}
+    limits = {name: variables.get(f"bench_download_{name}") for name in names}
+    return {name: int(value) for name, value in limits.items() if value is not None}
 
 
 def slurm_specification(

@@ -121,7 +121,7 @@ class LauncherOutput:
             findings += convergence_input_findings(planned, output.samples, batch)
             findings += check_convergence(planned, output.samples, batch)
         findings = causes_first(findings, lacks)
-        own = [*(one for log in parsed for one in log.measurements), *measurements]
+        own = [*(measurement for log in parsed for measurement in log.measurements), *measurements]
         findings += run_sub.repeat_findings(own, _earlier_repeats(planned, folder.parent, plan_id))
         return evidence._replace(findings=findings, measurements=measurements)
 
@@ -152,8 +152,12 @@ def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
 
 def causes_first(findings: Sequence[Finding], lacks: Sequence[Finding]) -> list[Finding]:
     """Combine findings with those about missing evidence. The cause of a job's end comes first."""
-    causes = [one for one in findings if one.verdict is Verdict.FAIL or one.code in ("no_mpi", "refused")]
-    return [*causes, *lacks, *(one for one in findings if one not in causes)]
+    causes = [
+        finding
+        for finding in findings
+        if finding.verdict is Verdict.FAIL or finding.code in ("no_mpi", "refused")
+    ]
+    return [*causes, *lacks, *(finding for finding in findings if finding not in causes)]
 
 
 def launcher_time_findings(output: run_sub.RunSubOutput, parsed: Sequence[ParsedLog]) -> list[Finding]:
@@ -430,12 +434,12 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
     except ResultsError:
         return []
     measurements = []
-    for other in plan.runs:
-        record = recorded.get(other.run_id)
+    for run in plan.runs:
+        record = recorded.get(run.run_id)
         # Failed repeats are left out, because a difference from them is no evidence against this run.
         if record is None or record.verdict not in (Verdict.PASS, Verdict.DEGRADED):
             continue
-        if _is_same_result(other, planned) and other.repeat < planned.repeat:
+        if _is_same_result(run, planned) and run.repeat < planned.repeat:
             measurements.append(record.measurements)
     return measurements
 

@@ -481,7 +481,7 @@ def _network_text(planned: NodeSetup, report: Mapping[str, Any], measured: Seque
         parts.append(f"MTU {sanitize(link['mtu'], 10)}")
     if measured:
         # The slowest link limits a collective, and therefore the training.
-        parts.append(f"at least {min(one.value for one in measured):.3g} Gbit/s")
+        parts.append(f"at least {min(measurement.value for measurement in measured):.3g} Gbit/s")
     return planned.network + (f" ({', '.join(parts)})" if parts else "")
 
 

@@ -47,11 +47,11 @@ def lacking(plan: Plan) -> list[str]:
 
     Each line states one reason and its benchmarks. The reasons with the most benchmarks come first.
     """
-    found: dict[str, dict[str, None]] = {}
+    lacking_by_node: dict[str, dict[str, None]] = {}
     for run in plan.runs:
         for why in run.obstacles or filter(None, [run.unproven_because]):
-            found.setdefault(why, {})[run.benchmark] = None
-    ordered = sorted(found.items(), key=lambda one: -len(one[1]))
+            lacking_by_node.setdefault(why, {})[run.benchmark] = None
+    ordered = sorted(lacking_by_node.items(), key=lambda entry: -len(entry[1]))
     lines = [f"{', '.join(names)}: {why}" for why, names in ordered]
     listed = " ".join(lines)
     # The runs of a rack name all hosts that did not answer at once.
@@ -76,7 +76,7 @@ def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]
     for result in results:
         lines = result.get("stdout_lines") or []
         reports = [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
-        phases.update(dict.fromkeys(str(one["phase"]) for one in reports if "phase" in one))
+        phases.update(dict.fromkeys(str(report["phase"]) for report in reports if "phase" in report))
         if lines:
             missing.update(json.loads(lines[-1])["lacking"])
     return {"phases": list(phases), "lacking": [text for text, _ in missing.most_common()]}
@@ -134,9 +134,9 @@ def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str
     if sizes:
         listed = ", ".join(f"{size:g}" for size in sizes)
         lines.append(f"judge   convergence by MLCommons' points for global batch sizes {listed}")
-    fitting = [one for one in baselines if one.applies(run.benchmark, run.parameters)]
+    fitting = [baseline for baseline in baselines if baseline.applies(run.benchmark, run.parameters)]
     for rule in run.result.judge:
-        named = [one for one in fitting if one.metric == rule.metric]
+        named = [reference for reference in fitting if reference.metric == rule.metric]
         known = [*_bound_texts(rule), *_published_texts(run, rule.metric)]
         lines += [f"judge   {rule.metric} {text}" for text in [*known, *_baseline_texts(named, bool(known))]]
     return lines
@@ -148,25 +148,28 @@ def _bound_texts(rule: JudgeRule) -> list[str]:
     return [f"{words} {bound}, by its definition" for words, bound in bounds if bound is not None]
 
 
-def _baseline_texts(named: Sequence[SkuReference], has_others: bool) -> list[str]:
+def _baseline_texts(references: Sequence[SkuReference], has_others: bool) -> list[str]:
     """Return texts about the SKU's references of a metric.
 
     One text states whether a reference may be missing.
 
     Args:
-        named: The SKU's references of the metric.
+        references: The SKU's references of the metric.
         has_others: Whether something else judges each of its values.
     """
-    texts = [_baseline_text(one) for one in named]
-    if has_others or not all(one.labels for one in named):
+    texts = [_baseline_text(reference) for reference in references]
+    if has_others or not all(reference.labels for reference in references):
         return texts
     return [*texts, f"{'of another case ' if texts else ''}has no reference: {_FIRST}"]
 
 
-def _baseline_text(one: SkuReference) -> str:
+def _baseline_text(sku_reference: SkuReference) -> str:
     """Return a reference of the SKU with the case that it is for."""
-    labels = " ".join(f"{name}={value}" for name, value in (*one.parameters.items(), *one.labels.items()))
-    reference = one.reference
+    labels = " ".join(
+        f"{name}={value}"
+        for name, value in (*sku_reference.parameters.items(), *sku_reference.labels.items())
+    )
+    reference = sku_reference.reference
     return f"{reference.value:g} {reference.unit}{f' at {labels}' if labels else ''}, by {reference.source}"
 
 
@@ -175,4 +178,4 @@ def _published_texts(run: PlannedRun, metric: str) -> list[str]:
     if run.launcher in BY_ITSELF or not run.published_references:
         return []
     known = published_references(run, Measurement(name=metric, value=1, unit=""))
-    return [f"{one.value:g} {one.unit}, by {one.source}" for one in known]
+    return [f"{reference.value:g} {reference.unit}, by {reference.source}" for reference in known]

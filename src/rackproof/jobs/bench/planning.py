@@ -257,7 +257,7 @@ class Plan(Record):
             if all(point.node not in run.nodes for run in self.runs):
                 reasons.setdefault(point.node, []).append(f"{point.benchmark}: {point.reason}")
         # Points of one benchmark are often skipped for the same reason, which is then shown once.
-        return {node: "; ".join(dict.fromkeys(each)) for node, each in reasons.items()}
+        return {node: "; ".join(dict.fromkeys(reason)) for node, reason in reasons.items()}
 
     @property
     def expected_s(self) -> float | None:
@@ -530,11 +530,11 @@ class _Planner:
 
         The architecture is the SKU's only if no node answered.
         """
-        found = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
-        found = found or ({site.sku_architecture: []} if site.sku_architecture else {})
-        known = site.model_copy(update={"architecture": next(iter(found)) if len(found) == 1 else ""})
-        mixed = launch_slurm.architecture_obstacle(found)
-        obstacles = slurm_obstacles(loaded, known, self.unreached, with_image=bool(found) and not mixed)
+        names = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
+        names = names or ({site.sku_architecture: []} if site.sku_architecture else {})
+        known = site.model_copy(update={"architecture": next(iter(names)) if len(names) == 1 else ""})
+        mixed = launch_slurm.architecture_obstacle(names)
+        obstacles = slurm_obstacles(loaded, known, self.unreached, with_image=bool(names) and not mixed)
         return known, (mixed, *obstacles)
 
     def _slurm_run(
@@ -643,8 +643,8 @@ def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tup
     """Return the arguments of a run's program, or the command itself."""
     launch = loaded.definition.launch
     if launch.command:
-        place = f"{loaded.path}: launch.command"
-        return tuple(substitute_variables(word, variables, place) for word in launch.command)
+        where = f"{loaded.path}: launch.command"
+        return tuple(substitute_variables(word, variables, where) for word in launch.command)
     return tuple(command_options(launch.arguments, variables, f"{loaded.path}: launch.arguments"))
 
 
@@ -788,11 +788,11 @@ def definition_findings(planned: PlannedRun) -> list[Finding]:
     return [Finding(code="definition_changed", verdict=Verdict.UNPROVEN, message=message[:4000])]
 
 
-def _repeats(one: PlannedRun, now: datetime) -> list[PlannedRun]:
+def _repeats(planned: PlannedRun, now: datetime) -> list[PlannedRun]:
     """Return a run as many times as its result is repeated."""
     return [
-        one.model_copy(update={"run_id": new_run_id(one.benchmark, now=now), "repeat": repeat})
-        for repeat in range(1, one.repeats + 1)
+        planned.model_copy(update={"run_id": new_run_id(planned.benchmark, now=now), "repeat": repeat})
+        for repeat in range(1, planned.repeats + 1)
     ]
 
 
@@ -805,7 +805,7 @@ def fitting_overrides(
     benchmark remains, so that it is refused.
     """
     # An override for one benchmark of a suite does not stop the others.
-    known = {name for one in chosen for name in one.definition.parameters}
+    known = {name for benchmark in chosen for name in benchmark.definition.parameters}
     own = loaded.definition.parameters
     return {name: value for name, value in overrides.items() if name in own or name not in known}
 
@@ -850,8 +850,8 @@ def _is_unfinished(plan: Plan, results: Path) -> bool:
     Raises:
         ResultsError: A record is damaged, or belongs to another run.
     """
-    done = plan.done(results)
-    if any(plan.remaining_runs(done, plan.given_up(done))):
+    finished = plan.done(results)
+    if any(plan.remaining_runs(finished, plan.given_up(finished))):
         return True
     # If the plan was interrupted between the last run and the report, a rack's hours are not spent again.
     costly = any(run.launcher not in ("local", "mpirun") for run in plan.runs)

@@ -218,10 +218,10 @@ _ENDED_EARLY = frozenset({"exit_status", "killed", "could_not_run", "hung", "tim
 def _with_last_words(findings: Sequence[Finding], words: str) -> list[Finding]:
     """Return the findings, with the program's last lines in the message of one that it ended early."""
     return [
-        one.model_copy(update={"message": f"{one.message}; its last lines: {words}"})
-        if words and one.code in _ENDED_EARLY
-        else one
-        for one in findings
+        finding.model_copy(update={"message": f"{finding.message}; its last lines: {words}"})
+        if words and finding.code in _ENDED_EARLY
+        else finding
+        for finding in findings
     ]
 
 
@@ -326,14 +326,16 @@ def _expected_baselines(
 ) -> list[SkuReference]:
     """Return the SKU's baselines for which a run needs a measurement."""
     # For a missing or failed preflight, a gating finding names cause and remedy.
-    explained = any(one.code == PREFLIGHT_CODE and one.verdict and one.verdict.gates for one in findings)
+    explained = any(
+        finding.code == PREFLIGHT_CODE and finding.verdict and finding.verdict.gates for finding in findings
+    )
     # A preflight with a size other than the baseline's is judged without a reference.
-    measured = any(one.name == PREFLIGHT for one in measurements)
+    measured = any(measurement.name == PREFLIGHT for measurement in measurements)
     skipped = {PREFLIGHT} if explained or measured or preflight_is_off(planned) else set()
     return [
-        one
-        for one in sku_references
-        if one.metric not in skipped and one.applies(planned.benchmark, planned.parameters)
+        reference
+        for reference in sku_references
+        if reference.metric not in skipped and reference.applies(planned.benchmark, planned.parameters)
     ]
 
 

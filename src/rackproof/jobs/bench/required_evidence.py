@@ -108,10 +108,10 @@ class SlurmJob:
         return by_slurm and bool(self.output.end)
 
 
-def lacking_findings(lacking: Iterable[Finding], found: Sequence[Finding]) -> list[Finding]:
+def lacking_findings(lacking: Iterable[Finding], findings: Sequence[Finding]) -> list[Finding]:
     """Return findings about missing evidence, except where a parser already reported it."""
-    known = {one.code for one in found if one.verdict is not None and one.verdict.gates}
-    return [one for one in lacking if one.code not in known]
+    known = {finding.code for finding in findings if finding.verdict is not None and finding.verdict.gates}
+    return [finding for finding in lacking if finding.code not in known]
 
 
 def machine_lacks(run: MachineRun) -> list[Finding]:
@@ -131,9 +131,9 @@ def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[F
         alike.setdefault(lack.code, []).append(lack)
     findings = []
     for code, lacks in alike.items():
-        also = ", ".join(one.name for one in lacks[1:])
+        also = ", ".join(lacking.name for lacking in lacks[1:])
         message = f"{lacks[0].message}{f'; the same holds for {also}' if also else ''}"
-        verdict = worst(one.verdict for one in lacks)
+        verdict = worst(lacking.verdict for lacking in lacks)
         findings.append(Finding(code=code, verdict=verdict, message=message[:4000]))
     return findings
 
@@ -243,7 +243,7 @@ def _of_logs(name: str, code: str, harmless: str = "") -> RequiredEvidence[Machi
             for log in run.parsed
             if log.format in _EVENTS or not name.endswith("_event_s")
         ]
-        return next((one for one in states if one is not _THERE), _THERE)
+        return next((log_state for log_state in states if log_state is not _THERE), _THERE)
 
     return RequiredEvidence(f"log.{name}", "the log", state, code, _AGAIN, _ended, harmless=harmless)
 

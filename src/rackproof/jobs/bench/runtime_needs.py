@@ -71,10 +71,10 @@ def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mappin
             of Python.
     """
     lines = []
-    found = facts.get("interpreters")
+    interpreters = facts.get("interpreters")
     versions = f"{'.'.join(map(str, needs.oldest))} to {'.'.join(map(str, needs.newest))}"
-    if isinstance(found, list) and not any(_fits(one, needs) for one in found):
-        has = sanitize(", ".join(map(str, found)), 100) or "none"
+    if isinstance(interpreters, list) and not any(_fits(interpreter, needs) for interpreter in interpreters):
+        has = sanitize(", ".join(map(str, interpreters)), 100) or "none"
         lines.append(
             f"  {node}: {runtime} needs Python {versions}, and has {has}: install one with venv, or name an "
             "interpreter in bench_pythons"
@@ -88,11 +88,12 @@ def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mappin
 
 
 def _install_advice(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> str:
+    """Return the command that installs the lacking libraries on the node's distribution."""
     release = text_at(mapping_at(facts, "files"), "os_release")
     if re.search(r"^ID(?:_LIKE)?=.*\b(?:rhel|fedora)\b", release, re.MULTILINE):
         # dnf finds a package by the library's name.
-        there = mapping_at(facts, "loadable")
-        lacking = sorted(library for library in needs.libraries if there.get(library) is False)
+        loadable = mapping_at(facts, "loadable")
+        lacking = sorted(library for library in needs.libraries if loadable.get(library) is False)
         return "type: sudo dnf install " + " ".join(f"'{library}()(64bit)'" for library in lacking)
     packages = " ".join(packages_of_lacking_libraries(needs, facts))
     return f"as root a run installs them, otherwise type: sudo apt-get install {packages}"
@@ -100,8 +101,8 @@ def _install_advice(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> str:
 
 def packages_of_lacking_libraries(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> Sequence[str]:
     """Return the packages whose libraries are not on the node. No I/O."""
-    there = mapping_at(facts, "loadable")
-    return sorted(package for library, package in needs.libraries.items() if there.get(library) is False)
+    loadable = mapping_at(facts, "loadable")
+    return sorted(package for library, package in needs.libraries.items() if loadable.get(library) is False)
 
 
 def _fits(version: object, needs: RuntimeNeeds) -> bool:
@@ -124,8 +125,8 @@ def interpreter_obstacle(runtime: str, path: str, facts: Mapping[str, Any]) -> s
     status, shown = answer.get("status"), f"bench_pythons names {sanitize(path, 200)} for {runtime}"
     if status == "absent":
         return f"{shown}, which does not exist: correct the path, or leave it out to have one made"
-    found = mapping_at(mapping_at(answer, "said"), "imports")
-    lacking = sorted(sanitize(name, 60) for name, there in found.items() if there is False)
+    imports = mapping_at(mapping_at(answer, "said"), "imports")
+    lacking = sorted(sanitize(name, 60) for name, is_there in imports.items() if is_there is False)
     if status == "ok" and lacking:
         return (
             f"{shown}, which has no {' and no '.join(lacking)}: install that there, or leave the entry out "

@@ -119,7 +119,7 @@ def _shape_problem(listed: Mapping[str, Any]) -> str:
     for name, group in listed.items():
         for part in ("hosts", "children") if name != "_meta" else ():
             names = as_mapping(group).get(part, [])
-            if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
                 return f"{part} of {sanitize(name, 60)} is not a list of names"
     return "" if isinstance(listed["_meta"].get("hostvars", {}), Mapping) else "hostvars is not a mapping"
 
@@ -132,11 +132,11 @@ def _controller(inventory: Inventory) -> str:
 
 def _groups_by_host(inventory: Inventory) -> dict[str, list[str]]:
     """Return the groups of each host, sorted."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for group in sorted(inventory.groups):
         for host in dict.fromkeys(inventory.groups[group]):
-            found.setdefault(host, []).append(group)
-    return found
+            groups.setdefault(host, []).append(group)
+    return groups
 
 
 def _node(

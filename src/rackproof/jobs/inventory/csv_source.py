@@ -129,20 +129,20 @@ def _columns(heading: Iterable[str], path: Path) -> tuple[dict[str, int], list[s
     """Return the place of each known column, and the unknown headings."""
     texts = list(heading)
     words = [re.sub(r"[^a-z0-9]+", "_", text.strip().lower()).strip("_") for text in texts]
-    found = {
+    columns = {
         name: words.index(best)
         for name, known in COLUMNS.items()
         if (best := next((word for word in known if word in words), ""))
     }
     unread = [
-        sanitize(text, 40) for at, text in enumerate(texts) if text.strip() and at not in found.values()
+        sanitize(text, 40) for at, text in enumerate(texts) if text.strip() and at not in columns.values()
     ]
-    if "name" not in found:
+    if "name" not in columns:
         raise AdoptError(
             f"{path}:1: no column has the nodes' names; its heading has to be one of "
             f"{', '.join(COLUMNS['name'])}"
         )
-    return found, unread
+    return columns, unread
 
 
 def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) -> Iterator[AdoptedNode]:
@@ -153,43 +153,54 @@ def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) 
         if not any(cell.strip() for cell in row):
             continue
         cells = {name: row[at].strip() if at < len(row) else "" for name, at in columns.items()}
-        place = f"{path}:{line}"
-        for name in _names(cells, place):
+        where = f"{path}:{line}"
+        for name in _names(cells, where):
             if name in lines:
-                raise AdoptError(f"{place}: {name} is in line {lines[name]} already: leave one")
+                raise AdoptError(f"{where}: {name} is in line {lines[name]} already: leave one")
             if len(lines) >= MOST_NODES:
                 raise AdoptError(f"{path} names more than {MOST_NODES:,} nodes")
             lines[name] = line
-            yield _node(name, cells, place)
+            yield _node(name, cells, where)
 
 
-def _names(cells: Mapping[str, str], place: str) -> tuple[str, ...]:
+def _names(cells: Mapping[str, str], where: str) -> tuple[str, ...]:
     """Return the names of a line's nodes."""
     text = cells["name"]
     if problem := hostlist_problem(text, MOST_NODES):
-        raise AdoptError(f"{place}: {sanitize(text, 80)}: {problem}")
+        raise AdoptError(f"{where}: {sanitize(text, 80)}: {problem}")
     names = expand_hostlist(text)
     if not names:
-        raise AdoptError(f"{place}: the node has no name")
+        raise AdoptError(f"{where}: the node has no name")
     for name in names:
         if problem := name_problem(name):
-            raise AdoptError(f"{place}: {sanitize(name, 80)!r} cannot be a host: {problem}")
+            raise AdoptError(f"{where}: {sanitize(name, 80)!r} cannot be a host: {problem}")
     if len(names) > 1 and any(cells.get(own) for own in ("address", "serial", "bmc", "own_name")):
-        raise AdoptError(f"{place}: {len(names)} nodes cannot share an address, serial, BMC or own name")
+        raise AdoptError(f"{where}: {len(names)} nodes cannot share an address, serial, BMC or own name")
     return names
 
 
-def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
-    """Return one node of a line."""
+def _partitions(text: str) -> tuple[str, ...]:
+    """Return the names in a cell, which are separated by spaces, commas, semicolons or bars."""
+    return tuple(re.split(r"[\s,;|]+", sanitize(text, 500))) if text else ()
+
+
+def _check_cells(cells: Mapping[str, str], where: str) -> None:
+    """Refuse an invalid address or name, and a number of GPUs that is no number."""
     address = cells.get("address", "")
     if address and (problem := address_problem(address)):
-        raise AdoptError(f"{place}: address {sanitize(address, 60)!r}: {problem}")
+        raise AdoptError(f"{where}: address {sanitize(address, 60)!r}: {problem}")
     own = cells.get("own_name", "")
     if own and name_problem(own):
-        raise AdoptError(f"{place}: {sanitize(own, 60)!r} is not a host's name")
+        raise AdoptError(f"{where}: {sanitize(own, 60)!r} is not a host's name")
     count = cells.get("gpus", "")
     if count and not re.fullmatch(r"[0-9]{1,4}", count):
-        raise AdoptError(f"{place}: {sanitize(count, 40)!r} is not a number of GPUs")
+        raise AdoptError(f"{where}: {sanitize(count, 40)!r} is not a number of GPUs")
+
+
+def _node(name: str, cells: Mapping[str, str], where: str) -> AdoptedNode:
+    """Return the node of a line. A cell that does not fit its column raises AdoptError."""
+    _check_cells(cells, where)
+    address, count = cells.get("address", ""), cells.get("gpus", "")
     hints = [
         GpuHint(where=f"column {column}", text=sanitize(cells[column], 200))
         for column in ("gpu", "type")
@@ -205,22 +216,20 @@ def _node(name: str, cells: Mapping[str, str], place: str) -> AdoptedNode:
         name=name,
         source="CSV",
         address=address if address != name else "",
-        hostname=own,
+        hostname=cells.get("own_name", ""),
         rack=sanitize(cells.get("rack", ""), 60) or rack_of_name(name),
         rack_from="column rack" if cells.get("rack") else BY_NAME,
-        partitions=tuple(re.split(r"[\s,;|]+", sanitize(cells["partition"], 500)))
-        if cells.get("partition")
-        else (),
+        partitions=_partitions(cells.get("partition", "")),
         gpu_count=int(count) if count else None,
         gpu_count_from="column gpus",
         hints=tuple(hints),
-        sku=_sku(cells.get("sku", ""), place),
-        variables=checked_variables(variables, place),
+        sku=_sku(cells.get("sku", ""), where),
+        variables=checked_variables(variables, where),
     )
 
 
-def _sku(text: str, place: str) -> str:
+def _sku(text: str, where: str) -> str:
     """Return the SKU of a line, and refuse a text that cannot be one."""
     if text and not SKU_NAME.fullmatch(text):
-        raise AdoptError(f"{place}: {sanitize(text, 60)!r} is not a SKU: letters, digits, '-' and '_'")
+        raise AdoptError(f"{where}: {sanitize(text, 60)!r} is not a SKU: letters, digits, '-' and '_'")
     return text

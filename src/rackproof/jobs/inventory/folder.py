@@ -164,13 +164,16 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[C
         except InventoryError as error:
             text = str(error).replace(str(copy), str(folder))
             raise AdoptError(f"{folder} with these changes cannot be read by Ansible: {text}") from None
-        if any("it is not YAML" in one.what for one in complaints):
+        if any("it is not YAML" in complaint.what for complaint in complaints):
             shown = f"{complaints[0].where}: {complaints[0].what}".replace(str(copy), str(folder))
             raise AdoptError(
                 f"changes by hand and of the sources do not fit together: {shown}; nothing is written"
             )
-        found = [*complaints, *lint_inventory(inventory, checkout)]
-        return [one.model_copy(update={"where": one.where.replace(str(copy), str(folder))}) for one in found]
+        new_complaints = [*complaints, *lint_inventory(inventory, checkout)]
+        return [
+            complaint.model_copy(update={"where": complaint.where.replace(str(copy), str(folder))})
+            for complaint in new_complaints
+        ]
 
 
 def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedNode]) -> None:

@@ -48,11 +48,11 @@ class AdoptedCluster(Record):
 
     def skus(self) -> dict[str, list[str]]:
         """Return the group of each SKU and its nodes."""
-        found: dict[str, list[str]] = {}
+        hosts: dict[str, list[str]] = {}
         for node in self.nodes:
             if group := self.guesses[node.name].group:
-                found.setdefault(group, []).append(node.name)
-        return dict(sorted(found.items()))
+                hosts.setdefault(group, []).append(node.name)
+        return dict(sorted(hosts.items()))
 
 
 def build_cluster(
@@ -87,15 +87,17 @@ def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, st
     Racks whose names differ only in characters that are not allowed in groups (``Süd`` and ``Sød``) get a
     number.
     """
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for rack in sorted(racks):
         name = _group_name(rack, "rack-", taken)
-        used = set(found.values())
+        used = set(groups.values())
         numbered = (f"{name}-{number}" for number in range(2, len(racks) + 2))
-        found[rack] = (
-            name if name not in used else next(one for one in numbered if one not in used | set(taken))
+        groups[rack] = (
+            name
+            if name not in used
+            else next(number for number in numbered if number not in used | set(taken))
         )
-    return found
+    return groups
 
 
 def _group_name(text: str, prefix: str, taken: Collection[str]) -> str:
@@ -131,7 +133,7 @@ def render_files(
     return files
 
 
-def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> Iterator[str]:
+def _hosts_lines(cluster: AdoptedCluster, shipped: Mapping[str, ShippedSku]) -> Iterator[str]:
     """Yield the lines of hosts.yml."""
     about = {node.name: node for node in cluster.nodes}
     yield "---"
@@ -150,14 +152,14 @@ def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> It
         yield from _members(hosts, cluster.racks)
     yield "    # SKUs: the models of nodes. A file for each in group_vars/ has its expectations."
     skus = cluster.skus()
-    tops = _with_parents(skus, known)
+    tops = _with_parents(skus, shipped)
     for group, slices in tops.items():
         yield f"    {group}:"
         if not slices and not skus.get(group):
             yield "      hosts: {}"
         yield from _members(skus.get(group, ()), cluster.racks, slices)
     yield from (
-        f"    {one}:\n" + "\n".join(_members(skus[one], cluster.racks)) for s in tops.values() for one in s
+        f"    {host}:\n" + "\n".join(_members(skus[host], cluster.racks)) for s in tops.values() for host in s
     )
     yield "    # Nodes on their way into service."
     yield "    new-nodes: {}"
@@ -169,11 +171,11 @@ def _hosts_lines(cluster: AdoptedCluster, known: Mapping[str, ShippedSku]) -> It
     yield "    slurm_login: {}"
 
 
-def _with_parents(skus: Iterable[str], known: Mapping[str, ShippedSku]) -> dict[str, list[str]]:
+def _with_parents(skus: Iterable[str], shipped: Mapping[str, ShippedSku]) -> dict[str, list[str]]:
     """Return the groups below gpu_nodes, each with its slices."""
     tops: dict[str, list[str]] = {}
     for group in skus:
-        parent = known[group].parent if group in known else ""
+        parent = shipped[group].parent if group in shipped else ""
         if parent:
             tops.setdefault(parent, []).append(group)
         else:
@@ -260,13 +262,16 @@ def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
     """Return the variables of an unknown SKU, which state facts and no bounds, and never allow a pass."""
     guesses = [cluster.guesses[name] for name in hosts]
     guess = guesses[0]
-    unsure = dict.fromkeys(text for one in guesses for text in one.unsure)
+    unsure = dict.fromkeys(text for sku_guess in guesses for text in sku_guess.unsure)
     lines = [
         "---",
         "# UNPROVEN: Rackproof ships no such SKU. These are the sources' values, without any bound. While",
         "# `skeleton` is true, no node of it passes. docs/using/adopt.md describes how to complete it.",
         f"# Nodes: {sanitize(compress_hostlist(hosts), 100)}",
-        *(f"# From: {sanitize(why, 110)}" for why in list(dict.fromkeys(one.why for one in guesses))[:5]),
+        *(
+            f"# From: {sanitize(why, 110)}"
+            for why in list(dict.fromkeys(sku_guess.why for sku_guess in guesses))[:5]
+        ),
         *(f"# Not sure: {sanitize(text, 100)}" for text in unsure),
         f"bench_sku: {_scalar(guess.name)}",
     ]
@@ -292,7 +297,7 @@ def _size_lines(cluster: AdoptedCluster, hosts: Collection[str]) -> Iterator[str
     """Yield the sizes of an unknown SKU's nodes, which Slurm states."""
     sizes = [node.sizes for node in cluster.nodes if node.name in set(hosts)]
     for key, variable in _SIZES.items():
-        values = sorted({one[key] for one in sizes if key in one})
+        values = sorted({size[key] for size in sizes if key in size})
         if len(values) == 1:
             yield f"{variable}: {values[0]}"
         elif values:

@@ -106,13 +106,13 @@ def list_inventory(
     if not path.exists():
         raise InventoryError(f"there is no inventory at {path}")
     complaints = list(_yaml_complaints(path))
-    if any("it is not YAML" in one.what for one in complaints):
+    if any("it is not YAML" in complaint.what for complaint in complaints):
         # Ansible would leave the file out with a warning, or name the mistake without its file.
         return Inventory(hosts={}, groups={}, files={}), complaints
     beside = Path(sys.executable).with_name("ansible-inventory")
     program = str(beside) if beside.is_file() else "ansible-inventory"
     try:
-        done = subprocess.run(  # noqa: S603  (a fixed program, and no shell)
+        process = subprocess.run(  # noqa: S603  (a fixed program, and no shell)
             [program, "-i", str(path), "--list"],
             capture_output=True,
             text=True,
@@ -124,14 +124,15 @@ def list_inventory(
         raise InventoryError("there is no ansible-inventory on PATH: run `make venv`") from None
     except subprocess.TimeoutExpired:
         raise InventoryError(f"ansible-inventory did not end within {_LIST_S:g} s on {path}") from None
-    if done.returncode:
-        error = sanitize(_first_error(done.stderr), 600)
+    if process.returncode:
+        error = sanitize(_first_error(process.stderr), 600)
         remedy = "; set ANSIBLE_VAULT_PASSWORD_FILE to the file of its password" if "vault" in error else ""
         raise InventoryError(error + remedy)
     complaints += [
-        Complaint(where=str(path), what=sanitize(found[1], 300)) for found in _SKIPPED.finditer(done.stderr)
+        Complaint(where=str(path), what=sanitize(match[1], 300))
+        for match in _SKIPPED.finditer(process.stderr)
     ]
-    return read_inventory(json.loads(done.stdout), _variable_files(path)), complaints
+    return read_inventory(json.loads(process.stdout), _variable_files(path)), complaints
 
 
 def _first_error(text: str) -> str:
@@ -176,8 +177,8 @@ def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
             for key, value in node.value:
                 line, name = key.start_mark.line + 1, str(key.value)
                 if name in first and name != "<<":
-                    what = f"{sanitize(name, 100)} is in line {first[name]} already: the later one counts"
-                    yield Complaint(where=f"{file}:{line}", what=what)
+                    text = f"{sanitize(name, 100)} is in line {first[name]} already: the later one counts"
+                    yield Complaint(where=f"{file}:{line}", what=text)
                 first.setdefault(name, line)
                 queue.append(value)
 
@@ -195,11 +196,11 @@ def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inve
 
     def members(name: str, above: frozenset[str]) -> set[str]:
         group = direct.get(name, {})
-        found = set(group.get("hosts", ()))
+        hosts = set(group.get("hosts", ()))
         for child in group.get("children", ()):
             if child not in above:
-                found |= members(child, above | {child})
-        return found
+                hosts |= members(child, above | {child})
+        return hosts
 
     names = {*direct, *(child for group in direct.values() for child in group.get("children", ()))}
     groups = {name: tuple(sorted(members(name, frozenset({name})))) for name in names}
@@ -214,7 +215,7 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
         inventory: The inventory.
         root: The checkout, whose roles define the variables.
     """
-    found = [
+    complaints = [
         *_shared_values(inventory),
         *_unknown_names(inventory, root),
         *_connection_names(inventory),
@@ -223,12 +224,12 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
         *_nodes_without_sku(inventory),
         *_no_nodes(inventory),
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(complaints))
 
 
 def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
     """Yield each value that two hosts share although it identifies one."""
-    for name, what in _UNIQUE.items():
+    for name, title in _UNIQUE.items():
         owners: dict[str, list[str]] = {}
         for host, variables in inventory.hosts.items():
             value = variables.get(name)
@@ -241,7 +242,7 @@ def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
                 shown = ", ".join(sorted(hosts)[:5])
                 yield Complaint(
                     where=shown,
-                    what=f"the same {what} ({name}: {key.rpartition(':')[0]}): each host needs its own",
+                    what=f"the same {title} ({name}: {key.rpartition(':')[0]}): each host needs its own",
                 )
 
 
@@ -261,8 +262,8 @@ def _connection_names(inventory: Inventory) -> Iterator[Complaint]:
     for name, hosts in _owners(inventory).items():
         near = known_variables.nearest(name, _CONNECTION, 0.9) if name not in _CONNECTION else ""
         if near and name.startswith("ansible_"):
-            what = f"Ansible has no variable {sanitize(name, 100)} (did you mean {near}?)"
-            yield Complaint(where=_some(hosts), what=what)
+            text = f"Ansible has no variable {sanitize(name, 100)} (did you mean {near}?)"
+            yield Complaint(where=_some(hosts), what=text)
 
 
 def _owners(inventory: Inventory) -> dict[str, list[str]]:

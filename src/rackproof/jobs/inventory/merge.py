@@ -58,4 +58,4 @@ def _regions(
 def _partners(base: Sequence[str], other: Sequence[str]) -> dict[int, int]:
     """Return the places of base's lines that are unchanged in another text."""
     blocks = difflib.SequenceMatcher(None, base, other, autojunk=False).get_matching_blocks()
-    return {one.a + at: one.b + at for one in blocks for at in range(one.size)}
+    return {block.a + at: block.b + at for block in blocks for at in range(block.size)}

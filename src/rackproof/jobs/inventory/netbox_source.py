@@ -71,9 +71,9 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
         AdoptError: There is no token, or other users can read the file.
     """
     if path is None:
-        text, place = environment.get(NETBOX_TOKEN, ""), NETBOX_TOKEN
+        text, origin = environment.get(NETBOX_TOKEN, ""), NETBOX_TOKEN
     else:
-        place = str(path)
+        origin = str(path)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb") as stream:
@@ -88,7 +88,7 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
     token = text.strip()
     if not re.fullmatch(r"[!-~]{8,1000}", token):
         raise AdoptError(
-            f"{place} holds no token of NetBox: set {NETBOX_TOKEN}, or name a file of mode 0600 with "
+            f"{origin} holds no token of NetBox: set {NETBOX_TOKEN}, or name a file of mode 0600 with "
             "--netbox-token-file"
         )
     return token
@@ -110,12 +110,12 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
     netbox.refuse_ignored_filters(pairs)
     keep_all = any(_states_kind(name) for name, _ in pairs)
     chosen, others = _choose(netbox.devices(pairs), keep_all=keep_all)
-    fitting = [one for one in chosen if not name_problem(_name(one))]
+    fitting = [device for device in chosen if not name_problem(_name(device))]
     # Only the names of nodes count, because two sites may each contain a switch leaf-1.
     _refuse_doubled_names(fitting)
     remarks = [*_misnamed_remarks(chosen), *_left_out(others), *_status_remarks(fitting)]
     racks = _rack_names(fitting)
-    nodes = [_node(_name(one), one, racks.get(_rack_id(one), ""), remarks) for one in fitting]
+    nodes = [_node(_name(device), device, racks.get(_rack_id(device), ""), remarks) for device in fitting]
     return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))
 
 
@@ -191,10 +191,10 @@ class _Netbox:
         Raises:
             AdoptError: NetBox does not list all devices, or lists too many.
         """
-        found: dict[Any, Mapping[str, Any]] = {}
+        by_id: dict[Any, Mapping[str, Any]] = {}
         while True:
             query = urlencode(
-                [*filters, ("limit", _PAGE), ("offset", len(found)), ("exclude", "config_context")]
+                [*filters, ("limit", _PAGE), ("offset", len(by_id)), ("exclude", "config_context")]
             )
             page = self._get(f"{self._url}{_DEVICES}?{query}")
             results, count = page.get("results"), page.get("count")
@@ -204,25 +204,25 @@ class _Netbox:
                 )
             if count > _MOST_DEVICES:
                 raise AdoptError(f"{self._shown} has {count:,} devices: choose some with --netbox-filter")
-            for one in results:
-                if not isinstance(one, Mapping) or one.get("id") in found or one.get("id") is None:
+            for result in results:
+                if not isinstance(result, Mapping) or result.get("id") in by_id or result.get("id") is None:
                     # A repeated page would never end. A device that moved would be missing on another
                     # page.
                     raise AdoptError(
                         f"{self._shown} lists a device twice or none at all: its pages never end, or devices "
                         "changed meanwhile; try again"
                     )
-                found[one["id"]] = one
+                by_id[result["id"]] = result
             # Count pages here, so that no answer decides on the address of the next page.
             if page.get("next") is None:
                 break
-            if not results or len(found) > count:
+            if not results or len(by_id) > count:
                 raise AdoptError(
                     f"{self._shown} has {count:,} devices by its own count, and its pages never end"
                 )
-        if len(found) < count:
-            raise AdoptError(f"{self._shown} lists {len(found):,} of {count:,} devices: try again")
-        return list(found.values())
+        if len(by_id) < count:
+            raise AdoptError(f"{self._shown} lists {len(by_id):,} of {count:,} devices: try again")
+        return list(by_id.values())
 
     def refuse_ignored_filters(self, filters: Sequence[tuple[str, str]]) -> None:
         """Refuse filters that NetBox does not know, because it then lists all devices.
@@ -338,7 +338,7 @@ class _Netbox:
 
 def _refuse_doubled_names(devices: Sequence[Mapping[str, Any]]) -> None:
     """Refuse two devices with the same name, because a node is identified by its name."""
-    counts = Counter(_name(one) for one in devices)
+    counts = Counter(_name(device) for device in devices)
     if doubled := sorted(name for name, count in counts.items() if count > 1):
         raise AdoptError(
             f"NetBox has {counts[doubled[0]]} devices called {sanitize(doubled[0], 80)}"
@@ -352,16 +352,18 @@ def _choose(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the devices that can be nodes, and the others.
 
-    A NetBox lists switches and power strips as well. Unless a filter states the kind of device, a device can
-    be a node if it states a GPU, or if its role is that of a device with a GPU.
+    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU, or if its
+    role is that of a device with a GPU. If a filter states the kind of device, every device can be one.
     """
     if keep_all:
         return list(devices), []
-    roles = {_role(one) for one in devices if _is_gpu_node(one)} - {""}
-    fits = [_is_gpu_node(one) or (_role(one) in roles and not _is_equipment(one)) for one in devices]
+    roles = {_role(device) for device in devices if _is_gpu_node(device)} - {""}
+    fits = [
+        _is_gpu_node(device) or (_role(device) in roles and not _is_equipment(device)) for device in devices
+    ]
     return (
-        [one for one, is_node in zip(devices, fits, strict=True) if is_node],
-        [one for one, is_node in zip(devices, fits, strict=True) if not is_node],
+        [device for device, is_node in zip(devices, fits, strict=True) if is_node],
+        [device for device, is_node in zip(devices, fits, strict=True) if not is_node],
     )
 
 
@@ -391,16 +393,16 @@ def _role(device: Mapping[str, Any]) -> str:
 
 def _misnamed_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
     """Return a remark for each reason why a node's name cannot be a host's."""
-    unnamed = sum(not _name(one) for one in devices)
+    unnamed = sum(not _name(device) for device in devices)
     remarks = [f"left out: {_counted_devices(unnamed)} of NetBox without a name"] if unnamed else []
     names: dict[str, list[str]] = {}
     for name in filter(None, map(_name, devices)):
         if problem := name_problem(name):
             names.setdefault(problem, []).append(name)
-    for problem, found in names.items():
-        shown = ", ".join(repr(sanitize(name, 80)) for name in found[:5])
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        remarks.append(f"left out: {_counted_devices(len(found))} of NetBox: {problem} ({shown}{more})")
+    for problem, count in names.items():
+        shown = ", ".join(repr(sanitize(name, 80)) for name in count[:5])
+        more = f" and {len(count) - 5} more" if len(count) > 5 else ""
+        remarks.append(f"left out: {_counted_devices(len(count))} of NetBox: {problem} ({shown}{more})")
     return remarks
 
 
@@ -410,8 +412,8 @@ def _counted_devices(count: int) -> str:
 
 def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
     """Return the remarks about the devices that were left out, by type and role."""
-    named = [one for one in devices if _names_gpu(one)]
-    others = [one for one in devices if not _names_gpu(one)]
+    named = [device for device in devices if _names_gpu(device)]
+    others = [device for device in devices if not _names_gpu(device)]
     remarks = []
     if named:
         remarks.append(
@@ -428,14 +430,14 @@ def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
 
 
 def _kinds(devices: Collection[Mapping[str, Any]]) -> str:
-    kinds = Counter(f"{_type(one) or 'no type'} ({_role(one) or 'no role'})" for one in devices)
+    kinds = Counter(f"{_type(device) or 'no type'} ({_role(device) or 'no role'})" for device in devices)
     shown = ", ".join(f"{count} x {sanitize(kind, 60)}" for kind, count in kinds.most_common(6))
     return f"{shown} and {len(kinds) - 6} more kinds" if len(kinds) > 6 else shown
 
 
 def _status_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
     """Return one remark about the nodes that are not in work, because hundreds may be only planned."""
-    states = Counter(text_at(mapping_at(one, "status"), "value") for one in devices)
+    states = Counter(text_at(mapping_at(device, "status"), "value") for device in devices)
     idle = {state: count for state, count in states.most_common() if state not in ("", "active")}
     if not idle:
         return []
@@ -458,14 +460,14 @@ def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, objec
     Two sites may each contain a rack A01, and so may two halls of one site.
     """
     places = {
-        _rack_id(one): (_slug_at(one, "site"), _slug_at(one, "location"), _rack_text(one))
-        for one in devices
-        if _rack_text(one)
+        _rack_id(device): (_slug_at(device, "site"), _slug_at(device, "location"), _rack_text(device))
+        for device in devices
+        if _rack_text(device)
     }
-    has_sites = len({_slug_at(one, "site") for one in devices}) > 1
+    has_sites = len({_slug_at(device, "site") for device in devices}) > 1
     in_site = Counter((site, name) for site, _, name in places.values())
     in_hall = Counter(places.values())
-    found = {}
+    names = {}
     for rack, (site, hall, name) in places.items():
         words = [
             site if has_sites else "",
@@ -473,8 +475,8 @@ def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, objec
             name,
             str(rack[1]) if in_hall[site, hall, name] > 1 else "",
         ]
-        found[rack] = sanitize("-".join(filter(None, words)), 120)
-    return found
+        names[rack] = sanitize("-".join(filter(None, words)), 120)
+    return names
 
 
 def _rack_text(device: Mapping[str, Any]) -> str:
@@ -485,15 +487,15 @@ def _rack_text(device: Mapping[str, Any]) -> str:
 def _hints(device: Mapping[str, Any]) -> list[GpuHint]:
     """Return the texts of a device that may state its GPU model: custom fields, type and tags."""
     fields = mapping_at(device, "custom_fields")
-    found = [
+    hints = [
         GpuHint(where=f"custom field {name}", text=sanitize(value, 200))
         for name, value in fields.items()
         if isinstance(value, str) and value.strip() and name.lower() in (*COLUMNS["gpu"], *COLUMNS["type"])
     ]
     kind = _type(device)
-    found += [GpuHint(where="device type", text=sanitize(kind, 200))] if kind else []
+    hints += [GpuHint(where="device type", text=sanitize(kind, 200))] if kind else []
     tags = [text_at(tag, "name") for tag in list_at(device, "tags")]
-    return [*found, *(GpuHint(where="tag", text=sanitize(tag, 100)) for tag in tags if tag)]
+    return [*hints, *(GpuHint(where="tag", text=sanitize(tag, 100)) for tag in tags if tag)]
 
 
 def _slug_at(device: Mapping[str, Any], key: str) -> str:
@@ -521,13 +523,13 @@ def _fitting_variables(
     name: str, device: Mapping[str, Any], remarks: list[str]
 ) -> dict[str, str | int | bool]:
     """Return address, serial number and BMC of a device. A text that cannot be one becomes a remark."""
-    given = {
+    variables = {
         "ansible_host": _address(device, "primary_ip"),
         "reimage_serial": text_at(device, "serial").strip(),
         "reimage_bmc_address": _address(device, "oob_ip"),
     }
     fitting: dict[str, str | int | bool] = {}
-    for variable, text in given.items():
+    for variable, text in variables.items():
         if text and variable_fits(variable, text):
             fitting[variable] = text
         elif text:

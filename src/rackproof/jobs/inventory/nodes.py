@@ -136,20 +136,20 @@ def variable_fits(name: str, text: str) -> bool:
     return pattern is not None and pattern.fullmatch(text) is not None
 
 
-def checked_variables(given: Mapping[str, str], place: str) -> dict[str, str | int | bool]:
+def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | int | bool]:
     """Return the variables of a host. An empty text gives no variable.
 
     Args:
-        given: The text of each variable, with names as in :func:`variable_fits`.
-        place: The host and its source, for the message.
+        values: The text of each variable, with names as in :func:`variable_fits`.
+        where: The host and its source, for the message.
 
     Raises:
         AdoptError: A value is invalid.
     """
-    for name, text in given.items():
+    for name, text in values.items():
         if text and not variable_fits(name, text):
-            raise AdoptError(f"{place}: {sanitize(text, 60)!r} cannot be its {name}; correct it there")
-    return {name: int(text) if name == "ansible_port" else text for name, text in given.items() if text}
+            raise AdoptError(f"{where}: {sanitize(text, 60)!r} cannot be its {name}; correct it there")
+    return {name: int(text) if name == "ansible_port" else text for name, text in values.items() if text}
 
 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
@@ -161,21 +161,21 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
         AdoptError: There are no nodes or too many, two nodes share an address, serial number or BMC, or names
             differ only in case.
     """
-    found: dict[str, AdoptedNode] = {}
+    nodes: dict[str, AdoptedNode] = {}
     spelled: dict[str, str] = {}
     for node in (node for source in sources for node in source.nodes):
         other = spelled.setdefault(node.name.lower(), node.name)
         if other != node.name:
             raise AdoptError(f"{other} and {node.name} differ by capitals alone: one host has one name")
-        found[node.name] = _joined(found[node.name], node) if node.name in found else node
-    if not found:
+        nodes[node.name] = _joined(nodes[node.name], node) if node.name in nodes else node
+    if not nodes:
         raise AdoptError(
             "no node is left to adopt: see the nodes that were left out, and name another source or filter"
         )
-    if len(found) > MOST_NODES:
-        raise AdoptError(f"{len(found):,} nodes: an inventory has up to {MOST_NODES:,}")
-    _check_addresses(found.values())
-    return tuple(found[name] for name in sorted(found))
+    if len(nodes) > MOST_NODES:
+        raise AdoptError(f"{len(nodes):,} nodes: an inventory has up to {MOST_NODES:,}")
+    _check_addresses(nodes.values())
+    return tuple(nodes[name] for name in sorted(nodes))
 
 
 def _joined(first: AdoptedNode, second: AdoptedNode) -> AdoptedNode:
@@ -216,4 +216,4 @@ def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
 
 def select_nodes(nodes: Iterable[AdoptedNode], excluded: Sequence[str]) -> tuple[AdoptedNode, ...]:
     """Return the nodes that match none of some shell patterns, such as ``login*``."""
-    return tuple(node for node in nodes if not any(fnmatchcase(node.name, one) for one in excluded))
+    return tuple(node for node in nodes if not any(fnmatchcase(node.name, pattern) for pattern in excluded))

@@ -105,29 +105,29 @@ def read_shipped_skus(checkout: Path) -> tuple[ShippedSku, ...]:
     Raises:
         AdoptError: The folder is not a checkout.
     """
-    found = []
+    skus = []
     for path in sorted((checkout / "inventory/group_vars").glob(f"{PREFIX}*.yml")):
         text = path.read_text(encoding="utf-8")
         values = as_mapping(yaml.safe_load(text))
         name, gpus = text_at(values, "bench_sku"), as_int(values.get("bench_sku_gpus"))
         if name and gpus:
             model = expected_model(name, text_at(values, "bench_sku_gpu_name"))
-            found.append(ShippedSku(group=path.stem, name=name, gpus=gpus, model=model, text=text))
-    if not found:
+            skus.append(ShippedSku(group=path.stem, name=name, gpus=gpus, model=model, text=text))
+    if not skus:
         raise AdoptError(
             f"{checkout} is not a checkout of Rackproof: run it there, or name one with --checkout"
         )
-    return tuple(found)
+    return tuple(skus)
 
 
-def read_sku_rules(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def read_sku_rules(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return rules ``PATTERN=SKU`` of the command line.
 
     Raises:
         AdoptError: A rule is not of this form.
     """
     rules = []
-    for text in given:
+    for text in texts:
         pattern, _, sku = text.rpartition("=")
         if not pattern or not SKU_NAME.fullmatch(sku):
             raise AdoptError(
@@ -155,33 +155,33 @@ def guess_sku(
             return _named(sku, f"--sku {pattern}", node, shipped)
     if node.sku:
         return _named(node.sku, f"{node.source}: it names the SKU", node, shipped)
-    found, others = _models(node.hints)
-    if not found and node.gpu_count == 0:
+    best, others = _models(node.hints)
+    if not best and node.gpu_count == 0:
         return SkuGuess(group="", why=f"{node.gpu_count_from or node.source}: no GPU")
     unsure = list(others)
-    count, count_from = _count(node, found, unsure)
-    if not found:
+    count, count_from = _count(node, best, unsure)
+    if not best:
         return _unknown(node, count, count_from, unsure)
-    model, hint = found
+    model, hint = best
     why = f"{hint.where} {sanitize(hint.text, 60)}" + (f", {count_from}" if count_from else "")
     return _of_model(model, count, why, unsure, shipped)
 
 
 def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[str]]:
     """Return the model from the first text with a model, and the texts with another model."""
-    found = [(model, hint) for hint in hints if (model := model_of_text(hint.text))]
-    if not found:
+    models = [(model, hint) for hint in hints if (model := model_of_text(hint.text))]
+    if not models:
         return None, []
     others = [
-        f"{hint.where} {sanitize(hint.text, 40)} names {model}, {found[0][1].where} {found[0][0]}"
-        for model, hint in found[1:]
+        f"{hint.where} {sanitize(hint.text, 40)} names {model}, {models[0][1].where} {models[0][0]}"
+        for model, hint in models[1:]
         # A model without its board does not contradict one with it, such as h100 and H100 PCIe.
-        if _bare(model) != _bare(found[0][0])
+        if _bare(model) != _bare(models[0][0])
     ]
     # The more precise name of the same model counts: H100 PCIe of a device type, h100 of Gres.
-    same = [one for one in found if _bare(one[0]) == _bare(found[0][0])]
-    systems = [one for one in same if one[0] != expected_model(one[0])]
-    return max(systems or same, key=lambda one: len(one[0])), others
+    same = [entry for entry in models if _bare(entry[0]) == _bare(models[0][0])]
+    systems = [entry for entry in same if entry[0] != expected_model(entry[0])]
+    return max(systems or same, key=lambda entry: len(entry[0])), others
 
 
 def _bare(model: str) -> str:
@@ -203,7 +203,7 @@ def _system(text: str) -> tuple[str, int] | None:
     return None
 
 
-def _count(node: AdoptedNode, found: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
+def _count(node: AdoptedNode, named: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
     """Return the number of GPUs and the fact that states it. Add contradictions to ``unsure``."""
     if any(_MIG.search(hint.text) for hint in node.hints):
         unsure.append("its GPUs are shared out (MIG): how many there are is not known")
@@ -216,11 +216,11 @@ def _count(node: AdoptedNode, found: tuple[str, GpuHint] | None, unsure: list[st
                 f"{texts[0].where} names {amount(stated, 'GPU')}, {node.gpu_count_from} {node.gpu_count}"
             )
         return node.gpu_count, f"{node.gpu_count_from} {node.gpu_count}"
-    if found and node.gpu_count == 0:
-        unsure.append(f"{node.gpu_count_from} has no GPU, {found[1].where} names {found[0]}")
+    if named and node.gpu_count == 0:
+        unsure.append(f"{node.gpu_count_from} has no GPU, {named[1].where} names {named[0]}")
     if stated:
         return stated, ""
-    if found or node.gpu_count is None:
+    if named or node.gpu_count is None:
         unsure.append("how many GPUs it has is not known")
     return None, ""
 
@@ -288,9 +288,9 @@ def _unknown(node: AdoptedNode, count: int | None, count_from: str, unsure: list
     return _skeleton(hint.text if hint else "unknown", "", count, why, unsure)
 
 
-def _named(given: str, why: str, node: AdoptedNode, shipped: Sequence[ShippedSku]) -> SkuGuess:
+def _named(stated: str, why: str, node: AdoptedNode, shipped: Sequence[ShippedSku]) -> SkuGuess:
     """Return the SKU that an operator gave, as a shipped one by its group or name, or else a skeleton."""
-    bare = given.lower().removeprefix(PREFIX).replace("_", "-")
+    bare = stated.lower().removeprefix(PREFIX).replace("_", "-")
     for sku in shipped:
         if bare == sku.name or bare == sku.group.removeprefix(PREFIX).replace("_", "-"):
             differs = node.gpu_count and node.gpu_count != sku.gpus

@@ -45,14 +45,19 @@ def ask_slurm_listing() -> AdoptedSource:
     texts = [_ask(argv) for argv in _COMMANDS]
     if not texts[0]:
         raise AdoptError("Slurm's scontrol on this machine lists no nodes: is slurmctld up? (scontrol ping)")
-    found = _source(read_slurm_listing("\n".join(texts), "scontrol"), "Slurm")
+    source = _source(read_slurm_listing("\n".join(texts), "scontrol"), "Slurm")
     # Slurm answered on this machine, so nights can query it here without a login on slurmctld's host.
-    return found.model_copy(update={"controller": THIS_MACHINE})
+    return source.model_copy(update={"controller": THIS_MACHINE})
 
 
 def _ask(argv: Sequence[str]) -> str:
+    """Return a command's output, empty if it failed.
+
+    Raises:
+        AdoptError: It cannot run, does not end, or prints too much.
+    """
     try:
-        done = subprocess.run(  # noqa: S603  (fixed programs, and no shell)
+        process = subprocess.run(  # noqa: S603  (fixed programs, and no shell)
             argv,
             capture_output=True,
             timeout=_ASK_S,
@@ -66,10 +71,10 @@ def _ask(argv: Sequence[str]) -> str:
         ) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise AdoptError(f"{' '.join(argv)} gave no answer: {sanitize(error, 200)}") from None
-    if len(done.stdout) > MOST_BYTES:
+    if len(process.stdout) > MOST_BYTES:
         raise AdoptError(f"{' '.join(argv)} printed more than {MOST_BYTES >> 20} MiB")
     # There may be no topology plugin. Without an answer, there is no topology.
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+    return process.stdout.decode("utf-8", "replace") if process.returncode == 0 else ""
 
 
 def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:
@@ -83,13 +88,14 @@ def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:
 
 
 def _source(listing: SlurmListing, source: str) -> AdoptedSource:
+    """Return the nodes of a Slurm listing, with remarks about nodes and addresses that are left out."""
     remarks = list(listing.remarks)
     nodes = []
-    for one in listing.nodes:
-        if problem := name_problem(one.name):
-            remarks.append(f"left out: {sanitize(one.name, 80)!r} of {source}: {problem}")
+    for listed in listing.nodes:
+        if problem := name_problem(listed.name):
+            remarks.append(f"left out: {sanitize(listed.name, 80)!r} of {source}: {problem}")
         else:
-            nodes.append(_node(one, source, remarks))
+            nodes.append(_node(listed, source, remarks))
     racks = {node.rack_from for node in nodes if node.rack}
     if racks == {BY_NAME}:
         remarks.append("racks are guessed by the nodes' names: Slurm has no topology here")
@@ -100,30 +106,31 @@ def _source(listing: SlurmListing, source: str) -> AdoptedSource:
     return AdoptedSource(nodes=tuple(nodes), controller=controller, remarks=tuple(remarks))
 
 
-def _node(one: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
-    address = one.address
+def _node(node: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
+    """Return a node of Slurm with the hints about its GPUs. Remarks about refused values are added."""
+    address = node.address
     if address and address_problem(address):
         remarks.append(
-            f"{one.name}: NodeAddr {sanitize(address, 60)!r} is not taken: {address_problem(address)}"
+            f"{node.name}: NodeAddr {sanitize(address, 60)!r} is not taken: {address_problem(address)}"
         )
         address = ""
-    kinds = " ".join(kind for kind in one.gpus if kind)
+    kinds = " ".join(kind for kind in node.gpus if kind)
     hints = [GpuHint(where="Gres", text=kinds)] if kinds else []
-    hints += [GpuHint(where="feature", text=feature) for feature in one.features]
-    hostname = one.hostname if not name_problem(one.hostname) else ""
-    same = hostname.partition(".")[0].lower() == one.name.partition(".")[0].lower()
+    hints += [GpuHint(where="feature", text=feature) for feature in node.features]
+    hostname = node.hostname if not name_problem(node.hostname) else ""
+    same = hostname.partition(".")[0].lower() == node.name.partition(".")[0].lower()
     return AdoptedNode(
-        name=one.name,
+        name=node.name,
         source=source,
         address=address,
         hostname="" if same else hostname,
-        rack=one.switch or rack_of_name(one.name),
-        rack_from="topology" if one.switch else BY_NAME,
-        partitions=one.partitions,
-        gpu_count=sum(one.gpus.values()) if one.gpus_known else None,
+        rack=node.switch or rack_of_name(node.name),
+        rack_from="topology" if node.switch else BY_NAME,
+        partitions=node.partitions,
+        gpu_count=sum(node.gpus.values()) if node.gpus_known else None,
         gpu_count_from="Gres",
         hints=tuple(hints),
-        sizes=dict(one.sizes),
+        sizes=dict(node.sizes),
         in_slurm=True,
     )
 
@@ -134,5 +141,5 @@ def rack_of_name(name: str) -> str:
     If there is none, return the name without the number at the end.
     """
     short = name.partition(".")[0]
-    named = re.match(r"(.*?(?:^|[-_])(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4})[-_].", short, re.I)
-    return named[1] if named else short.rstrip("0123456789").rstrip("-_") or "nodes"
+    match = re.match(r"(.*?(?:^|[-_])(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4})[-_].", short, re.I)
+    return match[1] if match else short.rstrip("0123456789").rstrip("-_") or "nodes"

@@ -63,7 +63,7 @@ def keep_provision(
     path = write_provision(results, began, nodes, playbook=playbook, limit=limit)
     try:
         record = ProvisionRecord.model_validate_json(path.read_bytes())
-        acts = [one for one in read_acts(results)[0] if one.node in nodes and one.moment >= began]
+        acts = [act for act in read_acts(results)[0] if act.node in nodes and act.moment >= began]
         run = provision_run(record, acts)
         folder = results / run.run_id
         # The record comes first, because the history reads it from the folder.
@@ -128,6 +128,6 @@ def _task_findings(record: ProvisionRecord) -> Iterator[Finding]:
         yield _finding("provision_change", compress_hostlist(names), task)
 
 
-def _finding(code: str, place: str, text: str) -> Finding:
+def _finding(code: str, where: str, text: str) -> Finding:
     """Return a remark. Only the verdict of the run shows whether a node failed."""
-    return Finding(code=code, message=sanitize(f"{place}: {text}", 1000), source=Source(file=place))
+    return Finding(code=code, message=sanitize(f"{where}: {text}", 1000), source=Source(file=where))

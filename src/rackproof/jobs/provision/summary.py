@@ -34,17 +34,17 @@ def provision_summary(
         # Without this, each remark would contain its node's name, and a hundred nodes would need a
         # hundred lines.
         remarks = tuple(
-            general_reason(sanitize(one, limit=MAX_ATTENTION), node) for one in attention.get(node, ())
+            general_reason(sanitize(text, limit=MAX_ATTENTION), node) for text in attention.get(node, ())
         )
         groups.setdefault((tuple(changed.get(node, ())), remarks), []).append(node)
     lines = []
-    for (tasks, remarks), nodes in sorted(groups.items(), key=lambda one: (-len(one[1]), one[1])):
+    for (tasks, remarks), nodes in sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[1])):
         count = f" ({len(nodes)} nodes)" if len(nodes) > 1 else ""
         verb = "would change" if predicted else "changed"
-        what = f"{len(tasks)} {verb}" if tasks else f"nothing {verb}"
-        lines.append(f"{compress_hostlist(nodes)}{count}: {what}")
+        did = f"{len(tasks)} {verb}" if tasks else f"nothing {verb}"
+        lines.append(f"{compress_hostlist(nodes)}{count}: {did}")
         lines += [f"    {sanitize(task)}" for task in tasks]
         if len(nodes) == 1:
-            remarks = tuple(sanitize(one, limit=MAX_ATTENTION) for one in attention.get(nodes[0], ()))
+            remarks = tuple(sanitize(text, limit=MAX_ATTENTION) for text in attention.get(nodes[0], ()))
         lines += [f"    ATTENTION {remark}" for remark in remarks]
     return "\n".join(lines)

@@ -252,11 +252,11 @@ def run_partner(
             half = _script(plan, (node, partner), plan.pair_limit_s)
             lines = [f'echo "{MARK}begin half"', f"(\n{half})", "status=$?"]
             lines += [f'printf "\\n{MARK}end $status\\n"', "exit $status", ""]
-            (done,) = jobs.run([Job((partner,), "\n".join(lines), gpus, plan.pair_limit_s)])
+            (result,) = jobs.run([Job((partner,), "\n".join(lines), gpus, plan.pair_limit_s)])
             # The half of this partner measured nothing. Try the next partner.
-            if done.how not in ("busy", "lost", "left"):
-                return PartnerHalf(partner, "" if done.how == "ok" else f"{done.how}: {done.text}")
-            tried[partner] = done.text
+            if result.how not in ("busy", "lost", "left"):
+                return PartnerHalf(partner, "" if result.how == "ok" else f"{result.how}: {result.text}")
+            tried[partner] = result.text
             jobs.sleep(2)
     except ProbeError as error:
         tried["Slurm"] = str(error)
@@ -343,9 +343,9 @@ def _paired_nodes(past: Iterable[ProbeNight]) -> set[str]:
     return {name for probes in past for pair in probes.pairs for name in pair.nodes}
 
 
-def _nodes_alike(stored: StoredSnapshot | None, others: Iterable[NodeNight]) -> set[str]:
+def _nodes_alike(stored: StoredSnapshot | None, nights: Iterable[NodeNight]) -> set[str]:
     """Return the nodes of the same rack and SKU."""
     if stored is None:
         return set()
     rack_and_sku = (stored.rack, stored.snapshot.sku)
-    return {other.node for other in others if (other.rack, other.sku) == rack_and_sku}
+    return {other.node for other in nights if (other.rack, other.sku) == rack_and_sku}

@@ -68,8 +68,8 @@ class Access:
             *("address", "user", "password", "system", "protocol", "uefi"),
             *("fingerprint", "cipher_suite", "call_timeout_s"),
         )
-        given = {"address": "", **{name: options[name] for name in names if name in options}}
-        return cls(verify=options.get("ca_file") or True, **given)
+        connection = {"address": "", **{name: options[name] for name in names if name in options}}
+        return cls(verify=options.get("ca_file") or True, **connection)
 
     @property
     def patience(self) -> float:
@@ -258,6 +258,11 @@ def set_power(
     """
 
     def wait_for(machine: Machine, state: str) -> None:
+        """Wait until the machine's power has the state.
+
+        Raises:
+            BmcError: The state is another one after ``timeout_s``.
+        """
         end = clock() + timeout_s
         while (power := machine.power()) != state:
             if clock() >= end:

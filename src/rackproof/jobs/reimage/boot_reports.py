@@ -119,15 +119,15 @@ def match_reports(reports: Reports, nodes: Mapping[str, discovery.KnownNode]) ->
     return discovery.match_machines(answers, nodes, protocol="boot")
 
 
-def summarize(reports: Reports, found: discovery.Discovery, awaited: Awaited) -> dict[str, Any]:
+def summarize(reports: Reports, discovered: discovery.Discovery, awaited: Awaited) -> dict[str, Any]:
     """Return the data that the playbook shows and continues with. No I/O."""
-    summary = found.plain()
+    summary = discovered.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
         # The folder is being flooded. The summary must not look as if everything was read.
         summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
         summary["gates"] = True
-    return {**summary, "hardware": _describe_hardware(reports, found)}
+    return {**summary, "hardware": _describe_hardware(reports, discovered)}
 
 
 def list_command(folder: str) -> str:
@@ -253,10 +253,10 @@ def _describe_report(mac: str, report: BootReport | BmcError) -> str:
     return f"{mac}: {', '.join(part for part in parts if part)}"
 
 
-def _describe_hardware(reports: Reports, found: discovery.Discovery) -> list[str]:
+def _describe_hardware(reports: Reports, discovered: discovery.Discovery) -> list[str]:
     """Return, node by node, the facts that an operator needs to write ``reimage_disk``."""
     lines = []
-    for name, variables in sorted(found.variables.items()):
+    for name, variables in sorted(discovered.variables.items()):
         report = reports[variables["reimage_mac"]]
         if isinstance(report, BootReport):
             lines.append(f"{name}: disks: {'; '.join(report.disks) or 'none'}")

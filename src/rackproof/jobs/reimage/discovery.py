@@ -330,21 +330,19 @@ def _normalize_serial(serial: str) -> str:
 def _names_by_serial(nodes: Mapping[str, KnownNode]) -> dict[str, list[str]]:
     """Return the names of the nodes with each serial number."""
     names: dict[str, list[str]] = {}
-    for name, known in nodes.items():
-        if serial := _normalize_serial(known.serial):
+    for name, node in nodes.items():
+        if serial := _normalize_serial(node.serial):
             names.setdefault(serial, []).append(name)
     return names
 
 
-def _mismatch(name: str, known: KnownNode, claim: _Claim, booted: bool) -> str:
+def _mismatch(name: str, node: KnownNode, claim: _Claim, booted: bool) -> str:
     """Return the reason why a machine with the right serial number is not stored as the node's."""
     if claim.shared and not _PLAIN.fullmatch(claim.machine.system):
         return f"{name}: {claim.address} lists it as {claim.machine.system!r}, which cannot be written down"
-    known_mac = known.mac.strip().lower().replace("-", ":")
+    known_mac = node.mac.strip().lower().replace("-", ":")
     if booted and known_mac and known_mac != claim.address:
-        return (
-            f"{name}: it booted by {claim.address}; the inventory has reimage_mac {sanitize(known.mac, 40)}"
-        )
+        return f"{name}: it booted by {claim.address}; the inventory has reimage_mac {sanitize(node.mac, 40)}"
     return ""
 
 
@@ -360,33 +358,33 @@ def _describe(machine: MachineIdentity, with_power: bool = True) -> str:
 
 
 def _bmc_variables(
-    name: str, known: KnownNode, claim: _Claim, protocol: str
+    name: str, node: KnownNode, claim: _Claim, protocol: str
 ) -> tuple[dict[str, str], list[str]]:
     """Return a node's variables from its BMC, and the open points."""
     variables, remarks = {"reimage_bmc_address": claim.address}, []
-    if known.bmc_address and normalize_bmc_address(known.bmc_address) != normalize_bmc_address(claim.address):
+    if node.bmc_address and normalize_bmc_address(node.bmc_address) != normalize_bmc_address(claim.address):
         remarks.append(
-            f"{name}: the inventory has its BMC at {sanitize(known.bmc_address, 100)}; it is at "
+            f"{name}: the inventory has its BMC at {sanitize(node.bmc_address, 100)}; it is at "
             f"{claim.address}"
         )
     if protocol != "redfish":
         variables["reimage_bmc_protocol"] = protocol
     if claim.shared:
         variables["reimage_bmc_system"] = claim.machine.system
-    mac, remark = _boot_mac(name, known, claim.machine)
+    mac, remark = _boot_mac(name, node, claim.machine)
     if mac:
         variables["reimage_mac"] = mac
     return variables, [*remarks, remark] if remark else remarks
 
 
-def _boot_mac(name: str, known: KnownNode, machine: MachineIdentity) -> tuple[str, str]:
+def _boot_mac(name: str, node: KnownNode, machine: MachineIdentity) -> tuple[str, str]:
     """Return the MAC address to store, and a remark. The inventory's address is never replaced."""
     macs = {mac.lower(): up for mac, up in machine.macs.items() if _MAC.fullmatch(mac.lower())}
-    if not known.mac:
+    if not node.mac:
         return _choose_mac(name, macs)
     # A BMC without MAC addresses contradicts nothing.
-    if macs and known.mac.strip().lower().replace("-", ":") not in macs:
-        shown = sanitize(known.mac, 40)
+    if macs and node.mac.strip().lower().replace("-", ":") not in macs:
+        shown = sanitize(node.mac, 40)
         return "", f"{name}: reimage_mac {shown} is none that its BMC lists ({', '.join(macs)})"
     return "", ""
 
@@ -413,8 +411,8 @@ def awaited_nodes(nodes: Mapping[str, KnownNode], booted: bool = True) -> list[s
     """Return the nodes that can be matched and whose MAC address (or BMC) is unknown. No I/O."""
     return [
         name
-        for name, known in nodes.items()
-        if known.serial.strip() and not (known.mac if booted else known.bmc_address).strip()
+        for name, node in nodes.items()
+        if node.serial.strip() and not (node.mac if booted else node.bmc_address).strip()
     ]
 
 
@@ -426,7 +424,7 @@ def _unmatched(
     if missing:
         names = compress_hostlist(missing)
         yield f"sent no boot report: {names}" if booted else f"no BMC was found of {names}"
-    without = [name for name, known in nodes.items() if not known.serial.strip()]
+    without = [name for name, node in nodes.items() if not node.serial.strip()]
     if without:
         yield f"cannot be matched, because they have no reimage_serial: {compress_hostlist(without)}"
     if silent:

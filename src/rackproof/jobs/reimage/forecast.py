@@ -213,11 +213,11 @@ def forecast(nodes: int, at_once: int, assumed: Assumptions | None = None, *, se
     """
     if nodes < 1 or at_once < 1:
         raise ValueError("nodes and at once: at least 1")
-    given = assumed or Assumptions()
+    numbers = assumed or Assumptions()
     chance = random.Random(seed)  # noqa: S311  (a simulation, no secret)
-    fleet = [_steps(given, chance) for _ in range(nodes)]
-    rolling = _simulate([[work for step in node for work in step] for node in fleet], at_once, given)
-    waves = _Waves(given)
+    fleet = [_steps(numbers, chance) for _ in range(nodes)]
+    rolling = _simulate([[work for step in node for work in step] for node in fleet], at_once, numbers)
+    waves = _Waves(numbers)
     for begin in range(0, nodes, at_once):
         waves.add(fleet[begin : begin + at_once])
     return Forecast(
@@ -271,5 +271,5 @@ class _Waves:
 
 def saturation_nodes(assumed: Assumptions | None = None) -> int:
     """Return the number of nodes at a time that the image server can supply at full speed."""
-    given = assumed or Assumptions()
-    return max(1, int(given.server_rate // given.node_rate))
+    numbers = assumed or Assumptions()
+    return max(1, int(numbers.server_rate // numbers.node_rate))

@@ -80,9 +80,9 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
         return HardwareExpectation.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(sanitize(one, 60) for one in first["loc"][:2])
+        field = ".".join(sanitize(part, 60) for part in first["loc"][:2])
         raise ValueError(
-            f"reimage_expect of {node}: {place}: {sanitize(first['msg'], 200)}; bios has settings with their "
+            f"reimage_expect of {node}: {field}: {sanitize(first['msg'], 200)}; bios has settings with their "
             'values, firmware pieces with their versions, each a text in quotes ("1.10")'
         ) from None
 
@@ -224,21 +224,21 @@ def _gpus_by_slot(node: Node) -> dict[str, Gpu]:
 
 
 def _change_in_slot(
-    slot: str, was: Gpu, now: Gpu | None, old_slots: Mapping[str, str], remaining: Collection[str]
+    slot: str, before: Gpu, now: Gpu | None, old_slots: Mapping[str, str], remaining: Collection[str]
 ) -> list[Change]:
     """Return the change in a slot that had a GPU before."""
-    label = f"GPU {was.index} ({slot})"
+    label = f"GPU {before.index} ({slot})"
     if now is None:
         # A GPU that only moved is reported in its new slot.
-        if was.uuid in remaining:
+        if before.uuid in remaining:
             return []
-        return [Change(part=label, kind="missing", verdict=Verdict.FAIL, before=was.uuid)]
-    if now.uuid != was.uuid:
+        return [Change(part=label, kind="missing", verdict=Verdict.FAIL, before=before.uuid)]
+    if now.uuid != before.uuid:
         if now.uuid in old_slots:
             return [_moved(now, old_slots[now.uuid], slot)]
-        return [Change(part=label, kind="swapped", before=was.uuid, after=now.uuid)]
-    if was.vbios and now.vbios and was.vbios != now.vbios:
-        return [Change(part=f"{label} firmware", kind="differs", before=was.vbios, after=now.vbios)]
+        return [Change(part=label, kind="swapped", before=before.uuid, after=now.uuid)]
+    if before.vbios and now.vbios and before.vbios != now.vbios:
+        return [Change(part=f"{label} firmware", kind="differs", before=before.vbios, after=now.vbios)]
     return []
 
 
@@ -408,10 +408,10 @@ def _last_night_record(results: Path, node: str) -> Node | None:
     return stored.about if stored else None
 
 
-def _check_serial(node: str, about: Node | None, serial: str, done: str) -> list[str]:
+def _check_serial(node: str, about: Node | None, serial: str, step: str) -> list[str]:
     """Refuse a machine that is not the one in the inventory.
 
-    Return a remark if that is unknown. ``done`` says in the error what already happened to the machine.
+    Return a remark if that is unknown. ``step`` says in the error what already happened to the machine.
     """
     if not serial:
         return []
@@ -421,7 +421,7 @@ def _check_serial(node: str, about: Node | None, serial: str, done: str) -> list
     if about.serial.lower() != serial.strip().lower():
         raise ReimageError(
             f"{node} is another machine: its serial number is {about.serial}, the inventory has "
-            f"{sanitize(serial, 60)}. {done}. Correct reimage_serial, or the name's address"
+            f"{sanitize(serial, 60)}. {step}. Correct reimage_serial, or the name's address"
         )
     return []
 

@@ -163,7 +163,7 @@ def _matches(names: str, name: str) -> bool:
     salt, _, digest = names[3:].partition("|")
     try:
         # The format prescribes this hash. No security depends on it.
-        found = hmac.digest(base64.b64decode(salt), name.encode(), hashlib.sha1)
-        return hmac.compare_digest(found, base64.b64decode(digest))
+        digest_of_name = hmac.digest(base64.b64decode(salt), name.encode(), hashlib.sha1)
+        return hmac.compare_digest(digest_of_name, base64.b64decode(digest))
     except binascii.Error:
         return False

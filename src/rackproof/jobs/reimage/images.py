@@ -73,7 +73,7 @@ def find_root_partition(start: bytes) -> Partition | None:
     # In the order of the UEFI specification: the block of the first entry, the number of entries, and the
     # size of an entry.
     at, count, size = struct.unpack_from("<QII", header, 72)
-    found = []
+    partitions = []
     # Disks list 128 entries. The number comes from the image, and must not decide how long the loop takes.
     for number in range(min(count, 1024)):
         entry = start[at * SECTOR_BYTES + number * size :][:size]
@@ -82,9 +82,9 @@ def find_root_partition(start: bytes) -> Partition | None:
         first, last = struct.unpack_from("<QQ", entry, 32)
         # GPT stores the first three fields of a GUID in little-endian order.
         if UUID(bytes_le=entry[:16]) in LINUX and 0 < first <= last:
-            found.append(Partition(begin=first * SECTOR_BYTES, bytes=(last - first + 1) * SECTOR_BYTES))
+            partitions.append(Partition(begin=first * SECTOR_BYTES, bytes=(last - first + 1) * SECTOR_BYTES))
     # In addition to the root file system, an image may contain a small partition of its type for /boot.
-    return max(found, key=lambda one: one.bytes, default=None)
+    return max(partitions, key=lambda partition: partition.bytes, default=None)
 
 
 def describe_image(path: Path) -> ImageDescription:

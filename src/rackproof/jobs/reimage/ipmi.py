@@ -137,13 +137,13 @@ class IpmiMachine:
         Raises:
             BmcError: There is no session, or the BMC refuses.
         """
-        done = self._run(words)
-        output, error = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+        process = self._run(words)
+        output, error = process.stdout.decode("utf-8", "replace"), process.stderr.decode("utf-8", "replace")
         # Check this before the exit status. If a privilege is too low, ipmitool may only warn and exit
         # with 0.
         if _PRIVILEGE.search(error):
             raise self._no_privilege()
-        if done.returncode == 0:
+        if process.returncode == 0:
             return output
         if _CIPHER.search(error):
             raise self._cipher_refused()

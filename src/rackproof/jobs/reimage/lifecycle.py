@@ -151,9 +151,9 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
     total = _Replay()
     for entry in entries:
         total.apply(entry)
-    done = tuple(sorted(total.done, key=STEPS.index))
+    finished = tuple(sorted(total.done, key=STEPS.index))
     last = entries[-1].at if entries else None
-    common = {"attempt": total.attempt, "done": done, "remarks": tuple(dict.fromkeys(total.remarks))}
+    common = {"attempt": total.attempt, "done": finished, "remarks": tuple(dict.fromkeys(total.remarks))}
     if (failed := total.failed) is not None:
         return NodeProgress(state="failed", step=failed.step, since=failed.at, reason=failed.reason, **common)
     if (running := total.running) is not None:
@@ -161,16 +161,16 @@ def replay(entries: Sequence[Entry], alive: bool) -> NodeProgress:
         return NodeProgress(
             state=state, step=running.step, since=running.at, limit_s=running.limit_s, **common
         )
-    if Step.RETURN in done:
+    if Step.RETURN in finished:
         return NodeProgress(state="returned", since=last, **common)
     # The node is between two steps. Without a playbook, the next step does not start.
     between = "interrupted" if entries and not alive else "waiting"
-    return NodeProgress(state=between, step=_first_not_done(done), since=last, **common)
+    return NodeProgress(state=between, step=_first_not_done(finished), since=last, **common)
 
 
-def _first_not_done(done: Collection[Step]) -> Step | None:
+def _first_not_done(steps: Collection[Step]) -> Step | None:
     """Return the first step that is not done, or None."""
-    return next((step for step in STEPS if step not in done), None)
+    return next((step for step in STEPS if step not in steps), None)
 
 
 def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
@@ -188,17 +188,17 @@ def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
     return rest if Step.DRAIN in rest else (Step.DRAIN, *rest)
 
 
-def step_limits(given: Mapping[str, float]) -> dict[Step, float]:
+def step_limits(limits: Mapping[str, float]) -> dict[Step, float]:
     """Return the time limits of all steps in seconds. No I/O.
 
     Args:
-        given: The limits that differ from :data:`DEFAULT_LIMITS_S`, by the step's name.
+        limits: The limits that differ from :data:`DEFAULT_LIMITS_S`, by the step's name.
 
     Raises:
         ValueError: A step is unknown, or a limit is not a positive number.
     """
     limits_s = dict(DEFAULT_LIMITS_S)
-    for name, value in given.items():
+    for name, value in limits.items():
         if name not in set(STEPS):
             raise ValueError(
                 f"reimage_limits: {sanitize(name, 60)!r} is not a step; there are {', '.join(STEPS)}"

@@ -79,8 +79,8 @@ def close_sessions(session: Any, adapter: Any) -> int:
     """Close every session that the BMC opened, even if the time or size for answers is used up.
 
     A BMC allows few sessions, and refuses a login while all of them are open. sushy closes only the session
-    that it opened last, and none at all if it could not read the answer, or if the answer lacks a Location. A
-    session that cannot be closed expires.
+    that it opened last. If it could not read the answer, or if the answer lacks a Location, it closes none.
+    A session that cannot be closed expires.
 
     Returns:
         The number of sessions that could not be closed.
@@ -109,11 +109,11 @@ def _close_session(session: Any, adapter: Any, opened: _OpenedSession) -> bool:
 def _place_in_body(content: bytes) -> str:
     """Return the place of a session in an answer, or "" for any other place. No I/O."""
     try:
-        place = as_mapping(json.loads(content)).get("@odata.id")
+        path = as_mapping(json.loads(content)).get("@odata.id")
     except (ValueError, RecursionError):
         return ""
     # Otherwise, an answer could make this module delete anything else on the BMC.
-    return place if isinstance(place, str) and "/Sessions/" in place else ""
+    return path if isinstance(path, str) and "/Sessions/" in path else ""
 
 
 def redfish_url(address: str) -> str:
@@ -151,6 +151,11 @@ def _adapter(access: Access, origin: tuple[str, str, int | None]) -> Any:
             super().init_poolmanager(*args, **options)
 
         def send(self, request: Any, *args: Any, **options: Any) -> Any:
+            """Send a request to the BMC alone, within the time that is left.
+
+            Raises:
+                RequestException: It redirects elsewhere, or gives no answer in time.
+            """
             # The token of the session would be sent to the target of a redirect.
             if _origin(request.url) != origin:
                 raise RequestException("it redirects to another address")
@@ -167,17 +172,18 @@ def _adapter(access: Access, origin: tuple[str, str, int | None]) -> Any:
                 self.left_s = max(0.0, self.left_s - (time.monotonic() - begin))
 
         def _send_whole(self, request: Any, *args: Any, **options: Any) -> Any:
+            """Send a request, note a session that it opens, and read the answer up to the limit of bytes."""
             options["stream"] = True
             response = super().send(request, *args, **options)
-            token, place = (response.headers.get(name) for name in ("X-Auth-Token", "Location"))
-            opened = _OpenedSession(token or "", urljoin(request.url, place) if place else "")
+            token, path = (response.headers.get(name) for name in ("X-Auth-Token", "Location"))
+            opened = _OpenedSession(token or "", urljoin(request.url, path) if path else "")
             if request.method == "POST" and token:
                 # Record it before the rest of the answer is read, which may fail.
                 self.opened.append(opened)
             response._content = _read_whole(response, min(MOST_ANSWER_BYTES, self.left_bytes), access)
             self.left_bytes -= len(response._content)
-            if not opened.url and (place := _place_in_body(response._content)):
-                opened.url = urljoin(request.url, place)
+            if not opened.url and (path := _place_in_body(response._content)):
+                opened.url = urljoin(request.url, path)
             return response
 
     return BoundedAdapter()
@@ -214,9 +220,9 @@ def read_fingerprint(access: Access) -> str:
     parts = urlsplit(redfish_url(access.address))
     try:
         # The connection is not trusted. Its certificate is only shown.
-        place = (parts.hostname or "", parts.port or _HTTPS_PORT)
+        address = (parts.hostname or "", parts.port or _HTTPS_PORT)
         # The inner limit applies between two bytes.
-        shown = answer_within(20, lambda: ssl.get_server_certificate(place, timeout=10))
+        shown = answer_within(20, lambda: ssl.get_server_certificate(address, timeout=10))
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(shown)).digest().hex(":")
     except (OSError, ValueError):
         return ""

@@ -201,8 +201,8 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
     whole = data[: data.rfind(b"\n") + 1]
     entries = []
     line: _Line | None = None
-    for number, one in enumerate(whole.split(b"\n")[:-1], 1):
-        line = _parse_line(one, line)
+    for number, row in enumerate(whole.split(b"\n")[:-1], 1):
+        line = _parse_line(row, line)
         if line is None:
             raise JournalError(
                 f"{name} is damaged in line {number}: where the node stands is not known. Check the node, "
@@ -223,17 +223,17 @@ class _Line(NamedTuple):
 
 def _parse_line(line: bytes, before: _Line | None) -> _Line | None:
     """Return a line, or None if it is damaged or does not follow its predecessor."""
-    found = _LINE.fullmatch(line)
-    if found is None:
+    match = _LINE.fullmatch(line)
+    if match is None:
         return None
-    checksum, chained = int(found[1], 16), bool(found[2])
+    checksum, chained = int(match[1], 16), bool(match[2])
     # Earlier versions wrote unchained lines, which never follow a chained line.
     if before is not None and before.chained and not chained:
         return None
-    if checksum != zlib.crc32(found[3], before.checksum if before and chained else 0):
+    if checksum != zlib.crc32(match[3], before.checksum if before and chained else 0):
         return None
     try:
-        return _Line(Entry.model_validate_json(found[3]), checksum, chained)
+        return _Line(Entry.model_validate_json(match[3]), checksum, chained)
     except ValidationError:
         return None
 
@@ -294,14 +294,14 @@ def append_entry(path: Path, entry: Entry, *, reserve: bool = False) -> None:
                 _reserve(path).unlink(missing_ok=True)
                 _add(handle, entry, str(path))
     except OSError as error:
-        what = {
+        body = {
             errno.ENOSPC: "the disk is full",
             errno.EDQUOT: "the quota is used up",
             errno.EROFS: "it is on a read-only file system",
         }.get(error.errno or 0, error.strerror or str(error))
         touched = "nothing was begun" if reserve else "the node stays drained"
         raise JournalError(
-            f"cannot write the journal {path}: {what}; {touched}. Free space there (or give "
+            f"cannot write the journal {path}: {body}; {touched}. Free space there (or give "
             "-e reimage_results=FOLDER), then start the same command again"
         ) from None
 

@@ -89,25 +89,32 @@ def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explan
         tried=tuple(_tried(nights)),
         next=tuple(_next(mine)),
         nights=tuple(
-            (moment(one.ended), about.verdict.value, sanitize((about.reason_texts() or ("",))[0], 200))
-            for one, about in nights[:_NIGHTS_SHOWN]
+            (moment(past_night.ended), about.verdict.value, sanitize((about.reason_texts() or ("",))[0], 200))
+            for past_night, about in nights[:_NIGHTS_SHOWN]
         ),
     )
 
 
-def explanation_text(one: Explanation) -> str:
+def explanation_text(explanation: Explanation) -> str:
     """Return an explanation for a terminal."""
-    lines = [f"{one.node}: {one.verdict.value} in the night {one.night_id} ({one.when})"]
-    for title, some in (
-        ("In service?", one.service),
-        ("Findings", one.wrong or ("nothing was found",)),
-        ("Actions so far", one.tried),
-        ("Next", one.next),
-        ("Not read", one.damaged[:_NIGHTS_SHOWN]),
+    lines = [
+        f"{explanation.node}: {explanation.verdict.value} in the night {explanation.night_id} "
+        f"({explanation.when})"
+    ]
+    for title, section in (
+        ("In service?", explanation.service),
+        ("Findings", explanation.wrong or ("nothing was found",)),
+        ("Actions so far", explanation.tried),
+        ("Next", explanation.next),
+        ("Not read", explanation.damaged[:_NIGHTS_SHOWN]),
     ):
-        if some:
-            lines += ["", title, *(f"  {sanitize(line, 600)}" for line in some)]
-    lines += ["", "Nights", *(f"  {when}  {verdict:9} {what}".rstrip() for when, verdict, what in one.nights)]
+        if section:
+            lines += ["", title, *(f"  {sanitize(line, 600)}" for line in section)]
+    lines += [
+        "",
+        "Nights",
+        *(f"  {when}  {verdict:9} {text}".rstrip() for when, verdict, text in explanation.nights),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -173,11 +180,11 @@ def _service(night: NightRecord, mine: NodeNight) -> list[str]:
 def _wrong(mine: NodeNight) -> list[str]:
     """Return a line for each finding and reason of the night."""
     lines = [mine.unreached] if mine.unreached else []
-    for one in mine.findings:
-        wide = "; on so many nodes that the tool or the fabric is suspected" if one.fleetwide else ""
+    for finding in mine.findings:
+        wide = "; on so many nodes that the tool or the fabric is suspected" if finding.fleetwide else ""
         lines.append(
-            f"{one.verdict.value}: {one.code}: {night_store.part_prefix(one)}{one.evidence} "
-            f"[{one.action}, {one.confidence}]{wide}"
+            f"{finding.verdict.value}: {finding.code}: {night_store.part_prefix(finding)}{finding.evidence} "
+            f"[{finding.action}, {finding.confidence}]{wide}"
         )
     for reason in mine.reasons:
         off = f", {percent(reason.deviation)} off" if reason.deviation is not None else ""
@@ -193,11 +200,11 @@ def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
     _, mine = nights[0]
     lines = []
     for code in mine.codes() or (mine.hold.codes if mine.hold else ()):
-        seen = [one.night_id for one, about in nights if code in about.codes()]
+        seen = [night.night_id for night, about in nights if code in about.codes()]
         if seen:
             count = f"in {len(seen)} of the last {amount(len(nights), 'night')}, first {seen[-1]}"
             lines.append(f"{code}: failed {count}")
-    lines += [f"{moment(one.ended)}: {about.did}" for one, about in nights[:_NIGHTS_SHOWN] if about.did]
+    lines += [f"{moment(night.ended)}: {about.did}" for night, about in nights[:_NIGHTS_SHOWN] if about.did]
     if mine.hold and mine.hold.passes:
         lines.append(f"The failed checks have passed {amount(mine.hold.passes, 'time')} since.")
     return lines
@@ -208,35 +215,41 @@ def _next(mine: NodeNight) -> list[str]:
     if mine.unreached:
         return [f"ssh {mine.node} true; then: ansible-playbook validate.yml -l {mine.node}"]
     again = f"ansible-playbook validate.yml -l {mine.node}"
-    wide = [one for one in mine.findings if one.fleetwide]
-    steps = [_step(mine.node, one) for one in mine.findings if not one.fleetwide and one.action != "none"]
-    if any(one.verdict in (Verdict.FAIL, Verdict.DEGRADED) for one in mine.reasons):
+    wide = [finding for finding in mine.findings if finding.fleetwide]
+    steps = [
+        _step(mine.node, finding)
+        for finding in mine.findings
+        if not finding.fleetwide and finding.action != "none"
+    ]
+    if any(reason.verdict in (Verdict.FAIL, Verdict.DEGRADED) for reason in mine.reasons):
         worst = mine.reasons[0]
         steps.append(f"ansible-playbook bench.yml -l {mine.node}  # measures {worst.metric or 'it'} again")
     if wide:
         steps.append(
-            f"look at the tool and the fabric first: {', '.join(sorted({one.code for one in wide}))}"
+            f"look at the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
         )
     steps = list(dict.fromkeys(filter(None, steps)))
     return [*steps, again] if steps else []
 
 
-def _step(node: str, one: HealthFinding) -> str:
+def _step(node: str, finding: HealthFinding) -> str:
     """Return the command that a finding requires."""
     # The command is entered into a shell, and the text comes from a node.
-    gpu = one.name if _UUID.fullmatch(one.name) else ""
+    gpu = finding.name if _UUID.fullmatch(finding.name) else ""
     commands = {
-        "configure": f"ansible-playbook provision.yml -l {node}  # {one.code}",
-        "reset": f"ssh {node} nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {one.code}; no job may run there",
+        "configure": f"ansible-playbook provision.yml -l {node}  # {finding.code}",
+        "reset": f"ssh {node} nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {finding.code}; "
+        "no job may run there",
         # With nextstate=down, Slurm gives the node no job after the reboot, whatever its state was.
-        "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {one.code}",
-        "isolate": f"scontrol update NodeName={node} State=DRAIN Reason={one.code}  # then power, cooling",
-        "inspect": f"look at {one.name or node} {one.place}: cable, seat, cooling  # {one.code}".replace(
-            "  ", " ", 1
-        ),
-        "rma": f"rackproof explain {node} --rma {node}-rma.md  # {one.code}: the packet for the vendor",
+        "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {finding.code}",
+        "isolate": f"scontrol update NodeName={node} State=DRAIN Reason={finding.code}  "
+        "# then power, cooling",
+        "inspect": (
+            f"look at {finding.name or node} {finding.place}: cable, seat, cooling  # {finding.code}"
+        ).replace("  ", " ", 1),
+        "rma": f"rackproof explain {node} --rma {node}-rma.md  # {finding.code}: the packet for the vendor",
     }
-    return commands.get(one.action, "")
+    return commands.get(finding.action, "")
 
 
 def rma_packet(results: Path, node: str) -> str:
@@ -252,11 +265,16 @@ def rma_packet(results: Path, node: str) -> str:
         ExplainError: No readable night includes the node.
         ResultsError: The results cannot be listed.
     """
-    one = explain_node(results, node)
+    explanation = explain_node(results, node)
     folders = night_store.night_folders(results)
     nights = list(night_store.nights_of_node(folders, node))
     kept = night_store.last_snapshot(folders, node)
-    lines = [f"# RMA packet: {_cell(node)}", "", f"Made from the night {one.night_id} ({one.when}).", ""]
+    lines = [
+        f"# RMA packet: {_cell(node)}",
+        "",
+        f"Made from the night {explanation.night_id} ({explanation.when}).",
+        "",
+    ]
     if kept is not None:
         about, seen = kept.about, kept.snapshot
         lines += _table(
@@ -269,7 +287,7 @@ def rma_packet(results: Path, node: str) -> str:
                 ("rack", kept.rack),
             ],
         )
-        bad = {found.name for found in nights[0][1].findings if found.part == "gpu"}
+        bad = {finding.name for finding in nights[0][1].findings if finding.part == "gpu"}
         # The part of a measurement is the GPU and its slot.
         bad |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
         gone = {gpu.uuid for gpu in seen.gone_gpus}
@@ -291,7 +309,7 @@ def rma_packet(results: Path, node: str) -> str:
         )
         lines += ["## Versions", ""]
         lines += _table(("what", "version"), sorted(seen.versions.items()))
-    lines += ["## Findings tonight", "", *(f"- {_cell(line)}" for line in one.wrong), ""]
+    lines += ["## Findings tonight", "", *(f"- {_cell(line)}" for line in explanation.wrong), ""]
     lines += ["## XIDs", ""]
     lines += _table(("night", "GPU", "XID", "times", "text"), _xids(folders, node))
     lines += ["## Nights", ""]
@@ -304,7 +322,12 @@ def rma_packet(results: Path, node: str) -> str:
     )
     lines += ["## Results with partners", ""]
     lines += _table(("night", "with", "verdict", "result"), _partners(folders, nights, node))
-    lines += ["## Actions so far", "", *(f"- {_cell(line)}" for line in one.tried or ("nothing yet",)), ""]
+    lines += [
+        "## Actions so far",
+        "",
+        *(f"- {_cell(line)}" for line in explanation.tried or ("nothing yet",)),
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -318,10 +341,10 @@ def _partners(
     between = {night.night_id: night.between for night, _ in nights}
     for folder in folders:
         night = read_probes(folder)
-        for one in night.pairs if night else ():
-            if node in one.nodes:
-                others = ", ".join(name for name in one.nodes if name != node)
-                rows.append((folder.name, others, "pass" if one.passed else "fail", one.text))
+        for pair in night.pairs if night else ():
+            if node in pair.nodes:
+                others = ", ".join(name for name in pair.nodes if name != node)
+                rows.append((folder.name, others, "pass" if pair.passed else "fail", pair.text))
         # A link is named A>B, a group A+B.
         for reason in between.get(folder.name, ()):
             if node in (ends := reason.part.replace(">", "+").split("+")):
@@ -337,10 +360,10 @@ def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
     for folder in reversed(folders):
         kept = night_store.read_snapshot(folder, node)
         rows += [
-            (folder.name, one.uuid or one.bus_id, one.xid, one.times, one.text)
-            for one in (kept.snapshot.xids if kept else ())
+            (folder.name, xid.uuid or xid.bus_id, xid.xid, xid.times, xid.text)
+            for xid in (kept.snapshot.xids if kept else ())
             # An event that is still open from an earlier night is in that night's rows.
-            if not one.carried
+            if not xid.carried
         ]
     return rows
 

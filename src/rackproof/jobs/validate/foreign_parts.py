@@ -89,8 +89,8 @@ def _owners(
         {name for name in names if part in identity_parts(before[name])},
         {name for name in names if part in _last_gpus(before[name])},
     )
-    for some in known:
-        owners = owners & some or owners
+    for owned in known:
+        owners = owners & owned or owners
     return owners if owners <= set().union(*known) else set()
 
 
@@ -115,10 +115,14 @@ def _without(kept: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
         "hardware_key": about.hardware_key,
         "serial": about.serial,
         "identity_serial": "" if seen.identity_serial in parts else seen.identity_serial,
-        "identity_gpus": tuple(one for one in seen.identity_gpus if one not in parts),
+        "identity_gpus": tuple(
+            identity_gpu for identity_gpu in seen.identity_gpus if identity_gpu not in parts
+        ),
         "gpus": tuple(gpu for gpu in seen.gpus if gpu.uuid not in parts),
-        "xids": tuple(one for one in seen.xids if one.uuid not in parts),
-        "hardware_events": tuple(one for one in seen.hardware_events if one.uuid not in parts),
+        "xids": tuple(xid for xid in seen.xids if xid.uuid not in parts),
+        "hardware_events": tuple(
+            hardware_event for hardware_event in seen.hardware_events if hardware_event.uuid not in parts
+        ),
         "foreign_parts": tuple(dict.fromkeys([*seen.foreign_parts, *parts])),
     }
     return kept.model_copy(update={"snapshot": seen.model_copy(update=own), "about": about})

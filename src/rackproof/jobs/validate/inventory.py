@@ -28,7 +28,7 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
     Raises:
         ValidateError: A key is unknown, or a value is of another type.
     """
-    known = {one.name for one in fields(Expectation)}
+    known = {field.name for field in fields(Expectation)}
     if unknown := sorted(set(values) - known):
         raise ValidateError(
             f"validate_expect of {node}: unknown {', '.join(unknown)}; there are {', '.join(sorted(known))}"
@@ -50,13 +50,13 @@ def _expected_value(name: str, value: Any) -> Any:
         TypeError, ValueError, AttributeError: The value is of another type.
     """
     if name == "versions":
-        return {_text(name, what): _text(name, version) for what, version in value.items()}
+        return {_text(name, key): _text(name, version) for key, version in value.items()}
     if name == "mounts":
         return _expected_mounts(value)
     if name in ("services", "gpu_readings"):
         if isinstance(value, str):
             raise TypeError(f"{name}: {value!r} is not a list")
-        names = tuple(_text(name, one) for one in value)
+        names = tuple(_text(name, item) for item in value)
         if name == "gpu_readings" and (unknown := sorted(set(names) - set(GPU_READINGS))):
             raise ValueError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(GPU_READINGS)}")
         return names
@@ -151,7 +151,7 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
     Raises:
         ValidateError: A key is unknown, or a value is not a finite number of 0 or more.
     """
-    known = {one.name for one in fields(Limits)}
+    known = {field.name for field in fields(Limits)}
     for name, value in values.items():
         # YAML's yes is True, which equals 1 in Python but was not meant as a limit.
         if name not in known or isinstance(value, bool) or not _is_limit(value):
@@ -202,9 +202,9 @@ def _with_program_references(
 ) -> list[SkuReference]:
     """Return baselines, and again for a night those that apply to one of its programs alone."""
     of_programs = [
-        one.model_copy(update={"benchmark": PROBES, "parameters": {}})
-        for one in references
-        if not one.applies(PROBES, {})
-        and any(one.applies(name, {**point, "gpus": gpus}) for name, point in points.items())
+        reference.model_copy(update={"benchmark": PROBES, "parameters": {}})
+        for reference in references
+        if not reference.applies(PROBES, {})
+        and any(reference.applies(name, {**point, "gpus": gpus}) for name, point in points.items())
     ]
     return [*references, *of_programs]

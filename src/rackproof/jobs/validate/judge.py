@@ -142,8 +142,11 @@ def judge_fleet(
     if not 0 <= return_hours <= 24 * 30:
         raise ValidateError(f"validate_resume_hours: 0 to 720 hours, not {return_hours}")
     inputs = _read_inputs(context, asked, slurm)
-    found = [*_health_findings(inputs), *_slurm_findings(inputs, slurm_remark, asked_slurm=slurm is not None)]
-    findings, wide = _mark_fleetwide(found, len(asked), share)
+    health = [
+        *_health_findings(inputs),
+        *_slurm_findings(inputs, slurm_remark, asked_slurm=slurm is not None),
+    ]
+    findings, wide = _mark_fleetwide(health, len(asked), share)
     probed = _read_probed(inputs, measuring)
     policy = policy or night_policy()
     holds = _holds(inputs, context.night_id)
@@ -167,7 +170,9 @@ def judge_fleet(
         # end.
         started=min(stamp_of(context.night_id) or inputs.now, inputs.now),
         ended=inputs.now,
-        verdict=worst([*(one.verdict for one in decided), *(one.verdict for one in measured.between)]),
+        verdict=worst(
+            [*(node.verdict for node in decided), *(reason.verdict for reason in measured.between)]
+        ),
         nodes=decided,
         between=measured.between,
         remarks=(
@@ -303,7 +308,10 @@ def _add_failed_elsewhere(
     findings: dict[str, list[HealthFinding]], inputs: _NightInputs, measured: NightNumbers
 ) -> None:
     """Add the GPUs that failed in another node, each once even if both the history and nights list it."""
-    by_gpu = {one.name: one for one in (*measured.elsewhere, *_arrived_gpus(inputs.snapshots, inputs.past))}
+    by_gpu = {
+        failure.name: failure
+        for failure in (*measured.elsewhere, *_arrived_gpus(inputs.snapshots, inputs.past))
+    }
     for one in by_gpu.values():
         findings.setdefault(one.node, []).append(one)
 
@@ -347,12 +355,12 @@ def _judge_nodes(
 
 def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[str, ...]:
     """Return the comparisons with numbers since the last night."""
-    return tuple(one for one in compared if one.partition(":")[2] in measured)
+    return tuple(comparison for comparison in compared if comparison.partition(":")[2] in measured)
 
 
 def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
     """Return a drained node with the snapshots for comparison with tonight's."""
-    kept, earlier = inputs.snapshots[name], [one for one in inputs.past if one.name < hold.since]
+    kept, earlier = inputs.snapshots[name], [folder for folder in inputs.past if folder.name < hold.since]
     before = night_store.last_snapshot(earlier, name)
     # For a drain that begins tonight there is none, because only Slurm's reason states the drain.
     failed = night_store.read_snapshot(inputs.results / (hold.failed or hold.since), name)
@@ -362,14 +370,14 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
         idle=_is_idle(inputs.states[name]),
         failed=failed.snapshot if failed else None,
         before=before.snapshot if before else None,
-        is_first=before is None and not any(_may_have_seen(one, name) for one in earlier),
+        is_first=before is None and not any(_may_have_seen(folder, name) for folder in earlier),
     )
 
 
 def _may_have_seen(night: Path, name: str) -> bool:
     """Return whether a night may include a snapshot of a node, which is true for a damaged record."""
     try:
-        return any(one.node == name and not one.unreached for one in night_store.read_night(night).nodes)
+        return any(node.node == name and not node.unreached for node in night_store.read_night(night).nodes)
     except ResultsError:
         return True
 
@@ -379,13 +387,13 @@ def _night_decision(night: NightRecord, link: str) -> NightDecision:
     return NightDecision(
         night_id=night.night_id,
         drain=tuple(
-            {"node": one.node, "reason": drain_reason(one, night.night_id, link)}
-            for one in night.nodes
-            if one.plan == "drain"
+            {"node": node.node, "reason": drain_reason(node, night.night_id, link)}
+            for node in night.nodes
+            if node.plan == "drain"
         ),
-        resume=tuple(one.node for one in night.nodes if one.plan == "return"),
+        resume=tuple(node.node for node in night.nodes if node.plan == "return"),
         message=tuple(describe_drain_plan(night)),
-        health=tuple(_node_health(one) for one in night.nodes),
+        health=tuple(_node_health(node) for node in night.nodes),
     )
 
 
@@ -393,10 +401,13 @@ def _node_health(node: NodeNight) -> NodeHealth:
     """Return the findings of a node as texts for the playbook."""
     if node.unreached:
         return NodeHealth(node=node.node, verdict=Verdict.UNPROVEN, reasons=(node.unreached,))
-    texts = [(one.verdict.gates, f"{night_store.part_prefix(one)}{one.evidence}") for one in node.findings]
+    texts = [
+        (finding.verdict.gates, f"{night_store.part_prefix(finding)}{finding.evidence}")
+        for finding in node.findings
+    ]
     return NodeHealth(
         node=node.node,
-        verdict=worst([one.verdict for one in node.findings]) if node.findings else Verdict.PASS,
+        verdict=worst([finding.verdict for finding in node.findings]) if node.findings else Verdict.PASS,
         reasons=tuple(text for gates, text in texts if gates),
         remarks=tuple(text for gates, text in texts if not gates),
     )
@@ -462,7 +473,7 @@ def _checked_findings(
     expected = parse_node_expectation(name, kept.expected)
     limits = parse_limits(name, kept.limits)
     try:
-        found = check_node(
+        findings = check_node(
             kept.snapshot,
             previous=previous.snapshot if previous else None,
             expected=expected,
@@ -472,7 +483,7 @@ def _checked_findings(
         )
     except Exception as error:  # One node's answer must not prevent the judgement of the others.
         return [_unchecked_finding(name, error)]
-    return [*check_sku(kept.snapshot, expected), *found]
+    return [*check_sku(kept.snapshot, expected), *findings]
 
 
 def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
@@ -539,8 +550,8 @@ def _mark_fleetwide(
     """Return the findings of each node, and remarks about the whole fleet."""
     settled, wide = mark_fleetwide(findings, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
-    for one in settled:
-        by_node.setdefault(one.node, []).append(one)
+    for node in settled:
+        by_node.setdefault(node.node, []).append(node)
     return by_node, wide
 
 
@@ -594,6 +605,7 @@ def _lost_snapshots(
 
 
 def _lost_snapshot_finding(name: str, night: Path) -> HealthFinding:
+    """Return the finding on a node whose previous snapshot cannot be read."""
     return HealthFinding(
         node=name,
         code="snapshot_lost",
@@ -606,6 +618,7 @@ def _lost_snapshot_finding(name: str, night: Path) -> HealthFinding:
 
 
 def _unknown_sku_finding(name: str) -> HealthFinding:
+    """Return the finding on a node without a SKU in the inventory."""
     return HealthFinding(
         node=name,
         code="sku_unknown",
@@ -616,6 +629,7 @@ def _unknown_sku_finding(name: str) -> HealthFinding:
 
 
 def _same_machine_finding(name: str, others: Sequence[str]) -> HealthFinding:
+    """Return the finding on a node that is the same machine as the others."""
     return HealthFinding(
         node=name,
         code="node_twice",
@@ -661,12 +675,12 @@ def _failures_elsewhere(
 ) -> Iterator[HealthFinding]:
     """Yield the failures in a node of an earlier night whose GPU is in another node now."""
     when = f"{night.ended:%Y-%m-%d}"
-    for one in node.findings:
-        if one.code not in node.codes() or one.name not in arrived:
+    for finding in node.findings:
+        if finding.code not in node.codes() or finding.name not in arrived:
             continue
-        name, gpu = arrived[one.name]
+        name, gpu = arrived[finding.name]
         if name != node.node:
-            yield failed_elsewhere_finding(name, gpu, one.code, when, node.node, one.evidence)
+            yield failed_elsewhere_finding(name, gpu, finding.code, when, node.node, finding.evidence)
 
 
 def _node_night(
@@ -685,7 +699,7 @@ def _node_night(
         return NodeNight(
             node=name, verdict=Verdict.UNPROVEN, unreached=f"no snapshot of it: {text}", slurm=state
         )
-    verdicts = [one.verdict for one in findings]
+    verdicts = [finding.verdict for finding in findings]
     if name in measured.verdicts:
         verdicts.append(measured.verdicts[name])
     return NodeNight(

@@ -112,7 +112,7 @@ def judge_measurements(
     night = judge_night(
         readings,
         references_by_sku(snapshots, points),
-        asked=[kept.about for kept in snapshots.values()] if required else (),
+        requested=[kept.about for kept in snapshots.values()] if required else (),
         accepted=accepted,
         policy=policy,
         once=times.once,
@@ -147,20 +147,20 @@ def _judged_nodes(
 ) -> dict[str, tuple[Verdict, tuple[NightReason, ...]]]:
     """Return verdict and reasons by node."""
     judged: dict[str, tuple[Verdict, tuple[NightReason, ...]]] = {}
-    for one in night.nodes:
-        if one.kind == "node" and one.key in homes:
-            why = tuple(map(night_reason, one.reasons))
-            judged |= dict.fromkeys(homes[one.key], _shared_verdict(homes[one.key], one.verdict, why))
+    for node in night.nodes:
+        if node.kind == "node" and node.key in homes:
+            why = tuple(map(night_reason, node.reasons))
+            judged |= dict.fromkeys(homes[node.key], _shared_verdict(homes[node.key], node.verdict, why))
     return judged
 
 
 def _reasons_between(night: Night, snapshots: Mapping[str, StoredSnapshot]) -> tuple[NightReason, ...]:
     """Return the reasons against links between nodes in this night."""
     return tuple(
-        night_reason(part).model_copy(update={"part": sanitize(one.name, 200)})
-        for one in night.nodes
-        if one.kind != "node" and _nodes_in_name(one.name) <= set(snapshots)
-        for part in one.reasons
+        night_reason(part).model_copy(update={"part": sanitize(node.name, 200)})
+        for node in night.nodes
+        if node.kind != "node" and _nodes_in_name(node.name) <= set(snapshots)
+        for part in node.reasons
     )
 
 
@@ -170,13 +170,13 @@ def _read_numbers(
     """Return readings, accepted references, GPUs that failed elsewhere, and remarks."""
     from rackproof.store.history.store import HistoryError
 
-    place = results / "history.sqlite"
+    database = results / "history.sqlite"
     url = os.environ.get("RACKPROOF_DATABASE_URL", "").strip()
     try:
-        if dry and not url and not place.exists():
+        if dry and not url and not database.exists():
             # A dry run does not create a history.
             return _readings_from_folders(results, now), (), [], []
-        return _readings_from_history(results, place, snapshots, now, dry)
+        return _readings_from_history(results, database, snapshots, now, dry)
     except (HistoryError, ResultsError) as error:
         remark = (
             f"the history cannot be queried: {sanitize(error, 300)}; "
@@ -217,7 +217,7 @@ def night_reason(why: Reason) -> NightReason:
 
 def _nodes_in_name(name: str) -> set[str]:
     """Return the nodes in the name of a link or group. For a large group, these are only the first nodes."""
-    return {one for one in name.replace(">", "+").split("+") if not one.endswith(" more")}
+    return {part for part in name.replace(">", "+").split("+") if not part.endswith(" more")}
 
 
 def measured_since_last_night(
@@ -247,15 +247,21 @@ def measured_since_last_night(
     since = (stamp_of(past[0].name) if past else None) or datetime.min.replace(tzinfo=UTC)
     with suppress(ResultsError):  # a remark about the damaged night exists
         since = night_store.read_night(past[0]).ended if past else since
-    runs = [one for one in _recent_runs(results, now) if one.started is not None and one.started > since]
+    runs = [
+        recent_run
+        for recent_run in _recent_runs(results, now)
+        if recent_run.started is not None and recent_run.started > since
+    ]
     readings = readings_of(runs, now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
-    found: dict[str, set[str]] = {}
+    measured: dict[str, set[str]] = {}
     for node, number in set(zip(readings.node.tolist(), readings.quantity.tolist(), strict=True)):
         if node >= 0:
-            found.setdefault(readings.parts[node].key, set()).add(quantity_name(readings.quantities[number]))
+            measured.setdefault(readings.parts[node].key, set()).add(
+                quantity_name(readings.quantities[number])
+            )
     programs = probed.sound if probed else {}
     return {
-        name: tuple(sorted({*programs.get(name, ()), *found.get(kept.about.hardware_key, ())}))
+        name: tuple(sorted({*programs.get(name, ()), *measured.get(kept.about.hardware_key, ())}))
         for name, kept in snapshots.items()
     }
 
@@ -268,17 +274,17 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
         probed: Tonight's own measurements, or None if none were requested.
         now: The time of the night.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for folder in past:
         stamp = stamp_of(folder.name)
         # A night's numbers are newer than its id.
         if stamp is None or now - stamp > timedelta(days=2):
             break
         earlier_ = read_probes(folder)
-        found |= set(earlier_.unconfirmed if earlier_ else ())
+        names |= set(earlier_.unconfirmed if earlier_ else ())
     if probed is not None:
-        found = (found - set(probed.suspected)) | set(probed.unconfirmed)
-    return found
+        names = (names - set(probed.suspected)) | set(probed.unconfirmed)
+    return names
 
 
 def add_probe_reasons(
@@ -303,7 +309,7 @@ def add_probe_reasons(
         if mine:
             reasons[name] = (*mine, *reasons.get(name, ()))
             verdicts[name] = worst(
-                [*([verdicts[name]] if name in verdicts else []), *(one.verdict for one in mine)]
+                [*([verdicts[name]] if name in verdicts else []), *(reason.verdict for reason in mine)]
             )
     return measured.model_copy(
         update={
@@ -316,7 +322,7 @@ def add_probe_reasons(
 
 
 def _readings_from_history(
-    results: Path, place: Path, snapshots: Mapping[str, StoredSnapshot], now: datetime, dry: bool
+    results: Path, path: Path, snapshots: Mapping[str, StoredSnapshot], now: datetime, dry: bool
 ) -> tuple[Any, Any, list[HealthFinding], list[str]]:
     """Return the nights' readings, accepted references, GPUs that failed elsewhere, and remarks."""
     import numpy as np
@@ -326,12 +332,14 @@ def _readings_from_history(
 
     # Numbers that waited for the database belong to this night. A dry run moves no files.
     if not dry:
-        drain_spool(place, results / ".spool")
-    with open_store(place) as store:
+        drain_spool(path, results / ".spool")
+    with open_store(path) as store:
         # The end is excluded. Add a second, so that a run of this second counts.
         readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
         # Runs stored by nights were judged there, without floors.
-        mine = np.array([one.benchmark != night_store.BENCHMARK for one in readings.quantities], dtype=bool)
+        mine = np.array(
+            [quantity.benchmark != night_store.BENCHMARK for quantity in readings.quantities], dtype=bool
+        )
         readings = readings.chosen(mine[readings.quantity]) if len(readings) else readings
         failures = store.failures_elsewhere(now - timedelta(days=ELSEWHERE_DAYS))
         lost = lost_acceptances(results, store)
@@ -370,16 +378,18 @@ def _gpus_failed_elsewhere(
     """Return the GPUs that failed in another chassis, with their latest failure."""
     homes = {gpu.uuid: (name, gpu) for name, kept in snapshots.items() for gpu in kept.snapshot.gpus}
     latest: dict[str, HealthFinding] = {}
-    for one in failures:
-        if one.gpu in homes and one.gpu not in latest:
-            name, gpu = homes[one.gpu]
-            when = f"{one.moment:%Y-%m-%d}"
-            latest[one.gpu] = failed_elsewhere_finding(name, gpu, one.metric, when, one.then, one.reason)
+    for failure in failures:
+        if failure.gpu in homes and failure.gpu not in latest:
+            name, gpu = homes[failure.gpu]
+            when = f"{failure.moment:%Y-%m-%d}"
+            latest[failure.gpu] = failed_elsewhere_finding(
+                name, gpu, failure.metric, when, failure.then, failure.reason
+            )
     return list(latest.values())
 
 
 def failed_elsewhere_finding(
-    name: str, gpu: GpuSnapshot, what: str, when: str, other: str, reason: str
+    name: str, gpu: GpuSnapshot, quantity: str, when: str, other: str, reason: str
 ) -> HealthFinding:
     """Return the finding about a GPU that failed in another node, as a hint, not a reason to drain."""
     return HealthFinding(
@@ -391,5 +401,5 @@ def failed_elsewhere_finding(
         verdict=Verdict.DEGRADED,
         action="watch",
         confidence="hint",
-        evidence=sanitize(f"failed {what} on {when} in another node, {other}: {reason}", 400),
+        evidence=sanitize(f"failed {quantity} on {when} in another node, {other}: {reason}", 400),
     )

@@ -26,15 +26,15 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
     counts = _count_by_verdict(nodes_by_verdict)
     count = amount(len(night.nodes), "node")
     lines = [f"{night.verdict.value.upper()}  {count}: {counts} ({moment(night.ended)})"]
-    lines += [f"! {sanitize(one, 400)}" for one in night.remarks]
-    lines += [f"changed: {one}" for one in changes[:_TOLD]]
+    lines += [f"! {sanitize(remark, 400)}" for remark in night.remarks]
+    lines += [f"changed: {change}" for change in changes[:_TOLD]]
     for verdict in (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED):
         lines += _describe_nodes(verdict, nodes_by_verdict[verdict])
     unmeasured = _unmeasured_nodes(night)
     if unmeasured:
         lines.append(f"health only, nothing was measured in 24 hours: {compress_hostlist(unmeasured)}")
     lines += describe_drain_plan(night)
-    lines += [f"{one.node}: {one.did}" for one in night.nodes if one.did]
+    lines += [f"{node.node}: {node.did}" for node in night.nodes if node.did]
     return lines
 
 
@@ -44,11 +44,11 @@ def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
     if not asked:
         return []
     lacking = {
-        "the kernel's log": sum(one.tools.get("kernel_log") != "ok" for one in asked.values()),
-        "the machine's serial number": sum(not one.serial for one in asked.values()),
+        "the kernel's log": sum(snapshot.tools.get("kernel_log") != "ok" for snapshot in asked.values()),
+        "the machine's serial number": sum(not snapshot.serial for snapshot in asked.values()),
         "the limit of locked memory of jobs": len(asked),
     }
-    shown = ", ".join(f"{what} ({count} of {len(asked)})" for what, count in lacking.items() if count)
+    shown = ", ".join(f"{name} ({count} of {len(asked)})" for name, count in lacking.items() if count)
     names = sanitize(compress_hostlist(asked), 200)
     return [
         f"queried without root: {names}; root would add {shown}: ansible_become, or -b. The kernel's log "
@@ -59,8 +59,8 @@ def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
 def _nodes_by_verdict(night: NightRecord) -> dict[Verdict, list[NodeNight]]:
     """Return the nodes of each verdict, worst verdict first."""
     nodes: dict[Verdict, list[NodeNight]] = {verdict: [] for verdict in WORST_FIRST}
-    for one in night.nodes:
-        nodes[one.verdict].append(one)
+    for node in night.nodes:
+        nodes[node.verdict].append(node)
     return nodes
 
 
@@ -71,21 +71,21 @@ def _count_by_verdict(nodes_by_verdict: Mapping[Verdict, Sequence[NodeNight]]) -
 
 def _unmeasured_nodes(night: NightRecord) -> list[str]:
     """Return the nodes that were reached but not measured."""
-    return [one.node for one in night.nodes if not one.measured and not one.unreached]
+    return [node.node for node in night.nodes if not node.measured and not node.unreached]
 
 
 def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[str]:
     """Yield a line for each of the first reasons of a verdict with its nodes, and one for all others."""
     groups: dict[tuple[str, int], list[NodeNight]] = {}
-    for one in nodes:
-        texts = one.reason_texts()
+    for node in nodes:
+        texts = node.reason_texts()
         first = sanitize(texts[0] if texts else "no reason kept", 300)
-        groups.setdefault((general_reason(first, one.node), len(texts)), []).append(one)
+        groups.setdefault((general_reason(first, node.node), len(texts)), []).append(node)
     for (general, count), equal in list(groups.items())[:_TOLD]:
         more = f" (and {count - 1} more)" if count > 1 else ""
         first = sanitize(equal[0].reason_texts()[0], 300) if len(equal) == 1 and count else general
-        yield f"{verdict.value} {named_nodes([one.node for one in equal])}: {first}{more}"
-    others = [one.node for equal in list(groups.values())[_TOLD:] for one in equal]
+        yield f"{verdict.value} {named_nodes([member.node for member in equal])}: {first}{more}"
+    others = [member.node for equal in list(groups.values())[_TOLD:] for member in equal]
     if others:
         yield f"{verdict.value}, too: {compress_hostlist(others)}"
 
@@ -94,59 +94,63 @@ def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[st
     """Return the differences from the night before, worst first, in words."""
     if before is None:
         return ("there is no earlier night to compare with",)
-    was = {one.node: one for one in before.nodes}
+    was = {node.node: node for node in before.nodes}
     lines = []
     for one in sorted(night.nodes, key=lambda node: (WORST_FIRST.index(node.verdict), node.node)):
         lines += _describe_change(one, was.get(one.node))
-    gone = sorted(set(was) - {one.node for one in night.nodes})
+    gone = sorted(set(was) - {node.node for node in night.nodes})
     if gone:
         lines.append(f"not requested tonight: {', '.join(gone[:10])}{' …' if len(gone) > 10 else ''}")
     return tuple(lines)
 
 
-def _describe_change(one: NodeNight, then: NodeNight | None) -> list[str]:
+def _describe_change(node_night: NodeNight, before: NodeNight | None) -> list[str]:
     """Return a line about the change of a node, or nothing if there is none."""
-    if then is None:
+    if before is None:
         # A new node that passes is not news.
-        if one.verdict is Verdict.PASS:
+        if node_night.verdict is Verdict.PASS:
             return []
-        return [f"{one.node}: {one.verdict.value}, not in the night before"]
-    new = _new_reasons(one, then)
-    if one.unreached and not then.unreached:
-        new.insert(0, one.unreached)
-    if one.verdict is not then.verdict:
+        return [f"{node_night.node}: {node_night.verdict.value}, not in the night before"]
+    new = _new_reasons(node_night, before)
+    if node_night.unreached and not before.unreached:
+        new.insert(0, node_night.unreached)
+    if node_night.verdict is not before.verdict:
         why = f": {sanitize(new[0], 200)}" if new else ""
-        return [f"{one.node}: {then.verdict.value} → {one.verdict.value}{why}"]
-    return [f"{one.node}: still {one.verdict.value}, and new: {sanitize(new[0], 200)}"] if new else []
+        return [f"{node_night.node}: {before.verdict.value} → {node_night.verdict.value}{why}"]
+    return (
+        [f"{node_night.node}: still {node_night.verdict.value}, and new: {sanitize(new[0], 200)}"]
+        if new
+        else []
+    )
 
 
-def _new_reasons(one: NodeNight, then: NodeNight) -> list[str]:
+def _new_reasons(node_night: NodeNight, before: NodeNight) -> list[str]:
     """Return the texts of reasons that are new since the night before."""
     # Compare code and part, because texts contain numbers that differ every night.
-    known = {key for key, _ in then.reason_texts_by_part()}
-    return [text for key, text in one.reason_texts_by_part() if key not in known]
+    known = {key for key, _ in before.reason_texts_by_part()}
+    return [text for key, text in node_night.reason_texts_by_part() if key not in known]
 
 
 def describe_drain_plan(night: NightRecord) -> list[str]:
     """Return the planned actions, and whether they are allowed."""
     lines = []
     for plan, allowed in (("drain", "drain" in night.acts), ("return", "return" in night.acts)):
-        for one in night.nodes:
-            if one.plan == plan:
+        for node in night.nodes:
+            if node.plan == plan:
                 how = "" if allowed else f" (a dry run: allow it with -e validate_{plan}=true)"
-                lines.append(f"{'' if allowed else 'would '}{plan} {one.node}: {one.why}{how}")
-    lines += [f"{one.node}: {one.why}" for one in night.nodes if one.why and not one.plan]
+                lines.append(f"{'' if allowed else 'would '}{plan} {node.node}: {node.why}{how}")
+    lines += [f"{judged.node}: {judged.why}" for judged in night.nodes if judged.why and not judged.plan]
     return lines
 
 
-def drain_reason(one: NodeNight, night_id: str, link: str) -> str:
+def drain_reason(node_night: NodeNight, night_id: str, link: str) -> str:
     """Return the reason for a drain in Slurm: the failure, and a link to its explanation."""
     where = (
-        f"{link.rstrip('/')}/{night_id}/{node_page_path(one.node)}"
+        f"{link.rstrip('/')}/{night_id}/{node_page_path(node_night.node)}"
         if link
-        else f"rackproof explain {one.node}"
+        else f"rackproof explain {node_night.node}"
     )
-    return f"{one.why}; {where}"
+    return f"{node_night.why}; {where}"
 
 
 def node_page_path(node: str) -> str:

@@ -160,7 +160,7 @@ def finish_interrupted(results: Path) -> list[str]:
             continue
         if not (folder / night_store.NIGHT_FILE).is_file():
             # Drafts left by a killed process start with a dot.
-            if {one.name for one in folder.iterdir() if one.name[0] != "."} - _UNJUDGED:
+            if {path.name for path in folder.iterdir() if path.name[0] != "."} - _UNJUDGED:
                 remarks.append(
                     f"{folder.name} is not a whole night, and contains files that no night makes; it was left"
                 )
@@ -220,13 +220,13 @@ class _PlaybookResult:
 def _program(name: str) -> Path:
     """Return the path of a program of Ansible, beside this Python or else from PATH."""
     beside = Path(sys.executable).with_name(name)
-    found = beside if beside.exists() else shutil.which(name)
-    if found is None:
+    path = beside if beside.exists() else shutil.which(name)
+    if path is None:
         raise NightlyError(
             f"{name} is not installed beside this Python; type `make venv` in the checkout, or install "
             "rackproof[ansible]"
         )
-    return Path(found)
+    return Path(path)
 
 
 def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResult:
@@ -266,6 +266,7 @@ def _run_playbook(settings: NightlySettings, view: NightlyView) -> _PlaybookResu
         failed: dict[str, set[str]] = {}
 
         def show() -> None:
+            """Show the events and lines that the playbook wrote since the last call."""
             for event in events.read():
                 _note_failure(event, failed)
                 view.add_event(event)
@@ -392,7 +393,7 @@ def _children(pid: int) -> tuple[int, ...]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return ()
-    return tuple(int(one) for one in children.split())
+    return tuple(int(child) for child in children.split())
 
 
 def _outcome(
@@ -421,7 +422,7 @@ def _outcome(
     lines = messages.summarize_night(night, messages.describe_changes(night, before))
     lines += probe_scheduler.describe_probes(probe_results.read_probes(results / night.night_id))
     page = f"{settings.link.rstrip('/')}/{night.night_id}/index.html" if settings.link else ""
-    lines += [*(f"note: {one}" for one in remarks), f"took {duration(took)}"]
+    lines += [*(f"note: {remark}" for remark in remarks), f"took {duration(took)}"]
     lines.append(f"Report: {page or results / night.night_id / 'index.html'}")
     gate = {Verdict.FAIL: EXIT_FAIL, Verdict.UNPROVEN: EXIT_UNPROVEN}
     return NightlyOutcome(gate.get(night.verdict, EXIT_PASS), night, tuple(lines))
@@ -537,14 +538,14 @@ def prometheus_metrics(
     ]
     if night is not None:
         counts = [
-            ({"verdict": one.value}, float(sum(node.verdict is one for node in night.nodes)))
-            for one in Verdict
+            ({"verdict": verdict.value}, float(sum(node.verdict is verdict for node in night.nodes)))
+            for verdict in Verdict
         ]
         # One series per node that needs attention, so a healthy fleet adds none.
         bad = [
-            ({"node": one.node, "rack": one.rack, "verdict": one.verdict.value}, 1.0)
-            for one in night.nodes
-            if one.verdict is not Verdict.PASS
+            ({"node": node.node, "rack": node.rack, "verdict": node.verdict.value}, 1.0)
+            for node in night.nodes
+            if node.verdict is not Verdict.PASS
         ]
         families += [
             ("rackproof_nodes", "Nodes by verdict in the last night.", counts),
@@ -577,8 +578,8 @@ def prometheus_metrics(
 
 def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
     """Return the nodes that nights keep drained, from Slurm's answer of this night and later acts."""
-    covered = {one.node for one in night.nodes}
-    drained = {one.node for one in night.nodes if one.slurm and one.slurm.drained_by == "ours"}
+    covered = {node.node for node in night.nodes}
+    drained = {node.node for node in night.nodes if node.slurm and node.slurm.drained_by == "ours"}
     for act in acts:
         # Slurm was queried before the night acted. A limited night does not query the other nodes.
         if act.node not in covered or act.moment >= night.started:

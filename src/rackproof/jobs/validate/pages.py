@@ -55,14 +55,18 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     """
     folder = results / night.night_id
     folders = night_store.night_folders(results)
-    shown = [one for one in night.nodes if len(night.nodes) <= NODE_PAGES or one.verdict is not Verdict.PASS]
-    pages = {one.node: f"nodes/{one.node}.html" for one in shown}
+    shown = [
+        node for node in night.nodes if len(night.nodes) <= NODE_PAGES or node.verdict is not Verdict.PASS
+    ]
+    pages = {node.node: f"nodes/{node.node}.html" for node in shown}
     series = _Series(results, night) if shown else None
-    history = _histories(folders, {one.node for one in shown})
-    for one in shown:
-        kept = night_store.read_snapshot(folder, one.node)
-        page = node_page(night, one, kept, history[one.node], series.charts(one, kept) if series else ())
-        write_file(folder / pages[one.node], page.encode())
+    history = _histories(folders, {node.node for node in shown})
+    for judged in shown:
+        kept = night_store.read_snapshot(folder, judged.node)
+        page = node_page(
+            night, judged, kept, history[judged.node], series.charts(judged, kept) if series else ()
+        )
+        write_file(folder / pages[judged.node], page.encode())
     write_file(folder / JUNIT, night_junit(night))
     path = folder / PAGE
     write_file(path, night_page(night, changes, pages, describe_probes(read_probes(folder))).encode())
@@ -91,7 +95,7 @@ def night_page(
         pages: The page to which each node's cell links.
         measured: Texts about the night's own measurements.
     """
-    counts = [(verdict, sum(one.verdict is verdict for one in night.nodes)) for verdict in WORST_FIRST]
+    counts = [(verdict, sum(node.verdict is verdict for node in night.nodes)) for verdict in WORST_FIRST]
     more = len(changes) - _CHANGES
     return (
         environment()
@@ -105,9 +109,9 @@ def night_page(
             verdict=night.verdict,
             meaning=_WORDS[night.verdict],
             # The remarks already contain the fault.
-            remarks=[sanitize(one, 500) for one in night.remarks]
-            + [sanitize(one, 500) for one in measured if not one.startswith("! ")],
-            changes=[sanitize(one, 400) for one in changes[:_CHANGES]]
+            remarks=[sanitize(remark, 500) for remark in night.remarks]
+            + [sanitize(line, 500) for line in measured if not line.startswith("! ")],
+            changes=[sanitize(change, 400) for change in changes[:_CHANGES]]
             + ([f"and {more} more"] if more > 0 else []),
             racks=_racks(night, pages),
             bad=_bad(night, pages),
@@ -136,7 +140,7 @@ def node_page(
         nights: The nights that include it, newest first.
         charts: The charts of its measurements over the nights.
     """
-    one = explain.build_explanation(nights or [(night, mine)])
+    explanation = explain.build_explanation(nights or [(night, mine)])
     return (
         environment()
         .get_template("night_node.html.j2")
@@ -147,7 +151,7 @@ def node_page(
             title=sanitize(mine.node, 200),
             point=" · ".join(sanitize(part, 60) for part in (mine.rack, mine.sku, mine.hardware_key) if part),
             verdict=mine.verdict,
-            explained=one,
+            explained=explanation,
             findings=_findings(mine),
             reasons=_reasons(mine.reasons, "Measurements that do not pass"),
             drawn=charts,
@@ -164,7 +168,7 @@ def _short(names: Sequence[str]) -> dict[str, str]:
     """Return names without their common prefix, which ends at a separator."""
     # Names are sorted, so a prefix of the first and the last name is a prefix of all.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
-    common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    common = "".join(letter for letter, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     cut = max(common.rfind("-"), common.rfind(".")) + 1
     return {name: sanitize(name[cut:], 40) or sanitize(name, 40) for name in names}
 
@@ -172,16 +176,16 @@ def _short(names: Sequence[str]) -> dict[str, str]:
 def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the racks of the fleet with their nodes as cells."""
     by_rack: dict[str, list[NodeNight]] = {}
-    for one in night.nodes:
-        by_rack.setdefault(one.rack, []).append(one)
+    for node in night.nodes:
+        by_rack.setdefault(node.rack, []).append(node)
     racks = []
     for name in sorted(by_rack):
-        nodes = sorted(by_rack[name], key=lambda one: one.node)
-        short = _short([one.node for one in nodes])
+        nodes = sorted(by_rack[name], key=lambda member: member.node)
+        short = _short([member.node for member in nodes])
         counts = ", ".join(
             f"{count} {verdict.value}"
             for verdict in WORST_FIRST
-            if (count := sum(one.verdict is verdict for one in nodes))
+            if (count := sum(member.verdict is verdict for member in nodes))
         )
         racks.append(
             {
@@ -189,15 +193,16 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
                 "counts": counts,
                 "nodes": [
                     {
-                        "name": short[one.node],
-                        "verdict": one.verdict,
-                        "href": pages.get(one.node, ""),
+                        "name": short[member.node],
+                        "verdict": member.verdict,
+                        "href": pages.get(member.node, ""),
                         "title": sanitize(
-                            "; ".join([one.node, one.verdict.value, *one.reason_texts()[:2]]), 300
+                            "; ".join([member.node, member.verdict.value, *member.reason_texts()[:2]]), 300
                         ),
-                        "out": bool(one.slurm and one.slurm.drained_by != "none") or one.plan == "drain",
+                        "out": bool(member.slurm and member.slurm.drained_by != "none")
+                        or member.plan == "drain",
                     }
-                    for one in nodes
+                    for member in nodes
                 ],
             }
         )
@@ -207,20 +212,24 @@ def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]
 def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
     """Return the table of nodes that did not pass."""
     nodes = sorted(
-        (one for one in night.nodes if one.verdict is not Verdict.PASS),
-        key=lambda one: (WORST_FIRST.index(one.verdict), one.node),
+        (node for node in night.nodes if node.verdict is not Verdict.PASS),
+        key=lambda node: (WORST_FIRST.index(node.verdict), node.node),
     )
     rows = []
-    for one in nodes:
-        reasons = one.reason_texts()
+    for judged in nodes:
+        reasons = judged.reason_texts()
         more = f"and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         rows.append(
             (
-                view.verdict_cell(one.verdict),
-                Cell(sanitize(one.node, 100), href=pages.get(one.node, "")),
+                view.verdict_cell(judged.verdict),
+                Cell(sanitize(judged.node, 100), href=pages.get(judged.node, "")),
                 Cell(sanitize(reasons[0] if reasons else "", 300), note=more),
                 Cell(
-                    ", ".join(dict.fromkeys(found.action for found in one.findings if found.action != "none"))
+                    ", ".join(
+                        dict.fromkeys(
+                            finding.action for finding in judged.findings if finding.action != "none"
+                        )
+                    )
                 ),
             )
         )
@@ -230,16 +239,16 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
 def _acts(night: NightRecord) -> Table:
     """Return the table of planned and executed drains and returns."""
     rows = []
-    for one in night.nodes:
-        if one.plan or one.why or one.did:
-            allowed = one.plan in night.acts
-            what = one.plan + ("" if allowed or not one.plan else " (dry run)")
+    for node in night.nodes:
+        if node.plan or node.why or node.did:
+            allowed = node.plan in night.acts
+            act = node.plan + ("" if allowed or not node.plan else " (dry run)")
             rows.append(
                 (
-                    Cell(sanitize(one.node, 100)),
-                    Cell(what),
-                    Cell(sanitize(one.why, 400)),
-                    Cell(sanitize(one.did, 300)),
+                    Cell(sanitize(node.node, 100)),
+                    Cell(act),
+                    Cell(sanitize(node.why, 400)),
+                    Cell(sanitize(node.did, 300)),
                 )
             )
     return table("Drains and returns", ("Node", "Plan", "Why", "What was done"), rows)
@@ -257,12 +266,12 @@ def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
         ("Verdict", "Measurement", "Part", "Compared with"),
         [
             (
-                view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),
-                Cell(sanitize(f"{one.metric} ({one.check})".strip(), 120)),
-                Cell(sanitize(one.part, 120), "code"),
-                Cell(sanitize(one.text, 400)),
+                view.verdict_cell(reason.verdict, "fleet-wide" if reason.fleetwide else ""),
+                Cell(sanitize(f"{reason.metric} ({reason.check})".strip(), 120)),
+                Cell(sanitize(reason.part, 120), "code"),
+                Cell(sanitize(reason.text, 400)),
             )
-            for one in reasons
+            for reason in reasons
         ],
     )
 
@@ -274,13 +283,13 @@ def _findings(mine: NodeNight) -> Table:
         ("Verdict", "Part", "Evidence", "To do", "How sure"),
         [
             (
-                view.verdict_cell(one.verdict, "fleet-wide" if one.fleetwide else ""),
-                Cell(sanitize(one.name or "node", 80), "code", note=sanitize(one.place, 80)),
-                Cell(sanitize(one.evidence, 400), note=one.code),
-                Cell(one.action),
-                Cell(one.confidence),
+                view.verdict_cell(finding.verdict, "fleet-wide" if finding.fleetwide else ""),
+                Cell(sanitize(finding.name or "node", 80), "code", note=sanitize(finding.place, 80)),
+                Cell(sanitize(finding.evidence, 400), note=finding.code),
+                Cell(finding.action),
+                Cell(finding.confidence),
             )
-            for one in mine.findings
+            for finding in mine.findings
         ],
     )
 
@@ -342,16 +351,16 @@ def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
 
 def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple[NightRecord, NodeNight]]]:
     """Return the nights of nodes, newest first. Each night is read only once."""
-    found: dict[str, list[tuple[NightRecord, NodeNight]]] = {name: [] for name in names}
+    histories: dict[str, list[tuple[NightRecord, NodeNight]]] = {name: [] for name in names}
     for folder in folders if names else ():
         try:
             night = night_store.read_night(folder)
         except ResultsError:
             continue
-        for one in night.nodes:
-            if one.node in found:
-                found[one.node].append((night, one))
-    return found
+        for node in night.nodes:
+            if node.node in histories:
+                histories[node.node].append((night, node))
+    return histories
 
 
 class _Series:
@@ -379,15 +388,15 @@ class _Series:
         if readings is None or kept is None or mine.hardware_key not in self._nodes:
             return ()
         values = self._values_of(self._nodes[mine.hardware_key])
-        bad = {one.metric.partition(" ")[0] for one in mine.reasons}
+        bad = {reason.metric.partition(" ")[0] for reason in mine.reasons}
         # A single night is a number, not a history.
         wanted = [number for number, parts in values.items() if any(len(some) > 1 for some in parts.values())]
         wanted.sort(
             key=lambda number: (readings.quantities[number].metric not in bad, readings.quantities[number][2])
         )
         return tuple(
-            draw(self._chart(number, values[number]), f"chart{place}")
-            for place, number in enumerate(wanted[:_CHARTS])
+            draw(self._chart(number, values[number]), f"chart{index}")
+            for index, number in enumerate(wanted[:_CHARTS])
         )
 
     def _values_of(self, node: int) -> dict[int, dict[int, dict[int, float]]]:
@@ -406,18 +415,20 @@ class _Series:
     def _chart(self, number: int, values: Mapping[int, Mapping[int, float]]) -> Chart:
         """Return the chart of one quantity over the nights."""
         readings = self._readings
-        what = readings.quantities[number]
+        measured = readings.quantities[number]
         lines = []
-        for part, some in sorted(values.items(), key=lambda one: readings.parts[one[0]].slot)[:_LINES]:
-            order = sorted(some, reverse=True)
+        for part, points in sorted(values.items(), key=lambda entry: readings.parts[entry[0]].slot)[:_LINES]:
+            order = sorted(points, reverse=True)
             about = readings.parts[part]
             label = f"GPU {about.slot}" if about.kind == "gpu" else sanitize(about.name, 40)
             # Nights are counted backwards from this one. With a minus sign, time runs to the right.
-            lines.append(Line(label, tuple(float(-ago) for ago in order), tuple(some[ago] for ago in order)))
+            lines.append(
+                Line(label, tuple(float(-ago) for ago in order), tuple(points[ago] for ago in order))
+            )
         return Chart(
-            sanitize(view.words(what.metric), 80),
+            sanitize(view.words(measured.metric), 80),
             "night (0 is this one)",
-            unit_text(what.unit),
+            unit_text(measured.unit),
             tuple(lines),
             markers=True,
         )

@@ -81,8 +81,8 @@ def check_probe_plan(
     Raises:
         ValidateError: A setting is unusable.
     """
-    known = (*(one.name for one in PROBES), FABRIC)
-    if unknown := [one for one in chosen if one not in known]:
+    known = (*(probe.name for probe in PROBES), FABRIC)
+    if unknown := [name for name in chosen if name not in known]:
         raise ValidateError(f"validate_probes: unknown {', '.join(unknown)}; there are {', '.join(known)}")
     if device not in ("gpu", "cpu"):
         raise ValidateError(f"validate_probe_device: gpu or cpu, not {device}")
@@ -98,7 +98,7 @@ def check_probe_plan(
         python=python,
         workloads=checkout / "workloads",
         benchmarks=checkout / "benchmarks",
-        chosen=tuple(chosen) or (*(one.name for one in PROBES if not one.optional), FABRIC),
+        chosen=tuple(chosen) or (*(probe.name for probe in PROBES if not probe.optional), FABRIC),
         device=device,
         node_limit_s=node_limit_s,
         pair_limit_s=pair_limit_s,
@@ -217,7 +217,7 @@ def _failed_night(
 ) -> ProbeNight:
     """Return the night as unmeasured, because Slurm's host failed."""
     # Include nodes that were measured without Slurm, because their output was not read.
-    names = [one.name for one in targets if not one.busy or one.name in direct]
+    names = [target.name for target in targets if not target.busy or target.name in direct]
     # The minutes were used even without a result, so the budget counts them.
     return unmeasured_night(plan.minutes, names, str(error)).model_copy(update={"spent": spent})
 
@@ -236,7 +236,9 @@ def _suspect_nodes(earlier: Sequence[Path], names: Iterable[str]) -> set[str]:
     """Return the nodes that failed or were degraded in their last night."""
     # A node without a recent night counts as new, so older nights need not be read.
     known, _ = night_store.last_known(earlier[:_SUSPECT_NIGHTS], names)
-    return {name for name, one in known.items() if one.verdict in (Verdict.FAIL, Verdict.DEGRADED)}
+    return {
+        name for name, night_node in known.items() if night_node.verdict in (Verdict.FAIL, Verdict.DEGRADED)
+    }
 
 
 def _target(
@@ -291,6 +293,7 @@ def _suspect_finder(
     nodes = [kept.about for kept in snapshots.values()]
 
     def doubts(numbers: Sequence[Measurement]) -> dict[int, NightReason]:
+        """Return the reasons to measure again, by the index of the number in ``numbers``."""
         if not numbers:
             return {}
         run = _run(BENCHMARK, numbers, nodes)
@@ -304,13 +307,13 @@ def _suspect_finder(
         night = judge_night(
             readings, references, accepted=accepted, policy=AnomalyPolicy(require_references=False)
         )
-        found: dict[int, NightReason] = {}
-        for why in (why for one in night.nodes for why in one.reasons):
+        reasons: dict[int, NightReason] = {}
+        for why in (why for node in night.nodes for why in node.reasons):
             bad = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
             if bad and why.check in ("floor", "fleet"):
                 # The worst reason is first. Among equal ones, the floor is first.
-                found.setdefault(why.row, night_reason(why))
-        return found
+                reasons.setdefault(why.row, night_reason(why))
+        return reasons
 
     return doubts
 
@@ -319,14 +322,16 @@ def keep_numbers(
     results: Path, night: ProbeNight, numbers: Sequence[Measurement], nodes: Mapping[str, Node]
 ) -> None:
     """Store the numbers as a run, which the night judges with all others."""
-    labelled = {value for one in numbers for value in one.labels.values()}
+    labelled = {value for number in numbers for value in number.labels.values()}
     # A node whose last program failed was measured too. Without that node, its numbers would belong nowhere.
-    some = [
+    numbers_of_run = [
         name
         for name, about in nodes.items()
         if name in night.measured or name in labelled or any(gpu.uuid in labelled for gpu in about.gpus)
     ]
-    run = _run(new_run_id(BENCHMARK, now=datetime.now(UTC)), numbers, [nodes[name] for name in some])
+    run = _run(
+        new_run_id(BENCHMARK, now=datetime.now(UTC)), numbers, [nodes[name] for name in numbers_of_run]
+    )
     folder = results / run.run_id
     write_run(run, folder)
     History(results).keep(folder)
@@ -342,7 +347,7 @@ def _run(run_id: str, numbers: Sequence[Measurement], nodes: Sequence[Node]) -> 
         started=now,
         ended=now,
         nodes=tuple(nodes),
-        asked_nodes=tuple(one.name for one in nodes),
+        asked_nodes=tuple(node.name for node in nodes),
         measurements=tuple(numbers),
         verdict=Verdict.UNPROVEN,
         reasons=("it is judged by its night",),
@@ -362,9 +367,9 @@ def direct_script(context: NightContext, plan: ProbePlan, node: str) -> str:
     if kept is None:
         return ""
     target = ProbeTarget(name=node, gpus=len(kept.snapshot.gpus))
-    some = wanted_probes(plan, target)
+    programs = wanted_probes(plan, target)
     try:
-        return job_script(plan, some, [node], plan.job_limit_s(some)) if some else ""
+        return job_script(plan, programs, [node], plan.job_limit_s(programs)) if programs else ""
     except ProbeError as error:
         raise ValidateError(str(error)) from error
 

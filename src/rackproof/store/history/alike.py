@@ -41,22 +41,22 @@ def numbers_of_others(
     gives the number that was accepted first, if there is one. If the nodes of the run are of several SKUs,
     there is nothing to compare with.
     """
-    found: dict[NumberKey, list[float]] = {key: [] for key in numbers}
+    values: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     first: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     alike = _of_its_kind(run)
     if alike is None:
-        return found, first
+        return values, first
     digests = {key[2] for key in numbers}
     medians = _medians_by_part(connection, alike, digests)
     accepted = _accepted_by_part(connection, alike, digests)
     for key in numbers:
-        kind, own, what, unit = key
-        beside = medians.get((kind, what, unit), {})
-        found[key] = [middle for part, middle in beside.items() if part != own]
+        kind, own, name, unit = key
+        beside = medians.get((kind, name, unit), {})
+        values[key] = [middle for part, middle in beside.items() if part != own]
         # The list is in the order of acceptance.
-        of_others = [value for part, value in accepted.get((kind, what, unit), ()) if part != own]
+        of_others = [value for part, value in accepted.get((kind, name, unit), ()) if part != own]
         first[key] = of_others[:1]
-    return found, first
+    return values, first
 
 
 def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:
@@ -99,10 +99,10 @@ def _medians_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], dict[str, float]]:
     """Return the median of each piece of such hardware, by kind, quantity and unit."""
-    table, runs, what = schema.measurements, schema.runs, schema.quantities
+    table, runs, quantities = schema.measurements, schema.runs, schema.quantities
     query = (
-        select(what.c.digest, what.c.unit, _PARTS.c.kind, _PARTS.c.key, table.c.value)
-        .join(what, what.c.id == table.c.quantity_id)
+        select(quantities.c.digest, quantities.c.unit, _PARTS.c.kind, _PARTS.c.key, table.c.value)
+        .join(quantities, quantities.c.id == table.c.quantity_id)
         .join(_PARTS, _PARTS.c.id == table.c.hardware_id)
         .join(_HOMES, _HOMES.c.id == table.c.node_id)
         .join(runs, runs.c.id == table.c.run_pk)
@@ -115,12 +115,12 @@ def _medians_by_part(
         .limit(_FLEET_ROWS)
     )
     values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for some in batches(digests):
-        for row in connection.execute(query.where(what.c.digest.in_(some))):
+    for batch in batches(digests):
+        for row in connection.execute(query.where(quantities.c.digest.in_(batch))):
             kind = values.setdefault((row.kind, row.digest, row.unit), {})
             kind.setdefault(row.key, []).append(row.value)
     return {
-        kind: {part: statistics.median(some) for part, some in by_part.items()}
+        kind: {part: statistics.median(numbers) for part, numbers in by_part.items()}
         for kind, by_part in values.items()
     }
 
@@ -129,11 +129,11 @@ def _accepted_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], list[tuple[str, float]]]:
     """Return the accepted numbers of such hardware, earliest first, by kind, quantity and unit."""
-    table, runs, what = schema.measurements, schema.runs, schema.quantities
+    table, runs, quantities = schema.measurements, schema.runs, schema.quantities
     accepted = schema.baselines
     query = (
-        select(what.c.digest, what.c.unit, _PARTS.c.kind, _PARTS.c.key, accepted.c.value)
-        .join(what, what.c.id == accepted.c.quantity_id)
+        select(quantities.c.digest, quantities.c.unit, _PARTS.c.kind, _PARTS.c.key, accepted.c.value)
+        .join(quantities, quantities.c.id == accepted.c.quantity_id)
         .join(_PARTS, _PARTS.c.id == accepted.c.hardware_id)
         .join(runs, runs.c.run_id == accepted.c.run_id)
         .join(
@@ -148,8 +148,8 @@ def _accepted_by_part(
         .where(*alike)
         .order_by(accepted.c.accepted, accepted.c.run_id)
     )
-    found: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
-    for some in batches(digests):
-        for row in connection.execute(query.where(what.c.digest.in_(some))):
-            found.setdefault((row.kind, row.digest, row.unit), []).append((row.key, row.value))
-    return found
+    values: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+    for batch in batches(digests):
+        for row in connection.execute(query.where(quantities.c.digest.in_(batch))):
+            values.setdefault((row.kind, row.digest, row.unit), []).append((row.key, row.value))
+    return values

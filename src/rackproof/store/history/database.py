@@ -140,10 +140,10 @@ def _from_url(given: str, origin: str) -> Target:
     return _postgresql_target(given, url.set(drivername="postgresql+psycopg"))
 
 
-def _parsed_url(given: str) -> URL | None:
+def _parsed_url(url: str) -> URL | None:
     """Return a URL in parts, or None if it is malformed."""
     try:
-        return make_url(given)
+        return make_url(url)
     except (ArgumentError, ValueError):
         # The error is not passed on, because the parser's message may quote part of the password.
         return None
@@ -152,11 +152,11 @@ def _parsed_url(given: str) -> URL | None:
 def _postgresql_target(given: str, url: URL) -> Target:
     """Return a PostgreSQL database with all its secrets, so that no message shows one."""
     options = {key: value for key, value in url.query.items() if key in _SECRET_OPTIONS}
-    hidden = [url.password or "", *(one for value in options.values() for one in _each(value))]
+    hidden = [url.password or "", *(secret for value in options.values() for secret in _each(value))]
     host = url.host or ", ".join(_each(url.query.get("host", "the local socket")))
-    place = f"{host}:{url.port}" if url.port else host
+    host_and_port = f"{host}:{url.port}" if url.port else host
     return Target(
-        f"the PostgreSQL database {url.database or '(of the user)'} on {place}",
+        f"the PostgreSQL database {url.database or '(of the user)'} on {host_and_port}",
         url,
         # Replace the longest secret first. If a secret contains a shorter one, the rest of it would
         # otherwise stay readable.
@@ -239,6 +239,7 @@ def _sqlite_engine(target: Target) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+        """Set up a new connection, so that a committed run is whole and survives a power failure."""
         # Python's own transaction handling commits before DDL, which could leave half the tables.
         connection.isolation_level = None
         # SQLite checks foreign keys only for a connection that enables it.

@@ -93,6 +93,7 @@ class Topology:
             self.whole = Part(Kind.GROUP, bounded_key("+".join(part.key for part in members)), members)
 
     def _add_node(self, node: Node) -> None:
+        """Add a node and its GPUs. If its hardware key is in use already, its name is added to it."""
         part = Part(Kind.NODE, bounded_key(node.hardware_key))
         if part in self.described:
             part = Part(Kind.NODE, bounded_key(f"{node.hardware_key}/{node.name}"))
@@ -122,6 +123,7 @@ class Topology:
         return self._places[key]
 
     def _place(self, labels: Mapping[str, str]) -> Place:
+        """Return the part that labels name, which is a GPU or a link of two, and the other labels."""
         kept: dict[str, str] = {}
         ends: list[tuple[Part, Part | None]] = []
         # Sort by name, so that "from" is before "to". The two directions of a link are two links.

@@ -149,7 +149,7 @@ def read_nights(
     quantity, hardware, node = quantity[wanted], hardware[wanted], node[wanted]
     parts, part_ids = _parts(connection, np.unique(np.concatenate([hardware, node])))
     return Readings(
-        quantities=tuple(known[int(one)] for one in ids),
+        quantities=tuple(known[int(number)] for number in ids),
         parts=parts,
         quantity=np.searchsorted(ids, quantity).astype(np.int32),
         part=_position(part_ids, hardware),
@@ -181,14 +181,14 @@ def readings_of(runs: Iterable[Run], until: datetime, *, nights: int = 1) -> Rea
         parts.add_nodes_and_gpus(topology)
         point = canonical_json(run.parameters)
         for measurement in run.measurements:
-            place = topology.place(measurement.labels)
-            if place.hardware is None:
+            location = topology.place(measurement.labels)
+            if location.hardware is None:
                 continue
-            node = -1 if place.node is None else parts.add(place.node, topology)
-            part = parts.find(place.hardware)
+            node = -1 if location.node is None else parts.add(location.node, topology)
+            part = parts.find(location.hardware)
             if part is None:
-                part = parts.add(place.hardware, topology, node)
-            rows.append((quantities.add(run, point, measurement, place.labels), part, node, night))
+                part = parts.add(location.hardware, topology, node)
+            rows.append((quantities.add(run, point, measurement, location.labels), part, node, night))
             values.append(measurement.value if measurement.finite else np.nan)
     quantity, part_index, node_index, night_index = np.array(rows, dtype=np.int32).reshape(-1, 4).T
     return Readings(
@@ -268,10 +268,10 @@ class _PartIndex:
 
 def accepted_references(connection: Connection, readings: Readings) -> list[Accepted]:
     """Return the accepted references of the quantities and parts of some readings."""
-    table, what, parts = schema.baselines, schema.quantities, schema.hardware
+    table, quantities, parts = schema.baselines, schema.quantities, schema.hardware
     rows = connection.execute(
-        select(table, what.c.digest, what.c.unit, parts.c.kind, parts.c.key)
-        .join(what, what.c.id == table.c.quantity_id)
+        select(table, quantities.c.digest, quantities.c.unit, parts.c.kind, parts.c.key)
+        .join(quantities, quantities.c.id == table.c.quantity_id)
         .join(parts, parts.c.id == table.c.hardware_id)
         .order_by(table.c.accepted.desc(), table.c.moment.desc(), table.c.run_id.desc())
     ).all()
@@ -279,9 +279,12 @@ def accepted_references(connection: Connection, readings: Readings) -> list[Acce
         return []
     numbers = {
         digest_of(
-            one.benchmark, canonical_json(one.parameters), one.metric, canonical_json(one.labels)
+            quantity.benchmark,
+            canonical_json(quantity.parameters),
+            quantity.metric,
+            canonical_json(quantity.labels),
         ): index
-        for index, one in enumerate(readings.quantities)
+        for index, quantity in enumerate(readings.quantities)
     }
     places = {part[:2]: index for index, part in enumerate(readings.parts)}
     together: dict[tuple[int, int], list[Any]] = {}
@@ -289,7 +292,7 @@ def accepted_references(connection: Connection, readings: Readings) -> list[Acce
         number, place = numbers.get(row.digest), places.get((row.kind, row.key))
         if number is not None and place is not None:
             together.setdefault((number, place), []).append(row)
-    return [Accepted(*key, accepted_reference(some)) for key, some in together.items()]
+    return [Accepted(*key, accepted_reference(acceptances)) for key, acceptances in together.items()]
 
 
 def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]:
@@ -299,7 +302,12 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
         connection: The connection to the history.
         since: The earliest time of a failure.
     """
-    homes, judged, parts, what = schema.placements, schema.judgements, schema.hardware, schema.quantities
+    homes, judged, parts, quantities = (
+        schema.placements,
+        schema.judgements,
+        schema.hardware,
+        schema.quantities,
+    )
     # Few GPUs ever move. Read only their failures, which the index finds.
     moved = select(homes.c.gpu_id).group_by(homes.c.gpu_id).having(func.count() > 1)
     now: dict[int, int] = {}
@@ -315,24 +323,25 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
             then.c.id.label("node_id"),
             then.c.key.label("node"),
             judged.c.moment,
-            what.c.metric,
+            quantities.c.metric,
             judged.c.reason,
         )
         .join(judged, judged.c.hardware_id == parts.c.id)
         .join(then, then.c.id == judged.c.node_id)
-        .join(what, what.c.id == judged.c.quantity_id)
+        .join(quantities, quantities.c.id == judged.c.quantity_id)
         .where(parts.c.id.in_(moved), judged.c.verdict == "fail", judged.c.moment >= as_utc(since))
-        .order_by(judged.c.moment.desc(), parts.c.key, what.c.metric)
+        .order_by(judged.c.moment.desc(), parts.c.key, quantities.c.metric)
     )
-    found = [row for row in connection.execute(query) if now[row.id] != row.node_id]
+    rows = [row for row in connection.execute(query) if now[row.id] != row.node_id]
     keys = {
         row.id: row.key
         for row in connection.execute(
-            select(parts.c.id, parts.c.key).where(parts.c.id.in_({now[one.id] for one in found}))
+            select(parts.c.id, parts.c.key).where(parts.c.id.in_({now[failed.id] for failed in rows}))
         )
     }
     return [
-        Failure(one.key, one.node, keys[now[one.id]], one.moment, one.metric, one.reason) for one in found
+        Failure(failed.key, failed.node, keys[now[failed.id]], failed.moment, failed.metric, failed.reason)
+        for failed in rows
     ]
 
 
@@ -351,7 +360,7 @@ def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Intege
 def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDArray[np.int64]]:
     """Return the hardware with the given ids, and its ids in the same (ascending) order."""
     table = schema.hardware
-    wanted = {int(one) for one in ids if one >= 0}
+    wanted = {int(number) for number in ids if number >= 0}
     # Read all hardware. Most of it is wanted, and a list of 90,000 ids would not be faster. Use all(),
     # because reading SQLAlchemy's rows one by one takes three times as long.
     known = connection.execute(select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)).all()
@@ -363,7 +372,7 @@ def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDA
     rows = {row[0]: Part(*row[1:], *seats.get(row[0], ())) for row in described}
     for whole, members in _members_of(connection, rows).items():
         rows[whole] = _of_members(rows[whole], members)
-    return tuple(rows[one] for one in order), np.array(order, dtype=np.int64)
+    return tuple(rows[number] for number in order), np.array(order, dtype=np.int64)
 
 
 def _seats(connection: Connection, position: Mapping[int, int]) -> dict[int, tuple[int, int]]:
@@ -389,9 +398,9 @@ def _members_of(connection: Connection, rows: Mapping[int, Part]) -> dict[int, l
 
 def _of_members(whole: Part, members: Sequence[Part]) -> Part:
     """Return a link or group with the names of its members, and with their SKU if they share it."""
-    names = [one.name if one.kind == Kind.NODE.value else one.key for one in members]
+    names = [member.name if member.kind == Kind.NODE.value else member.key for member in members]
     shown = names[:_NAMED] + ([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])
-    skus = {one.sku for one in members}
+    skus = {member.sku for member in members}
     joint = ">" if whole.kind == Kind.LINK.value else "+"
     return whole._replace(name=joint.join(shown), sku=skus.pop() if len(skus) == 1 else "")
 
@@ -400,5 +409,5 @@ def _position(ids: NDArray[np.int64], wanted: Integers) -> Integers:
     """Return the position of each wanted id among sorted ids, or -1 if it is not there."""
     if not len(ids):
         return np.full(len(wanted), -1, np.int32)
-    found = np.searchsorted(ids, wanted).clip(0, len(ids) - 1)
-    return np.where(ids[found] == wanted, found, -1).astype(np.int32)
+    positions = np.searchsorted(ids, wanted).clip(0, len(ids) - 1)
+    return np.where(ids[positions] == wanted, positions, -1).astype(np.int32)

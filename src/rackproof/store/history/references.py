@@ -78,8 +78,8 @@ def acceptance_objection(run: Run) -> str:
 
 def _blank_names(run: Run) -> Iterator[str]:
     """Yield an objection for each name or unit with stray blanks. No later run would match it."""
-    named = {(one.name, one.unit) for one in run.measurements}
-    for name, unit in sorted(named | {(one.metric, one.unit) for one in run.judgements}):
+    named = {(measurement.name, measurement.unit) for measurement in run.measurements}
+    for name, unit in sorted(named | {(judgement.metric, judgement.unit) for judgement in run.judgements}):
         if any(text != " ".join(text.split()) for text in (name, unit)):
             yield f"{name!r} in {unit!r} has blanks that no other run would have"
 
@@ -98,7 +98,9 @@ def _contradiction(run: Run, judged: Judgement) -> str:
     """Return why a judgement is better than its number and reference allow, or "" if it is not."""
     if judged.value is None or judged.reference is None or judged.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
         return ""
-    directions = {one.direction for one in run.measurements if one.name == judged.metric}
+    directions = {
+        measurement.direction for measurement in run.measurements if measurement.name == judged.metric
+    }
     if len(directions) != 1:
         return ""
     number = Measurement(
@@ -285,21 +287,21 @@ def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction:
     """
     if not accepted:
         return ""
-    first = min(accepted, key=lambda one: (one.moment, one.run_id))
-    middle = statistics.median([*(one.value for one in accepted if one.standing), value])
+    first = min(accepted, key=lambda acceptance: (acceptance.moment, acceptance.run_id))
+    middle = statistics.median([*(acceptance.value for acceptance in accepted if acceptance.standing), value])
     loss = loss_of(value, first.value, direction)
     moved = loss_of(middle, first.value, None)
     if max(loss, moved) <= CHAIN_DEVIATION:
         return ""
     if loss > CHAIN_DEVIATION:
-        what = f"{value:.6g} is {loss:.1%} worse than {first.value:.6g} (accepted first, from {first.run_id})"
+        text = f"{value:.6g} is {loss:.1%} worse than {first.value:.6g} (accepted first, from {first.run_id})"
     else:
-        what = (
+        text = (
             f"it would move a reference from {first.value:.6g} (accepted first, from {first.run_id}) to "
             f"{middle:.6g}, {moved:.1%} away"
         )
     return (
-        f"{what}, and accepted numbers stay within {CHAIN_DEVIATION:.0%} of the first; if the hardware was "
+        f"{text}, and accepted numbers stay within {CHAIN_DEVIATION:.0%} of the first; if the hardware was "
         "changed on purpose, withdraw the old one first: "
         f"rackproof withdraw {first.run_id} --reason WHY"
     )
@@ -353,7 +355,11 @@ def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float
     """Return the judged numbers of a run that may become references."""
     numbers: dict[NumberKey, tuple[float, Direction | None]] = {}
     # A judgement states no direction, so take the direction from the measurement of its metric.
-    directions = {one.name: one.direction for one in run.measurements if one.direction is not None}
+    directions = {
+        measurement.name: measurement.direction
+        for measurement in run.measurements
+        if measurement.direction is not None
+    }
     for judged in run.judgements:
         key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
         if key is not None and judged.value is not None and _may_become_reference(judged):
@@ -361,12 +367,12 @@ def _judged_numbers(run: Run, topology: Topology) -> dict[NumberKey, tuple[float
     return numbers
 
 
-def number_key(run: Run, place: Place, metric: str, unit: str) -> NumberKey | None:
+def number_key(run: Run, location: Place, metric: str, unit: str) -> NumberKey | None:
     """Return the key of a number, or ``None`` if its hardware is unknown."""
-    if place.hardware is None:
+    if location.hardware is None:
         return None
-    measured = quantity_of(run.benchmark, canonical_json(run.parameters), metric, place.labels, unit)
-    return place.hardware.kind.value, place.hardware.key, measured.digest, measured.unit
+    measured = quantity_of(run.benchmark, canonical_json(run.parameters), metric, location.labels, unit)
+    return location.hardware.kind.value, location.hardware.key, measured.digest, measured.unit
 
 
 class Others(NamedTuple):
@@ -388,7 +394,7 @@ class Others(NamedTuple):
             (self.accepted_first, ACCEPTED_FIRST),
         )
         objections = (
-            comparison_objection(self.metric, value, some, direction, which) for some, which in groups
+            comparison_objection(self.metric, value, values, direction, which) for values, which in groups
         )
         return next(filter(None, objections), "")
 
@@ -400,17 +406,21 @@ class Others(NamedTuple):
 
 def keys_with_a_bound(run: Run, topology: Topology) -> set[NumberKey]:
     """Return the keys of a run's numbers that a data sheet's lower bound or a reference limits."""
-    found = set()
-    for one in run.measurements:
-        key = number_key(run, topology.place(one.labels), one.name, one.unit)
+    keys = set()
+    for measurement in run.measurements:
+        key = number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
         physics = physics_of(product_on(run, *key[:2])) if key is not None else None
-        if key is not None and physics is not None and _peak(physics, one.name, one.labels, one.unit)[1]:
-            found.add(key)
+        if (
+            key is not None
+            and physics is not None
+            and _peak(physics, measurement.name, measurement.labels, measurement.unit)[1]
+        ):
+            keys.add(key)
     for judged in run.judgements:
         key = number_key(run, topology.place(judged.labels), judged.metric, judged.unit)
         if key is not None and judged.reference is not None:
-            found.add(key)
-    return found
+            keys.add(key)
+    return keys
 
 
 def _may_become_reference(judged: Judgement) -> bool:

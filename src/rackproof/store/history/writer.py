@@ -128,11 +128,11 @@ class RunWriter:
     def enter(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
         """Store runs (several hundred at most), and return the ids of the runs that were written."""
         now = datetime.now(UTC)
-        given = {run.run_id: _Draft(run, now) for run in runs}
-        known = {} if again else self._known(given)
+        run_drafts = {run.run_id: _Draft(run, now) for run in runs}
+        known = {} if again else self._known(run_drafts)
         drafts = [
             draft
-            for run_id, draft in sorted(given.items())
+            for run_id, draft in sorted(run_drafts.items())
             if run_id not in known or known[run_id].record_sha256 != draft.record_sha256
         ]
         if not drafts:
@@ -181,13 +181,15 @@ class RunWriter:
 
     def _enter_quantities(self, drafts: Sequence[_Draft]) -> None:
         """Store the quantities of runs that are not known yet."""
-        wanted = {(one.digest, one.unit): one for draft in drafts for one in draft.quantities}
-        found = self.find_quantities(wanted)
-        missing = sorted(wanted.keys() - found.keys())
+        wanted = {
+            (quantity.digest, quantity.unit): quantity for draft in drafts for quantity in draft.quantities
+        }
+        quantities = self.find_quantities(wanted)
+        missing = sorted(wanted.keys() - quantities.keys())
         if missing:
             self._ignore_known(schema.quantities, [vars(wanted[key]) for key in missing])
-            found |= self.find_quantities(missing)
-        self.quantity_ids |= found
+            quantities |= self.find_quantities(missing)
+        self.quantity_ids |= quantities
 
     def _enter_runs(self, drafts: Sequence[_Draft]) -> None:
         """Store the rows of runs, and replace their details."""
@@ -325,21 +327,21 @@ class _Draft:
         self.topology = Topology(run.nodes)
         self.measured = [
             (
-                one,
-                self.topology.place(one.labels),
-                one.direction.value if one.direction is not None else None,
+                measurement,
+                self.topology.place(measurement.labels),
+                measurement.direction.value if measurement.direction is not None else None,
             )
-            for one in run.measurements
+            for measurement in run.measurements
         ]
-        self.judged = [(one, self.topology.place(one.labels)) for one in run.judgements]
+        self.judged = [(judgement, self.topology.place(judgement.labels)) for judgement in run.judgements]
         self.point = point = canonical_json(run.parameters)
         self.measured_quantities = [
-            quantity_of(run.benchmark, point, one.name, place.labels, one.unit, direction)
-            for one, place, direction in self.measured
+            quantity_of(run.benchmark, point, measurement.name, location.labels, measurement.unit, direction)
+            for measurement, location, direction in self.measured
         ]
         self.judged_quantities = [
-            quantity_of(run.benchmark, point, one.metric, place.labels, one.unit)
-            for one, place in self.judged
+            quantity_of(run.benchmark, point, judgement.metric, location.labels, judgement.unit)
+            for judgement, location in self.judged
         ]
         # A measurement states a direction and a judgement does not. Put measurements last, so that they
         # replace the judgements.
@@ -348,15 +350,19 @@ class _Draft:
     @property
     def parts(self) -> list[Part]:
         """Return the run's hardware, with nodes and GPUs before the links and groups that contain them."""
-        found: dict[Part, None] = {}
-        places = [self.topology.place({}), *(one[1] for one in self.measured), *(p for _, p in self.judged)]
+        by_part: dict[Part, None] = {}
+        places = [
+            self.topology.place({}),
+            *(entry[1] for entry in self.measured),
+            *(p for _, p in self.judged),
+        ]
         for part in self.topology.described:
-            found[part] = None
-        for place in places:
-            if place.hardware is not None:
-                found |= dict.fromkeys(place.hardware.members)
-                found[place.hardware] = None
-        return list(found)
+            by_part[part] = None
+        for location in places:
+            if location.hardware is not None:
+                by_part |= dict.fromkeys(location.hardware.members)
+                by_part[location.hardware] = None
+        return list(by_part)
 
     def run_row(self, hardware: Mapping[tuple[str, str], int]) -> Row:
         """Return the run's row in the table ``runs``."""
@@ -388,27 +394,28 @@ class _Draft:
     ) -> dict[str, list[Row]]:
         """Return the rows that belong to the run, by table."""
 
-        def observed(ordinal: int, what: Quantity, place: Place) -> Row:
+        def observed(ordinal: int, quantity: Quantity, location: Place) -> Row:
+            """Return the columns that measurements and judgements share."""
             return {
                 "run_pk": run_pk,
                 "ordinal": ordinal,
-                "quantity_id": quantities[what.digest, what.unit],
-                "hardware_id": _id(hardware, place.hardware),
-                "node_id": _id(hardware, place.node),
+                "quantity_id": quantities[quantity.digest, quantity.unit],
+                "hardware_id": _id(hardware, location.hardware),
+                "node_id": _id(hardware, location.node),
                 "moment": self.moment,
             }
 
         measurements = []
-        for ordinal, (one, place, _) in enumerate(self.measured):
-            value, special = split_special(one.value)
-            row = observed(ordinal, self.measured_quantities[ordinal], place)
+        for ordinal, (measurement, location, _) in enumerate(self.measured):
+            value, special = split_special(measurement.value)
+            row = observed(ordinal, self.measured_quantities[ordinal], location)
             measurements.append({**row, "value": value, "special": special})
         judgements = []
-        for ordinal, (judged, place) in enumerate(self.judged):
+        for ordinal, (judged, location) in enumerate(self.judged):
             reference = judged.reference
             judgements.append(
                 {
-                    **observed(ordinal, self.judged_quantities[ordinal], place),
+                    **observed(ordinal, self.judged_quantities[ordinal], location),
                     "value": split_special(judged.value)[0],
                     "verdict": judged.verdict.value,
                     "gating": judged.gating,

@@ -24,7 +24,7 @@ from rackproof.nodes.night_evidence import missing_readings
 from rackproof.nodes.probe_slurm_jobs import PROBES
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
-PROGRAMS = frozenset(one.name for one in PROBES)
+PROGRAMS = frozenset(probe.name for probe in PROBES)
 _MARK = "health:"
 """The names of health evidence have this prefix, because a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
@@ -58,23 +58,23 @@ class DrainedNode:
     @property
     def earlier(self) -> tuple[NodeSnapshot, ...]:
         """Return the earlier snapshots, which show the readings that the node supports."""
-        return tuple(one for one in (self.before, self.failed) if one is not None)
+        return tuple(snapshot for snapshot in (self.before, self.failed) if snapshot is not None)
 
     @cached_property
     def codes_against_before(self) -> frozenset[str]:
         """Return the codes that tonight's health check finds, compared with the night before the drain."""
         return frozenset(
-            one.code for one in check_node(self.tonight, previous=self.before, expected=self.expected)
+            finding.code for finding in check_node(self.tonight, previous=self.before, expected=self.expected)
         )
 
 
 def healed_evidence(node: DrainedNode) -> tuple[str, ...]:
     """Return the sorted names of the evidence that was read from a node tonight."""
-    there = [row.name for row in EVIDENCE if row.state(node) is EvidenceState.THERE]
+    present = [row.name for row in EVIDENCE if row.state(node) is EvidenceState.THERE]
     # Each version and each service is evidence of its own.
-    there += [f"version_{_snake(name)}" for name, text in node.tonight.versions.items() if text]
-    there += [f"service_{name}" for name in _running_services(node)]
-    return tuple(sorted({f"{_MARK}{name}" for name in there}))
+    present += [f"version_{_snake(name)}" for name, text in node.tonight.versions.items() if text]
+    present += [f"service_{name}" for name in _running_services(node)]
+    return tuple(sorted({f"{_MARK}{name}" for name in present}))
 
 
 def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
@@ -104,7 +104,7 @@ def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tupl
     if check in _COMPARED or check == "floor":
         # Only the same comparison shows that a finding from a comparison no longer applies.
         mark = f"{check}:" if check in _COMPARED else ""
-        words = {one.partition(" ")[0] for one in read if not one.startswith(_MARK)}
+        words = {text.partition(" ")[0] for text in read if not text.startswith(_MARK)}
         is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in words)
         return () if is_read else (f"{metric}{_COMPARED.get(check, '')}",)
     if check not in ("bits", "probe"):
@@ -155,7 +155,8 @@ def _all_gpus(node: DrainedNode) -> EvidenceState:
     if answer is not EvidenceState.THERE:
         return answer
     known = [
-        len({gpu.uuid for gpu in one.gpus} | {gpu.uuid for gpu in one.gone_gpus}) for one in node.earlier
+        len({gpu.uuid for gpu in snapshot.gpus} | {gpu.uuid for gpu in snapshot.gone_gpus})
+        for snapshot in node.earlier
     ]
     wanted = node.expected.gpus or max(known, default=1)
     return _state(len({gpu.uuid for gpu in node.tonight.gpus}) >= max(wanted, 1))
@@ -215,12 +216,12 @@ def _driver_tools(node: DrainedNode) -> EvidenceState:
     """Return whether each driver tool answers that answered or hung in an earlier night."""
     asked = {
         tool
-        for one in node.earlier
-        for tool, status in one.tools.items()
+        for snapshot in node.earlier
+        for tool, status in snapshot.tools.items()
         if tool.startswith(_DRIVER_TOOLS) and status in ("ok", "hung")
     }
     states = [_tool(tool)(node) for tool in sorted({"nvidia_smi_xml", *asked})]
-    return next((one for one in states if one is not EvidenceState.THERE), EvidenceState.THERE)
+    return next((state for state in states if state is not EvidenceState.THERE), EvidenceState.THERE)
 
 
 def _booted(node: DrainedNode) -> EvidenceState:
@@ -238,7 +239,7 @@ def _reset_or_booted(node: DrainedNode) -> EvidenceState:
 
 def _slowdowns(node: DrainedNode) -> EvidenceState:
     """Return whether each GPU counts the slowdowns that were counted before."""
-    counted = {reason for one in node.earlier for gpu in one.gpus for reason in gpu.slowdown_s}
+    counted = {reason for snapshot in node.earlier for gpu in snapshot.gpus for reason in gpu.slowdown_s}
     return _gpus(lambda gpu: bool(counted) and counted <= gpu.slowdown_s.keys())(node)
 
 
@@ -266,19 +267,19 @@ def _idle_memory(node: DrainedNode) -> EvidenceState:
 def _ports(node: DrainedNode) -> EvidenceState:
     """Return whether each port was read that is required or was there before."""
     ports = {(port.device, port.port) for port in node.tonight.ports if port.state and port.rate_gbps}
-    known = [len({(port.device, port.port) for port in one.ports}) for one in node.earlier]
+    known = [len({(port.device, port.port) for port in snapshot.ports}) for snapshot in node.earlier]
     return _state(len(ports) >= max(node.expected.ports or max(known, default=1), 1))
 
 
 def _port_counters(node: DrainedNode) -> EvidenceState:
     """Return whether each port shows the counters that were read before."""
-    counted = {name for one in node.earlier for port in one.ports for name in port.counters}
+    counted = {name for snapshot in node.earlier for port in snapshot.ports for name in port.counters}
     return _state(bool(counted) and all(counted <= port.counters.keys() for port in node.tonight.ports))
 
 
 def _card_links(node: DrainedNode) -> EvidenceState:
     """Return whether the PCIe links of all known network cards were read."""
-    known = {address for one in node.earlier for address in one.links}
+    known = {address for snapshot in node.earlier for address in snapshot.links}
     keys = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
     read = {
         address
@@ -305,7 +306,7 @@ def _writable_mounts(node: DrainedNode) -> EvidenceState:
     if node.before is not None:
         read_only |= {path for path, mount in node.before.mount_table.items() if _is_read_only(mount)}
     wanted = {mount.path for mount in expected}.union(
-        *(_disk_mounts(one.mount_table) for one in node.earlier)
+        *(_disk_mounts(snapshot.mount_table) for snapshot in node.earlier)
     )
     bad = {path for path, mount in table.items() if _is_read_only(mount)} - read_only
     return _state(wanted - read_only <= table.keys() and not bad & (wanted | _disk_mounts(table)))
@@ -323,7 +324,7 @@ def _is_read_only(mount: Mapping[str, str]) -> bool:
 
 def _disks(node: DrainedNode) -> EvidenceState:
     """Return whether the sizes of all known file systems were read."""
-    known = {path for one in node.earlier for path in one.disk}
+    known = {path for snapshot in node.earlier for path in snapshot.disk}
     return _state(bool(node.tonight.disk) and known <= node.tonight.disk.keys())
 
 
@@ -339,8 +340,8 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
     for name, state in services.items():
         if state == "active":
             yield _snake(name.removesuffix(".service"))
-    for wanted in node.expected.services:
-        units = service_units(wanted)
+    for service in node.expected.services:
+        units = service_units(service)
         if any(services.get(unit) == "active" for unit in units):
             yield _snake(units[0].removesuffix(".service"))
 

@@ -108,7 +108,7 @@ Digests = Mapping[str, Sequence[tuple[str, str, str]]]
 
 
 def compare_digests(
-    found: Digests, known: Mapping[str, str]
+    digests: Digests, known: Mapping[str, str]
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
     """Compare the results of the training step bit by bit across a fleet.
 
@@ -121,7 +121,7 @@ def compare_digests(
         reference of later nights. Otherwise the devices are unproven. A single device gets a remark.
 
     Args:
-        found: The digests by node, as :func:`read_digests` returns them.
+        digests: The digests by node, as :func:`read_digests` returns them.
         known: The digests on which earlier nights agreed.
 
     Returns:
@@ -130,7 +130,7 @@ def compare_digests(
     reasons: dict[str, list[NightReason]] = {}
     agreed = dict(known)
     remarks = []
-    for alike, group in sorted(_digests_by_kind(found).items()):
+    for alike, group in sorted(_digests_by_kind(digests).items()):
         counts = Counter(digest for *_, digest in group)
         majority = _majority_digest(group)
         if majority and known.get(alike, majority) != majority:
@@ -167,10 +167,10 @@ def _odd_devices(
             yield node, _digest_reason(alike, part or node, digest, right, agreeing)
 
 
-def _digests_by_kind(found: Digests) -> dict[str, list[tuple[str, str, str]]]:
+def _digests_by_kind(digests_by_part: Digests) -> dict[str, list[tuple[str, str, str]]]:
     """Return node, part and digest of all devices that must give the same bits."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
-    for node, digests in found.items():
+    for node, digests in digests_by_part.items():
         for alike, part, digest in digests:
             groups.setdefault(alike, []).append((node, part, digest))
     return groups
@@ -182,8 +182,8 @@ def _majority_digest(group: Sequence[tuple[str, str, str]]) -> str:
     votes: dict[str, Fraction] = {}
     for node, _, digest in group:
         votes[digest] = votes.get(digest, Fraction()) + Fraction(1, devices[node])
-    digest, most = max(votes.items(), key=lambda one: one[1])
-    count = sum(one == digest for *_, one in group)
+    digest, most = max(votes.items(), key=lambda vote: vote[1])
+    count = sum(other == digest for *_, other in group)
     return digest if count >= 3 and 2 * most > len(devices) else ""
 
 
@@ -220,29 +220,33 @@ class NodeMeasurements:
 
 
 def read_node_probes(
-    plan: ProbePlan, target: ProbeTarget, done: JobResult, probes: Sequence[Probe] | None = None
+    plan: ProbePlan, target: ProbeTarget, result: JobResult, probes: Sequence[Probe] | None = None
 ) -> NodeMeasurements:
     """Return the measurements of a node's job. Wrong values fail, and missing values are unproven.
 
     Args:
         plan: The plan of the measurement.
         target: The measured node.
-        done: The output of its job.
+        result: The output of its job.
         probes: The programs of the job, or None for all programs that suit the node.
     """
-    sections = {one.name: one for one in done.sections}
+    sections = {section.name: section for section in result.sections}
     programs = probes or wanted_probes(plan, target)
-    readings = [_read_program(plan, target, probe, sections.get(probe.name), done.text) for probe in programs]
-    reasons = _flat(one.reasons for one in readings)
-    sound = tuple(probe.name for probe, one in zip(programs, readings, strict=True) if not one.reasons)
-    if done.how != "ok" and not any(one.verdict.gates for one in reasons):
+    readings = [
+        _read_program(plan, target, probe, sections.get(probe.name), result.text) for probe in programs
+    ]
+    reasons = _flat(reading.reasons for reading in readings)
+    sound = tuple(
+        probe.name for probe, reading in zip(programs, readings, strict=True) if not reading.reasons
+    )
+    if result.how != "ok" and not any(reason.verdict.gates for reason in reasons):
         # Each program ended well, but the job did not. Whatever the cause, this is not a pass.
-        problem = f"{done.how}: {done.text or 'no reason was given'}"
+        problem = f"{result.how}: {result.text or 'no reason was given'}"
         reasons = (*reasons, unproven_reason("job", target.name, problem))
     return NodeMeasurements(
-        _flat(one.measurements for one in readings),
+        _flat(reading.measurements for reading in readings),
         reasons,
-        _flat(one.digests for one in readings),
+        _flat(reading.digests for reading in readings),
         sound,
     )
 
@@ -311,13 +315,13 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
     reasons = [
         NightReason(
             check="probe",
-            verdict=one.verdict,
-            metric=f"{probe.name} {one.metric}",
-            part=one.labels.get("gpu") or target.name,
-            text=sanitize(one.reason, 400),
+            verdict=judgement.verdict,
+            metric=f"{probe.name} {judgement.metric}",
+            part=judgement.labels.get("gpu") or target.name,
+            text=sanitize(judgement.reason, 400),
         )
-        for one in outcome.judgements
-        if one.verdict.gates and one.gating
+        for judgement in outcome.judgements
+        if judgement.verdict.gates and judgement.gating
     ]
     if outcome.verdict.gates and not reasons:
         text = outcome.reasons[0] if outcome.reasons else "its log proves nothing"
@@ -347,7 +351,7 @@ def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> 
 
     A candidate is returned only if the SKU states a reference for it.
     """
-    referenced = {one.metric for one in target.references}
+    referenced = {reference.metric for reference in target.references}
     unbounded = [
         rule
         for rule in rules
@@ -373,7 +377,7 @@ def _silent_gpus(
 ) -> list[NightReason]:
     """Return reasons for GPUs of a node that reported nothing, and for GPUs that are not in the node."""
     reasons = []
-    named = {label for one in log.measurements for label in _labels(one, _GPU_LABELS)}
+    named = {label for measurement in log.measurements for label in _labels(measurement, _GPU_LABELS)}
     if strange := sorted(label for label in named if not target.knows({label})):
         text = f"{', '.join(strange[:4])}: no GPU that was seen there; its numbers were dropped"
         reasons.append(unproven_reason(probe, target.name, text))
@@ -388,7 +392,11 @@ def _silent_gpus(
 
 def _gpus_with(metric: str, log: ParsedLog) -> set[str]:
     """Return the GPUs for which a log states a metric."""
-    return {one.labels["gpu"] for one in log.measurements if one.name == metric and "gpu" in one.labels}
+    return {
+        measurement.labels["gpu"]
+        for measurement in log.measurements
+        if measurement.name == metric and "gpu" in measurement.labels
+    }
 
 
 def measures(plan: ProbePlan, probe: Probe, metrics: Collection[str]) -> bool:
@@ -410,17 +418,17 @@ def program_points(benchmarks: Path) -> dict[str, Parameters]:
         DefinitionError: A definition cannot be read.
     """
     return {
-        one.benchmark: _point(_load_definition(benchmarks / f"{one.benchmark}.yml"), one, "gpu")
-        for one in PROBES
-        if one.benchmark
+        probe.benchmark: _point(_load_definition(benchmarks / f"{probe.benchmark}.yml"), probe, "gpu")
+        for probe in PROBES
+        if probe.benchmark
     }
 
 
 def _point(definition: Definition, probe: Probe, device: str) -> Parameters:
     """Return a benchmark's parameters, with those that the options of a night's program replace."""
     words = probe_arguments(probe, device) or ()
-    given = {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
-    return {**definition.parameters, **given}
+    options = {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
+    return {**definition.parameters, **options}
 
 
 def _definition(plan: ProbePlan, probe: Probe) -> Definition:
@@ -436,11 +444,11 @@ def _load_definition(path: Path) -> Definition:
 def wanted_probes(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
     """Return the programs that suit a node and the plan, including optional tests."""
     return [
-        one
-        for one in PROBES
-        if one.name in plan.chosen
-        and probe_arguments(one, plan.device) is not None
-        and (plan.device == "cpu" or target.gpus >= one.least_gpus)
+        probe
+        for probe in PROBES
+        if probe.name in plan.chosen
+        and probe_arguments(probe, plan.device) is not None
+        and (plan.device == "cpu" or target.gpus >= probe.least_gpus)
     ]
 
 

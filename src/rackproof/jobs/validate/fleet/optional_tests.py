@@ -72,8 +72,8 @@ def oversized_tests(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> tuple[st
             if _job_minutes(plan, node, (probe,)) > plan.minutes:
                 by_test.setdefault(probe.name, []).append(node)
     return tuple(
-        f"{test} never runs on {compress_hostlist([one.name for one in nodes])}: its job may take "
-        f"{max(_job_minutes(plan, one, (probe,)) for one in nodes for probe in _optional(plan, one)):g} "
+        f"{test} never runs on {compress_hostlist([target.name for target in nodes])}: its job may take "
+        f"{max(_job_minutes(plan, node, (probe,)) for node in nodes for probe in _optional(plan, node)):g} "
         f"GPU-minutes, and validate_probe_gpu_minutes is {plan.minutes:g}"
         for test, nodes in sorted(by_test.items())
     )
@@ -85,21 +85,21 @@ def smallest_job_minutes(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> flo
     Pairs count only if no node is measured alone, because a node is paired after its own job.
     """
     alone = [
-        _job_minutes(plan, one, [probe] if probe.optional else [])
-        for one in targets
-        for probe in wanted_probes(plan, one)
+        _job_minutes(plan, target, [probe] if probe.optional else [])
+        for target in targets
+        for probe in wanted_probes(plan, target)
     ]
     if alone or FABRIC not in plan.chosen or len(targets) < 2:
         return min(alone, default=0)
     pair = (targets[0].name, targets[1].name)
-    return Job(pair, "", min(one.gpus for one in targets), plan.pair_limit_s).minutes
+    return Job(pair, "", min(target.gpus for target in targets), plan.pair_limit_s).minutes
 
 
 def tonights_probes(
     plan: ProbePlan, target: ProbeTarget, tests: Mapping[str, Sequence[Probe]]
 ) -> tuple[Probe, ...]:
     """Return tonight's programs for a node, which are those of every night and the planned tests."""
-    every = (one for one in wanted_probes(plan, target) if not one.optional)
+    every = (probe for probe in wanted_probes(plan, target) if not probe.optional)
     return (*every, *tests.get(target.name, ()))
 
 
@@ -119,12 +119,12 @@ def _turns(plan: ProbePlan, targets: Sequence[ProbeTarget], past: Sequence[Probe
         for node in targets
         for probe in _optional(plan, node)
     ]
-    return sorted(turns, key=lambda one: (-one.urgency, one.node.name, one.probe.name))
+    return sorted(turns, key=lambda turn: (-turn.urgency, turn.node.name, turn.probe.name))
 
 
 def _optional(plan: ProbePlan, target: ProbeTarget) -> list[Probe]:
     """Return the optional tests that the plan contains for a node."""
-    return [one for one in wanted_probes(plan, target) if one.optional]
+    return [probe for probe in wanted_probes(plan, target) if probe.optional]
 
 
 def _job_minutes(plan: ProbePlan, target: ProbeTarget, tests: Sequence[Probe]) -> float:

@@ -58,8 +58,8 @@ def pairs_tonight(
     never = len(past)
     able_names = set(able)
     racks: dict[str, list[str]] = {}
-    for one in targets:
-        racks.setdefault(pair_group(one), []).append(one.name)
+    for target in targets:
+        racks.setdefault(pair_group(target), []).append(target.name)
     pairs_by_rack: dict[str, tuple[Pair, ...]] = {}
     for key, names in racks.items():
         planned = [pair for pair in pairs_of_night(names, turns.get(key, 0)) if able_names.issuperset(pair)]
@@ -98,9 +98,9 @@ def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list
     return pairs
 
 
-def _ordered_pair(one: str, other: str) -> Pair:
+def _ordered_pair(name: str, other: str) -> Pair:
     """Return two nodes in alphabetical order, so that each pair is always the same."""
-    return min(one, other), max(one, other)
+    return min(name, other), max(name, other)
 
 
 @dataclass(frozen=True)
@@ -141,15 +141,15 @@ def measure_pairs(
     Raises:
         ProbeError: Slurm's host no longer answers.
     """
-    turns = dict(next((one.turns for one in past if one.turns), {}))
+    turns = dict(next((night.turns for night in past if night.turns), {}))
     if FABRIC not in plan.chosen:
         # Keep the turns, so that a night without pairs does not restart the tournament.
         return FabricMeasurements(turns=turns)
     tonight = pairs_tonight(targets, able, turns, past)
-    meeting = _PairRunner(plan, {one.name: one for one in targets}, jobs)
+    meeting = _PairRunner(plan, {target.name: target for target in targets}, jobs)
     results: list[PairResult] = []
     for key, pairs in tonight.items():
-        members = {one.name for one in targets if pair_group(one) == key}
+        members = {target.name for target in targets if pair_group(target) == key}
         results += meeting.measure_rack(pairs, earlier_bandwidths(past, members))
     blamed, between = _fabric_reasons(results)
     for key in _racks_that_met(tonight, results):
@@ -161,7 +161,7 @@ def measure_pairs(
 
 def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[PairResult]) -> Iterator[str]:
     """Yield the racks in which at least one pair was measured. The others repeat their round."""
-    met = {frozenset(one.nodes) for one in results}
+    met = {frozenset(result.nodes) for result in results}
     for key, pairs in tonight.items():
         if any(frozenset(pair) in met for pair in pairs):
             yield key
@@ -224,7 +224,7 @@ class _PairRunner:
     def _meet_second_partners(self, results: Sequence[PairResult]) -> list[PairResult]:
         """Measure the suspects with partners that are good."""
         good, bad, suspects = _sort_pair_nodes(results)
-        met = [(one.nodes[0], one.nodes[1]) for one in results]
+        met = [(result.nodes[0], result.nodes[1]) for result in results]
         partners = second_partners(suspects - bad, good, met)
         return self.meet([_ordered_pair(suspect, partner) for suspect, partner in partners.items()])
 
@@ -246,10 +246,12 @@ class _PairRunner:
 def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
     """Return the good nodes, the bad nodes, and all nodes that failed and passed with no partner."""
     results = list(results)
-    verdicts = {(one.nodes[0], one.nodes[1]): one.passed for one in results if len(one.nodes) == 2}
+    verdicts = {
+        (result.nodes[0], result.nodes[1]): result.passed for result in results if len(result.nodes) == 2
+    }
     good = _names(pair for pair, passed in verdicts.items() if passed)
     # If a larger group passes, all of its nodes are good. If it fails, any of them may be bad.
-    good |= _names(one.nodes for one in results if len(one.nodes) > 2 and one.passed)
+    good |= _names(result.nodes for result in results if len(result.nodes) > 2 and result.passed)
     failed = _names(pair for pair, passed in verdicts.items() if not passed)
     return good, set(find_culprits(verdicts)[0]), failed - good
 
@@ -264,7 +266,7 @@ def _fabric_reasons(
 ) -> tuple[dict[str, NightReason], list[NightReason]]:
     """Return the nodes at fault, and the faults between nodes. Suspects are unproven."""
     pairs = _deciding_meetings(results)
-    bad, links, suspects = find_culprits({pair: one.passed for pair, one in pairs.items()})
+    bad, links, suspects = find_culprits({pair: result.passed for pair, result in pairs.items()})
     reasons = {name: _node_reason(name, pairs, name in bad) for name in sorted(bad | suspects)}
     between = [
         NightReason(
@@ -278,10 +280,10 @@ def _fabric_reasons(
     ]
     between += [
         NightReason(
-            check="pair", verdict=Verdict.DEGRADED, metric="fabric", part="+".join(pair), text=one.text
+            check="pair", verdict=Verdict.DEGRADED, metric="fabric", part="+".join(pair), text=result.text
         )
-        for pair, one in sorted(pairs.items())
-        if one.passed and one.speed is Verdict.DEGRADED
+        for pair, result in sorted(pairs.items())
+        if result.passed and result.speed is Verdict.DEGRADED
     ]
     return reasons, between
 
@@ -291,17 +293,17 @@ def _deciding_meetings(results: Sequence[PairResult]) -> dict[Pair, PairResult]:
 
     The last measurement that failed decides or, if none failed, the last one.
     """
-    of_two = [(_ordered_pair(*one.nodes), one) for one in results if len(one.nodes) == 2]
+    of_two = [(_ordered_pair(*result.nodes), result) for result in results if len(result.nodes) == 2]
     pairs = dict(of_two)
     # A later meeting of the same two nodes does not cancel an earlier one.
-    pairs.update((pair, one) for pair, one in of_two if not one.passed)
+    pairs.update((pair, result) for pair, result in of_two if not result.passed)
     return pairs
 
 
 def _node_reason(name: str, pairs: Mapping[Pair, PairResult], is_bad: bool) -> NightReason:
     """Return the reason why a node fails, or why it is unproven as a suspect."""
-    failures = [one for pair, one in pairs.items() if name in pair and not one.passed]
-    failures_text = "; ".join(f"with {_partner(name, one.nodes)}: {one.text}" for one in failures)
+    failures = [result for pair, result in pairs.items() if name in pair and not result.passed]
+    failures_text = "; ".join(f"with {_partner(name, failure.nodes)}: {failure.text}" for failure in failures)
     if is_bad:
         text = f"all-reduce fails with partners that pass with others: {failures_text}"
     else:
@@ -312,7 +314,7 @@ def _node_reason(name: str, pairs: Mapping[Pair, PairResult], is_bad: bool) -> N
 
 def _partner(name: str, nodes: Sequence[str]) -> str:
     """Return the other node of a pair."""
-    return next(other for other in nodes if other != name)
+    return next(node for node in nodes if node != name)
 
 
 def unproven_pairs(
@@ -327,14 +329,14 @@ def unproven_pairs(
     """
     reasons: dict[str, tuple[NightReason, ...]] = {}
     uncompared = []
-    for one in night.pairs:
-        if not _speed_is_unproven(one):
+    for pair in night.pairs:
+        if not _speed_is_unproven(pair):
             continue
-        if one.speed is None and not require_references:
-            uncompared.append("+".join(one.nodes))
+        if pair.speed is None and not require_references:
+            uncompared.append("+".join(pair.nodes))
             continue
-        for name, other in zip(one.nodes, reversed(one.nodes), strict=True):
-            reasons[name] = (*reasons.get(name, ()), _unproven_speed(name, other, one))
+        for name, node in zip(pair.nodes, reversed(pair.nodes), strict=True):
+            reasons[name] = (*reasons.get(name, ()), _unproven_speed(name, node, pair))
     if not uncompared:
         return reasons, ()
     return reasons, (
@@ -343,15 +345,15 @@ def unproven_pairs(
     )
 
 
-def _speed_is_unproven(one: PairResult) -> bool:
+def _speed_is_unproven(result: PairResult) -> bool:
     """Return whether a pair computed the right sums, but nothing proves its speed."""
-    return len(one.nodes) == 2 and one.passed and one.speed in (None, Verdict.UNPROVEN)
+    return len(result.nodes) == 2 and result.passed and result.speed in (None, Verdict.UNPROVEN)
 
 
-def _unproven_speed(name: str, other: str, one: PairResult) -> NightReason:
+def _unproven_speed(name: str, other: str, result: PairResult) -> NightReason:
     """Return the reason why the speed of a node's pair is unproven."""
-    text = f"right sums with {other}, and nothing proves the speed: {one.text}"
-    if one.speed is None:
+    text = f"right sums with {other}, and nothing proves the speed: {result.text}"
+    if result.speed is None:
         text += f"; {NO_REFERENCE}, and fewer than {AnomalyPolicy().outlier_least} pairs to compare with"
     return NightReason(
         check="reference",

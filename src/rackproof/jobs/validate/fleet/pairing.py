@@ -43,7 +43,9 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
     circle = [first, *rest[turn:], *rest[:turn]]
     half = len(circle) // 2
     met = zip(circle[:half], reversed(circle[half:]), strict=True)
-    pairs = sorted((min(one, two), max(one, two)) for one, two in met if one is not None and two is not None)
+    pairs = sorted(
+        (min(name, two), max(name, two)) for name, two in met if name is not None and two is not None
+    )
     if most is None or most >= len(pairs):
         return tuple(pairs)
     # When the tournament starts again, the window begins where it ended, so that other pairs are
@@ -72,6 +74,7 @@ def second_partners(
     partner_of: dict[str, str] = {}
 
     def seat(suspect: str, tried: set[str]) -> bool:
+        """Give the suspect a partner that is not in ``tried``, and return whether there is one."""
         # Search an augmenting path, which may give an assigned partner to another suspect, so that as many
         # suspects as possible get a partner.
         for node in free:
@@ -120,9 +123,9 @@ def _bad_nodes(failed: Iterable[Pair], good: Collection[str]) -> set[str]:
 def _partners_by_node(pairs: Iterable[Pair]) -> dict[str, set[str]]:
     """Return the partners of each node in some pairs."""
     partners: dict[str, set[str]] = {}
-    for one, two in pairs:
-        partners.setdefault(one, set()).add(two)
-        partners.setdefault(two, set()).add(one)
+    for name, two in pairs:
+        partners.setdefault(name, set()).add(two)
+        partners.setdefault(two, set()).add(name)
     return partners
 
 
@@ -156,7 +159,7 @@ def bisect_group(
         test it, or if it fails although both halves work. In the second case, the fault is in the fabric
         between the halves, or comes and goes.
     """
-    spare = [one for one in helpers if one not in set(nodes)]
+    spare = [helper for helper in helpers if helper not in set(nodes)]
     search = _Bisection(works, spare, most_runs)
     if len(nodes) > 1:
         search.halve(nodes)

@@ -48,8 +48,10 @@ def measuring_order(
     for number, night in enumerate(past):
         for name in night.measured:
             ago.setdefault(name, number)
-    idle = [one for one in targets if not one.busy]
-    return sorted(idle, key=lambda one: (one.name not in first, -ago.get(one.name, len(past)), one.name))
+    idle = [target for target in targets if not target.busy]
+    return sorted(
+        idle, key=lambda target: (target.name not in first, -ago.get(target.name, len(past)), target.name)
+    )
 
 
 def probe_night(
@@ -77,19 +79,23 @@ def probe_night(
         DefinitionError: A benchmark's definition cannot be read.
     """
     drained = dict(direct or {})
-    idle = [one for one in targets if not one.busy]
+    idle = [target for target in targets if not target.busy]
     tests = plan_optional_tests(plan, idle, past)
-    programs = {one.name: tonights_probes(plan, one, tests) for one in targets}
     # Drained nodes were measured with all programs, because no job could use their GPUs.
-    programs |= {one.name: tuple(wanted_probes(plan, one)) for one in targets if one.name in drained}
-    probes = _NodeProbes(plan, {one.name: one for one in targets}, jobs, drained, programs)
+    programs = {
+        target.name: tuple(wanted_probes(plan, target))
+        if target.name in drained
+        else tonights_probes(plan, target, tests)
+        for target in targets
+    }
+    probes = _NodeProbes(plan, {target.name: target for target in targets}, jobs, drained, programs)
     probes.leave_out_busy()
     # Measure nodes with a planned test first, while the budget is large enough for the test.
     queue = measuring_order(targets, past, tests)
-    probes.measure_nodes([one for one in queue if programs[one.name]])
+    probes.measure_nodes([target for target in queue if programs[target.name]])
     twice = probes.retest_suspects(doubts, past)
     # Use the digests of the newest night with any. A night without the training step stores none.
-    known = next((one.digests for one in past if one.digests), {})
+    known = next((past_night.digests for past_night in past if past_night.digests), {})
     odd, agreed, remarks = compare_digests(probes.digests, known)
     probes.add_reasons(odd)
     # Measure pairs last. Only a node that is good alone may be paired, because a bad node would make
@@ -113,7 +119,7 @@ def probe_night(
         digests=agreed,
         remarks=(*remarks, *oversized_tests(plan, idle), *fabric.remarks),
     )
-    return night, tuple(one for mine in probes.numbers.values() for one in mine)
+    return night, tuple(measurement for mine in probes.numbers.values() for measurement in mine)
 
 
 def _reasons_by_node(
@@ -161,23 +167,25 @@ class _NodeProbes:
     def leave_out_busy(self) -> None:
         """Note the busy nodes, which are not measured. Drained nodes were measured without Slurm."""
         self.left_out = {
-            name: one.busy for name, one in self.by_name.items() if one.busy and name not in self.drained
+            name: target.busy
+            for name, target in self.by_name.items()
+            if target.busy and name not in self.drained
         }
 
     def measure_nodes(self, nodes: Sequence[ProbeTarget]) -> None:
         """Measure nodes, and repeat each job that did not end well."""
         # No job could use the minutes of drained nodes, so these minutes do not count.
-        done = {**self._run_jobs(nodes), **self.drained}
+        results = {**self._run_jobs(nodes), **self.drained}
         again = [
             self.by_name[name]
-            for name, result in done.items()
+            for name, result in results.items()
             if result.how in ("failed", "hung", "lost") and name not in self.drained
         ]
         second = self._run_jobs(again)
-        ended_well = sum(result.how == "ok" for result in done.values())
+        ended_well = sum(result.how == "ok" for result in results.values())
         # If most jobs fail, the cause is probably the tool, so no node is blamed.
         blamable = ended_well > len(again)
-        for name, first in done.items():
+        for name, first in results.items():
             self._keep_result(name, first, second.get(name), ended_well if blamable else 0)
 
     def retest_suspects(self, doubts: SuspectFinder | None, past: Sequence[ProbeNight]) -> RetestResult:
@@ -197,14 +205,14 @@ class _NodeProbes:
 
         These are without fault and, if programs were planned for them, were measured.
         """
-        bad = {name for name, mine in self.reasons.items() if any(one.verdict.gates for one in mine)}
+        bad = {name for name, mine in self.reasons.items() if any(reason.verdict.gates for reason in mine)}
         missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
-        return {one.name for one in queue} - bad - missed
+        return {target.name for target in queue} - bad - missed
 
     def _run_jobs(self, nodes: Sequence[ProbeTarget]) -> dict[str, JobResult]:
         """Run a Slurm job with tonight's programs on each node, and return the results by node."""
-        results = self.jobs.run([self._job(one, self.programs[one.name]) for one in nodes])
-        return dict(zip([one.name for one in nodes], results, strict=True))
+        results = self.jobs.run([self._job(node, self.programs[node.name]) for node in nodes])
+        return dict(zip([node.name for node in nodes], results, strict=True))
 
     def _job(self, target: ProbeTarget, probes: Sequence[Probe]) -> Job:
         """Return the Slurm job that runs some programs on a node."""
@@ -246,7 +254,7 @@ class _NodeProbes:
         """Store the numbers, reasons and digests that a node's job printed."""
         readings = read_node_probes(self.plan, self.by_name[name], last, self.programs[name])
         self.add_reasons({name: readings.reasons})
-        if tests := tuple(one.name for one in self.programs[name] if one.optional):
+        if tests := tuple(program.name for program in self.programs[name] if program.optional):
             self.tests[name] = tests
         self.numbers[name] = readings.measurements
         self.digests[name] = readings.digests
@@ -264,9 +272,9 @@ class _NodeProbes:
         speeds = {
             # An optional test takes minutes, so repeat it only if one of its own numbers is suspect.
             name: [
-                one
-                for one in self.programs[name]
-                if one.benchmark and (not one.optional or measures(self.plan, one, metrics))
+                program
+                for program in self.programs[name]
+                if program.benchmark and (not program.optional or measures(self.plan, program, metrics))
             ]
             for name, metrics in suspects.items()
         }
@@ -291,7 +299,7 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
     """Return the suspicions about nodes from their last measurement."""
     suspected = {}
     for name in names:
-        latest = next((one for one in past if name in one.measured), None)
+        latest = next((night for night in past if name in night.measured), None)
         # Use only the last measurement, because it confirmed or withdrew all older suspicions.
         if latest and name in latest.suspected:
             suspected[name] = latest.suspected[name]
@@ -300,7 +308,7 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
     """Return whether the programs themselves failed. A missing Python is a fault of the installation."""
-    python_lacks = any(one.name == "python" and one.status for one in last.sections)
+    python_lacks = any(section.name == "python" and section.status for section in last.sections)
     return first.how != "lost" and not python_lacks
 
 
@@ -318,7 +326,8 @@ def _mark_fleetwide(
         if len(names) >= policy.share_least and len(names) > policy.share * nodes
     }
     return {
-        name: [_fleetwide(one) if one.code in wide else one for one in mine] for name, mine in reasons.items()
+        name: [_fleetwide(reason) if reason.code in wide else reason for reason in mine]
+        for name, mine in reasons.items()
     }
 
 
@@ -326,18 +335,20 @@ def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, se
     """Return the nodes with each failure, by its code."""
     nodes_by_code: dict[str, set[str]] = {}
     for name, mine in reasons.items():
-        for one in mine:
-            if one.verdict is Verdict.FAIL:
-                nodes_by_code.setdefault(one.code, set()).add(name)
+        for reason in mine:
+            if reason.verdict is Verdict.FAIL:
+                nodes_by_code.setdefault(reason.code, set()).add(name)
     return nodes_by_code
 
 
-def _fleetwide(one: NightReason) -> NightReason:
+def _fleetwide(reason: NightReason) -> NightReason:
     """Return a failure as an unproven reason that concerns the whole fleet."""
-    if one.verdict is not Verdict.FAIL:
-        return one
-    text = f"{one.text}; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
-    return one.model_copy(update={"verdict": Verdict.UNPROVEN, "fleetwide": True, "text": text})
+    if reason.verdict is not Verdict.FAIL:
+        return reason
+    text = (
+        f"{reason.text}; on so many nodes that it is a fault of the tool or the fabric until proven otherwise"
+    )
+    return reason.model_copy(update={"verdict": Verdict.UNPROVEN, "fleetwide": True, "text": text})
 
 
 def unmeasured_night(asked: float, nodes: Iterable[str], why: str) -> ProbeNight:
@@ -354,7 +365,7 @@ def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
     """Return a few lines about a night's measurements, or none if it requested no measurements."""
     if night is None:
         return ()
-    pairs = sum(len(one.nodes) == 2 for one in night.pairs)
+    pairs = sum(len(pair.nodes) == 2 for pair in night.pairs)
     lines = [
         f"measured: {amount(len(night.measured), 'node')}, {amount(pairs, 'pair')}, "
         f"{night.spent:.1f} of {night.asked:g} GPU-minutes"
@@ -374,4 +385,4 @@ def describe_probes(night: ProbeNight | None) -> tuple[str, ...]:
     lines += [
         f"not measured: {compress_hostlist(names)}: {why}" for why, names in sorted(by_reason.items())[:10]
     ]
-    return (*lines, *(f"! {one}" for one in night.remarks[:10]))
+    return (*lines, *(f"! {remark}" for remark in night.remarks[:10]))

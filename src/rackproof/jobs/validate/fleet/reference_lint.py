@@ -69,35 +69,44 @@ def lint_references(
         units: The unit of each metric in benchmarks.
         sizes: The message sizes in bytes that benchmarks measure, by metric.
     """
-    found = []
+    mistakes = []
     for sku, references in skus.items():
         if sku not in PHYSICS:
-            found.append(
+            mistakes.append(
                 ReferenceFinding(sku, "", "gap", "its physics are not known here: values cannot be checked")
             )
         seen = set()
-        for place, raw in enumerate(references, 1):
-            label = f"{place}: {raw.get('metric', '?')}"
+        for number, raw in enumerate(references, 1):
+            label = f"{number}: {raw.get('metric', '?')}"
             try:
-                one = read_reference(raw)
+                reference = read_reference(raw)
             except (ValidationError, TypeError, ValueError) as error:
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-                found.append(ReferenceFinding(sku, label, "error", reason))
+                mistakes.append(ReferenceFinding(sku, label, "error", reason))
                 continue
-            key = (one.metric, one.benchmark, tuple(sorted(one.labels.items())), repr(one.parameters))
+            key = (
+                reference.metric,
+                reference.benchmark,
+                tuple(sorted(reference.labels.items())),
+                repr(reference.parameters),
+            )
             if key in seen:
-                found.append(ReferenceFinding(sku, label, "error", "given twice: only one can be meant"))
+                mistakes.append(ReferenceFinding(sku, label, "error", "given twice: only one can be meant"))
             seen.add(key)
-            found += [
-                ReferenceFinding(sku, label, *mistake) for mistake in _find_mistakes(sku, one, units, sizes)
+            mistakes += [
+                ReferenceFinding(sku, label, *mistake)
+                for mistake in _find_mistakes(sku, reference, units, sizes)
             ]
-        have = {(one.get("metric"), (one.get("labels") or {}).get("dtype", "")) for one in references}
+        have = {
+            (raw_reference.get("metric"), (raw_reference.get("labels") or {}).get("dtype", ""))
+            for raw_reference in references
+        }
         for metric, precision in ESSENTIAL:
             if (metric, precision) not in have:
-                found.append(
+                mistakes.append(
                     ReferenceFinding(sku, "", "gap", f"no reference for {f'{metric} {precision}'.strip()}")
                 )
-    return tuple(found)
+    return tuple(mistakes)
 
 
 def read_reference(raw: Mapping[str, Any]) -> SkuReference:
@@ -116,35 +125,35 @@ def _find_mistakes(
     sku: str, one: SkuReference, units: Mapping[str, str], sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
     """Return the mistakes in one reference, as kind and text."""
-    found: list[tuple[Literal["error", "gap"], str]] = []
+    mistakes: list[tuple[Literal["error", "gap"], str]] = []
     reference = one.reference
     if one.metric in units and reference.unit != units[one.metric]:
-        found.append(("error", f"in {reference.unit}, but measured in {units[one.metric]}"))
+        mistakes.append(("error", f"in {reference.unit}, but measured in {units[one.metric]}"))
     if reference.low is None and reference.high is not None and reference.high > 0:
-        found.append(("error", "no low bound: nothing slow can fail"))
+        mistakes.append(("error", "no low bound: nothing slow can fail"))
     physics = PHYSICS.get(sku)
     peak = math.inf if physics is None else _peak(physics, one)
     if reference.value >= peak:
-        found.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
-    found += _size_mistakes(one, sizes)
-    found += _nvls(physics, one, one.labels.get("size_bytes"))
+        mistakes.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
+    mistakes += _size_mistakes(one, sizes)
+    mistakes += _nvls(physics, one, one.labels.get("size_bytes"))
     others = _named_skus(reference.source, PHYSICS) - {sku}
     # If the source names this SKU, too, the value was measured on it, and the others are a comparison.
     if others and not _named_skus(reference.source, [sku]):
-        found.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
-    return found
+        mistakes.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
+    return mistakes
 
 
 def _size_mistakes(
-    one: SkuReference, sizes: Mapping[str, Collection[int]]
+    reference: SkuReference, sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
     """Return the mistake in a reference's message size, if there is one."""
-    size = one.labels.get("size_bytes")
+    size = reference.labels.get("size_bytes")
     if size is None:
-        if one.metric.endswith("busbw"):
+        if reference.metric.endswith("busbw"):
             return [("error", "without size_bytes: a bus bandwidth is valid for one message size")]
         return []
-    measured = sizes.get(one.metric)
+    measured = sizes.get(reference.metric)
     # Without the measured sizes of a metric, any size may be right.
     if measured is not None and (not size.isdigit() or int(size) not in measured):
         return [("error", f"size {size} is not one that is measured")]
@@ -157,30 +166,30 @@ def _named_skus(source: str, skus: Iterable[str]) -> set[str]:
 
 
 def _nvls(
-    physics: GpuPhysics | None, one: SkuReference, size: str | None
+    physics: GpuPhysics | None, reference: SkuReference, size: str | None
 ) -> list[tuple[Literal["error", "gap"], str]]:
     """Return an error if the floor of a large all-reduce passes although NVLS is off."""
-    gpus = one.parameters.get("gpus")
-    if physics is None or physics.nvls_off is None or "all_reduce" not in one.metric:
+    gpus = reference.parameters.get("gpus")
+    if physics is None or physics.nvls_off is None or "all_reduce" not in reference.metric:
         return []
     # With fewer GPUs, NCCL does not use NVLS, so a floor cannot show that NVLS is broken.
     if (isinstance(gpus, int) and gpus < physics.nvls_gpus) or not (size or "").isdigit():
         return []
-    floor = one.reference.value * (1 + (one.reference.low or 0))
+    floor = reference.reference.value * (1 + (reference.reference.low or 0))
     if int(size or 0) >= GIB and floor <= physics.nvls_off:
         return [("error", f"a floor of {floor:.4g} passes with NVLS off, {physics.nvls_off:g}")]
     return []
 
 
-def _peak(physics: GpuPhysics, one: SkuReference) -> float:
+def _peak(physics: GpuPhysics, reference: SkuReference) -> float:
     """Return the metric's physical maximum in its own unit, or infinity if unknown."""
-    if one.metric.startswith("gemm"):
-        return physics.tflops.get(one.labels.get("dtype", ""), max(physics.tflops.values()))
-    if one.metric.startswith("memory_"):
+    if reference.metric.startswith("gemm"):
+        return physics.tflops.get(reference.labels.get("dtype", ""), max(physics.tflops.values()))
+    if reference.metric.startswith("memory_"):
         return physics.memory
-    if one.metric in ("host_to_device", "device_to_host"):
+    if reference.metric in ("host_to_device", "device_to_host"):
         return physics.host
-    if one.metric == "peer_copy":
+    if reference.metric == "peer_copy":
         return physics.nvlink
     # If the switches reduce, the bus bandwidth of an all-reduce is nearly twice that of the links.
-    return 2 * physics.nvlink if one.metric.endswith("busbw") else math.inf
+    return 2 * physics.nvlink if reference.metric.endswith("busbw") else math.inf

@@ -190,42 +190,46 @@ def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -
     another unit. The worst of them then counts.
     """
     others = _by_key(second)
-    kept: list[Measurement] = []
-    for one in first:
-        kept += _better(one, others.get(_key(one), []))
-    there = {_key(one) for one in kept}
-    return (*kept, *(one for key, some in others.items() if key not in there for one in some))
+    measurements: list[Measurement] = []
+    for measurement in first:
+        measurements += _better(measurement, others.get(_key(measurement), []))
+    present = {_key(one) for one in measurements}
+    return (*measurements, *(one for key, again in others.items() if key not in present for one in again))
 
 
-def _better(one: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
+def _better(measurement: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
     """Return the better of a number and the worst of its new measurements, or all if that is unknown."""
     if not again:
-        return [one]
-    if one.direction is None or not one.finite or not all(_comparable(one, other) for other in again):
-        return [one, *again]
-    if one.direction is Direction.HIGHER:
-        return [max(one, min(again, key=_value), key=_value)]
-    return [min(one, max(again, key=_value), key=_value)]
+        return [measurement]
+    if (
+        measurement.direction is None
+        or not measurement.finite
+        or not all(_comparable(measurement, other) for other in again)
+    ):
+        return [measurement, *again]
+    if measurement.direction is Direction.HIGHER:
+        return [max(measurement, min(again, key=_value), key=_value)]
+    return [min(measurement, max(again, key=_value), key=_value)]
 
 
-def _comparable(one: Measurement, other: Measurement) -> bool:
+def _comparable(measurement: Measurement, other: Measurement) -> bool:
     """Return whether two numbers can be compared."""
-    return other.finite and other.unit == one.unit
+    return other.finite and other.unit == measurement.unit
 
 
 def _suspects(
     numbers: Mapping[str, tuple[Measurement, ...]], doubts: SuspectFinder
 ) -> dict[str, dict[_Key, NightReason]]:
     """Return the suspicions about numbers, by node and number."""
-    rows = [(name, one) for name, mine in numbers.items() for one in mine]
-    found: dict[str, dict[_Key, NightReason]] = {}
-    for place, reason in sorted(doubts([one for _, one in rows]).items()):
-        name, one = rows[place]
-        known = found.setdefault(name, {}).get(_key(one))
+    rows = [(name, measurement) for name, mine in numbers.items() for measurement in mine]
+    suspects: dict[str, dict[_Key, NightReason]] = {}
+    for index, reason in sorted(doubts([measurement for _, measurement in rows]).items()):
+        name, one = rows[index]
+        known = suspects.setdefault(name, {}).get(_key(one))
         # A later reason for the same number does not replace a failure.
         if known is None or known.verdict is not Verdict.FAIL:
-            found[name][_key(one)] = reason
-    return found
+            suspects[name][_key(one)] = reason
+    return suspects
 
 
 def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADED) -> NightReason:
@@ -244,24 +248,26 @@ def _same(one: NightReason, other: NightReason) -> bool:
     return (one.metric, one.part) == (other.metric, other.part)
 
 
-def _key(one: Measurement) -> _Key:
+def _key(measurement: Measurement) -> _Key:
     """Return the name and the labels of a number."""
-    return one.name, tuple(sorted(one.labels.items()))
+    return measurement.name, tuple(sorted(measurement.labels.items()))
 
 
-def _value(one: Measurement) -> float:
+def _value(measurement: Measurement) -> float:
     """Return the value of a number, to sort by."""
-    return one.value
+    return measurement.value
 
 
-def _by_key(some: Iterable[Measurement]) -> dict[_Key, list[Measurement]]:
+def _by_key(measurements: Iterable[Measurement]) -> dict[_Key, list[Measurement]]:
     """Return numbers by name and labels."""
-    found: dict[_Key, list[Measurement]] = {}
-    for one in some:
-        found.setdefault(_key(one), []).append(one)
-    return found
+    groups: dict[_Key, list[Measurement]] = {}
+    for measurement in measurements:
+        groups.setdefault(_key(measurement), []).append(measurement)
+    return groups
 
 
-def _values(some: Sequence[Measurement]) -> str:
+def _values(measurements: Sequence[Measurement]) -> str:
     """Return the values of numbers as text."""
-    return ", ".join(quantity(one.value, one.unit) for one in some) or "nothing"
+    return (
+        ", ".join(quantity(measurement.value, measurement.unit) for measurement in measurements) or "nothing"
+    )
