@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field
 
 from rackproof.core import definitions
 from rackproof.core.definitions import DefinitionError, Scalar, UnknownBenchmarkError

@@ -871,6 +871,11 @@ def _listed(axes: Any) -> Any:
     return {axis: values if isinstance(values, list | tuple) else [values] for axis, values in axes.items()}
 
 
+def construct_document(document: Any) -> Any:
+    """Return the content of a composed YAML document, as `yaml.safe_load` does without a second reading."""
+    return None if document is None else yaml.SafeLoader("").construct_document(document)
+
+
 def lines_of_keys(document: Any, path: Path) -> dict[tuple[str, ...], int]:
     """Return the line of every key of a composed YAML document, by its path.
 
