@@ -109,12 +109,14 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = hasattr(config, "workerinput")
     if worker or config.getoption("suite") != FAST or "TMPDIR" in os.environ or not MEMORY.is_dir():
         return
-    for folder in MEMORY.glob("rackproof-tests-*-*"):
-        if not Path("/proc", folder.name.split("-")[2]).exists():
+    for folder in MEMORY.glob("rackproof-[0-9]*-*"):
+        if not Path("/proc", folder.name.split("-")[1]).exists():
             shutil.rmtree(folder, ignore_errors=True)
     if shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
-        made = tempfile.mkdtemp(prefix=f"rackproof-tests-{os.getpid()}-", dir=MEMORY)
+        # Sockets have paths of at most 107 characters, so the names are short.
+        made = tempfile.mkdtemp(prefix=f"rackproof-{os.getpid()}-", dir=MEMORY)
         tempfile.tempdir = os.environ["TMPDIR"] = made
+        config.option.basetemp = f"{made}/t"
         config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
 
 

@@ -127,7 +127,7 @@ def test_only_plugins_and_their_package_import_ansible(root: Path) -> None:
 def test_what_runs_on_nodes_uses_the_standard_library(root: Path) -> None:
     for path in [*(root / "plugins/modules").glob("*.py"), *(root / "plugins/module_utils").glob("*.py")]:
         assert imports(path) <= {*sys.stdlib_module_names, "ansible"}, path
-    own = {"limited_download", "slurm_run"}
+    own = {"bounded_tar", "limited_download", "lock_file", "slurm_run"}
     for name in ("make_runtime", "stage_mnist", "stage_tf_cnn", "docker_run", *own):
         assert imports(root / "workloads" / f"{name}.py") <= {*sys.stdlib_module_names, *own}, name
     for path in (root / "workloads").glob("*.py"):

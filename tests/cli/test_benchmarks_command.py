@@ -86,9 +86,9 @@ def test_a_row_is_one_line_without_a_terminal(
     ("which", "name", "value", "words"),
     [
         ("gemm", "seconds", "many", "it has to be a number"),
-        ("mnist-lenet", "batch_size", "big", "it has to be a number"),
-        ("mnist-lenet", "batch_size", True, "it has to be a number"),
-        ("all-reduce", "gpus", "two", ""),  # its own value is the word `all`: the program says what it takes
+        ("mnist-lenet", "batch_size", "big", "it has to be a whole number"),
+        ("mnist-lenet", "batch_size", True, "it has to be a whole number"),
+        ("all-reduce", "gpus", "two", "it has to be a whole number"),
         ("gemm", "seconds", 2.5, ""),
         ("mnist-lenet", "gpus", "all", ""),
     ],

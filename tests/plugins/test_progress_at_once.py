@@ -22,11 +22,8 @@ class ActionModule(ActionBase):
         for number in range(3):
             Display().display(f"run-1 · localhost · step {number}/3")
             seen = Path(self._task.args["folder"]) / str(number)
-            until = time.monotonic() + 60
-            while not seen.exists() and time.monotonic() < until:
+            while not seen.exists():
                 time.sleep(0.05)
-            if not seen.exists():
-                return {"failed": True, "msg": f"nobody read step {number}"}
         return {"changed": False}
 """
 PLAY = """

@@ -38,11 +38,15 @@ def utf8_locale() -> dict[str, str]:
 
     Ansible does not start in a locale that is not UTF-8 or was never generated.
     """
+    # The locale belongs to the whole process, and files without a stated encoding are read by it.
+    before = locale.setlocale(locale.LC_ALL)
     try:
         locale.setlocale(locale.LC_ALL, "")
         is_utf8 = locale.nl_langinfo(locale.CODESET) == "UTF-8"
     except locale.Error:
         is_utf8 = False
+    finally:
+        locale.setlocale(locale.LC_ALL, before)
     return {} if is_utf8 else {"LC_ALL": "C.UTF-8"}
 
 

@@ -115,7 +115,7 @@ class TestIntervals:
         compared = versus([training(100 + x) for x in range(left)], [training(200 + x) for x in range(right)])
         (ratio,) = row(compared, "throughput").ratios
         assert (ratio.low, ratio.high, ratio.conclusion) == (None, None, "no interval")
-        assert ratio.reason == f"{left} and {right} runs; two of each are needed"
+        assert ratio.reason == f"{left} and {right} run{'s' * (right > 1)}; two of each are needed"
         assert ratio.value is not None
 
     def test_equal_repeats_are_no_proof_of_exactness(self) -> None:

@@ -46,6 +46,7 @@ RUN_OF_SCORE: tuple[RequiredEvidence[RunTrace], ...] = (
     _row("seeds", "no_seed", harmless=_EARLIER_ROUNDS),
     _row("times", "not_proven", _has_stop),
     _row("values", "not_proven", harmless=_SOME_HAVE_NONE),
+    _row("neighbours", "not_proven", harmless=_SOME_HAVE_NONE),
     _row("course", "not_proven", _has_stop),
     _row("amounts", "not_proven", harmless=_SOME_HAVE_NONE),
     _row("amount_kind", "course_incomplete", harmless="compared where more than half of the runs state it"),
