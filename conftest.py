@@ -107,17 +107,24 @@ def pytest_configure(config: pytest.Config) -> None:
     Nothing is changed if the user chose a folder with TMPDIR, or if too little memory is free.
     """
     worker = hasattr(config, "workerinput")
-    if worker or config.getoption("suite") != FAST or "TMPDIR" in os.environ or not MEMORY.is_dir():
+    if worker or config.getoption("suite") != FAST or "TMPDIR" in os.environ or not _memory_is_fit():
         return
     for folder in MEMORY.glob("rackproof-[0-9]*-*"):
         if not Path("/proc", folder.name.split("-")[1]).exists():
             shutil.rmtree(folder, ignore_errors=True)
-    if shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
-        # Sockets have paths of at most 107 characters, so the names are short.
-        made = tempfile.mkdtemp(prefix=f"rackproof-{os.getpid()}-", dir=MEMORY)
-        tempfile.tempdir = os.environ["TMPDIR"] = made
-        config.option.basetemp = f"{made}/t"
-        config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
+    # Sockets have paths of at most 107 characters, so the names are short.
+    made = tempfile.mkdtemp(prefix=f"rackproof-{os.getpid()}-", dir=MEMORY)
+    tempfile.tempdir = os.environ["TMPDIR"] = made
+    config.option.basetemp = f"{made}/t"
+    config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
+
+
+def _memory_is_fit() -> bool:
+    """Return whether the fast tests can write their files, and start programs among them, in memory."""
+    if not os.access(MEMORY, os.W_OK):
+        return False
+    about = os.statvfs(MEMORY)
+    return about.f_bavail * about.f_frsize >= MEMORY_BYTES and not about.f_flag & os.ST_NOEXEC
 
 
 @pytest.hookimpl(hookwrapper=True)
