@@ -41,9 +41,9 @@ _SLOWEST: Mapping[str, float] = {
 }  # fmt: skip
 """Smallest ratio of a run's throughput to the throughput that its log states, by benchmark.
 
-Other benchmarks have no smallest ratio. Published logs since 2023 have at least 0.90 (bert, dlrm_dcnv2, gpt3),
-0.48 (stable_diffusion), 0.36 (retinanet), and 0.63 (all other benchmarks here). Logs of unet3d in round 1.0
-have at least 0.45.
+Other benchmarks have no smallest ratio. Published logs since 2023 have at least 0.90 (bert, dlrm_dcnv2,
+gpt3), 0.48 (stable_diffusion), 0.36 (retinanet), and 0.63 (all other benchmarks here). Logs of unet3d in
+round 1.0 have at least 0.45.
 """
 _SLOWEST_OF_PROCESSES = 0.5
 """Smallest ratio of a run's throughput to the stated throughput of one process times the processes.
