@@ -404,8 +404,8 @@ def _lacking_measurements(
     """Return a judgement for each of the SKU's references that the rule covers but no measurement matches.
 
     If the SKU states a reference for a format or a size, the SKU's hardware supports that format or size. The
-    measurement must then exist, even if the rule is optional for other hardware. Rules for processors are left out, because a run
-    on GPUs does not measure processors, and the GPU rules use the same references.
+    measurement must then exist, even if the rule is optional for other hardware. Rules for processors are
+    left out, because a run on GPUs does not measure processors, and the GPU rules use the same references.
     """
     missing = []
     for baseline in baselines:
