@@ -94,18 +94,18 @@ class _Pace:
 
 
 class _PacedStream(io.RawIOBase):
-    """The bytes of a connection, each read of which is checked."""
+    """The bytes of a connection. Each read is checked against the limits of time and speed."""
 
     def __init__(self, raw: Any, pace: _Pace) -> None:
         super().__init__()
         self._raw, self._pace = raw, pace
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return that the stream can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what came, and check the limits."""
+        """Read the bytes that arrived, and check the limits."""
         begin = time.monotonic()
         count = self._raw.readinto(buffer) or 0
         self._pace.note(count, time.monotonic() - begin)

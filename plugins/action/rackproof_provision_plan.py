@@ -25,7 +25,7 @@ class ActionModule(RackproofAction):
         remark = ""
         if partitions.get("failed") or partitions.get("unreachable"):
             reason = sanitize(partitions.get("stderr") or partitions.get("msg") or "no answer", 300)
-            remark = f"no answer of Slurm, so that all nodes count as one partition in service: {reason}"
+            remark = f"Slurm did not answer, so all nodes count as one partition in service: {reason}"
             members = {"(unknown)": dict.fromkeys(nodes, IN_SERVICE)}
         else:
             members = read_partitions(str(partitions.get("stdout", "")))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Define the documentation of options that several modules share.
 
-ansible-doc adds it to each module that extends a fragment of this file.
+ansible-doc adds a fragment of this file to each module that extends the fragment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ attributes:
     support: none
 """
 
-    # Fragments do not apply to suboptions, so this one is only for modules with these options themselves.
+    # ansible-doc adds no fragment to suboptions, so only modules with these options at the top extend BMC.
     BMC = r"""
 options:
   protocol:
@@ -44,7 +44,7 @@ options:
   fingerprint:
     description:
       - SHA-256 of the BMC's certificate, as hexadecimal digits with or without colons. All other
-        certificates are then refused, whichever authority signed them. Only Redfish uses it.
+        certificates are then refused, whichever authority signed them. Only Redfish uses this option.
     type: str
     default: ""
   cipher_suite:
@@ -55,7 +55,7 @@ options:
   call_timeout_s:
     description:
       - Seconds that the BMC may take for an answer. The limits of a long answer, of a session and of all
-        settings are longer, and grow with it.
+        settings are longer, and grow with this time.
     type: float
     default: 20
 requirements:
@@ -70,7 +70,7 @@ options:
     required: true
 attributes:
   check_mode:
-    description: The action also writes in check mode. reimage.yml ends before it gets here.
+    description: The action also writes in check mode. reimage.yml ends before this action.
     support: none
 """
 

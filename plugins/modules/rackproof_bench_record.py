@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documentation of the action plugin rackproof_bench_record, which runs on the controller.
 
-The file tasks/run.yml of role bench calls it.
+The file tasks/run.yml of role bench calls this module.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ description:
   - With O(failed_task), records a run that could not be made as V(unproven), with the reason.
 options:
   plan_id:
-    description: The plan.
+    description: Id of the plan.
     type: str
     required: true
   run_id:
-    description: The run.
+    description: Id of the run.
     type: str
     required: true
   results:
@@ -44,7 +44,7 @@ options:
     type: int
     default: 0
   sku_references:
-    description: Baselines of the SKU.
+    description: References of the SKU.
     type: list
     elements: dict
     default: []
@@ -91,7 +91,7 @@ options:
     type: dict
     default: {}
   jobs:
-    description: End of each node's part of the job, by node, without the first node.
+    description: Final state of each node's part of the job, by node, without the first node.
     type: dict
     default: {}
   argv:

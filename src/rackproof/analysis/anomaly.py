@@ -211,7 +211,7 @@ def judge_night(
 
     Args:
         readings: The numbers of tonight and, to detect drift, of earlier nights.
-        references: The baselines of each SKU, from ``inventory/group_vars/sku_*.yml``.
+        references: The references of each SKU, from ``inventory/group_vars/sku_*.yml``.
         requested: The nodes that the night was to measure. A node without any number is unproven.
         accepted: The references that were accepted for exactly this hardware.
         policy: The limits of the judgement.

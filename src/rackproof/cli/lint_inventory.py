@@ -1,4 +1,4 @@
-"""Define ``rackproof lint-inventory``, which finds errors of an inventory before any playbook runs."""
+"""Define ``rackproof lint-inventory``, which finds mistakes of an inventory before any playbook runs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ from rackproof.jobs.inventory.lint import lint_inventory, list_inventory
 )
 @json_option
 def lint_inventory_command(inventory: Path, checkout: Path | None, as_json: bool) -> None:
-    """List the errors of an inventory before any playbook runs, without access to its nodes.
+    """List the mistakes of an inventory before any playbook runs, without access to its nodes.
 
-    The errors are addresses and serial numbers of two hosts, variables that no role knows, values of a wrong
-    type or beyond their bounds, keys that occur twice in a file, files of variables without a group, racks
-    without nodes, and nodes without a SKU. The exit status is 2 if there is an error.
+    In hosts, the command finds addresses, serial numbers and BMC addresses that two hosts share, and nodes
+    without a SKU or with two. In variables, it finds names that no role knows, misspelt ansible_* names, and
+    values of a wrong type or beyond their bounds. In files, it finds text that is not YAML, keys that occur
+    twice, and files of variables without a group. It also finds racks without nodes. The exit status is 2 if
+    there is a mistake.
     """
     listed, complaints = list_inventory(inventory)
     complaints = [*complaints, *lint_inventory(listed, find_checkout("validate.yml", checkout))]

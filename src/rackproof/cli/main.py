@@ -86,7 +86,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "lint-inventory": LazyCommand(
         "rackproof.cli.lint_inventory:lint_inventory_command",
-        "List the errors of an inventory before any playbook runs, without access to its nodes.",
+        "List the mistakes of an inventory before any playbook runs, without access to its nodes.",
     ),
     "nightly": LazyCommand(
         "rackproof.cli.nightly:nightly_command",

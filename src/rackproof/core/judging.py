@@ -9,8 +9,8 @@ A measurement is ``unproven``
 * if no value could fail its reference (no bound on the bad side, a fraction of 0), or if the bound on the
   bad side allows a loss of more than half of the speed;
 * if it is a speed or a time that is negative or zero;
-* if it is missing although the SKU states a baseline for it, even if its rule is optional (a baseline without
-  the label ``device`` is for GPUs, so rules of other devices do not need it);
+* if it is missing although the SKU states a reference for it, even if its rule is optional (a reference
+  without the label ``device`` is for GPUs, so rules of other devices do not need it);
 * if it is beyond the bound on the good side, because it is too good to be true;
 * if it is a speed or a time, and other processes used the machine;
 * if it is a speed or a time that does not fail, and its samples vary by more than
@@ -85,7 +85,7 @@ def unfit_evidence(run: Run) -> Iterator[str]:
 
 
 class SkuReference(Record):
-    """A SKU's baseline: a reference from inventory/group_vars/sku_*.yml, and where it applies."""
+    """A SKU's reference from inventory/group_vars/sku_*.yml, and the runs to which it applies."""
 
     metric: Name
     benchmark: str = ""
@@ -117,7 +117,7 @@ class SkuReference(Record):
         return reference
 
     def applies(self, benchmark: str, parameters: Mapping[str, object]) -> bool:
-        """Return whether this baseline applies to runs of a benchmark with these parameters.
+        """Return whether this reference applies to runs of a benchmark with these parameters.
 
         A parameter of "" restricts it to runs that do not set this parameter.
         """
@@ -126,7 +126,7 @@ class SkuReference(Record):
         )
 
     def fits(self, benchmark: str, parameters: Mapping[str, object], measurement: Measurement) -> bool:
-        """Return whether this baseline applies to a measurement of a run."""
+        """Return whether this reference applies to a measurement of a run."""
         return (
             self.metric == measurement.name
             and self.labels.items() <= measurement.labels.items()
@@ -135,11 +135,11 @@ class SkuReference(Record):
 
 
 def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
-    """Parse a SKU baseline from group_vars, where one mapping contains the reference and its scope.
+    """Parse a SKU reference from group_vars, where one mapping contains the reference and its scope.
 
     Raises:
         ValidationError: A key or a value is invalid.
-        TypeError: The baseline is not a mapping.
+        TypeError: The reference is not a mapping.
     """
     if not isinstance(raw, Mapping):
         raise TypeError(f"a baseline is a mapping of keys, not {raw!r:.60}")
@@ -166,14 +166,14 @@ def _decimal_or_nan(value: object) -> object:
 
 
 class SkuReferenceError(RackproofError):
-    """A SKU's baseline that cannot be used. The message names the SKU and the mistake."""
+    """A SKU's reference that cannot be used. The message names the SKU and the mistake."""
 
 
 def sku_references(sku: str, raw: Iterable[Mapping[str, Any]]) -> list[SkuReference]:
-    """Parse the baselines of a SKU from group_vars.
+    """Parse the references of a SKU from group_vars.
 
     Raises:
-        SkuReferenceError: A baseline cannot be used.
+        SkuReferenceError: A reference cannot be used.
     """
     try:
         return [parse_sku_reference(entry) for entry in raw]
@@ -339,7 +339,7 @@ def judge_rule(
         require_references: Whether a missing reference gates the verdict.
         source: Name of the rule's file, as the source of its bound.
         trouble: The reason why references may be missing. A missing reference then gates.
-        baselines: The SKU's baselines that apply to this run. Each must have a measurement.
+        baselines: The SKU's references that apply to this run. Each must have a measurement.
         busy: The reason why the speeds of this run do not count, or "" if the machine was idle.
     """
     used = parameters.get("gpus", 0)
@@ -401,11 +401,11 @@ def _doubted(judged: Judgement, busy: str) -> Judgement:
 def _lacking_measurements(
     rule: JudgeRule, matching: Sequence[Measurement], baselines: Iterable[SkuReference]
 ) -> list[Judgement]:
-    """Return a judgement for each of the SKU's baselines that the rule covers but no measurement matches.
+    """Return a judgement for each of the SKU's references that the rule covers but no measurement matches.
 
-    If the SKU states a baseline for a format or a size, its hardware supports that. The measurement must then
-    exist, even if the rule is optional for other hardware. Rules for processors are left out, because a run
-    on GPUs does not measure processors, and the GPU rules use the same baselines.
+    If the SKU states a reference for a format or a size, the SKU's hardware supports that format or size. The
+    measurement must then exist, even if the rule is optional for other hardware. Rules for processors are
+    left out, because a run on GPUs does not measure processors, and the GPU rules use the same references.
     """
     missing = []
     for baseline in baselines:
@@ -419,14 +419,14 @@ def _lacking_measurements(
 
 
 def _meets(baseline: SkuReference, measurement: Measurement) -> bool:
-    """Return whether a baseline applies to a measurement. A GPU's baseline never applies to a processor."""
+    """Return whether a reference applies to a measurement. A GPU's reference never applies to a processor."""
     if _OTHER_DEVICE in measurement.labels and _OTHER_DEVICE not in baseline.labels:
         return False
     return baseline.labels.items() <= measurement.labels.items()
 
 
 def _compatible(of_rule: Mapping[str, str], of_baseline: Mapping[str, str]) -> bool:
-    """Return whether a rule and a baseline can match the same measurement."""
+    """Return whether a rule and a reference can match the same measurement."""
     if _OTHER_DEVICE in of_rule and _OTHER_DEVICE not in of_baseline:
         return False
     return all(of_baseline.get(name, value) == value for name, value in of_rule.items())
@@ -514,7 +514,7 @@ def judge_run(
         source: Name of the rules' file.
         trouble: The reason why references may be missing, or "".
         more: The measurements that are not from a log.
-        baselines: The SKU's baselines that apply to this run. Each must have a measurement.
+        baselines: The SKU's references that apply to this run. Each must have a measurement.
         busy: The reason why the speeds of this run do not count, or "" if the machine was idle.
     """
     measurements = [*_logged_measurements(logs), *more]

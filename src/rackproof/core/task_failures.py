@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _WORDLESS = ("non-zero return code", "Module result deserialization failed", "MODULE FAILURE")
-"""Messages that Ansible gives a failed program or a module that died. Its output explains the failure."""
+"""Messages of Ansible about a program or module that failed, without a reason. The reason is in the output of
+the program or module."""
 _MOST_LINES = {"stdout": 3, "stderr": 5, "module_stdout": 3, "module_stderr": 5}
 """Number of last lines of each stream that explain a failure."""
 _SEARCHED = 40
-"""Number of last lines of each stream that are searched for errors. Earlier ones may be of another step."""
+"""Number of last lines of each stream that are searched for errors. Earlier lines may be of another step."""
 _MOST_ERRORS = 3
 """Number of lines with errors that are added to the last lines of a stream."""
 _ERROR = re.compile(r"^\s*E:|(?i:error)")
@@ -43,7 +44,7 @@ def _reason(result: Mapping[str, Any]) -> str:
     """Return the message of a result, or lines of the program if the message does not explain.
 
     These are the last lines, and errors shortly before them. dpkg, for example, prints the failed package and
-    the cause, continues with other packages, and ends with the names of the failed ones.
+    the cause, continues with other packages, and ends with the names of the failed packages.
     """
     message = message_text(result.get("msg"))
     # The output of a task with no_log may contain secrets.
@@ -54,7 +55,7 @@ def _reason(result: Mapping[str, Any]) -> str:
     for stream, most in _MOST_LINES.items():
         printed = [line for line in str(result.get(stream) or "").splitlines() if line.strip()][-_SEARCHED:]
         last = printed[-most:]
-        # Errors follow from earlier ones, so the first is the cause.
+        # Later errors are consequences of earlier errors, so the first error is the cause.
         errors = dict.fromkeys(line for line in _errors(printed[:-most]) if line not in (*lines, *last))
         lines += [*list(errors)[:_MOST_ERRORS], *last]
     return "\n".join(lines) or message or "no reason given"

@@ -19,16 +19,19 @@ from rackproof.core.gpu_models import is_model
 
 TABLE, SPEEDS, SAMPLES = "training_limits.csv", "published_speeds.csv", "published_samples.csv"
 FASTER_THAN_PUBLISHED_GPUS = 1.8
-"""A run's speed is plausible up to this ratio to the fastest published result on the same GPUs. A new round
-was 1.45 times as fast."""
+"""Largest plausible ratio of a run's speed to the fastest published result on the same GPUs. The fastest new
+round reached 1.45."""
 FASTER_THAN_FEW_RESULTS = 2.5
 """The ratio for GPUs with one or two published results.
 
-In rounds 4.0 to 5.1 (697 results, compared in pairs of the same GPU), 0.75 % were faster than it allows.
+In rounds 4.0 to 5.1, 0.75 % of 697 results exceeded this ratio to another result of the same GPU.
 """
 FEW_RESULTS = 2
 FASTER_THAN_STATED = 1.2
-"""Largest ratio of a whole run's throughput to the one in its log, at most 1.04 in published results."""
+"""Largest ratio of a whole run's throughput to the throughput in its log.
+
+In published results of the rounds 2.1, 4.1, 5.0 and 5.1, the ratio is at most 1.12.
+"""
 _STATES_HALF = frozenset({"dlrm"})
 """Some logs of these benchmarks state half of the throughput (HugeCTR)."""
 _SLOWEST: Mapping[str, float] = {
@@ -36,13 +39,19 @@ _SLOWEST: Mapping[str, float] = {
     "llama31_405b": 0.4, "llama31_8b": 0.4, "maskrcnn": 0.5, "resnet": 0.5, "retinanet": 0.2, "rgat": 0.5,
     "rnnt": 0.5, "stable_diffusion": 0.25, "unet3d": 0.4,
 }  # fmt: skip
-"""A run's throughput has at least this ratio to the one that its log states. Published logs since 2023 have
-at least 0.90 (bert, dlrm_dcnv2, gpt3), 0.48 (stable_diffusion), 0.36 (retinanet) and 0.63 (the others), and
-those of 1.0 have 0.45 (unet3d)."""
+"""Smallest ratio of a run's throughput to the throughput that its log states, by benchmark.
+
+Other benchmarks have no smallest ratio. Published logs since 2023 have at least 0.90 (bert, dlrm_dcnv2,
+gpt3), 0.48 (stable_diffusion), 0.36 (retinanet), and 0.63 (all other benchmarks here). Logs of unet3d in
+round 1.0 have at least 0.45.
+"""
 _SLOWEST_OF_PROCESSES = 0.5
-"""The same for the throughput of one process times the number of processes, in ssd at least 0.82."""
+"""Smallest ratio of a run's throughput to the stated throughput of one process times the processes.
+
+Published logs of ssd have at least 0.82.
+"""
 _WITHOUT_TRAINING_S = 30.0
-"""A run may spend this many seconds without training. resnet on 512 H100 trains for 12 of 32 s (3.0)."""
+"""Seconds that a run may spend without training. In round 3.0, resnet on 512 H100 trains for 12 of 32 s."""
 STATES_PROCESS = frozenset({"retinanet", "ssd"})
 """Benchmarks of which some logs state the throughput of one process, on one GPU."""
 _MOST_OF_PROCESS = 1200.0
@@ -53,8 +62,7 @@ FASTER_THAN_ITSELF = 1.5
 """Largest ratio of a whole run's pace to the median pace between its evaluations, at most 1.22 in published
 results."""
 MOST_OF_NODE = 72
-"""A node of a log has at most this many GPUs. An NVL72 counts as one node, and other nodes have at most
-16."""
+"""Largest number of GPUs of a node in a log. An NVL72 counts as one node, and other nodes have at most 16."""
 FEWER_THAN_PUBLISHED = 0.8
 """A run needs at least this share of the fewest samples of published results with its batch size or a larger
 one. The table's comment says how often a new round needed less."""
@@ -64,7 +72,7 @@ PROGRESS_KEYS = ("samples_count", "epoch_num", "step_num")
 WITHOUT_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
 """Benchmarks that are evaluated after the training or at uneven intervals, and therefore show no pace."""
 MOST_EPOCHS = 1000
-"""No training has more epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of epochs
+"""Largest number of epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of epochs
 (rounds 3.1 to 5.0)."""
 _MOST_EPOCHS_OF = {"unet3d": 20_000}
 """A benchmark whose data set has few samples has this limit. In round 3.1, 756 logs of unet3d have up to

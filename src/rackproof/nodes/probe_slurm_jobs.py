@@ -1,10 +1,11 @@
 """Write the scripts of a night's measuring jobs, and run them on Slurm's host within limits.
 
 Job validate runs its probes with a :class:`JobRunner`, and job reimage the partner's half of a pair. The jobs
-never use more than the allowed share of a partition. A job starts only if its maximum duration fits into the
-rest of the night's GPU-minutes. The job's script contains its programs, so no shared storage is needed. Slurm
-allocates its nodes at once or refuses, and ends it in time. All jobs get the same name, so that an
-interrupted night leaves none behind. This module does not use ssh. Its caller provides a function that runs
+use at most the allowed share of a partition, or one node if the share is less than a node. A job starts only
+if its maximum duration fits into the rest of the night's GPU-minutes. The job's script contains all programs
+of the job, so no shared storage is needed. Slurm allocates the nodes of a job at once, or refuses the job.
+Slurm also ends a job that reaches its time limit. All jobs have the same name, so that the next night can end
+the jobs of an interrupted night. This module does not use ssh. Its caller provides a function that runs
 commands on Slurm's host.
 """
 
@@ -43,8 +44,8 @@ _LOST_POLLS = 20
 _BUSY = re.compile(
     r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
 )
-"""srun prints such a line if it refuses nodes that are in use. Any other refusal is a mistake, and proves
-nothing."""
+"""srun prints such a line if it refuses nodes that are in use. Any other refusal is an error of the request,
+and proves nothing about a node."""
 OUT_OF_TIME = (None, 124, 137)
 """Exit statuses of a program that did not end, or that was ended."""
 

@@ -76,10 +76,10 @@ class StoredSnapshot(Record):
     sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
     def sku_references(self) -> list[SkuReference]:
-        """Return the baselines of its SKU, as the inventory had them at that time.
+        """Return the references of its SKU, as the inventory had them at that time.
 
         Raises:
-            SkuReferenceError: A baseline cannot be used.
+            SkuReferenceError: A reference cannot be used.
         """
         return sku_references(self.snapshot.sku, self.references)
 

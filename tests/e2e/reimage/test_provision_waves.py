@@ -101,7 +101,7 @@ def test_a_controller_that_does_not_answer_is_shown_and_nothing_is_touched(rack:
     done = rack.play("provision.yml", "-l", "n01,n02")
     said = " ".join(done.stdout.split())
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "no answer of Slurm, so that all nodes count as one partition in service" in said
+    assert "Slurm did not answer, so all nodes count as one partition in service" in said
     assert "n01 is not provisioned, and is as it was: Drain the nodes and wait for their jobs" in said
     assert "Not started, and as they were: n02." in said
 

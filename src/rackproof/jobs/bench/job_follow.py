@@ -226,8 +226,9 @@ def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
     Args:
         offset: The offset of the first byte in the answer.
         answer: The answer of the node.
-        patient: Whether to continue from there even if more than one chunk is pending, as at the first
-            reading of a log. For a job with endless output, this would keep the node busy.
+        patient: Whether to continue after the new bytes even if more than one chunk is pending. Only the
+            first reading of a log is patient, because a job with endless output would otherwise keep the
+            node busy.
     """
     # The log is shorter than before, so it was truncated or replaced. Read only what is added from now
     # on.
@@ -265,7 +266,7 @@ class Estimate:
     _last: tuple[float, float] | None = field(default=None, init=False)
 
     def observe(self, elapsed_s: float, fraction: float | None) -> None:
-        """Add the progress of the job (0 … 1) after ``seconds`` seconds."""
+        """Add the progress of the job (0 … 1) after ``elapsed_s`` seconds."""
         if fraction is None or not math.isfinite(fraction) or not 0 <= fraction <= 1:
             return
         if self._last is None or fraction < self._last[1]:

@@ -254,7 +254,7 @@ def build_run(
         require_references: Whether a measurement without a reference gates.
         log_files: The raw logs beside the record.
         trouble: The reason why references may be missing.
-        sku_references: The baselines of the SKU. Each that applies needs a measurement.
+        sku_references: The references of the SKU. Each that applies needs a measurement.
         words: The last lines of the program on one line, which may explain why it ended early.
     """
     lacks = machine_lacks(MachineRun(planned, evidence, parsed))
@@ -324,12 +324,12 @@ def _expected_baselines(
     findings: Sequence[Finding],
     measurements: Sequence[Measurement],
 ) -> list[SkuReference]:
-    """Return the SKU's baselines for which a run needs a measurement."""
+    """Return the SKU's references for which a run needs a measurement."""
     # For a missing or failed preflight, a gating finding names cause and remedy.
     explained = any(
         finding.code == PREFLIGHT_CODE and finding.verdict and finding.verdict.gates for finding in findings
     )
-    # A preflight with a size other than the baseline's is judged without a reference.
+    # A preflight with a size other than the reference's is judged without a reference.
     measured = any(measurement.name == PREFLIGHT for measurement in measurements)
     skipped = {PREFLIGHT} if explained or measured or preflight_is_off(planned) else set()
     return [
@@ -380,7 +380,7 @@ def write_record(
         evidence: The other facts about the run.
         folder: The folder ``results/RUN_ID``.
         plan_id: The id of the plan.
-        sku_references: The baselines of the SKU.
+        sku_references: The references of the SKU.
         require_references: Whether a measurement without a reference gates.
 
     Raises:
@@ -422,7 +422,7 @@ def judge_folder(
         folder: The folder ``results/RUN_ID``.
         history: The history, with the accepted references of this hardware.
         plan_id: The id of the run's plan.
-        sku_references: The baselines of the SKU.
+        sku_references: The references of the SKU.
         require_references: Whether a measurement without a reference gates.
     """
     logs = _read_logs(planned, evidence, folder)
@@ -548,9 +548,9 @@ def _copy_findings(entry: LogFile, job: Mapping[str, Any]) -> list[Finding]:
 def _baselines_of(
     baselines: Sequence[SkuReference], planned: PlannedRun, measurement: Measurement
 ) -> list[Reference]:
-    """Return the SKU's baselines that apply to a measurement.
+    """Return the SKU's references that apply to a measurement.
 
-    A baseline with more labels and parameters is more specific. The most specific baselines remain
+    A reference with more labels and parameters is more specific. The most specific references remain
     unchanged. Of the others, only the bound on the bad side remains, because a reference for a specific
     case must not lower the SKU's floor.
     """
@@ -591,7 +591,7 @@ def _published_references(planned: PlannedRun, measurement: Measurement) -> list
 
 
 def _particularity(baseline: SkuReference) -> tuple[int, bool]:
-    """Return the sorting key of a baseline, higher for a more specific one."""
+    """Return the sorting key of a reference, higher for a more specific one."""
     return len(baseline.parameters) + len(baseline.labels), bool(baseline.benchmark)
 
 

@@ -59,7 +59,7 @@ class Evidence(Record):
     job: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies defaults)
     """State of the job from its supervisor, empty if no job was started."""
     findings: tuple[Finding, ...] = ()
-    """Faults of the nodes, of their setup and of the SKU's baselines, which no log shows."""
+    """Faults of the nodes, of their setup and of the SKU's references, which no log shows."""
     could_not_start: str = ""
     """Reason, for the operator, why no job was started or why it was not followed to its end."""
     command: tuple[str, ...] = ()

@@ -152,14 +152,14 @@ def select_benchmarks(
         suite: The requested suite, which is ignored if benchmarks are given.
         benchmarks: The names of the requested benchmarks.
         parameters: The operator's value, or list of values, for each parameter.
-        sku_references: The baselines of the SKU.
+        sku_references: The references of the SKU.
         hosts: The hosts that ``--limit`` selects.
         owner_pid: The process whose end releases the claim. None claims nothing (a dry run).
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
         given: Variables of the command line, perhaps with a parameter among them by mistake.
 
     Raises:
-        BenchError: A name is unknown, a definition or baseline is wrong, a host is claimed, or the
+        BenchError: A name is unknown, a definition or reference is wrong, a host is claimed, or the
             folder is not writable.
     """
     try:
@@ -172,7 +172,7 @@ def select_benchmarks(
         _refuse_parameters_as_variables(chosen, given or {})
         overrides = {name: _values(name, value) for name, value in parameters.items()}
         _check_points(chosen, suite, overrides)
-        # Checked here so that a wrong baseline is not noticed only after hours of training.
+        # Checked here so that a wrong reference is not noticed only after hours of training.
         _sku_references(sku_references)
         # Claim last, so that a refused request leaves no claim behind.
         if owner_pid is not None:
@@ -266,7 +266,7 @@ def plan_runs(
         resume: Whether to continue an interrupted plan of the same request.
         dry_run: Whether to write nothing.
         assumed: Variables of nodes that did not answer. A dry run plans a rack's runs with these nodes.
-        sku_references: The baselines of the SKU, to show which of them judge the runs.
+        sku_references: The references of the SKU, to show which of them judge the runs.
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
 
     Raises:
@@ -511,7 +511,7 @@ def record_run(
         facts: The raw facts of the nodes that took part.
         sku: The SKU of the lead node. The plan states the SKUs of the other nodes.
         sku_gpus: The number of GPUs required of the lead, or 0 if unknown.
-        sku_references: Baselines of the SKU.
+        sku_references: References of the SKU.
         required: The conditions for judging a speed.
         job: The final state of the job, or empty if none was started.
         failure: The reason why no job was started, or "".
@@ -629,11 +629,11 @@ def _findings_of_sku(nodes: Sequence[Node], skus: Mapping[str, NodeSku]) -> list
 
 
 def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuReference], list[Finding]]:
-    """Return the SKU's baselines, or none and a finding if they are wrong."""
+    """Return the SKU's references, or none and a finding if they are wrong."""
     try:
         return _sku_references(raw), []
     except BenchError as error:
-        # At the start, another host's baselines were checked. The run is made and must not be lost.
+        # At the start, another host's references were checked. The run is made and must not be lost.
         finding = Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000])
         return [], [finding]
 
@@ -933,7 +933,7 @@ def _number_in_text(text: str) -> int | float | None:
 
 
 def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
-    """Return the baselines of the SKU. If one is wrong, raise a BenchError."""
+    """Return the references of the SKU. If one is wrong, raise a BenchError."""
     references = []
     for number, one in enumerate(raw, 1):
         where = f"bench_sku_references: entry {number}"

@@ -1,6 +1,6 @@
 """Find mistakes in an inventory before a playbook runs, without contacting a node.
 
-``rackproof lint-inventory`` and ``adopt`` call :func:`lint_inventory`, which returns the complaints. The
+``rackproof lint-inventory`` and ``adopt`` call :func:`lint_inventory`, which returns the mistakes. The
 inventory comes from ``ansible-inventory``, which :func:`list_inventory` starts as a program.
 """
 
@@ -91,9 +91,9 @@ class Inventory:
 def list_inventory(
     path: Path, environment: Mapping[str, str] | None = None
 ) -> tuple[Inventory, list[Complaint]]:
-    """Return an inventory from Ansible, and complaints about its files.
+    """Return an inventory from Ansible, and the mistakes in its files.
 
-    The complaints are about duplicate keys, and about parts that are not YAML.
+    These are duplicate keys, files that are not YAML, and parts that Ansible skips.
 
     Args:
         path: The folder or file of the inventory.

@@ -1,10 +1,11 @@
 """Discover the machines of new racks, and match them with nodes.
 
 The action of ``rackproof_reimage_discover`` asks the BMCs for their machines, matches them with nodes by
-serial number, and writes the result into a file of host variables. Every address gets a result, which is
-matched, unknown, refusing or silent. Machines that booted over the network are matched in the same way,
-with the MAC address as their address. All answers are untrusted. Only MAC addresses and ids of plain
-characters are written to the file.
+serial number, and writes the result into a file of host variables. The action reports each address as
+matched, unknown, refusing or silent. It matches machines that booted over the network in the same way, with
+the MAC address as their address. The answers of BMCs and machines are untrusted. Of the answers, the file
+gets only MAC addresses and system ids of plain characters. The queried address and protocol of a BMC are also
+written.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class KnownNode:
 class Discovery:
     """The result of a discovery.
 
-    ``variables`` contains the host variables of each matched node, and ``remarks`` the open points that block
-    nothing. ``problems`` lists the reasons why an address fits no node, or several.
+    ``variables`` contains the host variables of each matched node. ``remarks`` lists open points that do not
+    stop the playbook. ``problems`` lists the reasons why an address fits no node, or several nodes.
     """
 
     variables: Mapping[str, Mapping[str, str]]

@@ -170,9 +170,9 @@ def _is_limit(value: object) -> bool:
 def references_by_sku(
     snapshots: Mapping[str, StoredSnapshot], points: Mapping[str, Parameters]
 ) -> dict[str, list[SkuReference]]:
-    """Return the baselines of each SKU, as the inventory gave them for the night's snapshots.
+    """Return the references of each SKU, as the inventory gave them for the night's snapshots.
 
-    A night stores the numbers of all its programs under one name and without parameters. So a baseline
+    A night stores the numbers of all its programs under one name and without parameters. So a reference
     that applies to a program's benchmark and parameters is also returned for that name.
 
     Args:
@@ -200,7 +200,7 @@ def references_by_sku(
 def _with_program_references(
     references: Sequence[SkuReference], points: Mapping[str, Parameters], gpus: int
 ) -> list[SkuReference]:
-    """Return baselines, and again for a night those that apply to one of its programs alone."""
+    """Return references, and again for a night those that apply to one of its programs alone."""
     of_programs = [
         reference.model_copy(update={"benchmark": PROBES, "parameters": {}})
         for reference in references

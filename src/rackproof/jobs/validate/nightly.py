@@ -4,8 +4,8 @@
 playbook as a program, because this package never imports Ansible or its runner.
 
 The exit status separates faults of the fleet from faults of the tool. 0 means pass or degraded, 2 a bad node,
-and 3 unproven. 1 means that the playbook made no night to judge by, or that the night is good and a message
-could not be sent.
+and 3 unproven. 1 means that the playbook did not close the night, even if the night was judged. 1 also means
+that another nightly runs, or that a pass or degraded night could not send a message or write the metrics.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _SEND_S, _WHOLE_S = 20, 120.0
 _IDENT = "night"
 _PRIVATE = "rackproof-nightly-"
 _LATER_S = 300
-"""ansible-runner ends the playbook this much later than this process does."""
+"""Seconds after this process's own time limit at which ansible-runner ends the playbook."""
 _SHOW_S = 0.25
 _PIPE_BYTES = 1 << 20
 _KEPT_LINES = 30
-"""This many last lines of Ansible's output are kept, to explain a playbook that failed."""
+"""Number of last lines of Ansible's output that are kept, to explain a playbook that failed."""
 _UNJUDGED = {
     *(night_store.SNAPSHOTS_FOLDER, night_store.EARLIER_SNAPSHOTS_FOLDER),
     *(probe_results.DIRECT, probe_results.PROBES_FILE),

@@ -142,7 +142,7 @@ def store_snapshot(
         rack: The rack of the node.
         expected: The expectations from the inventory, in the form of :class:`Expectation`.
         limits: The limits that differ from the defaults, in the form of :class:`Limits`.
-        references: The baselines of the SKU.
+        references: The references of the SKU.
         accept_identity: Whether the node's machine and GPUs become its identity.
         harmless_kernel_lines: The lines that are declared harmless, in the form of
             :mod:`rackproof.logs.declared_lines`.

@@ -76,13 +76,13 @@ class History:
         nodes: tuple[Node, ...],
         measurements: Sequence[Measurement],
     ) -> tuple[dict[tuple[object, ...], list[Reference]], str]:
-        """Return the accepted baselines of this hardware by measurement, and a remark or "".
+        """Return the accepted references of this hardware by measurement, and a remark or "".
 
         Args:
             benchmark: The benchmark of the run.
             parameters: The parameters of the run.
             nodes: The nodes of the run.
-            measurements: The measurements to find baselines for. A measurement without a baseline is left
+            measurements: The measurements to find references for. A measurement without a reference is left
                 out.
         """
         # Import this only where it is needed, because SQLAlchemy takes half a second to import.
