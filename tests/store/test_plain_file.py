@@ -216,11 +216,12 @@ def test_after_a_playbook_of_root_the_owner_of_the_folder_knows_its_claims(tmp_p
 def test_a_second_name_of_a_file_of_root_is_not_given_away(tmp_path: Path, name: str) -> None:
     results, victim = tmp_path / "results", tmp_path / "shadow"
     results.mkdir()
-    os.chown(results, 12345, 12345)
+    os.chown(results, 12345, 0)
+    results.chmod(0o770)
     victim.touch(0o600)
     (results / name).hardlink_to(victim)
     dict(WRITERS)[name](results)
-    assert victim.stat().st_uid == 0
+    assert (victim.stat().st_uid, stat.S_IMODE(victim.stat().st_mode)) == (0, 0o600)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives away files")

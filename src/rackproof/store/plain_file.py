@@ -58,12 +58,13 @@ def open_lock(path: Path) -> int:
     handle = open_plain(path, os.O_RDWR | os.O_CREAT, 0o600)
     folder = path.parent.stat()
     lock = os.fstat(handle)
-    # A file with several names may be another one, for which somebody made a second name here.
-    if os.geteuid() == 0 and lock.st_nlink == 1:
+    # A file with several names may be a file of root, for which another user made a second name here.
+    is_only_name = lock.st_nlink == 1
+    if os.geteuid() == 0 and is_only_name:
         with suppress(OSError):
             os.fchown(handle, folder.st_uid, folder.st_gid)
             lock = os.fstat(handle)
-    is_shared = folder.st_mode & stat.S_IWGRP and folder.st_gid == lock.st_gid
+    is_shared = is_only_name and folder.st_mode & stat.S_IWGRP and folder.st_gid == lock.st_gid
     # The umask is that of one member. Locks of earlier versions were readable by all.
     with suppress(OSError):
         os.fchmod(handle, 0o660 if is_shared else 0o600)
