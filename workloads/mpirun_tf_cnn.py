@@ -419,17 +419,25 @@ def start(
 def run_served(words: list[str], servers: list[str]) -> int:
     """Run workers and their servers, and return mpirun's status."""
     lock = threading.Lock()
-    # The servers' lines begin like those of the workers, so they are marked.
-    serving, server_lines = start(servers, b"server ", lock)
-    working, worker_lines = start(words, b"", lock)
+    started: list[subprocess.Popen[bytes]] = []
+    signals: list[int] = []
 
     def stop(number: int, _: object) -> None:
+        signals.append(number)
         # The processes are waited for below.
-        serving.terminate()
-        working.terminate()
+        for process in started:
+            process.terminate()
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
+    # The servers' lines begin like those of the workers, so they are marked.
+    serving, server_lines = start(servers, b"server ", lock)
+    started.append(serving)
+    working, worker_lines = start(words, b"", lock)
+    started.append(working)
+    # A signal may have come before both were in the list.
+    if signals:
+        stop(signals[0], None)
     while working.poll() is None and serving.poll() is None:
         time.sleep(0.2)
     early = working.poll() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from rackproof.cli import adopt, playbooks
+from rackproof.cli.errors import ToolError
 
 FAKE = """#!{python}
 import json, os, signal, sys, time
@@ -204,16 +206,47 @@ def read_or_end(descriptor: int) -> bytes:
 @pytest.mark.parametrize("file", ["bench.yml", "provision.yml", "validate.yml", "reimage.yml"])
 @pytest.mark.parametrize("mode", [0o1777, 0o777, 0o757])
 def test_no_playbook_of_a_folder_that_every_user_writes_is_started(
-    file: str, mode: int, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    file: str,
+    mode: int,
+    tmp_path: Path,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / file).write_text("- hosts: localhost\n")
     (tmp_path / "ansible.cfg").touch()
     monkeypatch.chdir(tmp_path)
     assert playbooks.find_checkout(file, None) == Path()
     tmp_path.chmod(mode)
-    assert playbooks.find_checkout(file, None) == root
     # What the user names is used.
     assert playbooks.find_checkout(file, tmp_path) == tmp_path
+    assert capsys.readouterr().err == ""
+    assert playbooks.find_checkout(file, None) == root
+    why = (
+        f"every user can write {tmp_path}, so its playbook is not used: chmod o-w {tmp_path}, "
+        "or name it with --checkout ."
+    )
+    assert capsys.readouterr().err == f"note: {why}\n"
+    # The program has no checkout of its own.
+    monkeypatch.setattr(playbooks, "__file__", str(tmp_path / "a/lib/rackproof/cli/playbooks.py"))
+    with pytest.raises(ToolError, match=re.escape(why)):
+        playbooks.find_checkout(file, None)
+
+
+@pytest.mark.parametrize("holds", ["nothing", "another file", "the program itself"])
+def test_a_folder_that_every_user_writes_and_that_is_not_passed_over_is_not_noted(
+    holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if holds == "another file":
+        (tmp_path / "bench.yml").touch()
+    if holds == "the program itself":
+        for name in ("bench.yml", "ansible.cfg"):
+            (tmp_path / name).touch()
+        monkeypatch.setattr(playbooks, "__file__", str(tmp_path / "src/rackproof/cli/playbooks.py"))
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o777)
+    playbooks.find_checkout("bench.yml", None)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_folder_without_the_playbook_and_a_checkout_elsewhere(

@@ -43,6 +43,9 @@ def test_every_command_with_a_results_folder_is_listed() -> None:
         ("rackproof accept --results /r/x plan-1", "rackproof accept --results /r/x plan-1"),
         ("rackproof bench -l localhost", "rackproof bench -l localhost"),
         ("rackproof reports nothing", "rackproof reports nothing"),
+        ("it is no rackproof report.", "it is no rackproof report."),
+        ("/r/rackproof report.html is a folder", "/r/rackproof report.html is a folder"),
+        ("/rackproof history.sqlite is damaged", "/rackproof history.sqlite is damaged"),
     ],
 )
 def test_a_command_names_another_results_folder(

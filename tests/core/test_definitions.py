@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from pathlib import Path
@@ -306,6 +307,17 @@ def test_a_number_that_no_program_can_use_is_refused_before_the_run(name: str, p
             list(definition.points("", {parameter: (value,)}))
     for value in (least, most):
         list(definition.points("", {parameter: (value,)}))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "given", "value"),
+    [("gpus", 4.0, 4), ("nodes", 2.0, 2), ("batch_size", 1e3, 1000), ("learning_rate", 1.0, 1.0)],
+)
+def test_a_whole_float_is_the_whole_number(parameter: str, given: float, value: float) -> None:
+    definition = SHIPPED["mnist-lenet"].definition
+    points = list(definition.points("", {parameter: (given,)}))
+    assert points
+    assert json.dumps(points) == json.dumps(list(definition.points("", {parameter: (value,)})))
 
 
 @pytest.mark.parametrize(

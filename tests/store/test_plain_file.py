@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -44,6 +45,7 @@ WRITERS: list[tuple[str, Callable[[Path], object]]] = [
     (LOCK, nightly),
 ]
 LOCKS = [one for one in WRITERS if one[0] in (".claims.lock", "n1.journal", "pairs.lock")]
+USERS_LOCKS = [".claims.lock", "pairs.lock", LOCK]
 READERS: list[tuple[str, Callable[[Path], object]]] = [
     (CLAIMS, claimed_hosts),
     (CLAIMS, lambda results: claim_hosts(results, ["n1"], os.getpid())),
@@ -127,7 +129,7 @@ def test_a_lock_that_is_never_released_is_an_error_that_names_its_holder(
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 @pytest.mark.parametrize("is_old", [False, True])
-@pytest.mark.parametrize("name", [".claims.lock", "pairs.lock", LOCK])
+@pytest.mark.parametrize("name", USERS_LOCKS)
 def test_no_other_user_can_open_a_lock(tmp_path: Path, name: str, umask: int, is_old: bool) -> None:
     if is_old:
         (tmp_path / name).touch(0o644)
@@ -139,13 +141,102 @@ def test_no_other_user_can_open_a_lock(tmp_path: Path, name: str, umask: int, is
     assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
+def by_user(name: str, folder: Path, uid: int, gid: int, umask: int) -> str:
+    """Write one of the files as another user, and return the error or ""."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            # The folders above are closed to others.
+            os.chdir(folder)
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+            os.umask(umask)
+            dict(WRITERS)[name](Path())
+        except BaseException as error:
+            os.write(writes, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads) as stream:
+        said = stream.read()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("umask", [0o002, 0o007, 0o022])
+@pytest.mark.parametrize("name", USERS_LOCKS)
+def test_members_of_a_group_that_writes_the_folder_share_its_locks(
+    tmp_path: Path, name: str, umask: int
+) -> None:
+    os.chown(tmp_path, 12345, 5000)
+    tmp_path.chmod(0o2775)
+    for uid in (12346, 12347, 12345):
+        assert by_user(name, tmp_path, uid, 5000, umask) == ""
+    facts = (tmp_path / name).stat()
+    assert (stat.S_IMODE(facts.st_mode), facts.st_gid) == (0o660, 5000)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    ("mode", "gid"),
+    [
+        pytest.param(0o2755, 5000, id="the group cannot write the folder"),
+        pytest.param(0o2777, 100, id="no setgid: the group of the first user is another"),
+        pytest.param(0o1777, 100, id="as /tmp"),
+    ],
+)
+@pytest.mark.parametrize("name", USERS_LOCKS)
+def test_a_group_that_does_not_share_the_folder_cannot_open_its_locks(
+    tmp_path: Path, mode: int, gid: int, name: str
+) -> None:
+    os.chown(tmp_path, 12345, 5000)
+    tmp_path.chmod(mode if gid == 5000 else mode & ~0o2000)
+    assert by_user(name, tmp_path, 12345, gid, 0o002) == ""
+    assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads and gives away files of others")
-def test_after_a_playbook_of_root_the_owner_of_the_folder_knows_its_claims(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", USERS_LOCKS)
+def test_after_a_playbook_of_root_the_owner_of_the_folder_knows_its_claims(tmp_path: Path, name: str) -> None:
     results = tmp_path / "results"
     results.mkdir()
     os.chown(results, 12345, 12345)
     claim_hosts(results, ["n1"], os.getpid())
     assert (results / CLAIMS).stat().st_uid == 12345
+    dict(WRITERS)[name](results)
+    os.truncate(results / CLAIMS, 0)
+    assert by_user(name, results, 12345, 12345, 0o022) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives away files of others")
+@pytest.mark.parametrize("name", USERS_LOCKS)
+def test_a_second_name_of_a_file_of_root_is_not_given_away(tmp_path: Path, name: str) -> None:
+    results, victim = tmp_path / "results", tmp_path / "shadow"
+    results.mkdir()
+    os.chown(results, 12345, 0)
+    results.chmod(0o770)
+    victim.touch(0o600)
+    (results / name).hardlink_to(victim)
+    dict(WRITERS)[name](results)
+    assert (victim.stat().st_uid, stat.S_IMODE(victim.stat().st_mode)) == (0, 0o600)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives away files")
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.EROFS])
+@pytest.mark.parametrize("call", ["chown", "fchown"])
+def test_a_file_system_without_owners_keeps_claims(
+    tmp_path: Path, number: int, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    os.chown(tmp_path, 12345, 12345)
+    monkeypatch.setattr(os, call, refuse)
+    claim_hosts(tmp_path, ["n1"], os.getpid())
+    assert claimed_hosts(tmp_path) == {"n1"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -310,3 +310,13 @@ for number in itertools.count():
 def test_write_file_makes_the_folders(tmp_path: Path) -> None:
     write_file(tmp_path / "a/b/c.json", b"{}")
     assert (tmp_path / "a/b/c.json").read_bytes() == b"{}"
+
+
+@pytest.mark.parametrize("below", ["results", "a/results", "a/b/results"])
+def test_a_folder_below_one_that_is_closed_to_this_user_is_not_permitted(tmp_path: Path, below: str) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    closed.chmod(0o600)
+    done = unprivileged("print(run_folder.why_unwritable(pathlib.Path(sys.argv[1])))", str(closed / below))
+    closed.chmod(0o700)
+    assert f"cannot write {closed / below}: not permitted" in done.stdout, done.stderr

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -311,6 +312,34 @@ def test_what_stops_the_launcher_stops_both(root: Path, tmp_path: Path) -> None:
     for one in files:
         with pytest.raises(ProcessLookupError):
             os.kill(int(one.read_text()), 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("started", [1, 2])
+def test_a_signal_between_the_starts_leaves_nothing_running(
+    number: int, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+    start_one = launcher.start
+
+    def start_and_stop(*words: Any) -> Any:
+        process, reader = start_one(*words)
+        processes.append(process)
+        if len(processes) == started:
+            signal.raise_signal(number)
+        return process, reader
+
+    monkeypatch.setattr(launcher, "start", start_and_stop)
+    before = {
+        one: signal.signal(one, lambda *_: None) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
+    try:
+        assert launcher.run_served(["sleep", "15"], ["sleep", "15"]) != 0
+        assert processes
+        assert all(one.poll() == -signal.SIGTERM for one in processes)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 STATE = ':::RACKPROOF gpu_state {"moment": "?", "gpu": "GPU-1"}'

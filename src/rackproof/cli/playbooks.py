@@ -33,6 +33,7 @@ from rackproof.cli.output import print_json, terminal_width
 from rackproof.cli.playbook_outcome import PlaybookOutcome
 from rackproof.cli.screen import Screen
 from rackproof.core.child_environment import environment_of_playbook
+from rackproof.core.text import sanitize
 
 _TICK_S = 0.25
 _LAST_WORDS_S = 5.0
@@ -151,10 +152,27 @@ def find_checkout(file: str, named: Path | None) -> Path:
     """
     own = Path(__file__).resolve().parents[3]
     current = [] if _all_users_write(Path()) else [Path()]
+    is_passed_over = named is None and not current and _has_playbook(Path(), file)
+    note = _why_not_used(Path.cwd()) if is_passed_over else ""
     for folder in [named] if named is not None else [*current, own]:
-        if (folder / file).is_file() and (folder / "ansible.cfg").is_file():
+        if _has_playbook(folder, file):
+            if note and folder.resolve() != Path.cwd():
+                click.echo(f"note: {sanitize(note, 2000)}", err=True)
             return folder
-    raise ToolError(f"{named or Path.cwd()} holds no {file}: name a checkout of Rackproof with --checkout")
+    none = f"{named or Path.cwd()} holds no {file}: name a checkout of Rackproof with --checkout"
+    raise ToolError(note or none)
+
+
+def _has_playbook(folder: Path, file: str) -> bool:
+    return (folder / file).is_file() and (folder / "ansible.cfg").is_file()
+
+
+def _why_not_used(folder: Path) -> str:
+    """Describe why a folder that every user can write is not used, and the remedy."""
+    return (
+        f"every user can write {folder}, so its playbook is not used: chmod o-w {shlex.quote(str(folder))}, "
+        "or name it with --checkout ."
+    )
 
 
 def _all_users_write(folder: Path) -> bool:

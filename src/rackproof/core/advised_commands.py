@@ -18,7 +18,7 @@ READERS = (
     "reimage status", "report", "status", "submission", "withdraw",
 )  # fmt: skip
 """The commands that take ``--results``. A test compares them with the program."""
-_COMMAND = re.compile(rf"\brackproof (?:{'|'.join(READERS)})(?![\w-])(?![^`\n;]* --results\b)")
+_COMMAND = re.compile(rf"\brackproof (?:{'|'.join(READERS)})(?![\w.-])(?![^`\n;]* --results\b)")
 
 
 def add_results(text: str, results: Path) -> str:

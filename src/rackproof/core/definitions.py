@@ -526,13 +526,17 @@ class Definition(Record):
         size = math.nan if isinstance(value, str | bool) else value
         if name in self.bounds:
             least, most = self.bounds[name]
-            is_whole = isinstance(least, int) and isinstance(most, int)
+            is_whole = self._is_whole(name)
             fits = least <= size <= most and (isinstance(value, int) or not is_whole)
             kind = "whole number" if is_whole else "number"
             return "" if fits else f"it has to be a {kind} from {number(least)} to {number(most)}"
         if isinstance(value, float) and not math.isfinite(value):
             return "it has to be a finite number"
         return ""
+
+    def _is_whole(self, name: str) -> bool:
+        """Return whether the bounds of a parameter allow only whole numbers."""
+        return name in self.bounds and all(isinstance(bound, int) for bound in self.bounds[name])
 
     def _check_parameter(self, place: str, axis: str) -> None:
         """Refuse an axis that is not a parameter."""
@@ -596,8 +600,7 @@ class Definition(Record):
         Raises:
             DefinitionError: An override is not a parameter, is of the wrong type, or gives too many points.
         """
-        overrides = dict(overrides or {})
-        self._check_overrides(overrides)
+        overrides = self._checked_overrides(overrides or {})
         # A point is a dict, which cannot be in a set. Matrices of a suite may overlap.
         seen: list[Parameters] = []
         for matrix in self.suites[suite] if suite else (self.matrix,):
@@ -613,17 +616,25 @@ class Definition(Record):
                     seen.append(point)
                     yield point
 
-    def _check_overrides(self, overrides: Mapping[str, tuple[Scalar, ...]]) -> None:
-        """Refuse an override of an unknown parameter, or of another type than the definition's values."""
+    def _checked_overrides(self, overrides: Mapping[str, tuple[Scalar, ...]]) -> Matrix:
+        """Return the overrides, with 2.0 as the whole number 2 if the bounds allow only whole numbers.
+
+        Refuse an override of an unknown parameter, or of another type than the definition's values.
+        """
+        checked: Matrix = {}
         for name, values in overrides.items():
             if name not in self.parameters:
                 raise DefinitionError(
                     f"benchmark {self.name} has no parameter `{name}`{near_text(name, self.parameters)}"
                 )
             known = self._known_values(name)
+            if self._is_whole(name):
+                values = tuple(_as_whole_number(value) for value in values)
             for value in values:
                 if wrong := self._wrong_number(name, value) or _wrong_kind(value, known):
                     raise DefinitionError(f"benchmark {self.name}: parameter `{name}` is {value!r}: {wrong}")
+            checked[name] = values
+        return checked
 
     def _known_values(self, name: str) -> list[Scalar]:
         """Return the values that the file itself gives for a parameter."""
@@ -634,6 +645,11 @@ class Definition(Record):
         """Return whether `only` and `exclude` allow a point."""
         wanted = not self.only or any(_fits(entry, point) for entry in self.only)
         return wanted and not any(_fits(entry, point) for entry in self.exclude)
+
+
+def _as_whole_number(value: Scalar) -> Scalar:
+    """Return a whole float as an int, and other values as they are."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -102,9 +103,13 @@ def _alive(claim: dict[str, object]) -> bool:
 
 def _give_to_owner(path: Path) -> None:
     """Give a file that root wrote to the owner of its folder, who must be able to read it later."""
-    if os.geteuid() == 0:
-        facts = path.parent.stat()
-        os.chown(path, facts.st_uid, facts.st_gid, follow_symlinks=False)
+    if os.geteuid() != 0:
+        return
+    folder, file = path.parent.stat(), path.stat(follow_symlinks=False)
+    if (folder.st_uid, folder.st_gid) != (file.st_uid, file.st_gid):
+        # NFS with root_squash, CIFS, vfat and user namespaces refuse it.
+        with suppress(OSError):
+            os.chown(path, folder.st_uid, folder.st_gid, follow_symlinks=False)
 
 
 def _read(path: Path) -> dict[str, dict[str, object]]:

@@ -49,15 +49,25 @@ def open_plain(path: Path, flags: int, mode: int = 0o640) -> int:
 def open_lock(path: Path) -> int:
     """Open a file that is only a lock, and return its descriptor.
 
-    Other users, also of the group, cannot open it, because a user who can read a file can hold its lock.
+    A user who can open a file can hold its lock. Only its owner can, and a group that can write the folder.
+    A lock that root makes belongs to the owner of the folder, who needs it later.
 
     Raises:
         OSError: As for :func:`open_plain`.
     """
     handle = open_plain(path, os.O_RDWR | os.O_CREAT, 0o600)
-    # Locks of earlier versions were readable.
-    with suppress(PermissionError):
-        os.fchmod(handle, 0o600)
+    folder = path.parent.stat()
+    lock = os.fstat(handle)
+    # A file with several names may be a file of root, for which another user made a second name here.
+    is_only_name = lock.st_nlink == 1
+    if os.geteuid() == 0 and is_only_name:
+        with suppress(OSError):
+            os.fchown(handle, folder.st_uid, folder.st_gid)
+            lock = os.fstat(handle)
+    is_shared = is_only_name and folder.st_mode & stat.S_IWGRP and folder.st_gid == lock.st_gid
+    # The umask is that of one member. Locks of earlier versions were readable by all.
+    with suppress(OSError):
+        os.fchmod(handle, 0o660 if is_shared else 0o600)
     return handle
 
 

@@ -313,7 +313,7 @@ def _explain(error: OSError, path: Path) -> str:
 
 def why_unwritable(folder: Path) -> str:
     """Return why this user can neither create nor write a folder, or ""."""
-    place = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    place = next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one))
     if not place.is_dir():
         return f"cannot write {folder}: {place} is a file"
     if os.access(place, os.W_OK | os.X_OK):
