@@ -120,12 +120,35 @@ def test_what_contradicts_itself_does_not_pass(
 @pytest.mark.parametrize("name", ["all_foo", "allreduce", "all_reduce_bias", "ring", "broadcast2"])
 @pytest.mark.parametrize(
     "line",
-    ["# Collective test starting: %s_perf", "# Collective test concluded: %s_perf", "+ ./%s_perf -b 8"],
-)
+    ["# Collective test starting: %s_perf", "# Collective test concluded: %s_perf", "+ ./%s_perf -b 8",
+     "mpirun -n 8 ./%s_perf -c 1 -e 8"],
+)  # fmt: skip
 def test_a_collective_that_nccl_tests_does_not_have_is_unproven(name: str, line: str) -> None:
     data = read(NCCL)
     place = data.index(b"#  ") if line.endswith("8") else data.index(b"# nThread")
     verdict, why = codes(data[:place] + (line % name).encode() + b"\n" + data[place:])
+    assert (verdict, "unknown_collective" in why) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize(
+    "line", ["+ ib_perf -d mlx5_0", "# 2026 my_perf -x", "+ tools/net_perf -d mlx5_0 | mpirun -n 8 cat"]
+)
+@pytest.mark.parametrize("place", ["start", "header"])
+def test_a_wrapper_is_no_collective(line: str, place: str) -> None:
+    data = read(NCCL)
+    at = data.index(b"#  ") if place == "header" else 0
+    assert codes(data[:at] + line.encode() + b"\n" + data[at:]) == codes(data)
+    assert codes(data)[0] is Verdict.PASS
+
+
+@pytest.mark.parametrize("line", ["+ run_perf -n 8", "+ node_perf -w n01 -- date", "my_perf -g 8"])
+@pytest.mark.parametrize("order", ["%s\n%s\n", "%s %s\n"])
+def test_a_wrapper_beside_the_programs_own_name_is_no_collective(line: str, order: str) -> None:
+    data = read(NCCL)
+    own = "build/all_reduce_perf -b 8 -e 8G -f 2 -g 8"
+    assert codes((order % (line, own)).encode() + data) == codes(data)
+    # The table below another program is that program's.
+    verdict, why = codes(f"{own}\n".encode() + data + f"{line}\n".encode() + data)
     assert (verdict, "unknown_collective" in why) == (Verdict.UNPROVEN, True)
 
 
