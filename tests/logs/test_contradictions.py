@@ -265,6 +265,34 @@ def test_of_several_runs_in_a_log_the_best_is_not_taken(name: str, share: float,
     assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)
 
 
+FLOATS, TENSOR_CORES, DOUBLES = b"FLOATS", b"FLOATS, using Tensor Cores", b"DOUBLES, using Tensor Cores"
+
+
+@pytest.mark.parametrize(
+    ("model", "speed", "doubled", "most"),
+    [
+        (b"NVIDIA A100-SXM4-80GB", 250_000, 1, 312_000),
+        (b"NVIDIA H100 80GB HBM3", 700_000, 1, 990_000),
+        (b"NVIDIA B200", 1_500_000, 1, 2_250_000),
+        # These have no TF32: the bound is already that of fp16.
+        (b"Tesla V100-SXM2-32GB", 90_000, 0, 130_000),
+        (b"Tesla T4", 40_000, 0, 65_000),
+    ],
+)
+def test_tensor_cores_may_multiply_in_fp16(model: bytes, speed: int, doubled: int, most: int) -> None:
+    def burn(speed: int, words: bytes) -> tuple[Verdict, set[str]]:
+        data = re.sub(rb"\(\d+ Gflop/s", b"(%d Gflop/s" % speed, read(BURN))
+        data = data.replace(DOUBLES, words)
+        assert data.count(b"using " + words) == 8
+        return codes(data.replace(b"NVIDIA A100-SXM4-80GB", model))
+
+    assert "impossible_value" not in burn(speed, TENSOR_CORES)[1]
+    assert "impossible_value" in burn(most + 1000, TENSOR_CORES)[1]
+    # Without the option, TF32 is the most.
+    assert ("impossible_value" in burn(speed, FLOATS)[1]) == bool(doubled)
+    assert "impossible_value" in burn(most // 7 + 1000, DOUBLES)[1]
+
+
 def labelled(data: bytes, label: bytes) -> bytes:
     return b"".join(label + line for line in data.splitlines(keepends=True))
 
