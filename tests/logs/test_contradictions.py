@@ -132,6 +132,12 @@ def test_a_collective_that_nccl_tests_does_not_have_is_unproven(name: str, line:
     assert (verdict, "unknown_collective" in why) == (Verdict.UNPROVEN, True)
 
 
+@pytest.mark.parametrize("line", ["+ ./ring_perf -b 8", "mpirun -n 8 all_foo_perf -g 1", "x_perf -e 8G -f 2"])
+def test_an_unknown_collective_without_a_table_is_unproven(line: str) -> None:
+    verdict, why = codes(read(NCCL) + line.encode() + b"\n")
+    assert (verdict, "cut_off" in why) == (Verdict.UNPROVEN, True)
+
+
 @pytest.mark.parametrize(
     "line", ["+ ib_perf -d mlx5_0", "# 2026 my_perf -x", "+ tools/net_perf -d mlx5_0 | mpirun -n 8 cat"]
 )

@@ -768,6 +768,8 @@ class NcclTestsParser(LogParser):
             return f"{started} was started and has no table"
         if self.named_is_new and self.named_after_table:
             return f"{', '.join(self.named)} is named below the last table and has none: did it start?"
+        if self.unknown and not self.named:
+            return f"below the last table: {self.unknown[0]}"
         return ""
 
 
