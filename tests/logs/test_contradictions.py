@@ -52,6 +52,7 @@ SM_CLOCK = rb"(<clocks>\s*<graphics_clock>[^<]*</graphics_clock>\s*<sm_clock>)\d
 MOST_SM_CLOCK = SM_CLOCK.replace(b"<clocks>", b"<max_clocks>")
 TF = "tf_cnn/resnet50-fp32-1gpu.log"
 BURN = "tools/gpu_burn.log.xz"
+FLOATS, TENSOR_CORES, DOUBLES = b"FLOATS", b"FLOATS, using Tensor Cores", b"DOUBLES, using Tensor Cores"
 IB = "tools/ib_loopback_8M_size.log"
 
 
@@ -80,7 +81,8 @@ IB = "tools/ib_loopback_8M_size.log"
         (BURN, swap(rb"\d+( Gflop/s\) - \d+ \(\d+)", rb"30000\1", 0), Verdict.UNPROVEN, "impossible_value"),
         (
             BURN,
-            lambda data: swap(rb"(\d+)( Gflop/s)", rb"\g<1>0\2", 0)(data.replace(b"DOUBLES", b"FLOATS")),
+            # Without -tc: with it, the tenfold speed of fp64 is possible in fp16.
+            lambda data: swap(rb"(\d+)( Gflop/s)", rb"\g<1>0\2", 0)(data.replace(DOUBLES, FLOATS)),
             Verdict.UNPROVEN,
             "impossible_value",
         ),
@@ -120,12 +122,41 @@ def test_what_contradicts_itself_does_not_pass(
 @pytest.mark.parametrize("name", ["all_foo", "allreduce", "all_reduce_bias", "ring", "broadcast2"])
 @pytest.mark.parametrize(
     "line",
-    ["# Collective test starting: %s_perf", "# Collective test concluded: %s_perf", "+ ./%s_perf -b 8"],
-)
+    ["# Collective test starting: %s_perf", "# Collective test concluded: %s_perf", "+ ./%s_perf -b 8",
+     "mpirun -n 8 ./%s_perf -c 1 -e 8"],
+)  # fmt: skip
 def test_a_collective_that_nccl_tests_does_not_have_is_unproven(name: str, line: str) -> None:
     data = read(NCCL)
     place = data.index(b"#  ") if line.endswith("8") else data.index(b"# nThread")
     verdict, why = codes(data[:place] + (line % name).encode() + b"\n" + data[place:])
+    assert (verdict, "unknown_collective" in why) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize("line", ["+ ./ring_perf -b 8", "mpirun -n 8 all_foo_perf -g 1", "x_perf -e 8G -f 2"])
+def test_an_unknown_collective_without_a_table_is_unproven(line: str) -> None:
+    verdict, why = codes(read(NCCL) + line.encode() + b"\n")
+    assert (verdict, "cut_off" in why) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize(
+    "line", ["+ ib_perf -d mlx5_0", "# 2026 my_perf -x", "+ tools/net_perf -d mlx5_0 | mpirun -n 8 cat"]
+)
+@pytest.mark.parametrize("place", ["start", "header"])
+def test_a_wrapper_is_no_collective(line: str, place: str) -> None:
+    data = read(NCCL)
+    at = data.index(b"#  ") if place == "header" else 0
+    assert codes(data[:at] + line.encode() + b"\n" + data[at:]) == codes(data)
+    assert codes(data)[0] is Verdict.PASS
+
+
+@pytest.mark.parametrize("line", ["+ run_perf -n 8", "+ node_perf -w n01 -- date", "my_perf -g 8"])
+@pytest.mark.parametrize("order", ["%s\n%s\n", "%s %s\n"])
+def test_a_wrapper_beside_the_programs_own_name_is_no_collective(line: str, order: str) -> None:
+    data = read(NCCL)
+    own = "build/all_reduce_perf -b 8 -e 8G -f 2 -g 8"
+    assert codes((order % (line, own)).encode() + data) == codes(data)
+    # The table below another program is that program's.
+    verdict, why = codes(f"{own}\n".encode() + data + f"{line}\n".encode() + data)
     assert (verdict, "unknown_collective" in why) == (Verdict.UNPROVEN, True)
 
 
@@ -240,6 +271,31 @@ def test_of_several_runs_in_a_log_the_best_is_not_taken(name: str, share: float,
     both = [scaled(data, share), data]
     verdict, why = codes(b"".join(both if better_last else reversed(both)))
     assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)
+
+
+@pytest.mark.parametrize(
+    ("model", "speed", "doubled", "most"),
+    [
+        (b"NVIDIA A100-SXM4-80GB", 250_000, 1, 312_000),
+        (b"NVIDIA H100 80GB HBM3", 700_000, 1, 990_000),
+        (b"NVIDIA B200", 1_500_000, 1, 2_250_000),
+        # These have no TF32: the bound is already that of fp16.
+        (b"Tesla V100-SXM2-32GB", 90_000, 0, 130_000),
+        (b"Tesla T4", 40_000, 0, 65_000),
+    ],
+)
+def test_tensor_cores_may_multiply_in_fp16(model: bytes, speed: int, doubled: int, most: int) -> None:
+    def burn(speed: int, words: bytes) -> tuple[Verdict, set[str]]:
+        data = re.sub(rb"\(\d+ Gflop/s", b"(%d Gflop/s" % speed, read(BURN))
+        data = data.replace(DOUBLES, words)
+        assert data.count(b"using " + words) == 8
+        return codes(data.replace(b"NVIDIA A100-SXM4-80GB", model))
+
+    assert "impossible_value" not in burn(speed, TENSOR_CORES)[1]
+    assert "impossible_value" in burn(most + 1000, TENSOR_CORES)[1]
+    # Without the option, TF32 is the most.
+    assert ("impossible_value" in burn(speed, FLOATS)[1]) == bool(doubled)
+    assert "impossible_value" in burn(most // 7 + 1000, DOUBLES)[1]
 
 
 def labelled(data: bytes, label: bytes) -> bytes:

@@ -23,6 +23,10 @@ SOFTWARE = (
     *("Environment Variables", "Page Retirement/Row Remap", "Graphics Processes", "Inforom"),
 )
 
+PART = b"| " + b" " * 25 + b" | %b: Pass" + b" " * 36 + b" |\n"
+"""The row of one part of a test in the table of DCGM 4."""
+IDS = next(line for line in DCGM.splitlines(keepends=True) if b"Device IDs" in line)
+
 
 def judged(text: str | bytes) -> tuple[Verdict, set[str]]:
     parsed = logs.parse(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
@@ -56,6 +60,59 @@ def table(first: str = "Denylist", **words: str) -> str:
 )
 def test_what_dcgm_says_of_a_healthy_node_passes(text: str | bytes) -> None:
     assert judged(text) == (PASS, set())
+
+
+def with_rows(test: str, *words: str) -> bytes:
+    """Return the table of DCGM 4 with one more test, and the words of the test and of its parts."""
+    rows = [f"| {name:25} | {word:46} |\n" for name, word in zip((test, "", "", ""), words, strict=False)]
+    return DCGM[: -len(_DCGM_RULE)] + "".join(rows).encode() + _DCGM_RULE.encode()
+
+
+def with_json_test(test: str, group: str, status: str, *ids: int) -> bytes:
+    """Return the JSON of DCGM 4 with one more test of parts of another kind."""
+    root = json.loads(dcgm_json())
+    results = [{"entity_group": group, "entity_id": one, "status": status} for one in ids]
+    tests = root["DCGM Diagnostic"]["test_categories"][0]["tests"]
+    tests.append({"name": test, "results": results, "test_summary": {"status": status}})
+    return json.dumps(root).encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        with_rows("cpu_eud", "Pass", "CPU0: Pass", "CPU1: Pass"),
+        with_rows("cpu_eud", "Skip", "CPU0: Skip"),
+        with_rows("cpu_eud", "Skip"),
+        with_rows("nvswitch", "Pass", "NVSwitch0: Pass"),
+        with_json_test("cpu_eud", "CPU", "Pass", 0, 1),
+        with_json_test("cpu_eud", "CPU", "Skip", 0),
+        DCGM.replace(PART % b"GPU1", PART % b"GPU1" + PART % b"CPU0", 1),
+    ],
+)
+def test_tests_of_processors_and_switches_do_not_hide_gpus(text: bytes) -> None:
+    assert judged(text) == (PASS, set())
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (DCGM.replace(PART % b"GPU1", b"").replace(IDS, b""), "gpu_missing"),
+        (DCGM.replace(IDS, b""), "gpu_missing"),
+        (DCGM.replace(IDS, IDS.replace(b"2335, 2335", b"          ")), "gpu_missing"),
+        (DCGM.replace(PART % b"GPU0", b"").replace(PART % b"GPU1", b""), "gpu_missing"),
+        (DCGM.replace(PART % b"GPU0", b"", 1).replace(PART % b"GPU1", PART % b"CPU0", 1), "gpu_missing"),
+        (dcgm_json().replace(b'"entity_groups"', b'"other"'), "gpu_missing"),
+        (dcgm_json().replace(b'"entity_group": "GPU", "entity_group_id": 1, "entities"', b'"entity_group": '
+         b'"CPU", "entities"'), "gpu_missing"),
+        (with_json_test("memtest", "GPU", "Pass"), "gpu_missing"),
+        # Parts of another kind are compared, too.
+        (with_rows("cpu_eud", "Pass", "CPU0: Pass", "CPU1: Pass")
+         .replace(b"| pcie", PART % b"CPU0" + b"| pcie"), "gpu_missing"),
+    ],
+)  # fmt: skip
+def test_a_result_of_dcgm_4_states_its_gpus(text: bytes, code: str) -> None:
+    found, codes = judged(text)
+    assert (found, code in codes) == (UNPROVEN, True), codes
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,9 @@ PREFIXES_OF_TOOLS = [
     "2025-01-21T04:41:44,283302+00:00 ",  # dmesg --time-format iso
     "[Feb23 16:24] ",  # dmesg --human, the first line of a minute
     "[   12.345678 <    0.000844>] ",  # dmesg --show-delta
+    "[Tue Sep  1 10:00:00 2026 <    0.000012>] ",  # dmesg --ctime --show-delta
+    "kern  :warn  : [Tue Sep  1 10:00:00 2026 <    0.000012>] ",  # --decode
+    "[<    0.000012>] ",  # dmesg --notime --show-delta
     "[   32.298491][  T896] ",  # CONFIG_PRINTK_CALLER, on Arm servers
     "[   32.298491] [    C3] ",
     "[   12.345678] n01 kernel: ",  # journalctl --output short-monotonic
@@ -350,6 +353,15 @@ LINES += [
         "pcie_error",
     ),
 ]
+
+PREFIXES_OF_SYSLOG = [
+    # RFC 5424, as rsyslog's RSYSLOG_SyslogProtocol23Format writes it; some receivers remove the level.
+    "<4>1 2026-11-27T10:00:00.000000+00:00 n01 kernel - - - ",
+    "1 2026-11-27T10:00:00Z n01 kernel - - - [   12.345678] ",
+    '<4>1 2026-11-27T10:00:00.000000+00:00 n01.example.org kernel - - [meta sequenceId="7"] ',
+    "2026-11-27T10:00:00+00:00 n01 kernel: ",
+]
+PREFIXES_OF_TOOLS += PREFIXES_OF_SYSLOG
 
 
 def parsed(text: str) -> ParsedLog:
@@ -469,6 +481,31 @@ def test_a_kernels_log_without_a_fault_is_known_and_passes(head: str) -> None:
 @pytest.mark.parametrize("line", ["[error] [client 10.0.0.1] File does not exist: /x", "epoch 1 loss 0.1"])
 def test_dates_in_the_log_of_a_program_make_no_kernels_log(line: str) -> None:
     assert logs.detect(f"[Wed Dec  9 13:04:05 2026] {line}\n".encode() * 3) is None
+
+
+@pytest.mark.parametrize("prefix", PREFIXES_OF_SYSLOG[:3])
+def test_messages_of_programs_in_a_syslog_are_no_faults_of_the_node(prefix: str) -> None:
+    text = f"{prefix}Linux version 6.8\n{prefix}NVRM: loaded\n"
+    for line in (
+        "<27>1 2026-11-27T10:00:01Z n01 sshd 812 - - error: maximum",
+        "1 2026-11-27T10:00:01Z n01 x - - -",
+    ):
+        result = logs.parse(io.BytesIO(f"{text}{line} authentication attempts exceeded\n".encode()))
+        assert (result.format, result.verdict, result.findings) == ("xid", PASS, ())
+    # A level of the kernel counts.
+    level = "<3>1 2026-11-27T10:00:01Z n01 kernel - - - i801_smbus 0000:00:1f.4: SMBus is busy, can't use it!"
+    assert logs.parse(io.BytesIO(f"{text}{level}\n".encode())).verdict is UNPROVEN
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [*PREFIXES_OF_SYSLOG, "[Tue Sep  1 10:00:00 2026 <    0.000012>] ", "[Tue Sep  1 10:00:00 2026] "],
+)
+@pytest.mark.parametrize("label", ["", "n01: ", "gpu-17.example.org: "])
+def test_the_end_of_a_log_is_known(label: str, prefix: str) -> None:
+    day = "2026-09-01" if "Sep" in prefix else "2026-11-27"
+    result = logs.parse(io.BytesIO(f"{label}{prefix}Linux version 6.8\n".encode() * 2))
+    assert result.tags["ended"] == f"{day}T10:00:00+00:00"
 
 
 # Lines that no rule knows.
@@ -634,6 +671,25 @@ QUIET = [
     "pt_main_thread[2536443]: segfault at 7f79 ip 00007f7c sp 00007f7c error 4 in libnccl.so.2[7f7c]",
     "mlx5_core 0000:41:00.0 ibp65s0: Link up",
 ]
+
+
+@pytest.mark.parametrize("label", ["n01: ", "gpu-17.example.org: "])
+@pytest.mark.parametrize("prefix", [*PREFIXES[1:], *PREFIXES_OF_TOOLS, "[Tue Sep  1 10:00:00 2026] "])
+def test_a_log_with_the_label_of_pdsh_is_read_as_without(prefix: str, label: str) -> None:
+    def read(lines: list[str], label: str) -> tuple[str, Verdict, set[str]]:
+        text = "".join(f"{label}{prefix}{line}\n" for line in lines)
+        result = logs.parse(io.BytesIO(text.encode()))
+        return result.format, result.verdict, {one.code for one in result.findings}
+
+    assert read(QUIET, label) == ("xid", PASS, set())
+    assert read(QUIET[1:], label) == ("xid", PASS, set())
+    for line in [*UNKNOWN, *(line for line, _, _ in LINES)]:
+        assert read([*QUIET, line], label) == read([*QUIET, line], "")
+
+
+def test_a_fault_behind_the_label_of_pdsh_shows_its_host() -> None:
+    text = "".join(f"n0{n}: [   12.3] NVRM: Xid (PCI:0000:18:00): 79, pid=1, lost\n" for n in (1, 2))
+    assert {one.excerpt[:4] for one in parsed(text).findings if one.code == "xid_79"} == {"n01:", "n02:"}
 
 
 @pytest.mark.parametrize("prefix", PREFIXES_OF_TOOLS)

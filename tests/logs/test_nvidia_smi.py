@@ -206,6 +206,25 @@ def with_pair(text: str, first: int, second: int, kind: str) -> str:
     return "\n".join("\t".join(row) for row in rows)
 
 
+@pytest.mark.parametrize("kind", ["OK", "CNS", "GNS", "TNS", "NS", "DR", "U"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        " \tGPU0\tGPU1\t\n GPU0\tX\t{0}\t\n GPU1\t{0}\tX\t\n\nLegend:\n",
+        "        GPU0    GPU1\n GPU0   X       {0}\n GPU1   {0}     X\n",
+    ],
+)
+def test_a_matrix_of_access_between_gpus_is_named(form: str, kind: str) -> None:
+    parsed = logs.parse(io.BytesIO(form.format(kind).encode()))
+    assert (parsed.format, parsed.verdict) == ("nvidia_smi_topo", UNPROVEN)
+    (finding,) = parsed.findings
+    assert finding.code == "topology_unknown"
+    assert "topo -p2p" in finding.message
+    # A word of it between connections is still an unknown connection.
+    other = logs.parse(io.BytesIO(form.format(kind).replace(kind, "SYS", 1).encode()))
+    assert (other.verdict, "topo -p2p" in other.findings[0].message) == (UNPROVEN, False)
+
+
 @pytest.mark.parametrize(
     ("text", "verdict", "code"),
     [

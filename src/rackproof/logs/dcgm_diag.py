@@ -7,6 +7,7 @@ more row for each GPU (``GPU0: Pass``). The JSON (``-j``) has the same words.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -32,6 +33,11 @@ _SOFTWARE = (
     *("Environment Variables", "Page Retirement", "Graphics Processes", "Inforom"),
 )
 """The tests of software in each level of DCGM 2 and 3. DCGM 4 has one test, ``software``."""
+_GPU_TESTS = (
+    *("software", "pcie", "memory", "memory_bandwidth", "diagnostic", "targeted_stress", "targeted_power"),
+    *("memtest", "nvbandwidth"),
+)
+"""The tests of GPUs in DCGM 4, which may list other parts of the node as well."""
 _MAX_JSON = 16 << 20
 
 
@@ -60,6 +66,8 @@ class DcgmDiagParser(LogParser):
         """GPUs and other parts that each test lists."""
         self.gpus: int | None = None
         """Number of GPUs that DCGM detected, if it states it."""
+        self.names_parts = False
+        """True for DCGM 4, which states the number of GPUs, and the parts of each test."""
         self.tables = 0
         self.is_open = False
         """True from the start of a table to its end."""
@@ -97,7 +105,7 @@ class DcgmDiagParser(LogParser):
         """Read one row: a test, a part of it, or a remark on it."""
         if self.section in ("", "Metadata"):
             if name == "GPU Device IDs Detected":
-                self.gpus = len(result.split(","))
+                self.gpus = sum(bool(one.strip()) for one in result.split(","))
             return
         kind = name.partition(":")[0].lower()
         if kind in _REMARKS:
@@ -155,13 +163,27 @@ class DcgmDiagParser(LogParser):
         if lacking and "software" not in self.tests:
             message = f"the tests of software are not whole: no {', '.join(lacking)}"
             self.log.find("rows_missing", message, Verdict.UNPROVEN)
-        everywhere = set().union(*self.parts.values()) if self.parts else set()
+        if self.names_parts or "software" in self.tests:
+            self._judge_names()
+        everywhere = Counter(_kind(part) for part in set().union(*self.parts.values()))
+        everywhere["GPU"] = max(everywhere["GPU"], self.gpus or 0)
         for test, parts in self.parts.items():
-            if parts != everywhere or (self.gpus is not None and len(parts) < self.gpus):
-                message = (
-                    f"{test} has results of {len(parts)} parts, of {max(len(everywhere), self.gpus or 0)}"
-                )
-                self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+            # A test of processors lists no GPUs: only parts of the same kind can be compared.
+            for kind, count in Counter(map(_kind, parts)).items():
+                if count < everywhere[kind]:
+                    message = f"{test} has results of {count} parts, of {everywhere[kind]}"
+                    self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+
+    def _judge_names(self) -> None:
+        """Find a missing number of GPUs, and tests that do not state what they tested. DCGM 4 has both."""
+        if not self.gpus:
+            message = "the number of detected GPUs is missing: results of GPUs may be, too"
+            self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+        for test, word in self.tests.items():
+            kinds = set(map(_kind, self.parts.get(test, ())))
+            lacks_gpus = not kinds or (test in _GPU_TESTS and "GPU" not in kinds)
+            if lacks_gpus and word != "skip":
+                self.log.find("gpu_missing", f"{test} does not state what it tested", Verdict.UNPROVEN)
 
     def _read_document(self, document: bytes) -> None:
         """Read the JSON, which launchers may print between other lines."""
@@ -172,6 +194,7 @@ class DcgmDiagParser(LogParser):
             if error := body.get("runtime_error"):
                 message = "dcgmi did not run the diagnostic"
                 self.log.find("tool_error", message, Verdict.UNPROVEN, excerpt=str(error))
+            self.names_parts = _JSON_ROOTS[0] in root
             self.gpus = _count_gpus(root)
             for test, part, status, entry in _results(body):
                 self._result(None, test, part, status, f"{test}: {status}")
@@ -179,6 +202,11 @@ class DcgmDiagParser(LogParser):
                     self._remark(None, str(warning.get("warning") if isinstance(warning, dict) else warning))
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             self.log.find("damaged_json", f"the JSON cannot be read: {error!r:.100}", Verdict.UNPROVEN)
+
+
+def _kind(part: str) -> str:
+    """Return the kind of a part: ``GPU`` for ``GPU0``."""
+    return part.rstrip("0123456789 ").upper()
 
 
 def _count_gpus(root: Mapping[str, Any]) -> int | None:

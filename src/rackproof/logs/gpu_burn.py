@@ -34,8 +34,11 @@ _MOST_TFLOP_S: Mapping[str, float] = {
     "H800": 495, "H20": 74, "A100": 156, "A800": 156, "A40": 74.8, "A30": 82.5, "A10": 62.5, "L40S": 183,
     "L40": 90.5, "L4": 60.5, "V100": 130, "T4": 65,
 }  # fmt: skip
-"""Largest dense TFLOP/s that gpu_burn reaches, by data sheets. It multiplies fp32 or fp64, with -tc in TF32,
-or in fp16 on GPUs without TF32."""
+"""Largest dense TFLOP/s that gpu_burn reaches in fp32, by data sheets: those of TF32, or of fp16 on GPUs
+without TF32."""
+_WITHOUT_TF32 = ("V100", "T4")
+_FP16_SHARE = 2
+"""With -tc, cuBLAS may multiply fp32 in fp16, which has twice the speed of TF32."""
 _DOUBLES_SHARE = 1 / 7
 """No GPU reaches more than this share of that in fp64."""
 _FASTEST_GFLOP_S = 1e7
@@ -73,6 +76,8 @@ class GpuBurnParser(LogParser):
         """Memory of each GPU in MB, and how much of it the test uses."""
         self.doubles = False
         """True if the test multiplies fp64, as the lines about the memory of the GPUs state."""
+        self.tensor_cores = False
+        """True if the test was started with -tc, as the same lines state."""
         self.shown = 0
         """Largest number of GPUs in a progress line."""
         self.tested: int | None = None
@@ -107,6 +112,7 @@ class GpuBurnParser(LogParser):
             self._take_gpu(at, text, int(found[1]), found[2], found[3])
         elif found := _MEMORY.match(text):
             self.doubles = self.doubles or ", using DOUBLES" in text
+            self.tensor_cores = self.tensor_cores or ", using Tensor Cores" in text
             if len(self.memory) < 1024:
                 self.memory[int(found[1])] = float(found[2]), float(found[3])
         elif found := _TESTED.match(text):
@@ -212,12 +218,22 @@ class GpuBurnParser(LogParser):
             elif degrees >= HOTTEST_GPU_C:
                 self.log.find("too_hot", f"GPU {index}: at {degrees:g} °C", Verdict.FAIL, line=at)
         for index, (speed, at) in sorted(self.speeds.items()):
-            model = self.models.get(index, "")
-            known = [peak for name, peak in _MOST_TFLOP_S.items() if is_model(model, name)]
-            most = 1e3 * max(known) * (_DOUBLES_SHARE if self.doubles else 1) if known else _FASTEST_GFLOP_S
+            most = self._most(self.models.get(index, ""))
             if most < speed < math.inf:
                 message = f"GPU {index}: {speed:.0f} Gflop/s, and {most:.0f} are the most that it can do"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
+
+    def _most(self, model: str) -> float:
+        """Return the largest speed of a model in the precision of the test, in Gflop/s."""
+        known = {name: peak for name, peak in _MOST_TFLOP_S.items() if is_model(model, name)}
+        if not known:
+            return _FASTEST_GFLOP_S
+        share: float = 1
+        if self.doubles:
+            share = _DOUBLES_SHARE
+        elif self.tensor_cores and not any(name in _WITHOUT_TF32 for name in known):
+            share = _FP16_SHARE
+        return 1e3 * max(known.values()) * share
 
     def _compare_memory(self) -> None:
         """Find a GPU with less memory, or less tested memory, than others of its model."""

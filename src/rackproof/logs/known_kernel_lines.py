@@ -208,14 +208,19 @@ _SENT = (
     r"\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? |\[\s*\d{1,12}\.\d{1,9}\] "
 )
 """Pattern of the times of journalctl (its outputs ``short…``) and syslog. The host follows."""
+_OF_SYSLOG = (
+    r"1 \d{4}-\d\d-\d\dT\S{1,40} \S{1,255} kernel \S{1,128} \S{1,32} (?:-|(?:\[[^\]]{1,500}\]){1,9}) \ufeff?"
+)
+"""Pattern of what syslog of RFC 5424 writes before a message of the kernel."""
 _OF_RING = (
     r"\[\s*\+?\d{1,12}\.\d{1,9}(?: <\s*\d{1,12}\.\d{1,9}>)?\] ?|\[\w{3}[ \d]\d \d\d:\d\d\] |"
-    r"\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
+    r"\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}(?: <\s*\d{1,12}\.\d{1,9}>)?\] |\[<\s*\d{1,12}\.\d{1,9}>\] |"
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
 )
 """Pattern of the times of ``dmesg`` (``--time-format`` raw, delta, reltime, ctime and iso)."""
 _PREFIX = re.compile(
     rf"(?:{_LEVEL_PREFIX})?"
-    rf"(?:(?:{_SENT})?(?:[\w.:-]{{1,255}} )?kernel: )?"
+    rf"(?:{_OF_SYSLOG}|(?:{_SENT})?(?:[\w.:-]{{1,255}} )?kernel: )?"
     rf"(?:{_OF_RING})?"
     # A kernel with CONFIG_PRINTK_CALLER adds the task or the processor.
     r"(?:\[\s*[CT]\d{1,10}\] ?)?"

@@ -52,9 +52,9 @@ _PROGRAM = re.compile(r"(?<![A-Za-z0-9_])(" + "|".join(COLLECTIVES) + r")_perf")
 _STARTING = re.compile(r"^# Collective test starting: .{0,500}?(" + "|".join(COLLECTIVES) + r")_perf")
 _OTHER_PROGRAM = re.compile(
     r"^# Collective test (?:starting|concluded): .{0,500}?(?<![A-Za-z0-9_])(\w{1,60})_perf\b"
-    r"|(?<![A-Za-z0-9_])(\w{1,60})_perf(?= +-[A-Za-z])"
+    r"|(?<![A-Za-z0-9_])(\w{1,60})_perf(?= [^|;&\n]{0,500}?(?<= )-[befgtnw](?:\s|$))"
 )
-"""A program that a log names as the one that runs, known or not."""
+"""A program that a log names as the one that runs, known or not: by itself, or with options of nccl-tests."""
 # File names contain the name of a collective in many forms.
 _IN_NAME = re.compile(
     r"(?<![a-z0-9])(?:nccl[-_. ]?)?(?:"
@@ -278,6 +278,8 @@ class NcclTestsParser(LogParser):
         """Collectives in commands outside a table."""
         self.named_is_new = False
         self.named_after_table = False
+        self.unknown: tuple[str, int, str] | None = None
+        """Message, line and text of a command of an unknown program since the last table began."""
         self.rows: list[tuple[BandwidthTable, Measurement]] = []
         self.row_count = 0
         self.wrong = 0.0
@@ -338,9 +340,19 @@ class NcclTestsParser(LogParser):
         """Find a program that is none of nccl-tests', so that its busbw cannot be checked."""
         other = _OTHER_PROGRAM.search(text)
         name = (other[1] or other[2]) if other else ""
-        if name and name not in COLLECTIVES:
+        if other and name and name not in COLLECTIVES:
             message = f"{name}_perf is no program of nccl-tests: what its bandwidth means is not known"
+            if other[1]:
+                self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            else:
+                self.unknown = self.unknown or (message, at, text)
+
+    def _judge_unknown_program(self, stream: LabelledLines) -> None:
+        """Record an unknown program above a table, unless a known one is named: then it may be a launcher."""
+        if self.unknown and not stream.stated and not self.named_is_new:
+            message, at, text = self.unknown
             self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        self.unknown = None
 
     def comment(self, at: int, text: str, stream: LabelledLines) -> None:
         """Read a line that starts with ``#``."""
@@ -373,6 +385,7 @@ class NcclTestsParser(LogParser):
         if not stream.devices.ranks:
             message = "no list of the ranks' devices above the table"
             self.log.find("devices_contradict", message, Verdict.UNPROVEN, line=at)
+        self._judge_unknown_program(stream)
         table.device, table.validates = stream.device, stream.validates
         before = stream.table
         if stream.open and before is not None and before.program != table.program:
@@ -755,6 +768,8 @@ class NcclTestsParser(LogParser):
             return f"{started} was started and has no table"
         if self.named_is_new and self.named_after_table:
             return f"{', '.join(self.named)} is named below the last table and has none: did it start?"
+        if self.unknown and not self.named:
+            return f"below the last table: {self.unknown[0]}"
         return ""
 
 

@@ -231,6 +231,8 @@ _TOPO_HEAD = re.compile(
 )
 _KINDS = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
 """Pattern of the ways in which two GPUs can be connected; old drivers print SOC for SYS."""
+_ACCESS = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
+"""The words of ``nvidia-smi topo -p2p``, whose matrix shows which GPUs may access each other."""
 _MOST_LINKS = 18
 """Largest number of NVLinks of a GPU: with more to its peers together, it reaches them through switches."""
 _QUAD_OF_DGX1 = [[1, 1, 2], [1, 1, 2], [1, 2, 2], [1, 2, 2]]
@@ -299,11 +301,15 @@ class NvidiaSmiTopoParser(LogParser):
     def _judge_matrix(self) -> None:
         """Record an incomplete matrix, and pairs with connections that are not those of a sound machine."""
         wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
-        unknown = sorted({kind for kind, _at in self.pairs.values() if not _KINDS.fullmatch(kind)})
+        kinds = {kind for kind, _at in self.pairs.values()}
+        unknown = sorted(kind for kind in kinds if not _KINDS.fullmatch(kind))
         unknown += sorted(self.own - {"X"})
         find_missing_indexes(self.log, "the matrix", self.rows)
         if not self.rows or self.rows != wanted or len(self.pairs) != len(wanted) * (len(wanted) - 1):
             self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
+        elif kinds and kinds <= _ACCESS:
+            message = "this is topo -p2p, which does not show how GPUs are connected: save topo -m"
+            self.log.find("topology_unknown", message, Verdict.UNPROVEN)
         elif unknown:
             shown = ", ".join(kind or "nothing" for kind in unknown[:5])
             self.log.find("topology_unknown", f"pairs are connected by {shown}", Verdict.UNPROVEN)

@@ -15,14 +15,24 @@ from rackproof.logs._reading import Log, LogParser, asctime_moment
 from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line, read_unknown_line
 from rackproof.logs.known_kernel_lines import level_is_error
 
+_LABEL = (
+    r"[A-Za-z][A-Za-z0-9_.-]{0,120}: (?="
+    r"\[ *(?:\+?\d{1,9}\.\d|<[ .\d]{1,20}>\]|\w{3} \w{3} |\w{3}[ \d]\d \d\d:)|"
+    r"<\d{1,3}>|kern *:|\d{1,4},\d{1,20},\d|(?:\w{3} )?\d{4}-\d\d-\d\d[T ]|1 \d{4}-\d\d-\d\dT|"
+    r"\w{3} [ \d]\d \d\d:\d\d|\d{9,12}\.\d)"
+)
+"""Pattern of the host that pdsh and clush write before each line."""
+_OF_HOST, _OF_HOST_BYTES = re.compile(_LABEL), re.compile(_LABEL.encode())
 _HEAD = re.compile(
     rb"NVRM: Xid|NVRM: [^\n]{0,200}(?:fallen off the bus|RmInitAdapter failed)|SXid \(|\[Hardware Error\]|"
     rb"EDAC \w{1,20}: [^\n]{0,20}\b[CU]E\b|PCIe Bus Error: severity="
 )
 _RING = re.compile(
-    rb"\s*(?:-- (?:Logs|Journal) [^\n]*\n)?(?:(?:"
+    rb"\s*(?:-- (?:Logs|Journal) [^\n]*\n)?(?:(?:" + _LABEL.encode() + rb")?(?:"
     rb"(?:<\d{1,3}>|kern *:\w+ *: )?"
-    rb"(?:\[ *\+?\d{1,9}\.\d{6}(?: <[ .\d]{1,20}>)?\]|\[\w{3}[ \d]\d \d\d:\d\d\] )|"
+    rb"(?:\[ *\+?\d{1,9}\.\d{6}(?: <[ .\d]{1,20}>)?\]|\[\w{3}[ \d]\d \d\d:\d\d\] |"
+    rb"\[(?:\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4} )?<[ .\d]{1,20}>\] )|"
+    rb"(?:<\d{1,3}>)?1 \d{4}-\d\d-\d\dT\S{1,40} \S{1,255} kernel - |"
     rb"kern *:\w+ *: \d{4}-\d\d-\d\dT|\d{1,4},\d{1,20},\d{1,20},[^;\n]{1,40};|"
     rb"(?:\w{3} [ \d]\d|(?:\w{3} )?\d{4}-\d\d-\d\d)[T ]\d\d:\d\d:\d\d[^\n]{0,100} kernel: |"
     rb"\d{9,12}\.\d{1,9} \S{1,255} kernel: "
@@ -30,8 +40,8 @@ _RING = re.compile(
 )
 """Pattern of lines of dmesg, /dev/kmsg and ``journalctl -k``, which identify a kernel log without a fault."""
 _DATED = re.compile(
-    rb"\s*(?:(?:\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\]|"
-    rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d) [^\n]*\n){3}"
+    rb"\s*(?:(?:" + _LABEL.encode() + rb")?(?:(?:\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\]|"
+    rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d) [^\n]*\n)){3}"
 )
 """Pattern of the lines of `dmesg -T` and `--time-format iso`. Programs write such dates, too."""
 _SUBSYSTEM = re.compile(
@@ -40,24 +50,27 @@ _SUBSYSTEM = re.compile(
 )
 """Pattern of a message with such a date that only a kernel or its driver writes."""
 _START = re.compile(
-    rb"(?:\A|\n)[^\n]{0,80}(?:kernel: (?:\[ *\d{1,9}\.\d{6}\] ?)?|\[ *0\.000000\] ?|:\d\d \d{4}\] |"
-    rb",\d{6}[+-]\d\d:\d\d |;)(?:\[ *[CT]\d{1,10}\] )?"
+    rb"(?:\A|\n)[^\n]{0,160}(?:"
+    rb"kernel(?:: | - - (?:-|\[[^\]\n]{1,200}\]) )(?:\[ *\d{1,9}\.\d{6}\] ?)?|\[ *0\.000000\] ?|"
+    rb":\d\d \d{4}\] |[.\d]>\] |,\d{6}[+-]\d\d:\d\d |;)(?:\[ *[CT]\d{1,10}\] )?"
     rb"Linux version \d"
 )
 """Pattern of the first line that a kernel writes when it starts."""
 _LINE = re.compile(
-    r"^\[\s*(?:\+?\d+\.\d+|\w{3} \w{3}|\w{3}[ \d]\d \d\d:\d\d\])|^<\d{1,3}>|^kern\s*:|^\d{9,11}\.\d+ |"
-    r"\bkernel: |^\w{3} [ \d]\d \d\d:\d\d|^\d{4}-\d\d-\d\d[T ]\d\d:\d\d|^\d{1,4},\d+,\d+,"
+    r"^\[\s*(?:\+?\d+\.\d+|<[ .\d]{1,20}>\]|\w{3} \w{3}|\w{3}[ \d]\d \d\d:\d\d\])|^<\d{1,3}>|^kern\s*:|"
+    r"^\d{9,11}\.\d+ |\bkernel: |^\w{3} [ \d]\d \d\d:\d\d|^(?:1 )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|"
+    r"^\d{1,4},\d+,\d+,"
 )
 """Pattern of the prefixes of lines of dmesg, /dev/kmsg, journalctl and syslog."""
 _MOMENT = re.compile(
-    r"^\[\w{3} (\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] |^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)"
+    r"^\[\w{3} (\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})(?: <[ .\d]{1,20}>)?\] |"
+    r"^(?:(?:<\d{1,3}>)?1 )?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)"
 )
 """Pattern of the date in lines of `dmesg -T` and of journalctl; lines of syslog and plain dmesg
 have no year."""
 _OF_KERNEL = re.compile(
-    rb"^\[\s*(?:\+?\d+\.\d+(?: <[ .\d]{1,20}>)?\]|\w{3} \w{3}|\w{3}[ \d]\d \d\d:\d\d\])|"
-    rb"^<\d{1,3}>|^kern\s*:|\bkernel: |"
+    rb"^\[\s*(?:\+?\d+\.\d+(?: <[ .\d]{1,20}>)?\]|<[ .\d]{1,20}>\]|\w{3} \w{3}|\w{3}[ \d]\d \d\d:\d\d\])|"
+    rb"^<\d{1,3}>(?!1 \d{4}-)|^kern\s*:|\bkernel: |^(?:<\d{1,3}>)?1 \d{4}-\S{1,60} \S{1,255} kernel |"
     rb"^\d{1,4},\d+,\d+,[^;]{1,40};|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]|NVRM: |SXid \(|^EDAC "
 )
 """Pattern of the kernel's own messages; messages about a node's programs are not faults of the node."""
@@ -103,7 +116,7 @@ class XidParser(LogParser):
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
-        log.reads_line = lambda line: _OF_KERNEL.search(line[:300]) is not None
+        log.reads_line = _is_of_kernel
         self.xids: Counter[tuple[str, str]] = Counter()
         self.first: dict[tuple[str, str], int] = {}
         self.details: dict[tuple[str, int | None], int] = {}
@@ -113,13 +126,14 @@ class XidParser(LogParser):
 
     def line(self, at: int, text: str) -> None:
         """Read one line of the kernel log."""
+        excerpt, text = text, _without_host(text)
         if moment := _MOMENT.match(text):
             self.moment = moment
         if _LOST_LINES.search(text):
             message = "lines of the kernel's log were lost: faults in them are not seen"
-            self.log.find("kernel_log_unknown", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            self.log.find("kernel_log_unknown", message, Verdict.UNPROVEN, line=at, excerpt=excerpt)
         event = read_kernel_line(text)
-        if event is None and _OF_KERNEL.search(text[:300].encode()):
+        if event is None and _is_of_kernel(text[:300].encode()):
             event = read_unknown_line(text, level_is_error(text), self.log.declared)
         self.kernel_lines += event is not None or _LINE.search(text) is not None
         if event is None:
@@ -128,7 +142,7 @@ class XidParser(LogParser):
             return
         if event.code is not None:
             self.count(event.kind, str(event.code), at)
-        self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=text)
+        self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=excerpt)
 
     def _is_follow_up(self, event: KernelEvent, at: int, text: str) -> bool:
         """Return whether a line only adds registers to an SXid. The line with its severity may follow."""
@@ -192,6 +206,18 @@ class XidParser(LogParser):
         if not self.xids:
             measurements.append(self.measure("xid_count", 0.0, "", Direction.LOWER, None))
         return self.log.parsed(self.format, Verdict.PASS, measurements)
+
+
+def _without_host(line: str) -> str:
+    """Return a line without the label that pdsh writes before it."""
+    label = _OF_HOST.match(line)
+    return line[label.end() :] if label else line
+
+
+def _is_of_kernel(line: bytes) -> bool:
+    """Return whether a line is the kernel's own message, with or without the label of a host."""
+    label = _OF_HOST_BYTES.match(line)
+    return _OF_KERNEL.search(line[label.end() if label else 0 :][:300]) is not None
 
 
 def _message(event: KernelEvent) -> str:
