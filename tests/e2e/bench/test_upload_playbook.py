@@ -40,7 +40,8 @@ def vault(tmp_path: Path) -> Path:
 @pytest.fixture
 def bench(root: Path, tmp_path: Path) -> Bench:
     shutil.copytree(HERE / "workloads", tmp_path / "workloads")
-    shutil.copy(root / "workloads/make_runtime.py", tmp_path / "workloads")
+    for name in ("make_runtime.py", "lock_file.py"):
+        shutil.copy(root / "workloads" / name, tmp_path / "workloads")
     return Bench(root, tmp_path)
 
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Made by Rackproof's role slurm from the inventory; changes by hand are lost.
 # Runs as root on each node of a job before the job. Failing drains the node and requeues the job. It calls no
-# Slurm command: on a large job every node would call the controller at once.
+# Slurm command, because all nodes of a large job would call the controller at once.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 fail() {

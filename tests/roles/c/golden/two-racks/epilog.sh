@@ -12,7 +12,7 @@ fail() {
 scratch=/var/lib/rackproof/jobs
 rm -rf --one-file-system -- "${scratch:?}/${SLURM_JOB_ID:?}" || fail "cannot remove $scratch/$SLURM_JOB_ID"
 
-# A user's files in shared memory are removed after the user's last job on the node; each running job has a folder.
+# Remove a user's files in shared memory after the user's last job on the node. Each running job has a folder.
 if [[ $SLURM_JOB_UID -ge 1000 && -d $scratch &&
       -z $(find "$scratch" -mindepth 1 -maxdepth 1 -uid "$SLURM_JOB_UID" -print -quit) ]]; then
   find /dev/shm -mindepth 1 -xdev -uid "$SLURM_JOB_UID" -delete 2>/dev/null

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Made by Rackproof's role slurm from the inventory; changes by hand are lost.
 # Runs as root on each node of a job before the job. Failing drains the node and requeues the job. It calls no
-# Slurm command: on a large job every node would call the controller at once.
+# Slurm command, because all nodes of a large job would call the controller at once.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 fail() {
@@ -13,9 +13,9 @@ fail() {
 
 answer=$(mktemp /run/rackproof-prolog.XXXXXX) || fail "cannot write to /run"
 
-# Write the list of GPUs to $answer within so many seconds. Status 201: it was late; 202: and it cannot be killed.
+# Write the list of GPUs to $answer within a number of seconds. Status 201: it was late. 202: it cannot be killed.
 list_gpus() {
-  # In the background: one that hangs in the driver cannot be killed, and must not be waited for.
+  # Start it in the background, because a call that hangs in the driver cannot be killed, and must not block the job.
   nvidia-smi -L >"$answer" 2>&1 &
   local query=$! tenth
   for ((tenth = 0; tenth < $1 * 10; tenth++)); do
@@ -37,7 +37,7 @@ list_gpus() {
 list_gpus 30
 status=$?
 if [[ $status -eq 201 ]]; then
-  # One late answer is no fault: the last job may still keep the node busy.
+  # One late answer is not a fault, because the last job may still keep the node busy.
   list_gpus 90
   status=$?
 fi
@@ -53,7 +53,7 @@ esac
 [[ $gpus -eq 4 ]] || fail "nvidia-smi lists $gpus GPUs, the node has 4"
 
 scratch=/var/lib/rackproof/jobs
-# Root owns the folder above: no user can put a link where the job's folder is going to be.
+# Root owns the folder above, so no user can put a link in the place of the job's folder.
 { mkdir -p "$scratch" && chown root:root "$scratch" && chmod 0755 "$scratch" &&
   install -d -m 0700 -o "$SLURM_JOB_UID" "$scratch/$SLURM_JOB_ID"; } || fail "cannot make $scratch/$SLURM_JOB_ID"
 exit 0
