@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import locale
 import re
 from pathlib import Path
 
 import pytest
 
-from rackproof.core.text import amount
+from rackproof.core.text import amount, utf8_locale
 
 ROOT = Path(__file__).parents[2]
 _THINGS = re.compile(
@@ -61,3 +62,11 @@ def test_every_number_of_things_has_its_singular() -> None:
     files = sorted((ROOT / "src").rglob("*.py"))
     found = [one for path in files for one in _plain_counts(path)]
     assert [one for one in found if one.partition(":")[0] not in _SEVERAL] == []
+
+
+@pytest.mark.parametrize("name", ["C", "C.UTF-8", "xx_XX.NONE"])
+def test_the_locale_of_the_process_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    before = locale.setlocale(locale.LC_ALL)
+    monkeypatch.setenv("LC_ALL", name)
+    utf8_locale()
+    assert locale.setlocale(locale.LC_ALL) == before

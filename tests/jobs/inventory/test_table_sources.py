@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,14 @@ def written(tmp_path: Path, content: str | bytes, name: str = "nodes.csv") -> Pa
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+@pytest.mark.parametrize("text", ["name\nn1\n", 'name,x\nn1,"open\n', "name\n" + "x" * 200_000 + "\n"])
+def test_the_limit_of_other_tables_stays(tmp_path: Path, text: str) -> None:
+    before = csv.field_size_limit()
+    with suppress(AdoptError):
+        read_csv_nodes(written(tmp_path, text))
+    assert csv.field_size_limit() == before
 
 
 def test_a_table_is_read(tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
     text = read_text(path)
     first = text.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
-    csv.field_size_limit(_MOST_FIELD)
+    # The limit belongs to the whole process, in which other tables are read.
+    limit_before = csv.field_size_limit(_MOST_FIELD)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         if first.lower().startswith("sep="):
@@ -119,6 +120,8 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
         nodes = list(_nodes(reader, columns, path))
     except csv.Error as error:
         raise AdoptError(f"{path}:{reader.line_num}: it is not CSV: {error}") from None
+    finally:
+        csv.field_size_limit(limit_before)
     remarks = [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
     if "rack" not in columns:
         remarks.append(f"{path} has no column of racks: they are guessed by the nodes' names")
