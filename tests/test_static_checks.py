@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -115,16 +116,25 @@ FACT_AS_VARIABLE = re.compile(
 )
 
 
+def files_below(root: Path, *folders: str) -> list[Path]:
+    """Return the files below some folders of the checkout, in order."""
+    return [path for folder in folders for path in sorted((root / folder).rglob("*")) if path.is_file()]
+
+
+def lines_with(pattern: re.Pattern[str], root: Path, paths: Iterable[Path]) -> list[str]:
+    """Return file and text of each line in which a pattern occurs."""
+    return [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for path in paths
+        for line in path.read_text().splitlines()
+        if pattern.search(line)
+    ]
+
+
 def test_no_role_reads_a_fact_as_a_variable(root: Path) -> None:
     """ansible.cfg keeps facts from becoming variables, which a node could replace."""
-    found = [
-        f"{path.relative_to(root)}: {line.strip()}"
-        for folder in ("roles", "playbooks", "molecule")
-        for path in sorted((root / folder).rglob("*"))
-        if path.suffix in (".yml", ".j2")
-        for line in path.read_text().splitlines()
-        if FACT_AS_VARIABLE.search(line)
-    ]
+    paths = files_below(root, "roles", "playbooks", "molecule")
+    found = lines_with(FACT_AS_VARIABLE, root, (path for path in paths if path.suffix in (".yml", ".j2")))
     assert not found, "write ansible_facts.NAME"
 
 
@@ -151,14 +161,9 @@ MEASURED_TIME = re.compile(
 
 def test_no_test_outside_the_playbooks_measures_the_machine(root: Path) -> None:
     """A busy machine is ten times slower, so a test waits for an event, and pytest's own limit ends it."""
-    found = [
-        f"{path.relative_to(root)}: {line.strip()}"
-        for folder in ("tests", "testrack/tests")
-        for path in sorted((root / folder).rglob("*.py"))
-        if not {"e2e", "perf", "test_static_checks.py"} & set(path.parts)
-        for line in path.read_text().splitlines()
-        if MEASURED_TIME.search(line)
-    ]
+    paths = (path for path in files_below(root, "tests", "testrack/tests") if path.suffix == ".py")
+    elsewhere = {"e2e", "perf", "test_static_checks.py"}
+    found = lines_with(MEASURED_TIME, root, (path for path in paths if not elsewhere & set(path.parts)))
     assert not found, "let it wait for an event; a limit that has to end something needs no such line"
 
 

@@ -337,15 +337,15 @@ def set_network(options):
             "interface that trains (bench_fabric_interface)"
         )
     left_over = remove_overlay()
-    previous = {"left_over": left_over, "over": over}
+    setup = {"left_over": left_over, "over": over}
     addresses = [node["address"] for node in nodes]
     interface = over
     if options["network"] == "overlay":
         addresses = overlay_addresses(options["subnet"], len(nodes))
-        previous["bounded"] = make_overlay(options, over, index, addresses)
+        setup["bounded"] = make_overlay(options, over, index, addresses)
         interface = INTERFACE
     pairs = [(name, addresses[rank]) for rank, name in enumerate(names)]
-    previous.update(
+    setup.update(
         network=options["network"],
         node=options["node"],
         interface=interface,
@@ -354,7 +354,7 @@ def set_network(options):
         link=described(interface),
         routes={name: device_to(address) for name, address in pairs if name != options["node"]},
     )
-    return previous
+    return setup
 
 
 # Storage
@@ -507,29 +507,29 @@ def drop_pages(paths):
 def prepare_storage(options):
     """Return the storage of the data, and the treatment of its cache."""
     kind, folder, cache = options["storage"], options["data"], options["cache"]
-    answer = {"kind": kind, "folder": folder, "cache": cache}
+    storage = {"kind": kind, "folder": folder, "cache": cache}
     if kind in ("", "synthetic"):
-        return answer
+        return storage
     if not os.path.isdir(folder):
         raise PointError(
             f"{folder} is not a folder: stage the data there, or name another one in bench_storages"
         )
     mount = mount_of(folder)
-    unit, source, unit_path = unit_of(mount.get("point", ""))
-    answer.update(mount=mount, unit=unit, unit_source=source, unit_options=unit_path)
+    unit, source, mount_options = unit_of(mount.get("point", ""))
+    storage.update(mount=mount, unit=unit, unit_source=source, unit_options=mount_options)
     if not cache:
-        return answer
+        return storage
     began = time.monotonic()
     if cache == "warm":
-        answer["read_bytes"] = sum(read_whole(path) for path in files_below(folder))
+        storage["read_bytes"] = sum(read_whole(path) for path in files_below(folder))
     elif kind == "s3fs":
-        answer["trouble"] = remount(unit, source, unit_path, mount["point"])
-        answer["how"] = "mounted again, cache deleted"
+        storage["trouble"] = remount(unit, source, mount_options, mount["point"])
+        storage["how"] = "mounted again, cache deleted"
     else:
-        answer["resident"] = drop_pages(list(files_below(folder)))
-        answer["how"] = "posix_fadvise"
-    answer["seconds"] = round(time.monotonic() - began, 3)
-    return answer
+        storage["resident"] = drop_pages(list(files_below(folder)))
+        storage["how"] = "posix_fadvise"
+    storage["seconds"] = round(time.monotonic() - began, 3)
+    return storage
 
 
 # The two states

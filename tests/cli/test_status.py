@@ -217,7 +217,7 @@ def test_a_damaged_record_of_a_provisioning_is_named(fleet: Path, run: Callable[
 def test_an_advised_command_names_the_results_folder(
     fleet: Path, run: Callable[..., Result], arguments: tuple[str, ...]
 ) -> None:
-    """Whoever types it finds the results that the message is about."""
+    """The advised command finds the results that the message is about."""
     moved = fleet.rename(fleet.with_name("my results"))
     run("history", "--rebuild", "--results", moved)
     shown = run(*arguments, "--results", moved).output

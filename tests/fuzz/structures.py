@@ -460,9 +460,9 @@ def _damage_line(lines: list[bytes], place: int, kind: int, at: int, rubbish: by
 
 # Definitions of benchmarks.
 
-_FOLDER = Path(
-    tempfile.mkdtemp(prefix="rackproof-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
-)
+# TMPDIR is in memory already where conftest.py sets it, and is removed at the end.
+_MEMORY = None if "TMPDIR" in os.environ or not os.path.isdir("/dev/shm") else "/dev/shm"
+_FOLDER = Path(tempfile.mkdtemp(prefix="rackproof-fuzz-", dir=_MEMORY))
 
 
 def draw_definitions(chance: Random) -> tuple[Any, ...]:

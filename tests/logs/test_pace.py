@@ -409,10 +409,10 @@ def test_one_bad_evaluation_of_a_benchmark_with_spikes_is_no_contradiction(spike
     """A training of llama31_8b may become worse for one evaluation, as published ones do."""
     values = list(FALLING)
     values[spike] = 5.9
-    told = iter(3.29 / FALLING[-1] * one for one in values)
-    lines = of_key("eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', f'"value": {next(told)!r}', one))(
-        training("llama31_8b")
-    )
+    curve = iter(3.29 / FALLING[-1] * one for one in values)
+    lines = of_key(
+        "eval_accuracy", lambda one: re.sub(r'"value": [0-9.]+', f'"value": {next(curve)!r}', one)
+    )(training("llama31_8b"))
     assert not any("training is not so uneven" in one for one in messages(lines))
 
 

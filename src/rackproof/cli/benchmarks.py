@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,19 +51,22 @@ def benchmarks_command(definitions: Path, suite: str | None, unpinned: bool, as_
     ]
     if as_json:
         print_json(rows)
-    elif rows and unpinned:
-        images = [(str(row["name"]), ", ".join(row["unpinned_images"])) for row in rows]
-        click.echo("\n".join(text_table(("Benchmark", "Images"), images, terminal_width(), (1,))))
-    elif rows:
-        cells = [
-            (str(row["name"]), ", ".join(row["suites"]) or "-", sanitize(row["summary"], 300)) for row in rows
-        ]
-        click.echo("\n".join(text_table(("Benchmark", "Suites", "Summary"), cells, terminal_width(), (1, 2))))
     else:
-        click.echo("no such benchmarks")
+        click.echo(_table(rows, unpinned=unpinned) if rows else "no such benchmarks")
     if suite is not None and not mistakes:
         refuse_unknown_names([suite], benchmarks_by_suite(loaded_definitions), "no such suite")
     for mistake in mistakes:
         click.echo(f"note: not listed: {sanitize(mistake, 2000, newlines=True)}", err=True)
     if mistakes:
         raise click.exceptions.Exit(EXIT_ERROR)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], *, unpinned: bool) -> str:
+    """Return the table that the command prints, with the unpinned images or else suites and summary."""
+    if unpinned:
+        images = [(str(row["name"]), ", ".join(row["unpinned_images"])) for row in rows]
+        return "\n".join(text_table(("Benchmark", "Images"), images, terminal_width(), (1,)))
+    cells = [
+        (str(row["name"]), ", ".join(row["suites"]) or "-", sanitize(row["summary"], 300)) for row in rows
+    ]
+    return "\n".join(text_table(("Benchmark", "Suites", "Summary"), cells, terminal_width(), (1, 2)))

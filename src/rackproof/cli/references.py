@@ -62,20 +62,7 @@ def references_command(
     """
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
-    runs, benchmarks, skus = [], set(), set()
-    for run in iter_runs(results, on_error=lambda error: click.echo(f"note: {error}", err=True)):
-        own_skus = {node.sku for node in run.nodes}
-        benchmarks.add(run.benchmark)
-        skus |= own_skus - {""}
-        is_wanted = benchmark in (None, run.benchmark) and (sku is None or own_skus == {sku})
-        if is_wanted and _has_its_logs(run, results):
-            runs.append(run)
-    if not benchmarks:
-        raise ToolError(
-            f"no run is in {results}: run a benchmark first, or name another folder with --results"
-        )
-    refuse_unknown_names([benchmark] if benchmark else [], benchmarks, "no such benchmark ran")
-    refuse_unknown_names([sku] if sku else [], skus, "no run is of such a SKU")
+    runs = _chosen_runs(results, benchmark, sku)
     if sku is None:
         _refuse_several_skus(runs)
     proposed = propose_references(runs, bound=bound, fewest_runs=repeats)
@@ -91,6 +78,29 @@ def references_command(
         click.echo(_entry_text(one, source))
     refused = sum(bool(one.objection) for one in proposed)
     click.echo(f"{amount(len(proposed) - refused, 'reference')}, {refused} refused", err=True)
+
+
+def _chosen_runs(results: Path, benchmark: str | None, sku: str | None) -> list[Run]:
+    """Return the runs of a benchmark and a SKU, or of all, whose logs are those of their records.
+
+    Raises:
+        ToolError: There is no run, no such benchmark, or no such SKU.
+    """
+    runs, benchmarks, skus = [], set(), set()
+    for run in iter_runs(results, on_error=lambda error: click.echo(f"note: {error}", err=True)):
+        own_skus = {node.sku for node in run.nodes}
+        benchmarks.add(run.benchmark)
+        skus |= own_skus - {""}
+        is_wanted = benchmark in (None, run.benchmark) and (sku is None or own_skus == {sku})
+        if is_wanted and _has_its_logs(run, results):
+            runs.append(run)
+    if not benchmarks:
+        raise ToolError(
+            f"no run is in {results}: run a benchmark first, or name another folder with --results"
+        )
+    refuse_unknown_names([benchmark] if benchmark else [], benchmarks, "no such benchmark ran")
+    refuse_unknown_names([sku] if sku else [], skus, "no run is of such a SKU")
+    return runs
 
 
 def _refuse_several_skus(runs: Sequence[Run]) -> None:

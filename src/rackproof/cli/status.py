@@ -39,9 +39,9 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
             f"there is no results folder {results}: no playbook has run here yet; name another with --results"
         )
     slurm, why = ask_slurm() if ask else ({}, "")
-    imaging = [one for one in read_progress(results) if one.progress.state != "returned"]
+    imaging = [node for node in read_progress(results) if node.progress.state != "returned"]
     rows, remarks = read_rows(results, slurm, imaging)
-    asked = [name for one in nodes for name in expand_hostlist(one) or [one]]
+    asked = _expanded(nodes)
     shown = [row for row in rows if not asked or row.node in asked]
     for remark in filter(None, [why, *remarks]):
         click.echo(f"note: {remark}", err=True)
@@ -52,6 +52,11 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     elif not rows:
         click.echo(add_results(_nothing_known(results, is_slurm_read=ask and not why), results))
     refuse_unknown_names(asked, [row.node for row in rows], "not known here")
+
+
+def _expanded(hostlists: Sequence[str]) -> list[str]:
+    """Return the nodes of hostlists as typed. A text that is not a hostlist counts as a name."""
+    return [name for hostlist in hostlists for name in expand_hostlist(hostlist) or [hostlist]]
 
 
 def _nothing_known(results: Path, *, is_slurm_read: bool) -> str:

@@ -344,8 +344,8 @@ def _as_number(value: Any) -> float:
 def _with_near(names: Iterable[str], known: Collection[str]) -> Iterator[str]:
     """Yield unknown names, each with the known name that is most similar to it."""
     for name in names:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-        yield f"{name} (did you mean {near[0]}?)" if near else name
+        near = nearest(name, known, 0.7)
+        yield f"{name} (did you mean {near}?)" if near else name
 
 
 def role_prefixes(root: Path) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Suggest known names for a mistyped one. No I/O.
 
-Definitions, commands and variables call this module, so that every message about an unknown name has the same
-form.
+Definitions, commands and the history call this module, so that their messages about unknown names have the
+same form.
 """
 
 from __future__ import annotations

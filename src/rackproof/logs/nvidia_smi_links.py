@@ -301,20 +301,25 @@ class NvidiaSmiTopoParser(LogParser):
     def _judge_matrix(self) -> None:
         """Record an incomplete matrix, and pairs with connections that are not those of a sound machine."""
         wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
-        kinds = {kind for kind, _at in self.pairs.values()}
-        unknown = sorted(kind for kind in kinds if not _KINDS.fullmatch(kind))
-        unknown += sorted(self.own - {"X"})
         find_missing_indexes(self.log, "the matrix", self.rows)
         if not self.rows or self.rows != wanted or len(self.pairs) != len(wanted) * (len(wanted) - 1):
             self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
-        elif kinds and kinds <= _ACCESS:
-            message = "this is topo -p2p, which does not show how GPUs are connected: save topo -m"
-            self.log.find("topology_unknown", message, Verdict.UNPROVEN)
-        elif unknown:
-            shown = ", ".join(kind or "nothing" for kind in unknown[:5])
-            self.log.find("topology_unknown", f"pairs are connected by {shown}", Verdict.UNPROVEN)
+        elif doubt := self._doubt_of_kinds():
+            self.log.find("topology_unknown", doubt, Verdict.UNPROVEN)
         elif fault := _topology_fault({pair: _links(kind) for pair, (kind, _at) in self.pairs.items()}):
             self.log.find("topology_uneven", fault, Verdict.DEGRADED)
+
+    def _doubt_of_kinds(self) -> str:
+        """Return why the cells do not show how the GPUs are connected, or "" if they do."""
+        kinds = {kind for kind, _at in self.pairs.values()}
+        if kinds and kinds <= _ACCESS:
+            return "this is topo -p2p, which does not show how GPUs are connected: save topo -m"
+        unknown = sorted(kind for kind in kinds if not _KINDS.fullmatch(kind)) + sorted(self.own - {"X"})
+        return (
+            f"pairs are connected by {', '.join(kind or 'nothing' for kind in unknown[:5])}"
+            if unknown
+            else ""
+        )
 
 
 def _links(kind: str) -> int:
