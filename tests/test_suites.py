@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,17 @@ def test_the_trees_hash_is_that_of_the_commit(checkout: Path) -> None:
     subprocess.run([*git, "commit", "-q", "-m", "one"], check=True)
     done = subprocess.run([*git, "rev-parse", "HEAD^{tree}"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == before == suites.tree_hash(checkout)
+
+
+def test_another_run_of_the_same_checkout_does_not_stop_the_hash(checkout: Path) -> None:
+    """A shared index fails with "unable to create index.lock" when two suites begin at the same moment."""
+    lock = checkout / ".rackproof" / "suites" / ".index.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    with ThreadPoolExecutor(8) as pool:
+        hashes = set(pool.map(suites.tree_hash, [checkout] * 8))
+    assert len(hashes) == 1
+    assert list(lock.parent.iterdir()) == [lock]
 
 
 @pytest.fixture

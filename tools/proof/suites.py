@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -161,14 +162,14 @@ def digest_inputs(suite: Suite, root: Path = ROOT) -> str:
 
 def tree_hash(root: Path = ROOT) -> str:
     """Return git's hash of the tree as it would be committed now, with untracked files."""
-    index = root / ".rackproof" / "suites" / ".index"
-    index.parent.mkdir(parents=True, exist_ok=True)
-    index.unlink(missing_ok=True)
-    options: dict[str, Any] = {"cwd": root, "capture_output": True, "check": True, "text": True}
-    options["env"] = os.environ | {"GIT_INDEX_FILE": str(index)}
-    subprocess.run(["git", "add", "--all"], **options)
-    process = subprocess.run(["git", "write-tree"], **options)
-    index.unlink(missing_ok=True)
+    records = root / ".rackproof" / "suites"
+    records.mkdir(parents=True, exist_ok=True)
+    # Each call has an index of its own, because two suites of one checkout can begin at the same moment.
+    with tempfile.TemporaryDirectory(dir=records, prefix=".index-") as folder:
+        options: dict[str, Any] = {"cwd": root, "capture_output": True, "check": True, "text": True}
+        options["env"] = os.environ | {"GIT_INDEX_FILE": f"{folder}/index"}
+        subprocess.run(["git", "add", "--all"], **options)
+        process = subprocess.run(["git", "write-tree"], **options)
     return str(process.stdout).strip()
 
 
