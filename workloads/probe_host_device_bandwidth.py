@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure copies between pinned host memory and each GPU, both ways, one GPU after another.
+"""Measure copies between pinned host memory and each GPU, both ways, one GPU at a time.
 
 The benchmark host-device-bandwidth and nights (validate.yml) start this program. The host buffer is in the
 memory nearest to the GPU. Random data goes from the GPU to the host and back, and is compared with the
@@ -20,6 +20,13 @@ from common import HIGHER, LOWER, Gpu, Log, Rank
 
 if common.IS_RANK:
     import torch
+
+ROUNDS = 5
+"""The number of times that the probe measures each GPU.
+
+Virtual machines on one host share its memory. Another one slowed one GPU of four from 55 to 48 GB/s for six
+seconds. With samples from all rounds, such a moment does not change the median.
+"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,34 +72,53 @@ def near(gpu: Gpu) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def measure(gpu: Gpu, size_bytes: int, seconds: float) -> tuple[list[float], list[float], int]:
-    """Return samples of the seconds to the device and to the host, and the number of wrong bytes."""
-    device = torch.device("cuda", gpu.index)
-    torch.cuda.set_device(device)
-    # Make and compare the data on the GPU, which takes milliseconds. On the host, it took longer than
-    # all copies.
-    origin = torch.empty(size_bytes // 8, dtype=torch.int64, device=device).random_(-(2**63), None)
-    remote = torch.zeros_like(origin)
-    with near(gpu):
-        host = torch.empty(size_bytes // 8, dtype=torch.int64, pin_memory=True)
-    to_host = common.sample_seconds(lambda: host.copy_(origin, non_blocking=True), device, seconds / 2)
-    to_device = common.sample_seconds(lambda: remote.copy_(host, non_blocking=True), device, seconds / 2)
-    wrong = int((remote.view(torch.uint8) != origin.view(torch.uint8)).sum())
-    return to_device, to_host, wrong
+class Copies:
+    """The buffers of one GPU and of the host memory near it, and the seconds that each copy took."""
+
+    def __init__(self, gpu: Gpu, size_bytes: int) -> None:
+        self.gpu, self.device = gpu, torch.device("cuda", gpu.index)
+        torch.cuda.set_device(self.device)
+        # Make and compare the data on the GPU, which takes milliseconds. On the host, it took longer than
+        # all copies.
+        self.origin = torch.empty(size_bytes // 8, dtype=torch.int64, device=self.device).random_(
+            -(2**63), None
+        )
+        self.remote = torch.zeros_like(self.origin)
+        with near(gpu):
+            self.host = torch.empty(size_bytes // 8, dtype=torch.int64, pin_memory=True)
+        self.to_host_s: list[float] = []
+        self.to_device_s: list[float] = []
+
+    def measure(self, seconds: float) -> None:
+        """Copy to the host for half of the seconds, and back to the GPU for the other half."""
+        torch.cuda.set_device(self.device)
+        self.to_host_s += common.sample_seconds(
+            lambda: self.host.copy_(self.origin, non_blocking=True), self.device, seconds / 2
+        )
+        self.to_device_s += common.sample_seconds(
+            lambda: self.remote.copy_(self.host, non_blocking=True), self.device, seconds / 2
+        )
+
+    def wrong_bytes(self) -> int:
+        """Return how many bytes differ after they went to the host and back."""
+        return int((self.remote.view(torch.uint8) != self.origin.view(torch.uint8)).sum())
 
 
 def probe(options: argparse.Namespace, rank: Rank, log: Log) -> None:
-    """Measure every GPU."""
+    """Measure every GPU, in rounds."""
     options.device = "gpu"
     _, gpus = common.begin_probe(options, rank, log)
     size_bytes = options.size_mib << 20
-    for index, gpu in enumerate(gpus):
-        to_device, to_host, wrong = measure(gpu, size_bytes, options.seconds)
-        for name, times_s in (("host_to_device", to_device), ("device_to_host", to_host)):
+    links = [Copies(gpu, size_bytes) for gpu in gpus]
+    for index in range(ROUNDS):
+        for link in links:
+            link.measure(options.seconds / ROUNDS)
+        log.progress("host_device", index + 1, ROUNDS)
+    for link in links:
+        for name, times_s in (("host_to_device", link.to_device_s), ("device_to_host", link.to_host_s)):
             speed = common.spread_of(times_s).speeds(size_bytes / 1e9)
-            log.sampled(name, speed.median, "GB/s", HIGHER, speed, **gpu.labels)
-        log.measurement("wrong_values", wrong, "1", LOWER, **gpu.labels)
-        log.progress("host_device", index + 1, len(gpus))
+            log.sampled(name, speed.median, "GB/s", HIGHER, speed, **link.gpu.labels)
+        log.measurement("wrong_values", link.wrong_bytes(), "1", LOWER, **link.gpu.labels)
     common.mark_stop(rank)
 
 
