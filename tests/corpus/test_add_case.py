@@ -46,6 +46,7 @@ OWN = ["--no-references", "--definitions", "tests/data/real/runs/definitions"]
     [
         ("h100-x2-gemm-alone", ["--healthy", "--sku", "h100,h100_x2", *OLD]),
         ("h200-d-gemm-half", ["--faulty", "--sku", "h200,h200_x1", *OLD]),
+        ("h200-d-gemm-half", ["--faulty", "--sku", "h200", "--sku", "h200_x1", *OLD]),
         ("gb300-x72-llama2-failed", ["--faulty", "--sku", "gb300"]),
         ("own-local-02-fail", ["--faulty", *OWN]),
         ("own-local-05-fail", ["--faulty", *OWN]),
