@@ -266,14 +266,14 @@ def size_of(folder):
     return total
 
 
-def run_pip(argv, folder, whole_bytes, runtime, environment):
+def run_pip(argv, folder, whole_bytes, content, environment):
     """Run pip, and report how large the environment is. Return pip's exit status and output.
 
     Args:
         argv: The command line.
         folder: The folder of the environment. pip also stores its downloads there.
         whole_bytes: The approximate size of the complete environment, or 0 if unknown.
-        runtime: The runtime's name for the reports.
+        content: The name of the packages for the reports, such as the runtime's.
         environment: The environment of the process.
     """
     with tempfile.TemporaryFile() as output:
@@ -286,7 +286,7 @@ def run_pip(argv, folder, whole_bytes, runtime, environment):
                 size = size_of(folder)
                 if size > before:
                     before = size
-                    report = {"phase": f"fetching {runtime}", "bytes": size, "of_bytes": whole_bytes}
+                    report = {"phase": f"fetching {content}", "bytes": size, "of_bytes": whole_bytes}
                     print(f":::RACKPROOF {json.dumps(report)}", flush=True)
                 until = time.monotonic() + REPORT_S
                 while pip.poll() is None and time.monotonic() < until:
@@ -319,6 +319,7 @@ def install(python, folder, requirements, runtime, needs):
     os.mkdir(scratch)
     pip = [os.path.join(folder, "bin", "python"), "-m", "pip"]
     for path in requirements:
+        content = runtime
         if (
             path.endswith(CUDA)
             and subprocess.run([*pip, "check"], capture_output=True, check=False).returncode == 0
@@ -333,6 +334,7 @@ def install(python, folder, requirements, runtime, needs):
                 ", or a package index that has a build for the CPU",
             )
             whole_bytes = size_of(folder) + cuda_bytes
+            content = f"CUDA's libraries of {runtime}"
         status, output = run_pip(
             [
                 *pip, "install", "--quiet", "--disable-pip-version-check", "--no-input",
@@ -340,7 +342,7 @@ def install(python, folder, requirements, runtime, needs):
                 # without a hash.
                 "--require-hashes", "--only-binary=:all:", "--no-deps", "--requirement", path,
             ],
-            folder, whole_bytes, runtime, {**os.environ, "TMPDIR": scratch},
+            folder, whole_bytes, content, {**os.environ, "TMPDIR": scratch},
         )  # fmt: skip
         print(output, end="", flush=True)
         if status:

@@ -184,6 +184,16 @@ def test_what_the_environment_holds(
 
 
 @pytest.mark.slow
+def test_progress_tells_the_runtime_from_cudas_libraries(runtime: Runtime) -> None:
+    """The sizes of both differ. Under one name, 1.9 of 2.0 GB became 1.3 of 7.5 GB."""
+    runtime.write("first==1.0\n", "", "second==1.5\n")
+    output, _ = runtime.start().communicate(timeout=300)
+    reports = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(":::RACKPROOF")]
+    phases = list(dict.fromkeys(json.loads(report)["phase"] for report in reports))
+    assert phases == ["fetching small", "fetching CUDA's libraries of small"]
+
+
+@pytest.mark.slow
 def test_changed_requirements_and_an_interrupted_start_make_it_again(runtime: Runtime) -> None:
     (runtime.folder / "lib").mkdir(parents=True)
     assert runtime()["changed"]
