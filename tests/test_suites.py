@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -175,6 +176,32 @@ def test_another_run_of_the_same_checkout_does_not_stop_the_hash(checkout: Path)
         hashes = set(pool.map(suites.tree_hash, [checkout] * 8))
     assert len(hashes) == 1
     assert list(lock.parent.iterdir()) == [lock]
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_file_that_vanishes_while_git_reads_does_not_stop_the_hash(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    expected = suites.tree_hash(checkout)
+    git, tries = tmp_path / "bin" / "git", tmp_path / "tries"
+    git.parent.mkdir()
+    git.write_text(
+        f"#!/bin/sh\necho >> {tries}\n[ $(wc -l < {tries}) -gt {failures} ] || exit 128\n"
+        f'exec {shutil.which("git")} "$@"\n'
+    )
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", str(git.parent), prepend=os.pathsep)
+    assert suites.tree_hash(checkout) == expected
+
+
+def test_a_checkout_that_git_cannot_read_is_an_error_with_its_words(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "git").write_text("#!/bin/sh\necho 'fatal: no repository' >&2; exit 128\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(OSError, match="fatal: no repository"):
+        suites.tree_hash(checkout)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ FAST = "fast"
 """The suite of tests that are in no entry of the table. The gate runs it with lint and four-jobs."""
 COMMON = ("conftest.py", "constraints.txt", "pyproject.toml", "tools/make-venv")
 PACKAGES = ("rackproof", "rackproof_ansible")
+READ_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -166,10 +167,17 @@ def tree_hash(root: Path = ROOT) -> str:
     records.mkdir(parents=True, exist_ok=True)
     # Each call has an index of its own, because two suites of one checkout can begin at the same moment.
     with tempfile.TemporaryDirectory(dir=records, prefix=".index-") as folder:
-        options: dict[str, Any] = {"cwd": root, "capture_output": True, "check": True, "text": True}
+        options: dict[str, Any] = {"cwd": root, "capture_output": True, "text": True}
         options["env"] = os.environ | {"GIT_INDEX_FILE": f"{folder}/index"}
-        subprocess.run(["git", "add", "--all"], **options)
-        process = subprocess.run(["git", "write-tree"], **options)
+        # git fails if a file of a running test vanishes while git reads the checkout. The next try does
+        # not see that file.
+        for _ in range(READ_TRIES):
+            process = subprocess.run(["git", "add", "--all"], **options)
+            if process.returncode == 0:
+                break
+        else:
+            raise OSError(f"git cannot read the files of {root}: {process.stderr.strip()}")
+        process = subprocess.run(["git", "write-tree"], check=True, **options)
     return str(process.stdout).strip()
 
 
