@@ -358,8 +358,10 @@ def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> N
 
 def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:
     """Record settings and limits that differ between GPUs of one product name: the lower one is faulty."""
+    # The slots of a server may differ, and a card shows the lower of its own generation and its slot's.
+    generation = None if has_own_links(gpu.name) is False else gpu.generation_max
     for name, value, unit, beside in (
-        ("PCIe generation at most", gpu.generation_max, "", [other.generation_max for other in alike]),
+        ("PCIe generation at most", generation, "", [other.generation_max for other in alike]),
         ("SM clock at most", gpu.clock_max_mhz, " MHz", [other.clock_max_mhz for other in alike]),
         ("power limit", gpu.power_limit_w, " W", [other.power_limit_w for other in alike]),
     ):

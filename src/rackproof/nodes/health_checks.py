@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
-from rackproof.core.gpu_models import SLOW_LINK_SHARE, expected_model, least_link_gb_s, other_models
+from rackproof.core.gpu_models import (
+    SLOW_LINK_SHARE,
+    expected_model,
+    has_own_links,
+    least_link_gb_s,
+    other_models,
+)
 from rackproof.core.records import WORST_FIRST, Verdict
 from rackproof.core.text import amount, number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
@@ -759,14 +765,16 @@ def _settings_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
         ("its PCIe generation is", "pcie_generation_max", " at most"),
     ):
         own, most = getattr(subject.gpu, field), max((getattr(gpu, field) or 0 for gpu in alike), default=0)
-        if own is not None and own < ALIKE_SETTINGS * most and not _is_declared(subject, field):
+        if own is not None and own < ALIKE_SETTINGS * most and not _is_explained(subject, field):
             evidence = f"{name} {number(own)}{unit}, {number(most)} beside it"
             yield subject.finding("gpus_unlike", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
-def _is_declared(subject: GpuSubject, field: str) -> bool:
-    """Return whether another finding reports the setting: a power limit below the SKU's or the default."""
-    return field == "power_limit_w" and any(_power_limit(subject))
+def _is_explained(subject: GpuSubject, field: str) -> bool:
+    """Return whether a lower setting has a finding of its own, or comes from the slot of a card."""
+    if field == "power_limit_w":
+        return any(_power_limit(subject))
+    return field == "pcie_generation_max" and has_own_links(subject.gpu.name) is False
 
 
 def _links_down(gpu: GpuSnapshot) -> list[str]:

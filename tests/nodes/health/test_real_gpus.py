@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import lzma
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rackproof import logs
 from rackproof.core.records import Verdict
 from rackproof.nodes.health_checks import check_node
 from rackproof.nodes.health_subjects import Expectation, HealthFinding
@@ -156,6 +158,48 @@ def test_trays_whose_gpus_share_a_serial_number_and_a_fleet_with_one_low_limit_p
     assert "gpu_twice" not in {one.code for one in check_node(h200s(tray))}
     low = H200.replace("<current_power_limit>700.00 W", "<current_power_limit>500.00 W")
     assert codes_of(h200s(low), Expectation(gpus=4, power_limit_w=500)) == set()
+
+
+@pytest.mark.parametrize(
+    ("good", "also_good"),
+    [
+        # At rest: the link and the clocks are slow, and nothing holds the driver.
+        ("<current_link_gen>5", "<current_link_gen>1"),
+        ("<performance_state>P0", "<performance_state>P8"),
+        ("<persistence_mode>Enabled", "<persistence_mode>Disabled"),
+        ("reason_gpu_idle>Active", "reason_gpu_idle>Not Active"),
+        # At work: at its power limit, warm, and used to the full.
+        ("reason_sw_power_cap>Not Active", "reason_sw_power_cap>Active"),
+        ("<gpu_util>0 %", "<gpu_util>100 %"),
+        ("<gpu_temp>31 C", "<gpu_temp>68 C"),
+        ("<memory_temp>36 C", "<memory_temp>84 C"),
+        ("<used>0 MiB", "<used>130000 MiB"),
+        ("<compute_mode>Default", "<compute_mode>Exclusive_Process"),
+        # After years: rows that were remapped, and errors that were corrected.
+        ("<remapped_row_corr>0", "<remapped_row_corr>4"),
+        ("<remapped_row_unc>0", "<remapped_row_unc>2"),
+        ("<sram_correctable>0", "<sram_correctable>9"),
+        ("<dram_correctable>0", "<dram_correctable>1200"),
+        ("<replay_counter>0", "<replay_counter>60"),
+        ("<row_remapper_histogram_high>0", "<row_remapper_histogram_high>6"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 0], ids=["one", "all"])
+def test_what_healthy_gpus_show_is_no_finding(good: str, also_good: str, count: int) -> None:
+    assert good in H200
+    assert codes_of(h200s(H200.replace(good, also_good, count or -1))) == set()
+
+
+@pytest.mark.parametrize(
+    ("model", "codes"),
+    [("NVIDIA H200", {"gpus_unlike"}), ("NVIDIA H200 NVL", set()), ("NVIDIA L40S", set())],
+)
+def test_slots_of_cards_may_be_of_several_generations(model: str, codes: set[str]) -> None:
+    slow = in_first_gpu(("max_link_gen", "4"), ("current_link_gen", "4")).replace("NVIDIA H200", model)
+    found = {one.code for one in check_node(h200s(slow), expected=Expectation(gpus=4))}
+    assert found & {"gpus_unlike"} == codes
+    parsed = logs.parse(io.BytesIO(slow.encode()))
+    assert {one.code for one in parsed.findings} & {"gpus_unlike"} == codes
 
 
 def test_a_link_at_half_its_speed_and_counters_that_are_gone_are_found() -> None:
