@@ -204,3 +204,30 @@ def test_the_entry_is_one_that_a_sku_takes() -> None:
     assert entry["source"] == "own measurement, 5 runs, machines 1: 330.9 to 331.5"
     parsed = parse_sku_reference(entry)
     assert parsed.fits("copies", {"gpus": 1, "seconds": 9}, run(0, 1.0).measurements[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "measured", "other"),
+    [
+        *(("model", "resnet50", "vgg16"), ("batch_size", 128, 512), ("kvstore", "device", "nccl")),
+        *(("network", "overlay", "host"), ("precision", "bf16", "fp32"), ("dtype", "float32", "bfloat16")),
+    ],
+)
+def test_an_entry_applies_to_no_point_that_was_not_measured(
+    name: str, measured: object, other: object
+) -> None:
+    point = {"gpus": 1, "seconds": 5, "seed": 1, "lag_limit": 0.04, name: measured}
+    (one,) = propose_references([run(n, 331.0 + n / 10, parameters=point) for n in range(5)])
+    parsed, speed = parse_sku_reference(reference_entry(one, "own measurement")), run(0, 1.0).measurements[0]
+    assert parsed.fits("copies", {**point, "seconds": 30, "seed": 7}, speed)
+    assert not parsed.fits("copies", {**point, name: other}, speed)
+
+
+def test_runs_with_and_without_a_parameter_give_entries_of_their_own() -> None:
+    plain, overlay = {"gpus": 1}, {"gpus": 1, "network": "overlay"}
+    given = [run(n, 300.0, parameters=plain) for n in range(5)]
+    given += [run(n + 5, 200.0, parameters=overlay) for n in range(5)]
+    parsed = [parse_sku_reference(reference_entry(one, "own")) for one in propose_references(given)]
+    speed = run(0, 1.0).measurements[0]
+    for point, value in ((plain, 300.0), (overlay, 200.0)):
+        assert [one.reference.value for one in parsed if one.fits("copies", point, speed)] == [value]

@@ -240,6 +240,49 @@ def test_a_line_beside_the_gpus_is_a_finding(
     assert [(one.code, one.verdict) for one in findings_from_facts("n1", raw)] == [(code, verdict)]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "code", "verdict"),
+    [
+        ("<remapped_row_failure>No", "<remapped_row_failure>Yes", "remap_failure", Verdict.FAIL),
+        ("<remapped_row_pending>No", "<remapped_row_pending>Yes", "remap_pending", Verdict.FAIL),
+        ("<pending_retirement>N/A", "<pending_retirement>Yes", "remap_pending", Verdict.FAIL),
+        ("<tpc_repair_pending>No", "<tpc_repair_pending>Yes", "repair_pending", Verdict.FAIL),
+        ("_recovery_action>None", "_recovery_action>Node Reboot Required", "recovery_action", Verdict.FAIL),
+        ("_recovery_action>None", "_recovery_action>new in a driver", "recovery_action", Verdict.UNPROVEN),
+        ("<sram_uncorrectable_parity>0", "<sram_uncorrectable_parity>2", "ecc_uncorrected", Verdict.FAIL),
+    ],
+)
+def test_a_fault_that_the_driver_reports_counts_against_a_run(
+    real_logs: Path, old: str, new: str, code: str, verdict: Verdict
+) -> None:
+    whole = (real_logs / "nvidia-smi/qx-h100.xml").read_text()
+    assert old in whole
+    raw = change("tools.nvidia_smi_xml", ok(whole.replace(old, new, 1)))
+    found = [(one.code, one.verdict) for one in findings_from_facts("n1", raw, expected_gpus=8)]
+    assert found == [(code, verdict)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # What an idle or capped GPU shows, and what one with a repaired row keeps for ever.
+        ("<current_link_gen>5", "<current_link_gen>1"),
+        ("reason_sw_power_cap>Not Active", "reason_sw_power_cap>Active"),
+        ("<performance_state>P0", "<performance_state>P8"),
+        ("<persistence_mode>Enabled", "<persistence_mode>Disabled"),
+        ("<remapped_row_unc>0", "<remapped_row_unc>3"),
+        ("<gpu_recovery_action>None", "<gpu_recovery_action>N/A"),
+        ("<compute_mode>Default", "<compute_mode>Exclusive_Process"),
+        ("<current_power_limit>700.00", "<current_power_limit>500.00"),
+    ],
+)
+def test_what_healthy_gpus_show_counts_not_against_a_run(real_logs: Path, old: str, new: str) -> None:
+    whole = (real_logs / "nvidia-smi/qx-h100.xml").read_text()
+    assert old in whole
+    raw = change("tools.nvidia_smi_xml", ok(whole.replace(old, new)))
+    assert findings_from_facts("n1", raw, expected_gpus=8) == ()
+
+
 def test_a_cut_off_answer_gives_no_gpus(real_logs: Path) -> None:
     whole = (real_logs / "nvidia-smi/qx-h100.xml").read_text()
     raw = change("tools.nvidia_smi_xml", ok(whole, truncated=True))

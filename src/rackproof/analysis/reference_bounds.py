@@ -8,6 +8,7 @@ machines, and a wide bound misses faults.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
@@ -35,6 +36,9 @@ FASTER = 0.25
 """Largest plausible excess over a reference. A larger one means that something else was measured."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
 """Labels that identify one of several equal parts. `device` distinguishes a processor from a GPU."""
+
+_OF_NO_SPEED = re.compile(r"seconds|seed|target\w*|\w+_limit(?:_s)?")
+"""Pattern of the parameters that change the length or the limits of a run, but not its speed."""
 
 Key = tuple[str, tuple[tuple[str, Any], ...], str, str, tuple[tuple[str, str], ...]]
 
@@ -84,9 +88,11 @@ def propose_references(
     values: dict[Key, list[float]] = defaultdict(list)
     sources: dict[Key, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     directions: dict[Key, Direction] = {}
+    names: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         if not _is_sound(run):
             continue
+        names[run.benchmark] |= run.parameters.keys()
         speeds = _judged_speeds(run)
         for one in run.measurements:
             if one.direction is None or not one.finite or not _is_judged(one, speeds):
@@ -97,9 +103,16 @@ def propose_references(
             run_ids, machines = sources[key]
             run_ids.add(run.run_id)
             machines.add(_machine(run))
-    return [
+    proposed = (
         _proposed(key, values[key], directions[key], sources[key], bound, fewest_runs)
         for key in sorted(values, key=repr)
+    )
+    # A parameter that only other runs set is part of the point as well.
+    return [
+        one.model_copy(
+            update={"parameters": dict.fromkeys(sorted(names[one.benchmark]), "") | one.parameters}
+        )
+        for one in proposed
     ]
 
 
@@ -211,6 +224,8 @@ def _objection(runs: int, spread: float, bound: float, asked: float | None, fewe
 def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
     """Return an entry of `bench_sku_references` in a SKU's group_vars.
 
+    The entry applies to the measured point alone: another model, batch size or network has another speed.
+
     Args:
         one: A proposal without objection.
         source: Where it was measured.
@@ -221,7 +236,9 @@ def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
     higher = one.direction is Direction.HIGHER
     entry: dict[str, Any] = {
         "benchmark": one.benchmark,
-        "parameters": {name: one.parameters[name] for name in ("gpus", "nodes") if name in one.parameters},
+        "parameters": {
+            name: value for name, value in one.parameters.items() if not _OF_NO_SPEED.fullmatch(name)
+        },
         "metric": one.metric,
         "labels": one.labels,
         "value": int(value) if value == int(value) else value,

@@ -56,6 +56,14 @@ _INFOROM = re.compile(r"infoROM is corrupt(?:ed)?(?: at gpu ([0-9A-Fa-f:.]{5,20}
 _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 
 
+def identifies_gpu(serial: str, product: str) -> bool:
+    """Return whether a serial number is that of one GPU.
+
+    Some boards have several GPUs that report the board's number, and a number of zeros is none.
+    """
+    return bool(serial.strip("0")) and not is_one_of(product, _TWO_OF_ONE_SERIAL)
+
+
 def inforom_address(text: str) -> str | None:
     """Return the bus address in a warning of a corrupted infoROM ("" without one), or None for other text."""
     match = _INFOROM.search(text)
@@ -329,7 +337,7 @@ def _judge_serials(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> 
     """Record GPUs with the same serial number that are not on one board."""
     seen: set[str] = set()
     for gpu, at in gpus:
-        if not gpu.serial or is_one_of(gpu.name, _TWO_OF_ONE_SERIAL):
+        if not identifies_gpu(gpu.serial, gpu.name):
             continue
         if gpu.serial in seen:
             find_twice(log, at, f"the serial number {gpu.serial}", gpu.label)
@@ -350,8 +358,10 @@ def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> N
 
 def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:
     """Record settings and limits that differ between GPUs of one product name: the lower one is faulty."""
+    # The slots of a server may differ, and a card shows the lower of its own generation and its slot's.
+    generation = None if has_own_links(gpu.name) is False else gpu.generation_max
     for name, value, unit, beside in (
-        ("PCIe generation at most", gpu.generation_max, "", [other.generation_max for other in alike]),
+        ("PCIe generation at most", generation, "", [other.generation_max for other in alike]),
         ("SM clock at most", gpu.clock_max_mhz, " MHz", [other.clock_max_mhz for other in alike]),
         ("power limit", gpu.power_limit_w, " W", [other.power_limit_w for other in alike]),
     ):

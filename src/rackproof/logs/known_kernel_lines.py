@@ -92,8 +92,9 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "kata-containers/kata-containers, test of a guest's dmesg",
     ),
     (
-        r"^x86/cpu: SGX disabled by BIOS",
-        "arch/x86/kernel/cpu/feat_ctl.c; boot logs of Proxmox, Arch and Ubuntu",
+        r"^x86/cpu: SGX disabled (?:or unsupported )?by BIOS",
+        "arch/x86/kernel/cpu/feat_ctl.c; boot logs of Proxmox, Arch and Ubuntu; the longer words since 6.12: "
+        "github.com/deepin-community/kernel/pull/423",
     ),
     (
         r"^integrity: (?:Problem loading X\.509 certificate -65|Error adding keys to platform keyring)",
@@ -133,7 +134,41 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         r"^EDAC amd64: Error: F\d not found, device 0x\w{4} \(broken BIOS\?\)",
         "drivers/edac/amd64_edac.c: a kernel older than its processor",
     ),
+    (
+        r"^ACPI: SPCR: Unexpected SPCR Access Width\.",
+        "drivers/acpi/spcr.c: the console's width, which defaults; boot logs of servers of HPE and with EPYC",
+    ),
+    (
+        r"^power_meter \S+: Ignoring unsafe software power cap!",
+        "github.com/damentz/liquorix-package/issues/77: a power cap that the firmware lacks; a server works",
+    ),
+    (
+        r"^(?:pci \S+: )?AMD-Vi: Unable to (?:read/)?write(?: to)? IOMMU perf counter",
+        "github.com/FascodeNet/alterlinux/issues/238: journalctl -p 3 of a machine that works",
+    ),
+    (
+        r"^kvm: (?:support for '\w{1,20}' )?disabled by bios",
+        "arch/x86/kvm/x86.c: virtualisation is off, and a node needs none; boot logs",
+    ),
+    (
+        r"^(?:tpm_tis|arm-smmu-v3-pmcg) \S+: IRQ index 0 not found",
+        "the kernel's mailing list, patches of Hans de Goede and others to platform_get_irq_optional",
+    ),
+    (
+        r"^tegra-qspi \S+: (?:device reset failed|cannot use DMA: -19)",
+        "the kernel's mailing list, patches of Breno Leitao on spi-tegra210-quad: each boot of Grace servers",
+    ),
     # Devices that are absent, or that need no action.
+    (
+        r"^\S+ \S+: (?:DPC:? )?error containment capabilities: Int Msg #\d",
+        "drivers/pci/pcie/dpc.c (level info): each boot with DPC; "
+        "github.com/slimbootloader/slimbootloader/issues/1502",
+    ),
+    (
+        r"^\w{1,9} [0-9:]+: (?:Wrong diagnostic page; asked for \d|Failed to get diagnostic page 0x)|"
+        r"^\w{1,9} [0-9:]+: Failed to bind enclosure -19",
+        "drivers/scsi/ses.c: USB devices that answer as an enclosure, such as a controller's virtual media",
+    ),
     (
         r"\[sd\w{1,3}\] (?:No Caching mode|Assuming drive cache|Cache data unavailable|Asking for cache)",
         "drivers/scsi/sd.c; boot logs of Ubuntu",

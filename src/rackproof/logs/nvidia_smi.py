@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import ClassVar
 from xml.parsers import expat
 
@@ -252,6 +253,7 @@ _WORDS: Mapping[str, frozenset[str]] = {
     "ecc_mode/current_ecc": _ON_OFF,
     "ecc_mode/pending_ecc": _ON_OFF,
     "mig_mode/current_mig": _ON_OFF,
+    "mig_mode/pending_mig": _ON_OFF,
     "ecc_errors/unrepairable_memory": _YES_NO,
     "ecc_errors/channel_repair_pending": _YES_NO,
     "ecc_errors/tpc_repair_pending": _YES_NO,
@@ -275,6 +277,7 @@ _SCANNED = (
 )
 _HEALTH = "fabric/health"
 """Sections in which a future driver may report a fault with a new name."""
+_PROCESSES = ("processes", "accounted_processes")
 _LISTS = ("summary", "partition_assigned", "remapped_row_histogram")
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 _REASON_PREFIX = re.compile("clocks_(?:event|throttle)_reason_")
@@ -289,9 +292,19 @@ _KNOWN_REASONS = frozenset(
 
 def _unknown_values(gpu: _Element) -> Iterator[str]:
     """Yield, as ``path: words``, the values in a GPU's description that no check recognizes."""
-    yield from _unknown_words(gpu)
-    yield from _unknown_sections(gpu)
-    yield from _unknown_reasons(gpu)
+    found = (_unknown_words(gpu), _unknown_sections(gpu), _unknown_reasons(gpu), _error_texts(gpu))
+    yield from dict.fromkeys(chain.from_iterable(found))
+
+
+def _error_texts(gpu: _Element, path: str = "") -> Iterator[str]:
+    """Yield the texts of errors in place of values, wherever they are except for names of processes."""
+    for child in gpu.children:
+        where = f"{path}{child.tag}"
+        text = clean("".join(child.text)[:2000])
+        if not child.children and is_no_answer(text):
+            yield f"{where}: {text:.60}"
+        elif child.tag not in _PROCESSES:
+            yield from _error_texts(child, f"{where}/")
 
 
 def _unknown_words(gpu: _Element) -> Iterator[str]:

@@ -420,6 +420,10 @@ def node_of_rank(output: RunSubOutput, rank: int) -> str:
     return nodes[rank * len(nodes) // output.ranks]
 
 
+_STEP_STATES = ("", "COMPLETED", "COMPLETING", "RUNNING")
+"""States of a step that ended well. Slurm's accounting may know the end of a step later than of its job."""
+
+
 def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
     """Return the training step.
 
@@ -434,6 +438,18 @@ def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
             candidates.append(step)
     # If clocks differ, no start may be between the markers. The longest step then includes the training.
     return max(candidates or steps, key=_elapsed_s, default=None)
+
+
+def _training_step_findings(end: Mapping[str, Any], step: Mapping[str, Any]) -> list[Finding]:
+    """Return a finding if the training's step ended badly in a job that ended well.
+
+    A script that passes the training's output to ``tee`` loses the step's exit status.
+    """
+    state, code = sanitize(step.get("state") or "", 40), sanitize(step.get("exit_code") or "", 20)
+    if state_findings(end) or (state in _STEP_STATES and code in ("", "0:0")):
+        return []
+    message = f"{_job(end)} ended as COMPLETED, and its training's step as {state or 'unknown'} {code}"
+    return [_unproven("slurm_state", message.strip())]
 
 
 def _elapsed_s(step: Mapping[str, Any]) -> float:
@@ -454,6 +470,7 @@ def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
         # A job may be allocated all nodes and still train on only some of them.
         used = expand_hostlist(str(training.get("nodes") or ""))
         findings += wrong_nodes("the training's step", set(used), set(nodes))
+        findings += _training_step_findings(output.end, training)
     return findings + _rank_findings(output, nodes, gpus, script)
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from typing import Any
 
 from rackproof.core.gpu_models import expected_model, other_models
 from rackproof.core.records import Finding, Gpu, Node, Source, Verdict
 from rackproof.core.text import amount, sanitize
 from rackproof.core.untrusted import list_at, mapping_at, stdout_of, text_at
-from rackproof.logs import read_gpus
+from rackproof.logs import parse, read_gpus
 from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
 from rackproof.logs.nvidia_smi import lines_beside
 
@@ -88,7 +89,7 @@ def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
 
 
 def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int = 0) -> tuple[Finding, ...]:
-    """Return findings about missing GPUs, warnings of nvidia-smi, and tools that hang or fail.
+    """Return findings about missing or faulty GPUs, warnings of nvidia-smi, and tools that hang or fail.
 
     A missing ``nvidia-smi`` is not a finding if no GPUs are expected.
 
@@ -105,6 +106,7 @@ def findings_from_facts(name: str, raw: Mapping[str, Any], *, expected_gpus: int
     ]
     source = Source(file=name)
     findings += _smi_remarks(name, text_at(mapping_at(tools, "nvidia_smi_xml"), "stdout"), source)
+    findings += _driver_findings(name, raw, source)
     count = len(gpus_from_facts(raw))
     if count < expected_gpus:
         expected = amount(expected_gpus, "GPU")
@@ -165,6 +167,26 @@ def _sku_model_problem(sku: str, gpus: Sequence[Gpu], model: str) -> dict[str, s
         "inventory, or bench_sku_gpu_name in the SKU's group_vars"
     )
     return {"sku_differs": text}
+
+
+_FAULTS_BY_DRIVER = frozenset(
+    (
+        *("recovery_action", "remap_failure", "remap_pending", "repair_pending", "memory_unrepairable"),
+        "ecc_uncorrected",
+    )
+)
+"""Codes of the findings of nvidia-smi's parser that count against a run: the driver itself reports that a GPU
+is faulty or needs a reset. Nights judge settings, links and temperatures, for which they need a SKU."""
+
+
+def _driver_findings(name: str, raw: Mapping[str, Any], source: Source) -> Iterator[Finding]:
+    """Yield the faults of GPUs that the driver itself reports."""
+    if not gpus_from_facts(raw):
+        return
+    xml = stdout_of(mapping_at(raw, "tools"), "nvidia_smi_xml").encode("utf-8", "replace")
+    for one in parse(BytesIO(xml), format="nvidia_smi_xml").findings:
+        if one.code in _FAULTS_BY_DRIVER and one.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
+            yield _finding(one.code, f"{name}: {one.message}", one.verdict, one.excerpt, source)
 
 
 def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:

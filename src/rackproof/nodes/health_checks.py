@@ -17,11 +17,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
-from rackproof.core.gpu_models import SLOW_LINK_SHARE, expected_model, least_link_gb_s, other_models
+from rackproof.core.gpu_models import (
+    SLOW_LINK_SHARE,
+    expected_model,
+    has_own_links,
+    least_link_gb_s,
+    other_models,
+)
 from rackproof.core.records import WORST_FIRST, Verdict
 from rackproof.core.text import amount, number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
-from rackproof.logs._nvidia_smi import INFOROM_REMEDY, MOST_REMAPPED_ROWS, fabric_fault, inforom_address
+from rackproof.logs._nvidia_smi import (
+    INFOROM_REMEDY,
+    MOST_REMAPPED_ROWS,
+    fabric_fault,
+    identifies_gpu,
+    inforom_address,
+)
 from rackproof.logs.kernel_events import verdict_of
 from rackproof.logs.nvidia_smi import is_fabric_unhealthy, recovery_verdict
 from rackproof.nodes.health_subjects import (
@@ -391,6 +403,17 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("gpu_unlisted", Verdict.UNPROVEN, "inspect", evidence, "hint")
 
 
+def _twins(node: NodeSubject) -> Iterator[HealthFinding]:
+    """Find GPUs with the serial number or the address of another GPU: the list is wrong or combined."""
+    gpus = node.snapshot.gpus
+    serials = Counter(gpu.serial for gpu in gpus if identifies_gpu(gpu.serial, gpu.name))
+    addresses = Counter(gpu.bus_id for gpu in gpus if gpu.bus_id)
+    for what, counts in (("the serial number", serials), ("the address", addresses)):
+        for value in sorted(value for value, count in counts.items() if count > 1):
+            evidence = f"{counts[value]} GPUs have {what} {sanitize(value, 60)}"
+            yield node.finding("gpu_twice", Verdict.UNPROVEN, "inspect", evidence, "hint")
+
+
 def _smi_remarks(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find the warnings that nvidia-smi prints in addition to its answer."""
     by_bus = {normalize_bus_id(gpu.bus_id): gpu for gpu in node.snapshot.gpus}
@@ -508,7 +531,10 @@ def _repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
 def _sharing(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU in MIG mode that the inventory does not declare."""
     if subject.gpu.mig and subject.node.expected.gpus and not subject.node.expected.mig:
-        evidence = "MIG is on: no job gets it whole; where that is meant set `mig: true` in validate_expect"
+        evidence = (
+            "MIG is on, or will be after its next reset: no job gets it whole; where that is meant set "
+            "`mig: true` in validate_expect"
+        )
         yield subject.finding("mig_on", Verdict.FAIL, "configure", evidence)
 
 
@@ -698,8 +724,8 @@ def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
         )
 
 
-ALIKE_CLOCK = 0.98
-"""The highest clocks of two GPUs of one product name differ by no less than this ratio."""
+ALIKE_SETTINGS = 0.98
+"""Highest clocks, power limits and PCIe generations of GPUs of one name differ by no more than this ratio."""
 
 
 def _power_limit(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -730,13 +756,25 @@ def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
     yield subject.finding("remap_spent", Verdict.DEGRADED, "rma", evidence)
 
 
-def _clock_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU whose highest clock is below that of others of its name."""
-    alike = [gpu.clock_max_mhz or 0 for gpu in subject.node.snapshot.gpus if gpu.name == subject.gpu.name]
-    most, own = max(alike, default=0), subject.gpu.clock_max_mhz
-    if own is not None and own < ALIKE_CLOCK * most:
-        evidence = f"its SM clock is {number(own)} MHz at most, {number(most)} beside it"
-        yield subject.finding("gpus_unlike", Verdict.UNPROVEN, "watch", evidence, "hint")
+def _settings_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU whose highest clock, power limit or PCIe generation is below that of others of its name."""
+    alike = _gpus_alike(subject)
+    for name, field, unit in (
+        ("its SM clock is", "clock_max_mhz", " MHz at most"),
+        ("its power limit is", "power_limit_w", " W"),
+        ("its PCIe generation is", "pcie_generation_max", " at most"),
+    ):
+        own, most = getattr(subject.gpu, field), max((getattr(gpu, field) or 0 for gpu in alike), default=0)
+        if own is not None and own < ALIKE_SETTINGS * most and not _is_explained(subject, field):
+            evidence = f"{name} {number(own)}{unit}, {number(most)} beside it"
+            yield subject.finding("gpus_unlike", Verdict.UNPROVEN, "watch", evidence, "hint")
+
+
+def _is_explained(subject: GpuSubject, field: str) -> bool:
+    """Return whether a lower setting has a finding of its own, or comes from the slot of a card."""
+    if field == "power_limit_w":
+        return any(_power_limit(subject))
+    return field == "pcie_generation_max" and has_own_links(subject.gpu.name) is False
 
 
 def _links_down(gpu: GpuSnapshot) -> list[str]:
@@ -1356,6 +1394,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _gpu_serials,
     _gpu_count,
     _gpu_list,
+    _twins,
     _smi_remarks,
     _each_gpu,
     _fabric_membership,
@@ -1405,7 +1444,7 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _power_limit,
     _compute_mode,
     _spare_memory,
-    _clock_beside,
+    _settings_beside,
     _nvlinks,
     _slow_nvlinks,
     _nvlink_errors,

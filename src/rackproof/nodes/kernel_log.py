@@ -7,7 +7,7 @@ the XIDs by GPU, and all other faults.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rackproof.core.records import Record, Verdict
@@ -20,7 +20,10 @@ MOST_HARDWARE_EVENTS = 500
 """A log with more events counts as truncated. A damaged or hostile node may send any number."""
 MOST_DECLARED_LINES = 50
 """At most this many declared lines are shown. More of them change nothing."""
+MOST_LINK_CHANGES = 2
+"""A network card's port goes down this often while a node starts, and comes up again."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
+_LINK = re.compile(r"mlx5_core [0-9a-f:.]{5,20} (\S{1,40}): Link (up|down)\s*$")
 
 
 class XidEvent(Record):
@@ -100,12 +103,28 @@ def read_kernel_log(
     lines, bad = log.splitlines(), (errors or "").splitlines()
     in_log, of_level = set(lines), set(bad)
     # A node filters its log by words. A line without these words is only among the errors.
+    restored = _restored_links(lines)
     for line in (*lines, *(line for line in bad if line not in in_log)):
+        if (link := _LINK.search(line)) and link[1] in restored:
+            continue
         level_is_error = None if errors is None else line in of_level
         event = read_kernel_line(line) or read_unknown_line(line, level_is_error, declared)
         if event is not None:
             reader.add(event, line)
     return reader.result()
+
+
+def _restored_links(lines: Iterable[str]) -> set[str]:
+    """Return the network interfaces that are up again, after no more link changes than a start needs.
+
+    The driver of a ConnectX logs a port that is still down, and later the port that is up, with level info.
+    """
+    times_down: dict[str, int] = {}
+    up: dict[str, bool] = {}
+    for link in filter(None, map(_LINK.search, lines)):
+        up[link[1]] = link[2] == "up"
+        times_down[link[1]] = times_down.get(link[1], 0) + (link[2] == "down")
+    return {name for name, is_up in up.items() if is_up and times_down[name] <= MOST_LINK_CHANGES}
 
 
 def resolved_by_boot(event: XidEvent) -> bool:

@@ -30,7 +30,7 @@ Text from a node is hostile until it is sanitized. An absent value is empty or N
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -100,6 +100,7 @@ class GpuSnapshot(Record):
 
     Attributes:
         margin_c: The distance to the temperature at which the GPU slows down, in degrees.
+        mig: Whether MIG is on, or will be after the next reset, or None if either is unknown.
         throttled: The active reasons for throttling, without idling, or None if unknown.
         links: Whether each NVLink is up, by its number.
         link_errors: The sum of all error counters of the links, or None if the counters of an active
@@ -462,11 +463,20 @@ def _read_gpus(
     except ValueError:
         return ()
     return tuple(
-        _read_gpu(gpu, text, speeds.get(gpu.uuid, {}), errors.get(gpu.uuid, {})).model_copy(
-            update={"unknown_values": unknown[:MOST_UNLISTED]}
-        )
+        _with_unknown(_read_gpu(gpu, text, speeds.get(gpu.uuid, {}), errors.get(gpu.uuid, {})), unknown)
         for gpu, text, unknown in gpus
     )
+
+
+def _with_unknown(gpu: GpuSnapshot, unknown: Sequence[str]) -> GpuSnapshot:
+    """Return a GPU with the values, as ``path: text``, that no check recognizes.
+
+    Texts of errors are among them at any path, and become the GPU's errors.
+    """
+    texts = (value.partition(": ")[2] for value in unknown if _ERROR.search(value.partition(": ")[2]))
+    errors = tuple(dict.fromkeys((*gpu.errors, *texts)))[:MOST_UNLISTED]
+    others = tuple(value for value in unknown if value.partition(": ")[2] not in errors)
+    return gpu.model_copy(update={"errors": errors, "unknown_values": others[:MOST_UNLISTED]})
 
 
 def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple[str, ...]:
@@ -576,7 +586,7 @@ def _read_gpu(
         memory_unrepairable=_flag(text, "ecc_errors/unrepairable_memory", "Yes", "No"),
         repairs_pending=_pending_repairs(text),
         ecc_enabled_next=_flag(text, "ecc_mode/pending_ecc", "Enabled", "Disabled"),
-        mig=_flag(text, "mig_mode/current_mig", "Enabled", "Disabled"),
+        mig=_mig(text),
         memory_total_bytes=None if total_mib is None else total_mib << 20,
         recovery_action=text("gpu_recovery_action"),
         pcie_generation=_whole_sum(text, pcie + "pcie_gen/current_link_gen"),
@@ -607,6 +617,12 @@ def _read_gpu(
         link_errors=_error_sum(link_speeds, link_errors),
         errors=_driver_errors(text),
     )
+
+
+def _mig(text: Callable[[str], str]) -> bool | None:
+    """Return whether MIG is on, or will be after the next reset. Return None if either is unknown."""
+    states = [_flag(text, f"mig_mode/{when}_mig", "Enabled", "Disabled") for when in ("current", "pending")]
+    return True if True in states else None if None in states else False
 
 
 def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...] | None:

@@ -280,6 +280,38 @@ def test_slurms_own_record_counts_with_and_without_markers(
     assert words in " ".join(finding.message for finding in recorded.findings)
 
 
+@pytest.mark.parametrize(
+    ("state", "exit_code"),
+    [
+        *(("FAILED", "1:0"), ("NODE_FAIL", "0:0"), ("OUT_OF_MEMORY", "0:125"), ("CANCELLED", "0:9")),
+        *(("TIMEOUT", "0:0"), ("COMPLETED", "0:15"), ("", "7:0")),
+    ],
+)
+def test_a_training_whose_step_ended_badly_is_unproven_in_a_job_that_ended_well(
+    run: SlurmRun, state: str, exit_code: str
+) -> None:
+    run.end["steps"] = [{**run.end["steps"][0], "state": state, "exit_code": exit_code}]
+    recorded = run.record()
+    assert recorded.verdict == "unproven"
+    assert gating(recorded) == {"slurm_state"}
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", ""])
+def test_accounting_may_know_the_end_of_the_training_later_than_of_its_job(run: SlurmRun, state: str) -> None:
+    run.end["steps"] = [
+        {**run.end["steps"][0], "state": state},
+        # Slurm ends a monitor that ran beside the training.
+        {"step": "3", "nodes": "node01", "state": "CANCELLED", "exit_code": "0:15", "elapsed_s": 5},
+    ]
+    assert run.record().verdict == "pass"
+
+
+def test_a_job_that_slurm_started_again_after_a_lost_node_is_unproven(run: SlurmRun) -> None:
+    first = run.log[: len(run.log) // 2]
+    run.log = first + run.log
+    assert run.record().verdict in ("unproven", "fail")
+
+
 def test_no_record_of_slurm_at_all_is_unproven(run: SlurmRun) -> None:
     run.end = {}
     recorded = run.record()

@@ -17,7 +17,7 @@ SECTIONS = (
     "<aggregate><sram_correctable>0</sram_correctable><dram_correctable>0</dram_correctable>"
     "<sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>"
     "<channel_repair_pending>No</channel_repair_pending><tpc_repair_pending>No</tpc_repair_pending></ecc_errors>"
-    "<mig_mode><current_mig>Disabled</current_mig></mig_mode>"
+    "<mig_mode><current_mig>Disabled</current_mig><pending_mig>Disabled</pending_mig></mig_mode>"
     "<fb_memory_usage><total>143771 MiB</total><used>0 MiB</used></fb_memory_usage>"
     "<remapped_rows><remapped_row_pending>No</remapped_row_pending>"
     "<remapped_row_failure>No</remapped_row_failure></remapped_rows>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import lzma
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rackproof import logs
 from rackproof.core.records import Verdict
 from rackproof.nodes.health_checks import check_node
 from rackproof.nodes.health_subjects import Expectation, HealthFinding
@@ -82,6 +84,13 @@ def codes_of(snapshot: NodeSnapshot, expected: Expectation | None = None) -> set
             for place, kind in (("device_memory", "dram"), ("l2_cache", "sram"), ("cbu", "sram"))
         ),
         ("<pending_ecc>Enabled", "<pending_ecc>Disabled", "ecc_off"),
+        ("<pending_mig>Disabled", "<pending_mig>Enabled", "mig_on"),
+        ("<pending_mig>Disabled", "<pending_mig>N/A", "gpu_readings_missing"),
+        ("<current_mig>Disabled", "<current_mig>N/A", "gpu_readings_missing"),
+        # The driver prints an error in place of a value that no check reads.
+        ("<gpu_util>0 %", "<gpu_util>GPU requires reset", "gpu_unreadable"),
+        ("<persistence_mode>Enabled", "<persistence_mode>Unknown Error", "gpu_unreadable"),
+        ("<replay_counter>0", "<replay_counter>ERR!", "gpu_unreadable"),
         ("<current_mig>Disabled", "<current_mig>Enabled", "mig_on"),
         ("<total>143771 MiB", "<total>71885 MiB", "gpu_memory"),
         ("<max_link_width>16x", "<max_link_width>8x", "pcie_width_unproven"),
@@ -106,6 +115,91 @@ def codes_of(snapshot: NodeSnapshot, expected: Expectation | None = None) -> set
 def test_one_bad_value_in_a_real_answer_is_found(good: str, bad: str, code: str) -> None:
     assert good in H200
     assert code in codes_of(h200s(H200.replace(good, bad, 1)))
+
+
+def in_first_gpu(*changes: tuple[str, str]) -> str:
+    """Return the real answer with other values of its first GPU."""
+    xml = H200
+    for tag, value in changes:
+        xml = re.sub(rf"<{tag}>[^<]*<", f"<{tag}>{value}<", xml, count=1)
+    return xml
+
+
+SECOND_SERIAL, SECOND_BUS = (
+    re.findall(pattern, H200)[1] for pattern in (r"<serial>([^<]+)<", r'<gpu id="([^"]+)"')
+)
+
+
+@pytest.mark.parametrize(
+    ("xml", "code"),
+    [
+        (in_first_gpu(("max_link_gen", "4"), ("current_link_gen", "4")), "gpus_unlike"),
+        (
+            in_first_gpu(("current_power_limit", "500.00 W"), ("default_power_limit", "500.00 W")),
+            "gpus_unlike",
+        ),
+        (in_first_gpu(("serial", SECOND_SERIAL)), "gpu_twice"),
+        (re.sub(r'<gpu id="[^"]+"', f'<gpu id="{SECOND_BUS}"', H200, count=1), "gpu_twice"),
+    ],
+)
+def test_a_gpu_unlike_those_beside_it_is_unproven_in_its_first_night(xml: str, code: str) -> None:
+    assert xml != H200
+    expected = Expectation(gpus=4)
+    usual = {finding.code for finding in check_node(h200s(), expected=expected)}
+    found = [one for one in check_node(h200s(xml), expected=expected) if one.code not in usual]
+    assert [(one.code, one.verdict) for one in found] == [(code, Verdict.UNPROVEN)]
+
+
+def test_trays_whose_gpus_share_a_serial_number_and_a_fleet_with_one_low_limit_pass() -> None:
+    assert codes_of(h200s(re.sub(r"<serial>[^<]+<", "<serial>0000<", H200))) & {"gpu_twice"} == set()
+    serial = re.sub(r"<serial>[^<]+<", "<serial>1<", H200)
+    assert codes_of(h200s(serial)) >= {"gpu_twice"}
+    tray = serial.replace("NVIDIA H200", "NVIDIA GB200")
+    assert "gpu_twice" not in {one.code for one in check_node(h200s(tray))}
+    low = H200.replace("<current_power_limit>700.00 W", "<current_power_limit>500.00 W")
+    assert codes_of(h200s(low), Expectation(gpus=4, power_limit_w=500)) == set()
+
+
+@pytest.mark.parametrize(
+    ("good", "also_good"),
+    [
+        # At rest: the link and the clocks are slow, and nothing holds the driver.
+        ("<current_link_gen>5", "<current_link_gen>1"),
+        ("<performance_state>P0", "<performance_state>P8"),
+        ("<persistence_mode>Enabled", "<persistence_mode>Disabled"),
+        ("reason_gpu_idle>Active", "reason_gpu_idle>Not Active"),
+        # At work: at its power limit, warm, and used to the full.
+        ("reason_sw_power_cap>Not Active", "reason_sw_power_cap>Active"),
+        ("<gpu_util>0 %", "<gpu_util>100 %"),
+        ("<gpu_temp>31 C", "<gpu_temp>68 C"),
+        ("<memory_temp>36 C", "<memory_temp>84 C"),
+        ("<used>0 MiB", "<used>130000 MiB"),
+        ("<compute_mode>Default", "<compute_mode>Exclusive_Process"),
+        # After years: rows that were remapped, and errors that were corrected.
+        ("<remapped_row_corr>0", "<remapped_row_corr>4"),
+        ("<remapped_row_unc>0", "<remapped_row_unc>2"),
+        ("<sram_correctable>0", "<sram_correctable>9"),
+        ("<dram_correctable>0", "<dram_correctable>1200"),
+        ("<replay_counter>0", "<replay_counter>60"),
+        ("<row_remapper_histogram_high>0", "<row_remapper_histogram_high>6"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 0], ids=["one", "all"])
+def test_what_healthy_gpus_show_is_no_finding(good: str, also_good: str, count: int) -> None:
+    assert good in H200
+    assert codes_of(h200s(H200.replace(good, also_good, count or -1))) == set()
+
+
+@pytest.mark.parametrize(
+    ("model", "codes"),
+    [("NVIDIA H200", {"gpus_unlike"}), ("NVIDIA H200 NVL", set()), ("NVIDIA L40S", set())],
+)
+def test_slots_of_cards_may_be_of_several_generations(model: str, codes: set[str]) -> None:
+    slow = in_first_gpu(("max_link_gen", "4"), ("current_link_gen", "4")).replace("NVIDIA H200", model)
+    found = {one.code for one in check_node(h200s(slow), expected=Expectation(gpus=4))}
+    assert found & {"gpus_unlike"} == codes
+    parsed = logs.parse(io.BytesIO(slow.encode()))
+    assert {one.code for one in parsed.findings} & {"gpus_unlike"} == codes
 
 
 def test_a_link_at_half_its_speed_and_counters_that_are_gone_are_found() -> None:

@@ -11,6 +11,7 @@ from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.inventory import parse_node_expectation
 from rackproof.jobs.validate.tasks import units_to_ask
 from rackproof.nodes.health_checks import check_node
+from rackproof.nodes.kernel_log import read_kernel_log
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
 
 from .healthy import healthy_gathered
@@ -375,3 +376,26 @@ def test_a_tool_that_ended_well_without_a_text_did_not_answer(tool: str, stdout:
     assert seen.tools[tool] == "failed"
     found = check_node(seen, previous=None, expected=parse_node_expectation("n1", {"gpus": 4}))
     assert U in {one.verdict for one in found}
+
+
+def link(state: str, port: str = "ens1f0np0", at: int = 10) -> str:
+    return f"17950000{at}.5 n1 kernel: mlx5_core 0000:5e:00.0 {port}: Link {state}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_found"),
+    [
+        # A port of a ConnectX while its node starts, alone and in a bond.
+        ([link("down"), link("up", at=12)], False),
+        ([link("down"), link("up"), link("down"), link("up")], False),
+        ([link("up")], False),
+        # It stays down, flaps, or another port is up.
+        ([link("down")], True),
+        ([link("up"), link("down")], True),
+        ([link("down"), link("up")] * 3, True),
+        ([link("down"), link("up", "ens1f1np1")], True),
+    ],
+)
+def test_a_port_that_comes_up_at_a_start_is_no_finding(lines: list[str], is_found: bool) -> None:
+    reading = read_kernel_log("\n".join(lines), 0.0, {}, errors="")
+    assert [event.code for event in reading.hardware] == (["unknown_kernel_error"] if is_found else [])
