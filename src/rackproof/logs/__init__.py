@@ -28,6 +28,7 @@ from rackproof.logs.mxnet import MxnetParser
 from rackproof.logs.nccl_tests import NcclTestsParser
 from rackproof.logs.nvbandwidth import NvbandwidthParser
 from rackproof.logs.nvidia_smi import NvidiaSmiTextParser, NvidiaSmiXmlParser, read_gpus
+from rackproof.logs.nvidia_smi_brief import NvidiaSmiDmonParser, NvidiaSmiTableParser
 from rackproof.logs.nvidia_smi_csv import NvidiaSmiCsvParser
 from rackproof.logs.nvidia_smi_links import NvidiaSmiTopoParser, NvlinkStatusParser
 from rackproof.logs.opening import LogStream, open_log, with_problem
@@ -36,6 +37,7 @@ from rackproof.logs.other_tools import other_tools
 from rackproof.logs.perftest import PerftestParser
 from rackproof.logs.plain_lines import PlainLinesParser
 from rackproof.logs.tf_cnn import TfCnnParser
+from rackproof.logs.unread_tools import unread_tool
 from rackproof.logs.xid import XidParser
 
 __all__ = [
@@ -71,6 +73,9 @@ _PARSERS: tuple[type[LogParser], ...] = (
     NvidiaSmiTopoParser,
     TfCnnParser,
     XidParser,
+    # Jobs print this table before their own output.
+    NvidiaSmiDmonParser,
+    NvidiaSmiTableParser,
 )
 
 FORMATS: Mapping[str, type[LogParser]] = {parser.format: parser for parser in _PARSERS}
@@ -78,6 +83,9 @@ FORMATS: Mapping[str, type[LogParser]] = {parser.format: parser for parser in _P
 
 _STRONG = (MlperfInferenceParser, MllogParser, Mll06Parser, Mlp05Parser)
 """Formats that replace another one in the middle of a log."""
+
+_WEAK = (NvidiaSmiDmonParser, NvidiaSmiTableParser)
+"""Formats that any other one replaces in the middle of a log: jobs print them about their node."""
 
 
 def detect(head: bytes) -> str | None:
@@ -139,6 +147,7 @@ def parse(
         parser = FORMATS[chosen](log)
     watching = chosen == "auto"
     head = b""
+    tool = ""
     feed = LineFeed(observers)
     for block in _without_mark(stream, log):
         head = head or block[:HEAD_BYTES]
@@ -148,6 +157,8 @@ def parse(
             watching = not isinstance(parser, _STRONG)
             if parser is not None:
                 _find_other_tools(log, parser.format, block)
+            else:
+                tool = tool or unread_tool(block)
         # Scan after the choice, because a kernel log is searched by its own rules.
         log.scan(block)
         if parser is not None:
@@ -156,15 +167,15 @@ def parse(
             feed.feed(block)
         log.end()
     if parser is None:
-        return _unrecognised(log, head)
+        return _unrecognised(log, head, tool)
     parsed = parser.finish()
     return parsed if chosen == MlperfHpcParser.format else named_by_suite(parsed)
 
 
-def _unrecognised(log: Log, head: bytes) -> ParsedLog:
+def _unrecognised(log: Log, head: bytes, tool: str) -> ParsedLog:
     """Return the result of a log that no format recognizes. It is unproven, with what failure texts show."""
     if log.size:
-        problem = encoding_problem(head)
+        problem = encoding_problem(head) or tool
         message = f"the log is of no known format{': ' if problem else ''}{problem}"
         log.find("unrecognised", message, Verdict.UNPROVEN, line=1)
     log.marks_as_findings(None)
@@ -193,15 +204,20 @@ _BLANK_LINES = re.compile(rb"\n(?:\n{%d,}+|(?:[ \t\r]*+\n){%d,}+)" % (_KEPT_BLAN
 
 def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None:
     """Return the parser to continue with, given another block."""
-    if parser is None:
+    if parser is None or isinstance(parser, _WEAK):
         # Patterns for the beginning of a line try many alternatives at each one, even if all are empty.
         name = detect(_BLANK_LINES.sub(b"\n" * _KEPT_BLANK_LINES, block))
-        return FORMATS[name](log) if name else None
-    for strong in _STRONG:
-        if strong.recognises(block):
-            log.find("format_changed", f"{parser.format} until line {log.lines}, then {strong.format}")
-            return strong(log)
-    return parser
+        found = FORMATS[name] if name else None
+        return parser if found is None or (parser and found in _WEAK) else _replaced(log, parser, found)
+    found = next((strong for strong in _STRONG if strong.recognises(block)), None)
+    return parser if found is None else _replaced(log, parser, found)
+
+
+def _replaced(log: Log, parser: LogParser | None, found: type[LogParser]) -> LogParser:
+    """Return a parser of another format, which replaces the log's present one, if it has one."""
+    if parser is not None:
+        log.find("format_changed", f"{parser.format} until line {log.lines}, then {found.format}")
+    return found(log)
 
 
 def parse_path(

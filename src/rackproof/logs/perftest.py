@@ -140,7 +140,8 @@ class PerftestParser(LogParser):
         """Return whether the bytes contain a bandwidth or latency test of perftest."""
         if head.lstrip()[:1] == b"{" and b'"test_info"' in head[:200]:
             return b'"results"' in head
-        return b"#bytes" in head and (b"BW average[" in head or b"t_avg[" in head)
+        # Tables of Intel MPI Benchmarks have #repetitions in place of #iterations.
+        return b"#iterations" in head and (b"BW average[" in head or b"t_avg[" in head)
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)

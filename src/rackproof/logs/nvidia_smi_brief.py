@@ -1,0 +1,205 @@
+"""Read the brief outputs of nvidia-smi: its table without options, and ``nvidia-smi dmon``.
+
+Both show faults: a GPU that does not answer, uncorrected memory errors, heat. They show no repairs of memory,
+no links, and no reason for low clocks, so that a log without a fault is unproven.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from rackproof.core.records import ParsedLog, Verdict
+from rackproof.logs._nvidia_smi import (
+    MAX_GPUS,
+    GpuReadings,
+    find_missing_indexes,
+    find_remark,
+    find_twice,
+    is_possible,
+    judge_gpu,
+    judge_neighbours,
+)
+from rackproof.logs._reading import Log, LogParser, clean, number
+
+_HEADING = re.compile(r"^\| NVIDIA-SMI \d")
+_FIRST_ROW = re.compile(
+    r"^\|\s+(\d{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|ERR!|WDDM|TCC|MCDM)\s*"
+    r"\|\s*([0-9A-Fa-f:.]{7,20})\s+\S{1,10}\s*\|\s*(\S{1,20})\s*\|"
+)
+"""Pattern of a GPU's first row: index, name, bus address, and uncorrected errors since the driver's start."""
+_SECOND_ROW = re.compile(r"^\|\s*\S{1,6}\s+(\S{1,6})\s.{0,40}\|.{0,24}/\s*(\d{1,9})MiB\s*\|")
+"""Pattern of a GPU's second row: temperature, and total memory in MiB."""
+_FAILED_HEAD = re.compile(
+    rb"\A(?:[^\n]{0,300}\n){0,4}"
+    rb"(?:NVIDIA-SMI has failed|Unable to determine the device handle for GPU|Failed to initialize NVML)"
+)
+"""Pattern of messages that nvidia-smi prints in place of its output, at the beginning of a log."""
+_DMON_HEAD = re.compile(
+    rb"(?m)^#[^\n]{0,40}\bgpu,? +(?:[a-z]+,? +){0,30}(?:pwr|sm|fb|mclk|pviol|dbecc|rxpci)\b"
+)
+_NO_VALUE = ("-", "N/A")
+_NO_PROOF = "save nvidia-smi -q, which also shows repairs of memory, PCIe, and reasons for low clocks"
+
+
+def _find_no_proof(log: Log, name: str) -> None:
+    """Record that an output without a fault shows too little of a GPU to prove its health."""
+    log.find("shows_too_little", f"{name} shows too little to prove health: {_NO_PROOF}", Verdict.UNPROVEN)
+
+
+class NvidiaSmiTableParser(LogParser):
+    """The parser of the table that ``nvidia-smi`` prints, once or repeatedly."""
+
+    format: ClassVar[str] = "nvidia_smi_table"
+    description: ClassVar[str] = "nvidia-smi without options: faults only, never a pass"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Return whether the bytes contain the table, or begin with an error of nvidia-smi."""
+        return b"| NVIDIA-SMI " in head or _FAILED_HEAD.match(head) is not None
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.gpus: dict[int, GpuReadings] = {}
+        """Readings of the GPUs in the last table, by index."""
+        self.label = ""
+        """The GPU of the current row, or "" outside the list of GPUs."""
+
+    def line(self, at: int, text: str) -> None:
+        """Read a row of a GPU, or a message beside the table."""
+        if _HEADING.match(text):
+            self._close()
+        elif "Processes:" in text:
+            self.label = ""
+        elif row := _FIRST_ROW.match(text):
+            self._begin_gpu(at, text, row)
+        elif not text.startswith(("|", "+")):
+            find_remark(self.log, at, text)
+        elif self.label:
+            self._take_row(at, text)
+
+    def _begin_gpu(self, at: int, text: str, row: re.Match[str]) -> None:
+        """Read the first row of a GPU."""
+        index, errors = int(row[1]), row[4]
+        self.label = f"GPU {index}"
+        if index in self.gpus:
+            find_twice(self.log, at, self.label, text)
+        if (number(errors) or 0) > 0:
+            message = f"{self.label}: {errors} uncorrected memory errors since the driver was loaded"
+            self.log.find("ecc_uncorrected", message, Verdict.FAIL, line=at, excerpt=text)
+        self._find_errors(at, text)
+        self.log.tag("device", row[2])
+        if len(self.gpus) < MAX_GPUS:
+            ecc = "Disabled" if errors == "Off" else ""
+            self.gpus[index] = GpuReadings(label=self.label, name=clean(row[2]), ecc=ecc, bus_id=row[3])
+
+    def _take_row(self, at: int, text: str) -> None:
+        """Read a further row of the current GPU."""
+        self._find_errors(at, text)
+        row = _SECOND_ROW.match(text)
+        index = int(self.label.split()[1])
+        if row is None or index not in self.gpus:
+            return
+        before = self.gpus[index]
+        degrees = number(row[1].removesuffix("C"))
+        if degrees is not None and not is_possible("gpu_temperature", degrees):
+            message = f"{self.label}: a temperature of {degrees:g} °C, which cannot be"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        self.gpus[index] = GpuReadings(
+            label=before.label,
+            name=before.name,
+            ecc=before.ecc,
+            bus_id=before.bus_id,
+            temperature_c=degrees,
+            memory_mib=number(row[2]),
+        )
+        judge_gpu(self.log, self.gpus[index], at)
+
+    def _find_errors(self, at: int, text: str) -> None:
+        """Record a cell that nvidia-smi could not read. Drivers also fail to read the fan of a sound GPU."""
+        if "ERR!" in text.removeprefix("|ERR!"):
+            message = f"{self.label} does not answer: reboot the node, and look for XIDs in its kernel log"
+            self.log.find("gpu_lost", message, Verdict.FAIL, line=at, excerpt=text)
+        elif text.startswith("|ERR!"):
+            message = f"{self.label}: the speed of its fan cannot be read: look at the fan"
+            self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def _close(self) -> None:
+        """Compare the GPUs of a table with each other."""
+        find_missing_indexes(self.log, "the table", self.gpus)
+        judge_neighbours(self.log, [(gpu, None) for gpu in self.gpus.values()])
+        self.gpus, self.label = {}, ""
+
+    def finish(self) -> ParsedLog:
+        """Return the faults. Without one, the log is unproven."""
+        self._close()
+        _find_no_proof(self.log, "the table of nvidia-smi")
+        return self.log.parsed(self.format, Verdict.UNPROVEN, [])
+
+
+class NvidiaSmiDmonParser(LogParser):
+    """The parser of ``nvidia-smi dmon``: one row for each GPU and moment."""
+
+    format: ClassVar[str] = "nvidia_smi_dmon"
+    description: ClassVar[str] = "nvidia-smi dmon: faults only, never a pass"
+
+    @staticmethod
+    def recognises(head: bytes) -> bool:
+        """Return whether the bytes contain the header of dmon."""
+        return _DMON_HEAD.search(head) is not None
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.columns: list[str] = []
+        self.gpus: set[int] = set()
+
+    def line(self, at: int, text: str) -> None:
+        """Read the names of the columns, or a row."""
+        words = re.split(r"[,\s]+", text.strip().lstrip("#").strip())
+        if "gpu" in words[:3] and text.lstrip().startswith("#"):
+            self.columns = [word.lower() for word in words]
+        elif text.lstrip().startswith("#") or not self.columns or find_remark(self.log, at, text):
+            return
+        elif len(words) == len(self.columns) and words[self.columns.index("gpu")].isdecimal():
+            self._row(at, text, dict(zip(self.columns, words, strict=True)))
+        elif words[0].isdecimal():
+            self.log.find(
+                "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
+            )
+
+    def _row(self, at: int, text: str, values: Mapping[str, str]) -> None:
+        """Judge the values of one GPU at one moment."""
+        index = int(values["gpu"][:9])
+        if len(self.gpus) < MAX_GPUS:
+            self.gpus.add(index)
+        label = f"GPU {index}"
+        if self._number(at, label, "dbecc", values) > 0:
+            message = f"{label}: {values['dbecc']} uncorrected memory errors"
+            self.log.find("ecc_uncorrected", message, Verdict.FAIL, line=at, excerpt=text)
+        if self._number(at, label, "tviol", values) > 0:
+            message = f"{label}: slowed down by heat (tviol): look at its cooling"
+            self.log.find("slowed_down", message, Verdict.DEGRADED, line=at, excerpt=text)
+        degrees = self._number(at, label, "gtemp" if "gtemp" in values else "temp", values)
+        memory = self._number(at, label, "mtemp", values)
+        judge_gpu(self.log, GpuReadings(label, temperature_c=degrees or None, memory_c=memory or None), at)
+
+    def _number(self, at: int, label: str, column: str, values: Mapping[str, str]) -> float:
+        """Return the number in a column, or 0 without one. Any other text is a finding."""
+        text = values.get(column, "-")
+        value = number(text)
+        if value is None and text not in _NO_VALUE:
+            message = f"{label}: {column} is {text:.40}, no number"
+            self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at)
+        elif value is not None and "temp" in column and not is_possible("gpu_temperature", value):
+            message = f"{label}: {column} is {text:.40}, which cannot be"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
+        return value or 0.0
+
+    def finish(self) -> ParsedLog:
+        """Return the faults. Without one, the log is unproven."""
+        # Only some GPUs may be selected (-i), so that a missing index is no fault.
+        if not self.gpus:
+            self.log.find("no_rows", "no row of a GPU", Verdict.UNPROVEN)
+        _find_no_proof(self.log, "nvidia-smi dmon")
+        return self.log.parsed(self.format, Verdict.UNPROVEN, [])

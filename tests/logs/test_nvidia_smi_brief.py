@@ -1,0 +1,183 @@
+"""The table of nvidia-smi and dmon: faults are found, and an output without a fault proves nothing.
+
+The rows are from public outputs: Azure/azhpc-diagnostics, PerfKitBenchmarker, and issues and notes of users.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import pytest
+
+from rackproof.core.records import ParsedLog, Verdict
+from rackproof.logs import parse
+from tests.logs import log_samples as samples
+
+RULE = "+-------------------------------+----------------------+----------------------+\n"
+HEADING = """\
+Fri Jun 11 19:27:00 2021
++-----------------------------------------------------------------------------+
+| NVIDIA-SMI 460.32.03    Driver Version: 460.32.03    CUDA Version: 11.2     |
+|-------------------------------+----------------------+----------------------+
+| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |
+|===============================+======================+======================|
+"""
+V100 = """\
+|   {index}  Tesla V100-SXM2...  Off  | 0000000{index}:00:00.0 Off |                    {ecc} |
+| N/A   {degrees}C    P0    43W / 300W |      0MiB / {memory}MiB |      0%      Default |
+|                               |                      |                  N/A |
+"""
+A100_LOST = """\
+|   2  NVIDIA A100 80GB PCIe          On  |   00000000:CA:00.0 N/A |                  N/A |
+|ERR!   46C    P0            N/A  /  N/A  |       0MiB /  81920MiB |     N/A      Default |
+|                                         |                        |                 ERR! |
+"""
+H100_ERR = """\
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:03:00.0 Off |                 ERR! |
+|ERR!   36C    P0            145W / ERR!  |       1MiB /  81559MiB |    100%      Default |
+|                                         |                        |                 ERR! |
+"""
+GTX_ERR = """\
+|   0  GeForce GTX 980     Off  | 0000:05:00.0     Off |                  N/A |
+|ERR!   47C    P0   ERR! / 180W |      0MiB /  4038MiB |      0%      Default |
+"""
+FAN_ERR = """\
+|   0  NVIDIA GeForce RTX 3060        Off | 00000000:08:00.0  On |                  N/A |
+|ERR!   31C    P0              45W / 170W |    482MiB / 12288MiB |      0%      Default |
+"""
+MIG = """\
+|   0  A100-SXM4-40GB      On   | 00000000:07:00.0 Off |                   On |
+| N/A   30C    P0    43W / 400W |      0MiB / 40536MiB |     N/A      Default |
+|                               |                      |              Enabled |
+"""
+PROCESSES = """
++-----------------------------------------------------------------------------+
+| Processes:                                                                  |
+|  GPU   GI   CI        PID   Type   Process name                  GPU Memory |
+|=============================================================================|
+|    0   N/A  N/A     40213      C   ./ERR! is in a process's name      51MiB |
++-----------------------------------------------------------------------------+
+"""
+
+
+def gpu(index: int = 0, ecc: str = "0", degrees: int = 40, memory: int = 32510) -> str:
+    return V100.format(index=index, ecc=ecc, degrees=degrees, memory=memory) + RULE
+
+
+def read(text: str) -> ParsedLog:
+    return parse(BytesIO(text.encode()))
+
+
+def judged(text: str) -> tuple[Verdict, set[str]]:
+    parsed = read(text)
+    return parsed.verdict, {one.code for one in parsed.findings} - {"shows_too_little"}
+
+
+SOUND = HEADING + gpu(0) + gpu(1) + PROCESSES
+
+
+@pytest.mark.parametrize("text", [SOUND, SOUND * 3, HEADING + MIG + PROCESSES, SOUND[: len(HEADING) + 100]])
+def test_a_table_without_a_fault_is_unproven_and_names_the_remedy(text: str) -> None:
+    parsed = read(text)
+    assert (parsed.format, parsed.verdict) == ("nvidia_smi_table", Verdict.UNPROVEN)
+    assert [one.code for one in parsed.findings] == ["shows_too_little"]
+    assert "save nvidia-smi -q" in parsed.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        (A100_LOST, "gpu_lost"),
+        (H100_ERR, "gpu_lost"),
+        (GTX_ERR, "gpu_lost"),
+        (gpu(ecc="3"), "ecc_uncorrected"),
+        (gpu(ecc="Off"), "ecc_off"),
+        (gpu(degrees=119), "too_hot"),
+        (gpu(0) + gpu(1, memory=16160), "gpu_memory"),
+        (gpu() + "WARNING: infoROM is corrupted at gpu 0008:00:00.0\n", "inforom_corrupted"),
+        (gpu() + "Unable to determine the device handle for GPU 0000:0B:00.0: GPU is lost.\n", "gpu_lost"),
+    ],
+)
+def test_faults_in_the_table_fail(rows: str, code: str) -> None:
+    verdict, codes = judged(HEADING + rows + PROCESSES)
+    assert (verdict, code in codes) == (Verdict.FAIL, True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        (FAN_ERR, "gpu_value_unknown"),
+        (gpu(degrees=900), "impossible_value"),
+        (gpu(0) + gpu(2), "gpu_missing"),
+        (gpu(0) + gpu(0), "gpu_twice"),
+    ],
+)
+def test_doubts_in_the_table_are_unproven(rows: str, code: str) -> None:
+    assert judged(HEADING + rows + PROCESSES) == (Verdict.UNPROVEN, {code})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error\n",
+        "Fri Nov 27 2026\nFailed to initialize NVML: Unknown Error\n",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+    ],
+)
+def test_an_error_in_place_of_the_table_fails(text: str) -> None:
+    assert judged(text) == (Verdict.FAIL, {"gpu_lost"})
+
+
+@pytest.mark.parametrize("between", ["", "some line of a job\n" * 20_000])
+def test_another_tool_below_a_table_is_judged_as_before(between: str) -> None:
+    parsed = read(SOUND + between + samples.NCCL.decode())
+    assert (parsed.format, parsed.verdict) == ("nccl_tests", Verdict.PASS)
+
+
+DMON = """\
+# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa   mclk   pclk
+# Idx      W      C      C      %      %      %      %      %      %    MHz    MHz
+    0    119     59      -    100      0      0      0      0      0   6800   1665
+    1    159     {gtemp}      {mtemp}    100      0      0      0      0      0   9251   1695
+"""
+DMON_OLD = """\
+# gpu   pwr  temp    sm   mem   enc   dec  mclk  pclk
+# Idx     W     C     %     %     %     %   MHz   MHz
+    0   112    {temp}    19     7     0     0  5005  1480
+"""
+DMON_ERRORS = """\
+#Date       Time        gpu  pviol  tviol  sbecc  dbecc    pci
+#YYYYMMDD   HH:MM:SS    Idx      %   bool   errs   errs   errs
+ 20240131   12:00:00      0     12      {tviol}      0      {dbecc}      0
+"""
+DMON_CSV = "#gpu, pwr, gtemp, mtemp\n#Idx, W, C, C\n0, 119, {gtemp}, -\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "codes"),
+    [
+        (DMON.format(gtemp=59, mtemp="-"), Verdict.UNPROVEN, set()),
+        (DMON.format(gtemp=119, mtemp="-"), Verdict.FAIL, {"too_hot"}),
+        (DMON.format(gtemp=59, mtemp=115), Verdict.FAIL, {"memory_temperature"}),
+        (DMON.format(gtemp="ERR!", mtemp="-"), Verdict.FAIL, {"gpu_lost"}),
+        (DMON.format(gtemp="x", mtemp="-"), Verdict.UNPROVEN, {"gpu_value_unknown"}),
+        (DMON.format(gtemp=590, mtemp="-"), Verdict.UNPROVEN, {"impossible_value"}),
+        (DMON.format(gtemp=59, mtemp="- 7"), Verdict.UNPROVEN, {"damaged_line"}),
+        (DMON.format(gtemp=59, mtemp="-") + "GPU is lost.\n", Verdict.FAIL, {"gpu_lost"}),
+        ("".join(DMON.splitlines(True)[:2]), Verdict.UNPROVEN, {"no_rows"}),
+        (DMON_OLD.format(temp=87), Verdict.UNPROVEN, set()),
+        (DMON_OLD.format(temp=119), Verdict.FAIL, {"too_hot"}),
+        (DMON_ERRORS.format(tviol=0, dbecc=0), Verdict.UNPROVEN, set()),
+        (DMON_ERRORS.format(tviol=1, dbecc=0), Verdict.DEGRADED, {"slowed_down"}),
+        (DMON_ERRORS.format(tviol=0, dbecc=2), Verdict.FAIL, {"ecc_uncorrected"}),
+        (DMON_CSV.format(gtemp=59), Verdict.UNPROVEN, set()),
+        (DMON_CSV.format(gtemp=119), Verdict.FAIL, {"too_hot"}),
+    ],
+)
+def test_dmon_shows_faults_and_proves_nothing(text: str, verdict: Verdict, codes: set[str]) -> None:
+    parsed = read(text)
+    assert parsed.format == "nvidia_smi_dmon"
+    # Unproven is worse than degraded.
+    assert parsed.verdict is (Verdict.UNPROVEN if verdict is Verdict.DEGRADED else verdict)
+    assert {one.code for one in parsed.findings} == codes | {"shows_too_little"}
