@@ -39,7 +39,8 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     is_named = output is not None
     if output is None and form == "html" and len(runs) == 1 and folder is not None:
         output = folder / "report.html"
-    page = render([run for run, _ in runs], form, title, _page_links(runs, output), folder)
+    place = folder.resolve().parent if folder is not None else results
+    page = render([run for run, _ in runs], form, title, _page_links(runs, output), folder, place)
     print_or_write(page, output, is_named=is_named)
 
 
