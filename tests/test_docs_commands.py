@@ -174,7 +174,10 @@ def test_a_command_that_is_gone_is_seen(command: str, problem: str) -> None:
 def test_the_reason_of_a_drain_leads_to_the_page(drained_by: str, reason: str, leads: bool) -> None:
     slurm = SlurmState(known=True, state="IDLE", drained_by=drained_by, reason=reason)
     one = NodeNight(node="n01", verdict=Verdict.FAIL, why="pcie_width GPU 2", slurm=slurm)
-    assert drain_reason(one, "night", "").endswith("; rackproof explain n01")
+    # Slurm's reason is read in any folder.
+    assert drain_reason(one, "night", Path("results"), "").endswith(
+        f"; rackproof explain --results {shlex.quote(str(Path('results').resolve()))} n01"
+    )
     at = datetime(2026, 1, 2, tzinfo=UTC)
     night = NightRecord(night_id="night", started=at, ended=at, verdict=Verdict.FAIL, nodes=(one,))
     assert any(PAGE in line for line in build_explanation([(night, one)]).service) is leads

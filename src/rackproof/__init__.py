@@ -1,6 +1,7 @@
 """Rackproof: read, score, judge, keep and show the results of benchmarks on GPU nodes."""
 
-from typing import TYPE_CHECKING
+# The import of typing would take longer than all else before rackproof.cli.entry can handle Ctrl-C.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     __version__: str

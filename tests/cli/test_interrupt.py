@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def interrupt_at(module: str, arguments: list[str], start: str) -> subprocess.Co
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
+        ("typing", ["--version"]),
         ("click", ["--help"]),
         ("rackproof.cli.main", ["--version"]),
         ("rackproof.cli.history", ["history"]),
@@ -55,7 +57,40 @@ def test_a_command_that_began_can_clean_up() -> None:
     start = "from rackproof.cli.entry import run; import rackproof.cli.status as one; import os, signal\n"
     start += "one.ask_slurm = lambda: os.kill(os.getpid(), signal.SIGINT)\nrun()"
     done = interrupt_at("none", ["rackproof", "status", "--results", str(ROOT)], start)
-    assert (done.returncode, done.stderr.strip()) == (1, "Aborted!")
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_a_second_interruption_and_one_after_the_end_show_no_traceback() -> None:
+    twice = (
+        "import atexit, os, signal\nfrom rackproof.cli.entry import run\nimport rackproof.cli.status as one\n"
+    )
+    twice += "def again():\n    try:\n        os.kill(os.getpid(), signal.SIGINT)\n    finally:\n"
+    twice += "        os.kill(os.getpid(), signal.SIGINT)\none.ask_slurm = again\nrun()"
+    done = interrupt_at("none", ["rackproof", "status", "--results", str(ROOT)], twice)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    late = "import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+    late += "from rackproof.cli.entry import run; run()"
+    done = interrupt_at("none", ["rackproof", "--debug", "schema"], late)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_processes_that_read_logs_show_no_traceback() -> None:
+    start = "import os, signal\nos.setsid()\nimport rackproof.cli.parse as parse\n"
+    start += "from rackproof.cli.entry import run\n"
+    start += "def interrupt_all(name, **_):\n    os.killpg(0, signal.SIGINT)\n    signal.pause()\n"
+    start += "parse._WORTH_PROCESSES, parse._read_one = 0, interrupt_all\n"
+    start += "os.sched_getaffinity = lambda pid: {0, 1}\nrun()"
+    done = interrupt_at("none", ["rackproof", "parse", "a.log", "b.log"], start)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_nothing_slow_is_imported_before_ctrl_c_is_handled() -> None:
+    code = "import sys; old = set(sys.modules); import rackproof.cli.entry; print(*set(sys.modules) - old)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert set(done.stdout.split()) <= {"rackproof", "rackproof.cli", "rackproof.cli.entry"}
+    script = Path(sys.executable).with_name("rackproof").read_text()
+    assert re.findall("^(?:import|from) .*", script, re.MULTILINE)[-1].startswith("from rackproof.cli.entry")
+    assert "import re\n" not in script
 
 
 @pytest.mark.parametrize("tool", ["compact-results", "make-docs", "read-source-logs"])

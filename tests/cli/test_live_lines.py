@@ -305,6 +305,18 @@ def test_a_misspelt_option_is_one_line(help_first: bool) -> None:
         ),
         (["[ERROR]: Specified inventory … leaves us with no "], "an empty group of the inventory"),
         (["[ERROR]: the playbook: n1 could not be found"], "hosts are named by -l n1"),
+        (
+            [
+                "[ERROR]: Error processing keyword 'hosts': The filter plugin 'refuse_partial_runs' failed: "
+                "localhost is not in gpu_nodes, so nothing would be done: leave it out of -l",
+                "Origin: /r/playbooks/provision.yml:4:10",
+                "",
+                "3 - name: Check all nodes before any change",
+                """4   hosts: "{{ 'gpu_nodes' | refuse_partial_runs(groups) }}\"""",
+                "           ^ column 10",
+            ],
+            "rackproof: localhost is not in gpu_nodes, so nothing would be done: leave it out of -l",
+        ),
     ],
 )
 def test_what_ansible_prints_of_a_mistake_gets_a_next_step(lines: list[str], shown: str) -> None:
@@ -315,6 +327,7 @@ def test_what_ansible_prints_of_a_mistake_gets_a_next_step(lines: list[str], sho
         for line in lines
         for one in view.add_error(line.replace("no ", "no " + end, 1) if line.endswith("no ") else line, 0)
     ]
+    printed += view.finish()
     assert len(printed) == 1
     assert shown in printed[0]
 

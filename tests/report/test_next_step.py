@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import Finding, Judgement, Run, Verdict
-from rackproof.report import render
+from rackproof.report import render, write_plan_reports, write_run_reports
 from rackproof.report.html import plan_page
 from rackproof.report.markdown import plan_markdown
 from rackproof.report.next_step import step_after_plan, step_after_run
@@ -97,3 +98,20 @@ def test_pages_and_markdown_show_it_as_text() -> None:
         assert "rackproof bench -l" in text
         assert "Once the reason is removed, run it again" in text
     assert "<b>n1" not in render([bad], "html").decode()
+
+
+def test_reports_in_a_folder_name_the_results_by_an_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("r1", "r2"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    place = f"--results {tmp_path / 'results'}"
+    lacks = write_run_reports(run(), Path("results/r1"))
+    plan = write_plan_reports([run()] * 2, Path("results/plan-1"), "two")
+    for path in (lacks["html"], lacks["md"]):
+        assert f"rackproof accept {place} r1" in path.read_text()
+    for path in (plan["html"], plan["md"]):
+        assert f"rackproof accept {place} plan-1" in path.read_text()
+    passed = write_run_reports(run(Verdict.PASS), Path("results/r2"))["html"].read_text()
+    assert f"Idle? then `rackproof accept {place} r1`" in passed

@@ -1,19 +1,25 @@
 """Start the command ``rackproof``.
 
 Its imports take up to a second. Ctrl-C during that time would print a traceback of the import. Until a
-command starts, SIGINT therefore ends the process at once, as it ends any program that is not in Python.
+command starts, and after its end, SIGINT therefore ends the process at once, as it ends any program that is
+not in Python. A command itself may clean up (:mod:`rackproof.cli.main`).
 """
 
-from __future__ import annotations
+# The module signal takes longer to import than Python takes to come here. This is its part in C.
+import _signal as signal  # type: ignore[import-not-found]
 
-import signal
+# A background job of a shell ignores SIGINT, and has to go on doing so.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run() -> None:
     """Run the command of the command line, and end the process with its exit status."""
-    # A background job of a shell ignores SIGINT, and has to go on doing so.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from rackproof.cli.main import main
 
-    main()
+    try:
+        main()
+    finally:
+        # Python's own end takes time, too, and joins threads.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -5,6 +5,7 @@ Commands raise :class:`ToolError`, and :mod:`rackproof.cli.main` prints it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from rackproof.core.text import sanitize
 
 # 1 is a failure of the tool, as for every Unix program, so verdicts begin at 2.
 EXIT_PASS, EXIT_ERROR, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
+EXIT_INTERRUPTED = 130
+"""A shell reports this status for a program that SIGINT ended."""
 
 _ERROR_LIMIT = 2000
 _SHOWN_NAMES = 10
@@ -31,6 +34,19 @@ class ToolError(click.ClickException):
         """Print the message to standard error."""
         # A message may contain text of a log or a node, which must not move the terminal's cursor.
         click.echo(f"rackproof: {sanitize(self.format_message(), _ERROR_LIMIT)}", file=file, err=True)
+
+
+class InterruptedCommand(click.ClickException):
+    """The end of a command by Ctrl-C, shown as one word."""
+
+    exit_code = EXIT_INTERRUPTED
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
+
+    def show(self, file: Any = None) -> None:
+        """Print the word to standard error, behind a ``^C`` that the terminal printed."""
+        click.echo("\ninterrupted" if sys.stderr.isatty() else "interrupted", file=file, err=True)
 
 
 @contextmanager

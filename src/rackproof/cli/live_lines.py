@@ -34,6 +34,7 @@ _NO_HOSTS = "leaves us with no hosts to target"
 _USAGE = "usage: ansible-playbook "
 _USAGE_ERROR = "ansible-playbook: error: "
 """ansible-core prints these texts, which do not give the next step."""
+_REFUSED_HOSTS = re.compile(r"filter plugin '[\w.]*refuse_partial_runs' failed: (.+)")
 _TRACEBACK = "Traceback (most recent call last)"
 _NOT_YAML = "YAML parsing failed: "
 _NO_INVENTORY = "Completely failed to parse inventory source "
@@ -77,6 +78,7 @@ class LiveLines:
         self._jobs: dict[str, list[str]] = {}
         self._unknown: list[str] = []
         self._has_usage = False
+        self._is_refused = False
         self._not_yaml = ""
         self._yaml_place = ""
         self._around_yaml: list[str] = []
@@ -219,24 +221,36 @@ class LiveLines:
         shown = _clean(line)
         if self._is_of_traceback(shown):
             return self._ended_traceback(shown)
+        refused = _REFUSED_HOSTS.search(shown)
+        if refused or self._is_refused:
+            # Below the message, Ansible shows a place in the playbook, which is not at fault.
+            self._is_refused = True
+            return [f"rackproof: {refused[1]}"] if refused else []
         if self._is_about_yaml(shown):
             return []
         unknown = shown.partition(_UNKNOWN_HOST)[2]
         if unknown:
             self._unknown.append(unknown)
             return []
-        if _NO_HOSTS in shown:
-            return [self._no_hosts()]
-        stray = _STRAY_WORD.search(shown)
-        if stray:
-            return [f"rackproof: {stray[1]} is not an option; hosts are named by -l {stray[1]}"]
-        if shown.startswith(_USAGE_ERROR):
-            return [
-                f"rackproof: {shown.removeprefix(_USAGE_ERROR)}; the options are those of "
-                "ansible-playbook, which `ansible-playbook --help` lists"
-            ]
+        explained = self._explained(shown)
+        if explained:
+            return [explained]
         # The message after Ctrl-C lists the jobs that are still running.
         return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
+
+    def _explained(self, shown: str) -> str:
+        """Return a mistake on the command line with the next step, or "" for any other line."""
+        if _NO_HOSTS in shown:
+            return self._no_hosts()
+        stray = _STRAY_WORD.search(shown)
+        if stray:
+            return f"rackproof: {stray[1]} is not an option; hosts are named by -l {stray[1]}"
+        if shown.startswith(_USAGE_ERROR):
+            return (
+                f"rackproof: {shown.removeprefix(_USAGE_ERROR)}; the options are those of "
+                "ansible-playbook, which `ansible-playbook --help` lists"
+            )
+        return ""
 
     def _is_of_traceback(self, shown: str) -> bool:
         """Return whether a line belongs to a traceback. Hold its lines until the error's own line."""

@@ -11,13 +11,14 @@ import importlib
 import signal
 import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any, NamedTuple
 
 import click
 
 from rackproof import __version__
 from rackproof.cli.arguments import refuse_unfit_values
-from rackproof.cli.errors import ToolError, operator_message, usage_errors_end_with_1
+from rackproof.cli.errors import InterruptedCommand, ToolError, operator_message, usage_errors_end_with_1
 from rackproof.cli.options import RESULTS_KEY
 from rackproof.core.advised_commands import add_results
 from rackproof.core.file_modes import hide_from_others
@@ -188,6 +189,8 @@ class Program(click.Group):
                 return super().invoke(ctx)
             except ToolError as error:
                 raise ToolError(_named_results(ctx, error.message)) from None
+            except KeyboardInterrupt:
+                raise InterruptedCommand from None
             # Leave click's own exceptions to click. `| head` causes BrokenPipeError, and click then prints
             # nothing.
             except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -204,6 +207,12 @@ def _named_results(ctx: click.Context, text: str) -> str:
     return text if results is None else add_results(text, results)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Interrupt a command. A second Ctrl-C ends the process at once, without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
 @click.group(
     cls=Program,
     epilog=_EPILOG,
@@ -215,7 +224,7 @@ def main(debug: bool) -> None:
     """Read, score, judge and compare results of benchmarks on GPU nodes."""
     # The command is imported now, and may have to clean up after Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
     hide_from_others()
     # A terminal without UTF-8 gets "?" for a character that it cannot show, not a traceback.
     for stream in (sys.stdout, sys.stderr):

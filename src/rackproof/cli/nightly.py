@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from rackproof.cli.errors import EXIT_INTERRUPTED
 from rackproof.cli.live_lines import LiveLines
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import print_json
@@ -86,7 +87,7 @@ def nightly_command(
     except KeyboardInterrupt:
         view.end(was_judged=True)
         click.echo("Interrupted; its playbook was ended. The same command finishes the night.", err=True)
-        raise
+        ctx.exit(EXIT_INTERRUPTED)
     view.end(was_judged=outcome.night is not None)
     if as_json:
         print_json(_outcome_json(outcome, given.results))

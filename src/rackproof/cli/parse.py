@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
@@ -117,7 +118,9 @@ def _read_all(
     if count < 2 or "-" in names or sum(map(_size_of, names)) < _WORTH_PROCESSES:
         yield from map(read, names)
         return
-    with ProcessPoolExecutor(count, mp_context=get_context("fork")) as pool:
+    # Ctrl-C in a terminal reaches these processes, too. Each of them would print a traceback.
+    ends_at_once = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with ProcessPoolExecutor(count, get_context("fork"), initializer=ends_at_once) as pool:
         try:
             yield from pool.map(read, names, chunksize=min(16, len(names) // count))
         except BrokenExecutor:

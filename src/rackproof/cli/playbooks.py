@@ -223,6 +223,8 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def _let_signals_in() -> None:
     """Unblock, in the new process, the signals that are blocked in this one."""
+    # Python's own handler would run here, before the program does, and print a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 

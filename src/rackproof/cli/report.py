@@ -9,11 +9,13 @@ from urllib.parse import quote
 
 import click
 
+from rackproof.cli.errors import ToolError
 from rackproof.cli.find_run import find_run, run_ids_of_plan
 from rackproof.cli.options import results_option
 from rackproof.cli.output import is_standard_output, print_or_write
 from rackproof.core.records import Run
 from rackproof.report import render
+from rackproof.store.run_folder import ResultsError
 
 
 @click.command("report")
@@ -39,8 +41,12 @@ def report_command(names: tuple[str, ...], form: str, output: Path | None, title
     is_named = output is not None
     if output is None and form == "html" and len(runs) == 1 and folder is not None:
         output = folder / "report.html"
-    page = render([run for run, _ in runs], form, title, _page_links(runs, output), folder)
-    print_or_write(page, output, is_named=is_named)
+    place = folder.resolve().parent if folder is not None else results
+    page = render([run for run, _ in runs], form, title, _page_links(runs, output), folder, place)
+    try:
+        print_or_write(page, output, is_named=is_named)
+    except ResultsError as error:
+        raise ToolError(str(error) if is_named else f"{error} `--output -` prints the page.") from None
 
 
 def _page_links(runs: Iterable[tuple[Run, Path | None]], output: Path | None) -> Callable[[Run], str]:

@@ -24,7 +24,18 @@ _COMMAND = re.compile(rf"\brackproof (?:{'|'.join(READERS)})(?![\w.-])(?![^`\n;]
 def add_results(text: str, results: Path) -> str:
     """Return a text in which each advised command names the results folder, if it would look elsewhere."""
     default = Path(os.environ.get(RESULTS_VARIABLE) or DEFAULT_RESULTS)
-    if results.resolve() == default.resolve():
-        return text
+    return text if results.resolve() == default.resolve() else _named(text, results)
+
+
+def add_results_everywhere(text: str, results: Path | None) -> str:
+    """Return a text that is read in any folder, such as a page or Slurm's reason of a drain.
+
+    Each advised command names the results folder by its absolute path. None leaves the text as it is.
+    """
+    return text if results is None else _named(text, results.resolve())
+
+
+def _named(text: str, results: Path) -> str:
+    """Return a text whose advised commands name the results folder."""
     option = f" --results {shlex.quote(str(results))}"
     return _COMMAND.sub(lambda found: found[0] + option, text)

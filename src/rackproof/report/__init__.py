@@ -27,11 +27,13 @@ FORMATS = ("html", "md", "junit", "json")
 _NAMES = {"html": "report.html", "md": "report.md", "junit": "report.junit.xml"}
 
 
-def render_markdown(runs: Sequence[Run], title: str = "Runs") -> str:
-    """Return the Markdown of one run, or of a plan with several."""
+def render_markdown(runs: Sequence[Run], title: str = "Runs", results: Path | None = None) -> str:
+    """Return the Markdown of one run, or of a plan with several. Its commands name the results folder."""
     from rackproof.report.markdown import plan_markdown, run_markdown
 
-    return run_markdown(runs[0]) if len(runs) == 1 else plan_markdown(runs, title)
+    if len(runs) == 1:
+        return run_markdown(runs[0], results)
+    return plan_markdown(runs, title, results=results)
 
 
 def render(
@@ -40,6 +42,7 @@ def render(
     title: str = "Runs",
     link: Callable[[Run], str] | None = None,
     folder: Path | None = None,
+    results: Path | None = None,
 ) -> bytes:
     """Return a report on one run (its own page) or on several runs (the plan's page).
 
@@ -49,6 +52,7 @@ def render(
         title: The heading of a plan's report.
         link: A function that returns the relative link from a plan's page to a run's.
         folder: The folder of a single run, from which its page takes the end of the log.
+        results: The results folder that commands in the report name, or None.
 
     Raises:
         ValueError: The form is unknown.
@@ -57,10 +61,10 @@ def render(
         from rackproof.report.html import plan_page, run_page
 
         if len(runs) == 1:
-            return run_page(runs[0], read_log_end(runs[0], folder) if folder else ()).encode()
-        return plan_page(runs, title, link).encode()
+            return run_page(runs[0], read_log_end(runs[0], folder) if folder else (), results).encode()
+        return plan_page(runs, title, link, results=results).encode()
     if form == "md":
-        return render_markdown(runs, title).encode()
+        return render_markdown(runs, title, results).encode()
     if form == "junit":
         from rackproof.report.junit import junit
 
@@ -99,6 +103,8 @@ def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
 def write_run_reports(run: Run, folder: Path) -> dict[str, Path]:
     """Write report.html, report.md and report.junit.xml of a run into its folder.
 
+    Commands in them name the folder above as the results folder.
+
     Returns:
         The paths of the files by form: ``html``, ``md``, ``junit``.
 
@@ -106,7 +112,7 @@ def write_run_reports(run: Run, folder: Path) -> dict[str, Path]:
         OSError: The folder cannot be written.
     """
     return {
-        form: _write(folder / name, render([run], form, run.title, folder=folder))
+        form: _write(folder / name, render([run], form, run.title, folder=folder, results=folder.parent))
         for form, name in _NAMES.items()
     }
 
@@ -123,7 +129,8 @@ def write_plan_reports(
 
     Args:
         runs: The runs in the plan's order. There may be one or none.
-        folder: The folder, which is created if it does not exist.
+        folder: The folder, which is created if it does not exist. Commands name its parent folder as the
+            results folder.
         title: The heading.
         link: A function that returns the relative link from this page to a run's own.
         missing: Texts about requested runs that the plan lacks, which make the whole unproven.
@@ -141,8 +148,8 @@ def write_plan_reports(
 
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
-        "html": plan_page(runs, title, link, missing, left_out).encode(),
-        "md": plan_markdown(runs, title, link, missing).encode(),
+        "html": plan_page(runs, title, link, missing, left_out, folder.parent).encode(),
+        "md": plan_markdown(runs, title, link, missing, folder.parent).encode(),
         "junit": junit(runs, title, missing),
     }
     return {form: _write(folder / name, contents[form]) for form, name in _NAMES.items()}

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rackproof import __version__
+from rackproof.core.advised_commands import add_results_everywhere
 from rackproof.core.records import Run
 from rackproof.core.text import moment, sanitize
 from rackproof.report import charts, study, view
@@ -48,12 +50,13 @@ def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
     return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
 
 
-def run_page(run: Run, log_end: Sequence[str] = ()) -> str:
+def run_page(run: Run, log_end: Sequence[str] = (), results: Path | None = None) -> str:
     """Return the HTML page of one run.
 
     Args:
         run: The run to show.
         log_end: The sanitized last lines of its log, if they explain a failure.
+        results: The results folder that commands on the page name, or None.
     """
     return (
         environment()
@@ -66,14 +69,18 @@ def run_page(run: Run, log_end: Sequence[str] = ()) -> str:
             point=view.point_text(run),
             hardware=view.hardware_text(run),
             verdict=run.verdict,
-            meaning=view.meaning(run),
-            reasons=[reason for reason in view.reasons(run) if reason != view.meaning(run)],
+            meaning=add_results_everywhere(view.meaning(run), results),
+            reasons=[
+                add_results_everywhere(reason, results)
+                for reason in view.reasons(run)
+                if reason != view.meaning(run)
+            ],
             headlines=view.main_measurements(run),
             judgements=view.judgement_table(run),
             drawn=_draw(charts.run_charts(run)),
             findings=view.finding_table(run),
             log_end="\n".join(log_end),
-            next_step=step_after_run(run),
+            next_step=step_after_run(run, results),
             facts=view.fact_pairs(run),
             nodes=view.node_table(run),
             gpus=view.gpu_table(run),
@@ -92,6 +99,7 @@ def plan_page(
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
     left_out: Sequence[str] = (),
+    results: Path | None = None,
 ) -> str:
     """Return the HTML page of several runs, with overall verdict, runs, omissions, tables and curves."""
     verdict = view.overall(runs, missing)
@@ -107,9 +115,11 @@ def plan_page(
             title=sanitize(title, 200),
             counts=view.summary_line(runs),
             verdict=verdict,
-            meaning=view.meaning_of_all(runs, verdict, runs[0].plan_id if runs else ""),
-            reasons=view.plan_reasons(runs, missing),
-            next_step=step_after_plan(runs, verdict),
+            meaning=add_results_everywhere(
+                view.meaning_of_all(runs, verdict, runs[0].plan_id if runs else ""), results
+            ),
+            reasons=[add_results_everywhere(reason, results) for reason in view.plan_reasons(runs, missing)],
+            next_step=step_after_plan(runs, verdict, results),
             overview=view.overview_table(runs, link),
             left_out=[sanitize(text, 400) for text in left_out],
             # A single point would only repeat the overview.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from rackproof.core.advised_commands import add_results_everywhere
 from rackproof.core.records import Run
 from rackproof.core.text import sanitize
 from rackproof.report import study, view
@@ -68,14 +70,14 @@ def table_text(table: Table) -> str:
     return "\n".join(lines)
 
 
-def run_markdown(run: Run) -> str:
+def run_markdown(run: Run, results: Path | None = None) -> str:
     """Return the report on one run."""
     point = view.point_text(run)
     parts = [
         f"# {view.SYMBOLS[run.verdict]} {run.verdict.value}: {escape(run.benchmark)}"
         + (f" ({escape(point)})" if point else ""),
-        "\n".join(f"- {escape(reason)}" for reason in view.reasons(run)),
-        _step(step_after_run(run)),
+        _reasons(view.reasons(run), results),
+        _step(step_after_run(run, results)),
     ]
     sections = (
         ("Judgement", [view.judgement_table(run)]),
@@ -92,6 +94,11 @@ def run_markdown(run: Run) -> str:
         if texts:
             parts += [f"## {name}", *texts]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _reasons(reasons: Sequence[str], results: Path | None) -> str:
+    """Return reasons as a list, whose commands name the results folder."""
+    return "\n".join(f"- {escape(add_results_everywhere(reason, results))}" for reason in reasons)
 
 
 def _step(step: tuple[str, str]) -> str:
@@ -111,14 +118,15 @@ def plan_markdown(
     title: str,
     link: Callable[[Run], str] | None = None,
     missing: Sequence[str] = (),
+    results: Path | None = None,
 ) -> str:
     """Return the report on several runs: overall verdict, all runs, sweep table, and a study's tables."""
     verdict = view.overall(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",
         f"{escape(view.summary_line(runs))}.",
-        "\n".join(f"- {escape(reason)}" for reason in view.plan_reasons(runs, missing)),
-        _step(step_after_plan(runs, verdict)),
+        _reasons(view.plan_reasons(runs, missing), results),
+        _step(step_after_plan(runs, verdict, results)),
     ]
     tables = [view.overview_table(runs, link)]
     if view.is_training_sweep(runs):

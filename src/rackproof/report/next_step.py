@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
+from rackproof.core.advised_commands import add_results_everywhere
 from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import Run, Verdict
 from rackproof.core.text import sanitize
@@ -17,16 +19,20 @@ _LONGEST = 1000
 """A command is cut after this many characters."""
 
 
-def step_after_run(run: Run) -> tuple[str, str]:
+def step_after_run(run: Run, results: Path | None = None) -> tuple[str, str]:
     """Return words and the command to type after a run.
 
     Both are "" after a pass, and for a run that was not made here. The command repeats the run's point,
     because other runs of its plan may be good.
+
+    Args:
+        run: The run.
+        results: The results folder that the command names, or None.
     """
     if not _can_be_repeated(run) or not run.verdict.gates:
         return "", ""
     if _lacks_a_reference_alone(run):
-        return _accept(run.run_id)
+        return _accept(run.run_id, results)
     options: dict[str, object] = {"benchmark": run.benchmark}
     point = {name: value for name, value in run.parameters.items() if value not in ("", None)}
     if point:
@@ -34,7 +40,7 @@ def step_after_run(run: Run) -> tuple[str, str]:
     return _again(_nodes([run]), options)
 
 
-def step_after_plan(runs: Sequence[Run], verdict: Verdict) -> tuple[str, str]:
+def step_after_plan(runs: Sequence[Run], verdict: Verdict, results: Path | None = None) -> tuple[str, str]:
     """Return words and the command to type after a plan, as :func:`step_after_run` does.
 
     If several runs of one suite did not pass, the command repeats the whole suite. Without a common suite, it
@@ -44,10 +50,10 @@ def step_after_plan(runs: Sequence[Run], verdict: Verdict) -> tuple[str, str]:
     if not verdict.gates or not bad or not all(map(_can_be_repeated, bad)):
         return "", ""
     if len(bad) == 1:
-        words, command = step_after_run(bad[0])
+        words, command = step_after_run(bad[0], results)
         return (words, command.replace(bad[0].run_id, bad[0].plan_id)) if bad[0].plan_id else (words, command)
     if bad[0].plan_id and all(map(_lacks_a_reference_alone, bad)):
-        return _accept(bad[0].plan_id)
+        return _accept(bad[0].plan_id, results)
     suites = {run.suite for run in runs}
     if len(suites) == 1 and "" not in suites:
         return _again(_nodes(runs), {"suite": suites.pop()})
@@ -68,9 +74,10 @@ def _lacks_a_reference_alone(run: Run) -> bool:
     return not has_findings and bool(waiting) and all(one in waiting or not one.gating for one in open_ones)
 
 
-def _accept(name: str) -> tuple[str, str]:
+def _accept(name: str, results: Path | None) -> tuple[str, str]:
     """Return words and the command that accepts the numbers of a run or plan as references."""
-    return "If the machine was idle and the numbers are good:", f"rackproof accept {sanitize(name, 130)}"
+    command = add_results_everywhere(f"rackproof accept {sanitize(name, 130)}", results)
+    return "If the machine was idle and the numbers are good:", command
 
 
 def _again(nodes: Sequence[str], options: dict[str, object]) -> tuple[str, str]:

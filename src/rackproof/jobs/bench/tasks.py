@@ -310,7 +310,7 @@ def plan_runs(
         runtimes=_runtimes(startable, answered),
         mounts=_mounts(startable, experiments),
         lacking=tuple(plan_text.lacking(made)),
-        description=description,
+        description=add_results(description, results),
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rackproof.analysis.pair_speeds import compare_pairs, earlier_bandwidths, read_pair
+from rackproof.core.advised_commands import add_results_everywhere
 from rackproof.core.judging import SkuReferenceError
 from rackproof.core.records import Verdict
 from rackproof.core.text import sanitize
@@ -61,7 +62,9 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
     if not checks:
         return remarks
     night = read_probes(folder) or ProbeNight(asked=0)
-    next_ = f"See {folder.name}/probes.json and `rackproof explain {node}`"
+    next_ = add_results_everywhere(
+        f"See {folder.name}/probes.json and `rackproof explain {node}`", folder.parent
+    )
     if PROBES in checks and node not in night.measured:
         # A node without GPUs needs no measurement. A node whose GPUs are missing fails here.
         if _should_have_gpus(folder, node):
@@ -115,9 +118,8 @@ def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
         raise ReimageError(f"{node} was not proven: night {night.night_id} has no snapshot of it")
     text = "; ".join(mine.reason_texts()[:5]) or mine.why or "no reason was kept"
     if mine.verdict.gates:
-        raise ReimageError(
-            f"{node} is {mine.verdict.value}: {sanitize(text, 600)}. See `rackproof explain {node}`"
-        )
+        see = add_results_everywhere(f"See `rackproof explain {node}`", night_folder.parent)
+        raise ReimageError(f"{node} is {mine.verdict.value}: {sanitize(text, 600)}. {see}")
     return (f"{mine.verdict.value}: {sanitize(text, 200)}",) if mine.verdict is not Verdict.PASS else ()
 
 

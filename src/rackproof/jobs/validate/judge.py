@@ -190,7 +190,7 @@ def judge_fleet(
         night_store.write_conditions(inputs.folder, inputs.snapshots.values())
     except ResultsError as error:
         raise ValidateError(str(error)) from error
-    return _night_decision(night, link)
+    return _night_decision(night, Path(context.results), link)
 
 
 @dataclass(frozen=True)
@@ -382,12 +382,12 @@ def _may_have_seen(night: Path, name: str) -> bool:
         return True
 
 
-def _night_decision(night: NightRecord, link: str) -> NightDecision:
+def _night_decision(night: NightRecord, results: Path, link: str) -> NightDecision:
     """Return the decision for the playbook: the nodes to drain and resume, and the messages."""
     return NightDecision(
         night_id=night.night_id,
         drain=tuple(
-            {"node": node.node, "reason": drain_reason(node, night.night_id, link)}
+            {"node": node.node, "reason": drain_reason(node, night.night_id, results, link)}
             for node in night.nodes
             if node.plan == "drain"
         ),

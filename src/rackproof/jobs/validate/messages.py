@@ -6,7 +6,9 @@ The tasks of validate.yml print them, and ``rackproof nightly`` sends them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from rackproof.core.advised_commands import add_results_everywhere
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import WORST_FIRST, Verdict
 from rackproof.core.same_reason import general_reason, named_nodes
@@ -143,12 +145,12 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
     return lines
 
 
-def drain_reason(node_night: NodeNight, night_id: str, link: str) -> str:
-    """Return the reason for a drain in Slurm: the failure, and a link to its explanation."""
+def drain_reason(node_night: NodeNight, night_id: str, results: Path, link: str) -> str:
+    """Return the reason for a drain in Slurm: the failure, and a link to its explanation or the command."""
     where = (
         f"{link.rstrip('/')}/{night_id}/{node_page_path(node_night.node)}"
         if link
-        else f"rackproof explain {node_night.node}"
+        else add_results_everywhere(f"rackproof explain {node_night.node}", results)
     )
     return f"{node_night.why}; {where}"
 

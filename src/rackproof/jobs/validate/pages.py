@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rackproof import __version__
+from rackproof.core.advised_commands import add_results_everywhere
 from rackproof.core.records import WORST_FIRST, Direction, Verdict
 from rackproof.core.text import amount, moment, quantity, sanitize, unit_text
 from rackproof.jobs.validate import explain
@@ -64,7 +65,12 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     for judged in shown:
         kept = night_store.read_snapshot(folder, judged.node)
         page = node_page(
-            night, judged, kept, history[judged.node], series.charts(judged, kept) if series else ()
+            night,
+            judged,
+            kept,
+            history[judged.node],
+            series.charts(judged, kept) if series else (),
+            results,
         )
         write_file(folder / pages[judged.node], page.encode())
     write_file(folder / JUNIT, night_junit(night))
@@ -130,6 +136,7 @@ def node_page(
     kept: StoredSnapshot | None,
     nights: Sequence[tuple[NightRecord, NodeNight]],
     charts: Sequence[Drawn] = (),
+    results: Path | None = None,
 ) -> str:
     """Return the page of a node in a night.
 
@@ -139,8 +146,11 @@ def node_page(
         kept: The snapshot of the node, or None if there is none.
         nights: The nights that include it, newest first.
         charts: The charts of its measurements over the nights.
+        results: The results folder that commands on the page name, or None.
     """
     explanation = explain.build_explanation(nights or [(night, mine)])
+    steps = tuple(add_results_everywhere(step, results) for step in explanation.next)
+    explanation = explanation.model_copy(update={"next": steps})
     return (
         environment()
         .get_template("night_node.html.j2")

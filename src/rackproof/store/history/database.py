@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sqlite3
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +35,9 @@ CONNECT_TIMEOUT_S = 5
 
 LOCK_TIMEOUT_S = 30
 """Another process that writes may take this long."""
+
+_COPIES = 10
+"""A file that changes during its copy is copied at most this often."""
 
 WRITE_OPTION = "rackproof_write"
 
@@ -235,10 +240,13 @@ def _sqlite_engine(target: Target) -> Engine:
         raise HistoryError(
             f"{target.description} cannot be made: {path.parent}: {error.strerror}. Name another place."
         ) from None
-    engine = create_engine(target.url, hide_parameters=True, connect_args={"timeout": LOCK_TIMEOUT_S})
+    copy = _copy_to_read(path, target) if _needs_a_copy(path) else None
+    url = target.url.set(database=str(Path(copy.name) / path.name)) if copy else target.url
+    engine = create_engine(url, hide_parameters=True, connect_args={"timeout": LOCK_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")
-    def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+    # The default value keeps the copy as long as the engine exists.
+    def _prepare(connection: sqlite3.Connection, _record: Any, copy: object = copy) -> None:
         """Set up a new connection, so that a committed run is whole and survives a power failure."""
         # Python's own transaction handling commits before DDL, which could leave half the tables.
         connection.isolation_level = None
@@ -248,6 +256,8 @@ def _sqlite_engine(target: Target) -> Engine:
         connection.execute("PRAGMA synchronous = FULL")
         # A negative number is in KiB, so this is 64 MiB.
         connection.execute("PRAGMA cache_size = -65536")
+        if copy is not None:
+            connection.execute("PRAGMA query_only = ON")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -256,6 +266,42 @@ def _sqlite_engine(target: Target) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     return engine
+
+
+def _needs_a_copy(path: Path) -> bool:
+    """Return whether SQLite could not even read a file, because this user cannot write its folder."""
+    # A file with write-ahead logging needs its index beside it, which SQLite makes if no process has it open.
+    shared = path.with_name(f"{path.name}-shm")
+    if not path.is_file() or shared.exists():
+        return False
+    return not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+
+
+def _copy_to_read(path: Path, target: Target) -> tempfile.TemporaryDirectory[str]:
+    """Return a temporary folder with a copy of an SQLite file and its log.
+
+    Raises:
+        HistoryError: The file cannot be read, or changes during each copy.
+    """
+    parts = [path, path.with_name(f"{path.name}-wal")]
+    copy = tempfile.TemporaryDirectory(prefix="rackproof-history-")
+    try:
+        for _ in range(_COPIES):
+            before = _states(parts)
+            for part in parts:
+                Path(copy.name, part.name).unlink(missing_ok=True)
+                if part.exists():
+                    shutil.copyfile(part, Path(copy.name, part.name))
+            if _states(parts) == before:
+                return copy
+    except OSError as error:
+        raise HistoryError(f"{target.description} cannot be read: {error.strerror or error}") from None
+    raise HistoryError(f"{target.description} changes too often to be read without the right to write it")
+
+
+def _states(parts: Iterable[Path]) -> list[tuple[int, int] | None]:
+    """Return the time of the last change and the size of each file, or None for one that does not exist."""
+    return [(part.stat().st_mtime_ns, part.stat().st_size) if part.exists() else None for part in parts]
 
 
 def _ensure_tables(engine: Engine, target: Target) -> None:
