@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from rackproof.nodes.slurm_listing import SlurmListingError, read_gres, read_slurm_listing
+from rackproof.nodes.slurm_gres import read_gres
+from rackproof.nodes.slurm_listing import SlurmListingError, read_slurm_listing
 
 CONF = """# slurm.conf
 SlurmctldHost=ctl(10.0.0.1)
@@ -159,3 +160,163 @@ def test_what_lists_no_nodes_is_named(text: str, message: str) -> None:
 def test_a_name_that_a_partition_has_alone_is_a_remark() -> None:
     listing = read_slurm_listing("NodeName=n1\nPartitionName=p Nodes=n1,ghost", "x")
     assert "ghost" in listing.remarks[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NodeName=n1 CPUs=4\t# Gres=gpu:4",
+        "NodeName=n1 CPUs=4 # Gres=gpu:4",
+        "NodeName=n1 CPUs=4# Gres=gpu:4",
+        "# a comment does not continue \\\nNodeName=n1 CPUs=4",
+        "#NodeName=n2 Gres=gpu:4\nNodeName=n1 CPUs=4",
+    ],
+)
+def test_a_comment_states_nothing(line: str) -> None:
+    (n1,) = read_slurm_listing(line, "slurm.conf").nodes
+    assert (n1.name, n1.gpus, n1.sizes["cpus"]) == ("n1", {}, 4)
+
+
+GRES_CONF = "NodeName=n[1-2] Name=gpu Type=h100 File=/dev/nvidia[0-7]\n"
+
+
+@pytest.mark.parametrize(
+    ("conf", "gres_conf", "gpus"),
+    [
+        ("Gres=gpu:8", GRES_CONF, {"h100": 8}),
+        ("Gres=gpu:8", "AutoDetect=nvml\nName=gpu Type=H100 File=/dev/nvidia[0-7]", {"h100": 8}),
+        ("Gres=gpu:8", "NodeName=n1 AutoDetect=nvml", {"": 8}),
+        ("Gres=gpu:8", "Name=gpu Type=h100 File=/dev/nvidia0\n" * 8, {"h100": 8}),
+        ("Gres=gpu:8", "Name=gpu Type=a Count=4\nName=gpu Type=b Count=4", {"a": 4, "b": 4}),
+        # Two types whose numbers contradict slurm.conf prove nothing.
+        ("Gres=gpu:8", "Name=gpu Type=a Count=4\nName=gpu Type=b Count=2", {"": 8}),
+        ("Gres=gpu:h200:8", GRES_CONF, {"h200": 8}),
+        ("CPUs=4", GRES_CONF, {"h100": 8}),
+        # A line without nodes is for the nodes that have GPUs.
+        ("CPUs=4", "Name=gpu Type=h100 File=/dev/nvidia[0-7]", {}),
+        ("Gres=gpu:8", "Name=mps Count=400", {"": 8}),
+    ],
+)
+def test_the_types_of_gres_conf_are_read(conf: str, gres_conf: str, gpus: dict[str, int]) -> None:
+    (n1,) = (
+        node
+        for node in read_slurm_listing(f"NodeName=n[1-2] {conf}\n\n{gres_conf}", "two files").nodes
+        if node.name == "n1"
+    )
+    assert n1.gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "gpus"),
+    [
+        (GRES_CONF, True, {"h100": 8}),
+        ("NodeName=n[1-2] AutoDetect=nvml", False, {}),
+        ("NodeName=n[1-2] Name=gpu", False, {}),
+    ],
+)
+def test_gres_conf_alone_never_states_that_a_node_has_no_gpu(
+    text: str, known: bool, gpus: dict[str, int]
+) -> None:
+    listing = read_slurm_listing(text, "gres.conf")
+    assert [(node.name, node.gpus_known, node.gpus) for node in listing.nodes] == [
+        ("n1", known, gpus),
+        ("n2", known, gpus),
+    ]
+    assert "only nodes with GPUs" in listing.remarks[0]
+
+
+def test_a_node_of_gres_conf_that_slurm_does_not_have_is_left_out() -> None:
+    listing = read_slurm_listing(f"NodeName=n1 Gres=gpu:8\n{GRES_CONF}", "both")
+    assert [node.name for node in listing.nodes] == ["n1"]
+    assert "left out: n2" in listing.remarks[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NODELIST|PARTITION|GRES|AVAIL_FEATURES\nn1|gpu*|gpu:h100:8(S:0-1)|ib\nn2|gpu*|gpu:h100:8(S:0-1)|ib",
+        "n[1-2]|gpu*|gpu:h100:8(S:0-1)|ib",
+        "n1,n2|gpu|gpu:h100:8|ib",
+        "HOSTNAMES |GRES |PARTITION |STATE |AVAIL_FEATURES |ACTIVE_FEATURES \n"
+        "n1 |gpu:h100:8 |gpu |idle |x |ib\nn2 |gpu:h100:8 |gpu |idle |x |ib",
+    ],
+)
+def test_the_heading_of_sinfo_states_the_order_and_no_node_is_lost(text: str) -> None:
+    listing = read_slurm_listing(text, "sinfo")
+    assert [(node.name, node.gpus, node.partitions, node.features) for node in listing.nodes] == [
+        (name, {"h100": 8}, ("gpu",), ("ib",)) for name in ("n1", "n2")
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["n1|gpu:h100:8(S:0-1)|gpu*|(null)", "cpu|n[1-4]|(null)|(null)", "n1|gpu|idle|gpu:h100:8"],
+)
+def test_fields_of_sinfo_in_another_order_are_refused(line: str) -> None:
+    with pytest.raises(SlurmListingError, match="have no heading"):
+        read_slurm_listing(line, "sinfo")
+
+
+def test_nodes_of_sinfo_without_resources_may_have_gpus() -> None:
+    (n1,) = read_slurm_listing("NODELIST|PARTITION\nn1|gpu\n", "sinfo").nodes
+    assert not n1.gpus_known
+
+
+@pytest.mark.parametrize(
+    ("members", "names"),
+    [
+        ("ALL,-n2", ["n1", "n3", "n4"]),
+        ("all,-n[2-3]", ["n1", "n4"]),
+        ("n[1-3],-n3", ["n1", "n2"]),
+        ("half,-n1", ["n2"]),
+        ("ALL,-half", ["n3", "n4"]),
+    ],
+)
+def test_a_partition_leaves_out_what_a_minus_precedes(members: str, names: list[str]) -> None:
+    text = f"NodeName=n[1-4]\nNodeSet=half Nodes=n[1-2]\nPartitionName=p Nodes={members}\n"
+    listing = read_slurm_listing(text, "slurm.conf")
+    assert [node.name for node in listing.nodes if node.partitions] == names
+    assert listing.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        ("FUTURE", "FUTURE"),
+        ("CLOUD", "cloud"),
+        ("IDLE+CLOUD+POWERED_DOWN", "cloud"),
+        ("IDLE+CLOUD", ""),
+        ("UNKNOWN", ""),
+        ("DOWN*", ""),
+    ],
+)
+def test_nodes_that_need_not_exist_are_named(state: str, word: str) -> None:
+    listing = read_slurm_listing(f"NodeName=n[1-4] State={state}\n", "slurm.conf")
+    assert len(listing.nodes) == 4
+    assert word in " ".join(listing.remarks)
+    assert bool(listing.remarks) == bool(word)
+
+
+@pytest.mark.parametrize("key", ["NodeAddr", "NodeHostname", "nodeaddr"])
+def test_addresses_that_do_not_fit_the_nodes_are_named(key: str) -> None:
+    listing = read_slurm_listing(f"NodeName=n[1-4] {key}=h1 Port=[17001-17004]\n", "slurm.conf")
+    assert "names 1 host for 4 nodes" in listing.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "address"),
+    [
+        ("SlurmctldHost=ctl(10.0.0.1)", "ctl", "10.0.0.1"),
+        ("SlurmctldHost[0]        = ctl(10.0.0.1)", "ctl", "10.0.0.1"),
+        ('SlurmctldHost="ctl(ctl.example.com)"', "ctl", "ctl.example.com"),
+        ("SlurmctldHost=ctl", "ctl", ""),
+    ],
+)
+def test_the_address_of_slurmctld_is_read(line: str, host: str, address: str) -> None:
+    listing = read_slurm_listing(f"{line}\nSlurmctldHost=b(10.0.0.2)\nNodeName=n1\n", "slurm.conf")
+    assert (listing.controller, listing.controller_address) == (host, address)
+
+
+@pytest.mark.parametrize("text", ["GPU:H100:8", "Gpu:h100:8(S:0-1)", "gpu:H100:8"])
+def test_letters_of_any_case_are_gpus(text: str) -> None:
+    assert read_gres(text) == {"h100": 8}

@@ -43,7 +43,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "slurm_files",
     multiple=True,
     type=_FILE,
-    help="slurm.conf, topology.conf, or saved output of scontrol show. May be repeated.",
+    help="slurm.conf, gres.conf, topology.conf, or saved output of scontrol show. May be repeated.",
 )
 @click.option(
     "--csv", "csv_files", multiple=True, type=_FILE, help="A table with a heading. May be repeated."
@@ -120,7 +120,7 @@ def adopt_command(
         raise AdoptError("name a source: --slurm, --slurm-file, --csv, --netbox or --ansible")
     nodes, missing = add_missing_nodes(output, _join_selected(sources, exclude), remove=remove_missing)
     guesses = {node.name: guess_sku(node, shipped, rules) for node in nodes}
-    cluster = build_cluster(nodes, guesses, _controller_of(sources))
+    cluster = build_cluster(nodes, guesses, *_controller_of(sources))
     shipped_all = read_text(root / "inventory/group_vars/all.yml")
     change = plan_change(output, render_files(cluster, shipped, shipped_all, __version__))
     complaints = lint_change(output, change, root)
@@ -154,9 +154,10 @@ def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> 
     )
 
 
-def _controller_of(sources: Sequence[AdoptedSource]) -> str:
-    """Return the host of slurmctld from the first source that knows it, or ""."""
-    return next((source.controller for source in sources if source.controller), "")
+def _controller_of(sources: Sequence[AdoptedSource]) -> tuple[str, str]:
+    """Return the host of slurmctld and its address from the first source that knows it, or "" for each."""
+    known = [(source.controller, source.controller_address) for source in sources if source.controller]
+    return known[0] if known else ("", "")
 
 
 def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[str]) -> list[AdoptedSource]:

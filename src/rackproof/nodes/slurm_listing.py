@@ -1,11 +1,12 @@
-"""Read the nodes of a Slurm cluster from slurm.conf, or from output of scontrol and sinfo. No I/O.
+"""Read the nodes of a Slurm cluster from slurm.conf and gres.conf, or from scontrol and sinfo. No I/O.
 
 ``rackproof adopt`` reads the files, and calls :func:`read_slurm_listing` with their texts.
 
 Except for lines of sinfo, a statement begins with ``NodeName=``, ``NodeSet=``, ``PartitionName=``,
-``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``. ``scontrol show`` breaks a statement into several
-lines. In slurm.conf, a backslash continues a line. The sources are the manual pages slurm.conf(5),
-topology.conf(5), scontrol(1) and sinfo(1) of releases 21.08 to 25.05.
+``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``, and in gres.conf also with ``Name=gpu``.
+``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash continues a line. The
+sources are the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of releases 21.08 to
+25.05.
 """
 
 from __future__ import annotations
@@ -17,28 +18,31 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from rackproof.core.errors import RackproofError
-from rackproof.core.hostlist import expand_hostlist, hostlist_problem
-from rackproof.core.text import sanitize
+from rackproof.core.hostlist import compress_hostlist, expand_hostlist, hostlist_problem
+from rackproof.core.text import amount, sanitize
+from rackproof.nodes.slurm_gres import GresConf, has_uncounted_gpus, read_gres
+from rackproof.nodes.slurm_sinfo import SINFO_FORMAT, SinfoTable
 
 MOST_NODES = 10_000
 """No inventory has more nodes. A longer list is a mistake, or hostile."""
-SINFO_FORMAT = "%N|%R|%G|%f"
-"""A line of ``sinfo --Node --noheader --format=…`` has these fields, which are node, partition, generic
-resources and features."""
 
 _BEGIN = re.compile(
-    r"(NodeName|NodeSet|PartitionName|SwitchName|BlockName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?\s*=",
+    r"(?:(NodeName|NodeSet|PartitionName|SwitchName|BlockName|SlurmctldHost|ControlMachine)\b(?:\[\d+\])?"
+    r"\s*=|Name\s*=\s*gpu\b)",
     re.I,
 )
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/-]*)=(\"[^\"]*\"|\S*)")
-_GPUS = re.compile(
-    r"(?:gres/)?gpu(?::([A-Za-z0-9_.+-]*[A-Za-z_][A-Za-z0-9_.+-]*))?[:=](\d{1,4})(?![\dKMGkmg])"
-)
 _EMPTY = frozenset({"", "(null)", "n/a", "none"})
 _ONLY_SCONTROL = frozenset({"arch", "cpualloc", "cputot"})
 """Only scontrol prints these keys of a node, and then a Gres in each case. slurm.conf may have none."""
 _NO_GRES = "no gres"
 _DEFAULT = "default"
+_SPELLED = {"nodeaddr": "NodeAddr", "nodehostname": "NodeHostname"}
+_ABSENT: Mapping[frozenset[str], str] = {
+    frozenset({"FUTURE"}): "their state is FUTURE, so they need not exist yet",
+    frozenset({"POWER", "POWERED_DOWN", "POWERING_DOWN"}): "they are nodes of a cloud, and may not run",
+}
+"""States of nodes that may not answer, with their meaning."""
 
 
 class SlurmListingError(RackproofError):
@@ -58,6 +62,8 @@ class SlurmNode:
         partitions: Its partitions.
         gpus_known: Whether Slurm states its GPUs. It is false if the text is cut off before or in Gres.
         switch: Its leaf switch or its block in the topology.
+        state: Its state, such as ``FUTURE``.
+        instance_type: The cloud's type of the instance.
         sizes: The values of CPUs, Sockets, CoresPerSocket, ThreadsPerCore and RealMemory (MB) that Slurm
             states, by the keys of :data:`_SIZES`.
     """
@@ -70,15 +76,18 @@ class SlurmNode:
     partitions: tuple[str, ...] = ()
     gpus_known: bool = True
     switch: str = ""
+    state: str = ""
+    instance_type: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SlurmListing:
-    """All nodes of a text, the host of slurmctld ("" if unknown), and the lines that were not read."""
+    """All nodes of a text, the host of slurmctld and its address ("" if unknown), and remarks."""
 
     nodes: tuple[SlurmNode, ...]
     controller: str = ""
+    controller_address: str = ""
     remarks: tuple[str, ...] = ()
 
 
@@ -100,13 +109,29 @@ def read_slurm_listing(text: str, source: str) -> SlurmListing:
     return reader.listing(re.findall(r"(?im)^\s*include\s+(\S+)", text))
 
 
+def has_slurm_lines(text: str) -> bool:
+    """Return whether a text has any line that :func:`read_slurm_listing` reads."""
+    return next(_statements(text), "") != "" or any("|" in line for line in text.splitlines())
+
+
+def _plain_lines(text: str) -> Iterator[str]:
+    """Yield the lines without comments. A line that ends with a backslash is joined with the next one."""
+    begun = ""
+    for line in text.splitlines():
+        # In scontrol's output, the sign in `OS=Linux 5.15.0 #104-Ubuntu` does not start a comment.
+        bare = line if " OS=" in line else re.split(r"(?<!\\)#", line, maxsplit=1)[0]
+        if bare.endswith("\\"):
+            begun += f"{bare[:-1]} "
+        else:
+            yield begun + bare
+            begun = ""
+    yield begun
+
+
 def _statements(text: str) -> Iterator[str]:
     """Yield each statement as one line. Lines that belong to no statement are skipped."""
     statement = ""
-    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-        # In scontrol's output, the sign in `OS=Linux 5.15.0 #104-Ubuntu` does not start a comment.
-        ends = "#" if line.lstrip().startswith("#") else "\0" if " OS=" in line else " #"
-        bare = line.split(ends)[0]
+    for bare in _plain_lines(text):
         if _BEGIN.match(bare.lstrip()):
             if statement:
                 yield statement
@@ -131,7 +156,10 @@ class _Reader:
         self._switches: dict[str, str] = {}
         self._sets: dict[str, tuple[tuple[str, ...], str]] = {}
         self._defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}}
-        self._controller = ""
+        self._controller = self._controller_address = ""
+        self._gres = GresConf()
+        self._sinfo = SinfoTable()
+        self._remarks: list[str] = []
 
     def read(self, statement: str) -> None:
         """Read a statement of slurm.conf or of scontrol."""
@@ -141,17 +169,24 @@ class _Reader:
             pairs.setdefault(name.lower(), value.strip('"'))
         kind = statement.partition("=")[0].strip().lower().partition("[")[0]
         if kind in ("slurmctldhost", "controlmachine"):
-            match = re.search(r"=\s*\"?([^\s(\"]+)", statement)
-            self._controller = self._controller or (match[1] if match else "")
+            self._read_controller(statement)
         elif kind in ("switchname", "blockname"):
             for node in self._hosts(pairs.get("nodes", "")):
                 self._switches.setdefault(node, pairs[kind])
+        elif kind == "name" or pairs.keys() & {"name", "autodetect"}:
+            self._gres.read(self._hosts(pairs.get("nodename", "")), pairs)
         elif kind == "nodeset":
             self._sets[pairs[kind]] = (self._hosts(pairs.get("nodes", "")), pairs.get("feature", ""))
         elif pairs.get(kind, "").lower() == _DEFAULT:
             self._defaults[kind].update({name: value for name, value in pairs.items() if name != kind})
         else:
             self._read_named(kind, {**self._defaults[kind], **pairs})
+
+    def _read_controller(self, statement: str) -> None:
+        """Read the first host of slurmctld, with its address, from ``SlurmctldHost=name(address)``."""
+        match = re.search(r"=\s*\"?([^\s(\"]+)(?:\(([^\s)]+)\))?", statement)
+        if match and not self._controller:
+            self._controller, self._controller_address = match[1], match[2] or ""
 
     def _read_named(self, kind: str, pairs: Mapping[str, str]) -> None:
         """Read a statement about nodes or a partition that it names."""
@@ -162,7 +197,13 @@ class _Reader:
             return
         names = self._hosts(pairs[kind])
         # The list of addresses is as long as the list of names.
-        own = {key: self._hosts(pairs.get(key, "")) for key in ("nodeaddr", "nodehostname")}
+        own = {key: self._hosts(pairs.get(key, "")) for key in _SPELLED}
+        self._remarks += [
+            f"{sanitize(pairs[kind], 80)}: {_SPELLED[key]} names {amount(len(values), 'host')} for "
+            f"{amount(len(names), 'node')}, and is not taken"
+            for key, values in own.items()
+            if len(values) not in (0, len(names))
+        ]
         for at, name in enumerate(names):
             about = dict(pairs)
             for key, values in own.items():
@@ -170,12 +211,23 @@ class _Reader:
             self._keep(name, about)
 
     def read_sinfo(self, line: str) -> None:
-        """Read a line of ``sinfo --Node --noheader --format=%N|%R|%G|%f``. Skip any other line."""
-        parts = [part.strip() for part in line.split("|")]
-        if len(parts) == 4 and re.fullmatch(r"[\w.-]+", parts[0]) and not _BEGIN.match(line):
-            node, partition, gres, features = parts
-            self._keep(node, {"gres": gres, "activefeatures": features})
-            self._partitions.setdefault(partition.rstrip("*"), []).append(node)
+        """Read a line of sinfo, whose fields bars separate. Skip any other line.
+
+        Raises:
+            SlurmListingError: The fields are in another order.
+        """
+        if "|" not in line or _BEGIN.match(line):
+            return
+        try:
+            fields = self._sinfo.read(line) or {}
+        except ValueError as error:
+            raise SlurmListingError(f"{self._place}: {sanitize(line, 80)}: {error}") from None
+        for node in self._hosts(fields.get("node", "")):
+            # Without the column of generic resources, a node may have GPUs.
+            about = {"gres": fields.get("gres", "gpu:"), "activefeatures": fields.get("features", "")}
+            self._keep(node, about)
+            if "partition" in fields:
+                self._partitions.setdefault(fields["partition"].rstrip("*"), []).append(node)
 
     def _keep(self, name: str, about: Mapping[str, str]) -> None:
         """Add facts of a node. The first value of each is used."""
@@ -208,6 +260,7 @@ class _Reader:
         others = [path for path in includes if PurePosixPath(path).name not in read]
         unread = ", ".join(f"Include {sanitize(path, 100)}" for path in others)
         remarks = [f"{self._place}: not read: {unread}; name these files, too"] if unread else []
+        remarks += [f"{self._place}: {text}" for text in (*self._remarks, *self._gres_remarks())]
         if not self._nodes:
             raise SlurmListingError(
                 remarks[0]
@@ -223,18 +276,40 @@ class _Reader:
         if strangers := sorted(set(of_node) - set(self._nodes)):
             shown = sanitize(", ".join(strangers[:5]), 200)
             remarks.append(f"{self._place}: partitions name {shown} that no NodeName has")
+        nodes = [self._node(name, about, of_node.get(name, ())) for name, about in self._nodes.items()]
         return SlurmListing(
-            nodes=tuple(
-                self._node(name, about, of_node.get(name, ())) for name, about in self._nodes.items()
-            ),
+            nodes=tuple(nodes),
             controller=sanitize(self._controller, 253),
-            remarks=tuple(remarks),
+            controller_address=sanitize(self._controller_address, 253),
+            remarks=(*remarks, *_absent_remarks(nodes, self._place)),
         )
 
+    def _gres_remarks(self) -> list[str]:
+        """Return the remark on nodes of gres.conf alone. If no other line names nodes, keep these nodes."""
+        others = [host for host in self._gres.hosts if host not in self._nodes]
+        shown = sanitize(compress_hostlist(others), 200)
+        if not others:
+            return []
+        if self._nodes:
+            return [f"left out: {shown}: gres.conf names them, and no NodeName of slurm.conf does"]
+        for host in others:
+            self._keep(host, {"gres": "gpu:"})
+        return ["gres.conf lists only nodes with GPUs; name slurm.conf, too, for other nodes and partitions"]
+
     def _members(self, members: Iterable[str]) -> Iterator[str]:
-        """Yield the nodes of a partition, which may name all nodes, single nodes and sets of nodes."""
+        """Yield the nodes of a partition, which may name all nodes, single nodes and sets of nodes.
+
+        A member with ``-`` before it is left out.
+        """
+        members = tuple(members)
+        removed = {*self._included(name[1:] for name in members if name.startswith("-"))}
+        included = self._included(name for name in members if not name.startswith("-"))
+        yield from (name for name in included if name not in removed)
+
+    def _included(self, members: Iterable[str]) -> Iterator[str]:
+        """Yield the nodes that members of a partition name."""
         for member in members:
-            if member == "ALL":
+            if member.upper() == "ALL":
                 yield from self._nodes
             elif member in self._sets:
                 nodes, feature = self._sets[member]
@@ -248,7 +323,8 @@ class _Reader:
     def _node(self, name: str, about: Mapping[str, str], partitions: Iterable[str]) -> SlurmNode:
         """Return a node from all facts about it."""
         address, hostname = about.get("nodeaddr", ""), about.get("nodehostname", "")
-        gpus = read_gres(about.get("gres", "")) or read_gres(about.get("cfgtres", ""))
+        stated = read_gres(about.get("gres", "")) or read_gres(about.get("cfgtres", ""))
+        gpus = self._gres.complete(name, stated)
         mine = [*_split(about.get("partitions", "")), *partitions]
         return SlurmNode(
             name=name,
@@ -259,8 +335,25 @@ class _Reader:
             features=tuple(dict.fromkeys(sanitize(feature, 60) for feature in _features(about))),
             partitions=tuple(dict.fromkeys(sanitize(partition, 60) for partition in mine)),
             switch=sanitize(self._switches.get(name, ""), 60),
+            state=about.get("state", ""),
+            instance_type=sanitize(about.get("instancetype", ""), 60),
             sizes=_sizes(about),
         )
+
+
+def _absent_remarks(nodes: Iterable[SlurmNode], place: str) -> Iterator[str]:
+    """Yield remarks about nodes that need not exist or run, by their states."""
+    for states, meaning in _ABSENT.items():
+        names = [node.name for node in nodes if _words_of_state(node.state) & states]
+        if names:
+            shown = sanitize(compress_hostlist(names), 200)
+            yield f"{place}: {shown}: {meaning}; --exclude leaves nodes out"
+
+
+def _words_of_state(state: str) -> set[str]:
+    """Return the words of a state. A node in the cloud whose state says nothing else may be off."""
+    words = {word.strip("*~#$@^! ").upper() for word in state.split("+")}
+    return words if words != {"CLOUD"} else {"POWERED_DOWN"}
 
 
 def _features(about: Mapping[str, str]) -> list[str]:
@@ -273,8 +366,7 @@ def _states_gpus(about: Mapping[str, str]) -> bool:
     """Return whether Slurm states that a node without a number of GPUs has no GPU."""
     if "gres" not in about:
         return _NO_GRES in about or not about.keys() & _ONLY_SCONTROL
-    parts = _plain_gres(about["gres"]).split(",")
-    return not any(re.match(r"gpu(?:[:=]|\Z)", part) and not _GPUS.search(part) for part in parts)
+    return not has_uncounted_gpus(about["gres"])
 
 
 _SIZES: Mapping[str, tuple[str, ...]] = {
@@ -302,21 +394,3 @@ def _sizes(about: Mapping[str, str]) -> dict[str, int]:
 def _split(text: str) -> list[str]:
     """Return the words of a list. sinfo marks the default partition by a star, which is left out."""
     return [part.rstrip("*") for part in text.split(",") if part.lower() not in _EMPTY]
-
-
-def read_gres(text: str) -> dict[str, int]:
-    """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``. No I/O.
-
-    The type in ``gpu:8`` is "". If CfgTRES counts all GPUs in addition to each type, only the types are
-    returned.
-    """
-    counts: dict[str, int] = {}
-    for kind, count in _GPUS.findall(_plain_gres(text)):
-        if int(count):
-            counts[kind.lower()] = counts.get(kind.lower(), 0) + int(count)
-    return {kind: count for kind, count in counts.items() if kind} or counts
-
-
-def _plain_gres(text: str) -> str:
-    """Return a Gres without sockets and flags."""
-    return re.sub(r"\([^)]*\)|:no_consume", "", text)

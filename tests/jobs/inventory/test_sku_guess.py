@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError, GpuHint
-from rackproof.jobs.inventory.sku_guess import SkuGuess, guess_sku, read_shipped_skus, read_sku_rules
+from rackproof.jobs.inventory.sku_guess import (
+    SkuGuess,
+    guess_sku,
+    model_of_text,
+    read_shipped_skus,
+    read_sku_rules,
+)
 
 SHIPPED = read_shipped_skus(Path(__file__).parents[3])
 
@@ -35,6 +41,9 @@ def guess(count: int | None, *texts: str, sku: str = "", rules: tuple[str, ...] 
         (None, "BM.GPU.H100.8", "sku_h100"),
         (None, "8x NVIDIA H200 141GB", "sku_h200"),
         (None, "GB300 NVL72", "sku_gb300"),
+        (None, "8*H100", "sku_h100"),
+        (None, "8 \u00d7 H100", "sku_h100"),
+        (None, "8 x NVIDIA H100 80GB HBM3", "sku_h100"),
     ],
 )
 def test_a_shipped_sku_is_recognised(count: int | None, text: str, group: str) -> None:
@@ -106,3 +115,36 @@ def test_a_rule_of_another_form_is_refused(rule: str) -> None:
 def test_a_folder_without_skus_is_no_checkout(tmp_path: Path) -> None:
     with pytest.raises(AdoptError, match="--checkout"):
         read_shipped_skus(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["rack_a10", "bldg-l4", "row l40", "cab:a30", "switch-t4", "ROOM_B2 rack_h20"]
+)
+def test_a_place_is_not_a_gpu_model(text: str) -> None:
+    assert model_of_text(text) == ""
+    assert guess(0, text).group == ""
+    assert guess(8, "h100", text).group == "sku_h100"
+
+
+@pytest.mark.parametrize("text", ["A10", "gpu_a10", "rack-h100", "tesla-t4", "1x A10", "nvidia-l4"])
+def test_a_model_is_not_a_place(text: str) -> None:
+    assert model_of_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("nvidiah100pcie", "H100 PCIe"),
+        ("NVIDIAA100-SXM4-80GB", "A100"),
+        ("teslav100", "V100"),
+        ("h100sxm5", "H100"),
+        ("a100sxm4", "A100"),
+        ("h100mig", "H100"),
+        ("hgxh200", "H200"),
+        ("dgxb200", "B200"),
+        ("h100nvl", "H100 NVL"),
+        ("nvidia_geforce_rtx_4090", ""),
+    ],
+)
+def test_a_type_without_separators_is_read(text: str, model: str) -> None:
+    assert model_of_text(text) == model

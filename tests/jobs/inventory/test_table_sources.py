@@ -15,7 +15,14 @@ from rackproof.core.errors import RackproofError
 from rackproof.jobs.inventory import read_file
 from rackproof.jobs.inventory.ansible_source import read_ansible_nodes
 from rackproof.jobs.inventory.csv_source import read_csv_nodes
-from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptedSource, AdoptError, join_sources, select_nodes
+from rackproof.jobs.inventory.nodes import (
+    AdoptedNode,
+    AdoptedSource,
+    AdoptError,
+    GpuHint,
+    join_sources,
+    select_nodes,
+)
 from rackproof.jobs.inventory.slurm_source import ask_slurm_listing, rack_of_name, read_slurm_files
 
 
@@ -337,3 +344,63 @@ def test_what_makes_no_inventory_is_refused(nodes: tuple[AdoptedNode, ...], mess
 def test_nodes_are_left_out_by_pattern() -> None:
     nodes = [AdoptedNode(name=name, source="x") for name in ("login1", "n1")]
     assert [node.name for node in select_nodes(nodes, ["login*"])] == ["n1"]
+
+
+@pytest.mark.parametrize("text", ["blocks: []\n", "[]\n", "ClusterName=x\nSlurmUser=slurm\n"])
+def test_a_file_of_slurm_that_states_nothing_is_named(tmp_path: Path, text: str) -> None:
+    conf = written(tmp_path, "NodeName=n1 Gres=gpu:h100:8\n", "slurm.conf")
+    other = written(tmp_path, text, "topology.yaml")
+    assert any(f"{other}: it has no line" in one for one in read_slurm_files([conf, other]).remarks)
+
+
+@pytest.mark.parametrize(
+    ("line", "controller", "address"),
+    [
+        ("SlurmctldHost=ctl(10.0.0.1)", "ctl", "10.0.0.1"),
+        ("SlurmctldHost=ctl(ctl)", "ctl", ""),
+        ("SlurmctldHost=ctl({{x}})", "ctl", ""),
+        ("SlurmctldHost=localhost", "", ""),
+    ],
+)
+def test_the_host_of_slurmctld_has_its_address(
+    tmp_path: Path, line: str, controller: str, address: str
+) -> None:
+    conf = written(tmp_path, f"{line}\nNodeName=n1 InstanceType=p5.48xlarge\n", "slurm.conf")
+    found = read_slurm_files([conf])
+    assert (found.controller, found.controller_address) == (controller, address)
+    assert found.nodes[0].hints == (GpuHint(where="InstanceType", text="p5.48xlarge"),)
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "Server Name,Host IP,No. of GPUs,GPU Model,Rack ID,iDRAC IP,Serial No.",
+        "FQDN,IP Address,# GPUs,GPU Type,Rack Location,ILO IP,S/N",
+        "Nodename,IPAddress,GPU Qty,Accelerator,Rack No,IPMI,Service Tag",
+        "\ufeffMachine,ip addr,Number of GPUs,gpu,rack,BMC IP,SN",
+    ],
+)
+@pytest.mark.parametrize("above", ["", "Hall 2\r\n\r\n", "Servers,,,,,,\r\nas of May,,,,,,\r\n", "sep=,\r\n"])
+def test_the_headings_of_spreadsheets_are_known(tmp_path: Path, heading: str, above: str) -> None:
+    rows = "gpu-1,10.0.0.1/24,8.0,H100,A1,10.1.0.1,AB1\r\ngpu-2,10.0.0.2,8,H100,A1,N/A,-\r\nTotal,,16,,,,\r\n"
+    text = heading[:1] * heading.startswith("\ufeff") + above + f"{heading.lstrip(chr(0xFEFF))}\r\n{rows}"
+    found = read_csv_nodes(written(tmp_path, text))
+    first, second = found.nodes
+    assert (first.name, first.address, first.gpu_count, first.rack) == ("gpu-1", "10.0.0.1", 8, "A1")
+    assert first.variables == {"reimage_serial": "AB1", "reimage_bmc_address": "10.1.0.1"}
+    assert (second.address, second.variables) == ("10.0.0.2", {})
+    assert found.remarks == (
+        f"{tmp_path}/nodes.csv: lines that are not read, because they add up others: {text.count(chr(10))}",
+    )
+
+
+def test_a_mistake_below_a_title_has_the_line_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(AdoptError, match=r"nodes\.csv:4: "):
+        read_csv_nodes(written(tmp_path, "Hall 2\n\nname,gpus\nn1,many\n"))
+
+
+@pytest.mark.parametrize("word", ["N/A", "-", "none", "TBD", "?"])
+def test_a_word_for_no_value_is_no_value(tmp_path: Path, word: str) -> None:
+    text = f"name,ip,serial,bmc,rack,gpus\nn1,{word},{word},{word},{word},{word}\nn2,{word},{word},{word},,\n"
+    first, _ = read_csv_nodes(written(tmp_path, text)).nodes
+    assert (first.address, first.variables, first.rack, first.gpu_count) == ("", {}, "n", None)

@@ -42,6 +42,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "instance_name",
         "instance",
         "server",
+        "server_name",
+        "fqdn",
+        "nodename",
+        "machine",
+        "machine_name",
+        "vm_name",
+        "device_name",
         "instance_id",
         "id",
     ),
@@ -55,6 +62,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "ip",
         "ipv4",
         "ip_address",
+        "ipaddress",
+        "ip_addr",
+        "host_ip",
+        "node_ip",
         "ipv4_address",
         "primary_ip",
         "public_ip",
@@ -66,16 +77,42 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "port": ("port", "ssh_port", "ansible_port"),
     "user": ("user", "ssh_user", "ansible_user"),
     "own_name": ("own_name", "os_hostname"),
-    "rack": ("rack", "cabinet", "rack_name"),
+    "rack": ("rack", "cabinet", "rack_name", "rack_id", "rack_no", "rack_number", "rack_location"),
     "partition": ("partition", "partitions"),
-    "gpus": ("gpus", "gpu_count", "num_gpus", "anzahl_gpus"),
+    "gpus": (
+        "gpus",
+        "gpu_count",
+        "num_gpus",
+        "no_of_gpus",
+        "number_of_gpus",
+        "gpus_per_node",
+        "gpu_qty",
+        "anzahl_gpus",
+    ),
     "gpu": ("gpu", "gpu_model", "gpu_type", "gpu_name", "accelerator", "gpu_modell"),
     "type": ("type", "instance_type", "machine_type", "device_type", "model", "shape"),
     "sku": ("sku",),
-    "serial": ("serial", "serial_number", "seriennummer"),
-    "bmc": ("bmc", "bmc_address", "bmc_ip", "oob_ip"),
+    "serial": ("serial", "serial_number", "serial_no", "service_tag", "s_n", "sn", "seriennummer"),
+    "bmc": (
+        "bmc",
+        "bmc_address",
+        "bmc_ip",
+        "oob_ip",
+        "idrac_ip",
+        "idrac",
+        "ilo_ip",
+        "ilo",
+        "ipmi_ip",
+        "ipmi",
+    ),
 }
 """Headings of a column by its meaning, the best first. Spaces and hyphens count as underscores."""
+_EMPTY = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null", "tbd", "unknown"})
+"""Words that tables have in cells without a value."""
+_SUMS = frozenset({"total", "totals", "sum", "summe", "gesamt"})
+"""Words in the column of names of a line that adds up the others."""
+_MOST_TITLES = 10
+"""A spreadsheet may have this many lines above its headings, such as a title."""
 _MOST_FIELD = 10_000
 _MOST_GPUS = 1024
 
@@ -107,31 +144,59 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
             message gives the line's number.
     """
     text = read_text(path)
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
     # The limit belongs to the whole process, in which other tables are read.
     limit_before = csv.field_size_limit(_MOST_FIELD)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    above, delimiter = _find_heading(text)
+    body = text.split("\n", above)[above]
+    reader = csv.reader(io.StringIO(body, newline=""), delimiter=delimiter, strict=True)
     try:
-        if first.lower().startswith("sep="):
-            # Excel writes its separator into a line of its own.
-            next(reader)
-        columns, unread = _columns(next(reader, []), path)
-        nodes = list(_nodes(reader, columns, path))
+        columns, unread = _columns(next(reader, []), path, above + 1)
+        sums: list[str] = []
+        nodes = list(_nodes(_numbered(reader, above), columns, path, sums))
     except csv.Error as error:
-        raise AdoptError(f"{path}:{reader.line_num}: it is not CSV: {error}") from None
+        raise AdoptError(f"{path}:{above + reader.line_num}: it is not CSV: {error}") from None
     finally:
         csv.field_size_limit(limit_before)
     remarks = [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
+    remarks += [f"{path}: lines that are not read, because they add up others: {', '.join(sums)}"] * bool(
+        sums
+    )
     if "rack" not in columns:
         remarks.append(f"{path} has no column of racks: they are guessed by the nodes' names")
     return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))
 
 
-def _columns(heading: Iterable[str], path: Path) -> tuple[dict[str, int], list[str]]:
+def _find_heading(text: str) -> tuple[int, str]:
+    """Return the number of lines above the headings, and the delimiter.
+
+    Excel writes its separator into a line of its own, and a spreadsheet may have a title. If no line has
+    headings, the first one counts.
+    """
+    found = []
+    for at, line in enumerate(text.split("\n", _MOST_TITLES)[:_MOST_TITLES]):
+        delimiter = max(",;\t", key=line.count)
+        words = [_word(cell) for cell in line.split(delimiter)]
+        if any(word in COLUMNS["name"] for word in words) and (at == 0 or len(set(words) - {""}) > 1):
+            found.append((at, delimiter))
+    first = text.partition("\n")[0]
+    return found[0] if found else (0, max(",;\t", key=first.count))
+
+
+def _word(heading: str) -> str:
+    """Return a heading in the spelling of :data:`COLUMNS`."""
+    return re.sub(r"[^a-z0-9]+", "_", heading.strip().lower()).strip("_")
+
+
+def _numbered(reader: Any, above: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row with the number of its line in the file."""
+    for row in reader:
+        yield above + reader.line_num, row
+
+
+def _columns(heading: Iterable[str], path: Path, line: int) -> tuple[dict[str, int], list[str]]:
     """Return the place of each known column, and the unknown headings."""
     texts = list(heading)
-    words = [re.sub(r"[^a-z0-9]+", "_", text.strip().lower()).strip("_") for text in texts]
+    words = [_word(text) for text in texts]
     columns = {
         name: words.index(best)
         for name, known in COLUMNS.items()
@@ -142,20 +207,24 @@ def _columns(heading: Iterable[str], path: Path) -> tuple[dict[str, int], list[s
     ]
     if "name" not in columns:
         raise AdoptError(
-            f"{path}:1: no column has the nodes' names; its heading has to be one of "
+            f"{path}:{line}: no column has the nodes' names; its heading has to be one of "
             f"{', '.join(COLUMNS['name'])}"
         )
     return columns, unread
 
 
-def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) -> Iterator[AdoptedNode]:
-    """Yield the nodes of each line, and refuse a node that is on two lines."""
+def _nodes(
+    rows: Iterable[tuple[int, list[str]]], columns: Mapping[str, int], path: Path, sums: list[str]
+) -> Iterator[AdoptedNode]:
+    """Yield the nodes of each line, and refuse a node that is on two lines. Sums are added to ``sums``."""
     lines: dict[str, int] = {}
-    for row in reader:
-        line = getattr(reader, "line_num", 0)
+    for line, row in rows:
         if not any(cell.strip() for cell in row):
             continue
-        cells = {name: row[at].strip() if at < len(row) else "" for name, at in columns.items()}
+        cells = {name: _cell(name, row[at]) if at < len(row) else "" for name, at in columns.items()}
+        if cells["name"].lower().rstrip(":") in _SUMS:
+            sums.append(str(line))
+            continue
         where = f"{path}:{line}"
         for name in _names(cells, where):
             if name in lines:
@@ -164,6 +233,22 @@ def _nodes(reader: Iterable[list[str]], columns: Mapping[str, int], path: Path) 
                 raise AdoptError(f"{path} names more than {MOST_NODES:,} nodes")
             lines[name] = line
             yield _node(name, cells, where)
+
+
+def _cell(column: str, text: str) -> str:
+    """Return the text of a cell, or "" if it only says that there is no value."""
+    plain = text.strip()
+    if column in ("name", "gpu", "type"):
+        return plain
+    if plain.lower() in _EMPTY:
+        return ""
+    if column == "gpus":
+        # A spreadsheet may write whole numbers with a decimal point.
+        return re.sub(r"\A([0-9]{1,4})[.,]0+\Z", r"\1", plain)
+    if column in ("address", "bmc"):
+        # An address may have the length of its network.
+        return re.sub(r"\A([0-9.]+|[0-9a-f:]+)/[0-9]{1,3}\Z", r"\1", plain, flags=re.I)
+    return plain
 
 
 def _names(cells: Mapping[str, str], where: str) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ class AdoptedCluster(Record):
         racks: The nodes of each rack's group.
         partitions: The nodes of each partition's group.
         controller: The host that returns Slurm's states, or "" without Slurm or if the host is unknown.
+        controller_address: The address of this host, if a source states it.
     """
 
     nodes: tuple[AdoptedNode, ...]
@@ -40,6 +41,7 @@ class AdoptedCluster(Record):
     racks: dict[str, tuple[str, ...]]
     partitions: dict[str, tuple[str, ...]]
     controller: str = ""
+    controller_address: str = ""
 
     @property
     def has_slurm(self) -> bool:
@@ -56,7 +58,10 @@ class AdoptedCluster(Record):
 
 
 def build_cluster(
-    nodes: Sequence[AdoptedNode], guesses: Mapping[str, SkuGuess], controller: str
+    nodes: Sequence[AdoptedNode],
+    guesses: Mapping[str, SkuGuess],
+    controller: str,
+    controller_address: str = "",
 ) -> AdoptedCluster:
     """Return the groups of nodes."""
     taken = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
@@ -73,6 +78,8 @@ def build_cluster(
         racks={name: tuple(racks[name]) for name in sorted(racks)},
         partitions={name: tuple(partitions[name]) for name in sorted(partitions)},
         controller=controller,
+        # A node has its address in the line of its rack.
+        controller_address="" if controller in {node.name for node in nodes} else controller_address,
     )
 
 
@@ -229,7 +236,10 @@ def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
         return
     yield "    slurm_controller:"
     yield "      hosts:"
-    yield f"        {_scalar(cluster.controller)}:"
+    address = (
+        f" {{ansible_host: {_scalar(cluster.controller_address)}}}" if cluster.controller_address else ""
+    )
+    yield f"        {_scalar(cluster.controller)}:{address}"
     if cluster.controller == THIS_MACHINE:
         yield "          ansible_connection: local"
         yield '          ansible_python_interpreter: "{{ ansible_playbook_python }}"'

@@ -89,10 +89,11 @@ class AdoptedNode(Record):
 
 
 class AdoptedSource(Record):
-    """The nodes of one source, the host of slurmctld if known, and remarks on nodes that were left out."""
+    """The nodes of one source, the host of slurmctld and its address if known, and remarks."""
 
     nodes: tuple[AdoptedNode, ...]
     controller: str = ""
+    controller_address: str = ""
     remarks: tuple[str, ...] = ()
 
 

@@ -24,6 +24,16 @@ _SLICE = re.compile(r"_x[0-9]+$")
 _MIG = re.compile(r"\d+g\.\d+gb", re.I)
 _MODULE = re.compile(r"(?<![a-z])(?:sxm|[dh]gx|p[4-6]|a[34]-)", re.I)
 """Words that only a module's description contains."""
+_PLACE = re.compile(
+    r"(?<![a-z])(?:rack|row|cab|cabinet|pod|bldg|building|hall|room|floor|zone|cage|aisle|leaf|switch|slot)"
+    r"[-_ :]?[a-z][0-9]{1,2}(?![a-z0-9])",
+    re.I,
+)
+"""A place such as ``rack_a10`` or ``bldg-l4`` is no GPU model."""
+_STUCK = re.compile(
+    r"(?:(?<=nvidia)|(?<=tesla)|(?<=[hd]gx))(?=[a-z]{1,2}[0-9])|(?<=[0-9])(?=sxm|mig|pcie|nvl)", re.I
+)
+"""Places where a type of Slurm lacks a separator, as in ``nvidiah100pcie`` or ``h100sxm5``."""
 
 _SYSTEMS: Mapping[str, tuple[str, int]] = {
     # Data sheets of the systems.
@@ -53,7 +63,8 @@ _SYSTEMS: Mapping[str, tuple[str, int]] = {
 """Names of systems and types, in lower case, that state the model and number of GPUs."""
 _COUNTS = (
     re.compile(
-        r"(?<![a-z0-9.])([0-9]{1,2})[ _-]?x(?![0-9])[ _-]*(?=(?:nvidia[ _-]*)?(?:gb|gh|h|b|a|l|v|t)[0-9])"
+        r"(?<![a-z0-9.])([0-9]{1,2})[ _-]?[x*\u00d7](?![0-9])"
+        r"[ _-]*(?=(?:nvidia[ _-]*)?(?:gb|gh|h|b|a|l|v|t)[0-9])"
     ),
     re.compile(r"(?<![0-9.])([0-9]{1,2})[ _-]?gpus?(?![a-z])"),
     re.compile(r"(?<![a-z])(?:gb|gh|h|b|a|l|v|t)[0-9]{1,3}s?(?:[ _.-]?x|\.)([0-9]{1,2})(?![a-z0-9])"),
@@ -191,7 +202,7 @@ def _bare(model: str) -> str:
 
 def model_of_text(text: str) -> str:
     """Return the model in a text such as ``nvidia_h100_80gb_hbm3`` or ``DGX H100``, or "". No I/O."""
-    return (_system(text) or (expected_model(text), 0))[0]
+    return (_system(text) or (expected_model(_STUCK.sub(" ", _PLACE.sub(" ", text))), 0))[0]
 
 
 def _system(text: str) -> tuple[str, int] | None:

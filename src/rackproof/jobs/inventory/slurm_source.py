@@ -23,7 +23,7 @@ from rackproof.jobs.inventory.nodes import (
     name_problem,
 )
 from rackproof.jobs.inventory.read_file import read_text
-from rackproof.nodes.slurm_listing import SlurmListing, SlurmNode, read_slurm_listing
+from rackproof.nodes.slurm_listing import SlurmListing, SlurmNode, has_slurm_lines, read_slurm_listing
 
 _COMMANDS = (
     ("scontrol", "show", "node", "--oneliner"),
@@ -78,13 +78,23 @@ def _ask(argv: Sequence[str]) -> str:
 
 
 def read_slurm_files(paths: Sequence[Path]) -> AdoptedSource:
-    """Return the nodes in files, which are slurm.conf, topology.conf, or output of scontrol and sinfo.
+    """Return the nodes in files: slurm.conf, gres.conf, topology.conf, or output of scontrol and sinfo.
 
     Raises:
         AdoptError: A file cannot be read, or the files contain no node.
     """
-    text = "\n\n".join(read_text(path) for path in paths)
-    return _source(read_slurm_listing(text, ", ".join(map(str, paths))), "Slurm")
+    texts = {path: read_text(path) for path in paths}
+    source = _source(read_slurm_listing("\n\n".join(texts.values()), ", ".join(map(str, paths))), "Slurm")
+    remarks = [
+        f"{path}: it has no line of slurm.conf, gres.conf, topology.conf, scontrol or sinfo, and is not read"
+        for path, text in texts.items()
+        if not has_slurm_lines(text)
+    ]
+    if source.controller != THIS_MACHINE:
+        return source.model_copy(update={"remarks": (*source.remarks, *remarks)})
+    # The files may be from another machine, whose localhost is not this one.
+    remarks.append(f"SlurmctldHost {THIS_MACHINE} is not taken: on that machine, use --slurm instead")
+    return source.model_copy(update={"controller": "", "remarks": (*source.remarks, *remarks)})
 
 
 def _source(listing: SlurmListing, source: str) -> AdoptedSource:
@@ -103,7 +113,14 @@ def _source(listing: SlurmListing, source: str) -> AdoptedSource:
     if controller and address_problem(controller):
         remarks.append(f"SlurmctldHost {sanitize(controller, 60)!r} is not a host")
         controller = ""
-    return AdoptedSource(nodes=tuple(nodes), controller=controller, remarks=tuple(remarks))
+    address = listing.controller_address
+    is_needed = controller and address != controller and not address_problem(address)
+    return AdoptedSource(
+        nodes=tuple(nodes),
+        controller=controller,
+        controller_address=address if is_needed else "",
+        remarks=tuple(remarks),
+    )
 
 
 def _node(node: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
@@ -116,6 +133,7 @@ def _node(node: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
         address = ""
     kinds = " ".join(kind for kind in node.gpus if kind)
     hints = [GpuHint(where="Gres", text=kinds)] if kinds else []
+    hints += [GpuHint(where="InstanceType", text=node.instance_type)] if node.instance_type else []
     hints += [GpuHint(where="feature", text=feature) for feature in node.features]
     hostname = node.hostname if not name_problem(node.hostname) else ""
     same = hostname.partition(".")[0].lower() == node.name.partition(".")[0].lower()

@@ -1,0 +1,88 @@
+"""Read the GPUs in Slurm's generic resources, and the lines of gres.conf. No I/O.
+
+:mod:`rackproof.nodes.slurm_listing` calls this module. The source is the manual page gres.conf(5) of
+releases 21.08 to 25.05.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from rackproof.core.hostlist import expand_hostlist
+
+_GPUS = re.compile(
+    r"(?:gres/)?gpu(?::([A-Za-z0-9_.+-]*[A-Za-z_][A-Za-z0-9_.+-]*))?[:=](\d{1,4})(?![\dKMGkmg])", re.I
+)
+
+
+def read_gres(text: str) -> dict[str, int]:
+    """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``. No I/O.
+
+    The type in ``gpu:8`` is "". If CfgTRES counts all GPUs in addition to each type, only the types are
+    returned.
+    """
+    counts: dict[str, int] = {}
+    for kind, count in _GPUS.findall(_plain_gres(text)):
+        if int(count):
+            counts[kind.lower()] = counts.get(kind.lower(), 0) + int(count)
+    return {kind: count for kind, count in counts.items() if kind} or counts
+
+
+def has_uncounted_gpus(text: str) -> bool:
+    """Return whether a Gres names GPUs without a number, which may be cut off."""
+    parts = _plain_gres(text).split(",")
+    return any(re.match(r"gpu(?:[:=]|\Z)", part, re.I) and not _GPUS.search(part) for part in parts)
+
+
+def _plain_gres(text: str) -> str:
+    """Return a Gres without sockets and flags."""
+    return re.sub(r"\([^)]*\)|:no_consume", "", text)
+
+
+class GresConf:
+    """The GPUs that the lines of gres.conf state for nodes. A line without nodes is for every node.
+
+    Slurm reads the type of a GPU from gres.conf if slurm.conf states only a number.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[str, int]] = {}
+
+    def read(self, hosts: tuple[str, ...], pairs: Mapping[str, str]) -> None:
+        """Read a line, which may state nothing but that Slurm looks for the GPUs itself (AutoDetect)."""
+        for host in hosts or ("",):
+            counts = self._lines.setdefault(host, {})
+            if pairs.get("name", "").lower() == "gpu":
+                kind = pairs.get("type", "").lower()
+                counts[kind] = counts.get(kind, 0) + _count_of_line(pairs)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the nodes that lines name."""
+        return tuple(host for host in self._lines if host)
+
+    def complete(self, name: str, stated: Mapping[str, int]) -> dict[str, int]:
+        """Return the GPUs of a node by type.
+
+        Args:
+            name: The node.
+            stated: The GPUs that the Gres of the node states.
+        """
+        untyped = stated.get("", 0)
+        lines = self._lines.get(name) or (self._lines.get("", {}) if untyped else {})
+        typed = {kind: count for kind, count in lines.items() if kind}
+        if stated and not untyped:
+            return dict(stated)
+        if len(typed) == 1 and untyped:
+            return dict.fromkeys(typed, untyped)
+        if sum(typed.values()) == untyped or not untyped:
+            return {kind: count for kind, count in (typed or lines).items() if count}
+        return dict(stated)
+
+
+def _count_of_line(pairs: Mapping[str, str]) -> int:
+    """Return the number of GPUs of a line: its Count, or else that of its device files."""
+    if re.fullmatch(r"[0-9]{1,4}", pairs.get("count", "")):
+        return int(pairs["count"])
+    return len(expand_hostlist(pairs.get("file", "")))

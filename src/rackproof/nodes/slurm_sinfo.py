@@ -1,0 +1,66 @@
+"""Read lines that ``sinfo`` printed with bars between the fields. No I/O.
+
+:mod:`rackproof.nodes.slurm_listing` calls this module. The source is the manual page sinfo(1) of releases
+21.08 to 25.05.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+SINFO_FORMAT = "%N|%R|%G|%f"
+"""A line of ``sinfo --Node --noheader --format=…`` has these fields, which are node, partition, generic
+resources and features."""
+_FIELDS = ("node", "partition", "gres", "features")
+_HEADINGS: Mapping[str, str] = {
+    "nodelist": "node",
+    "hostnames": "node",
+    "partition": "partition",
+    "gres": "gres",
+    "avail_features": "features",
+    "active_features": "features",
+    "features": "features",
+}
+_HOSTS = re.compile(r"(?=[\w.-])(?:[\w.,-]|\[[0-9,-]+\])+")
+_PARTITION = re.compile(r"[\w.-]+\*?")
+_GRES = re.compile(r"|\(null\)|n/a|[^:|]+:.+", re.I)
+
+
+class SinfoTable:
+    """The fields of sinfo's lines. A heading, if there is one, states their order."""
+
+    def __init__(self) -> None:
+        self._order: tuple[str, ...] = _FIELDS
+
+    def read(self, line: str) -> dict[str, str] | None:
+        """Return the fields of a line by :data:`_FIELDS`, or None for a heading or any other line.
+
+        Raises:
+            ValueError: The line is sinfo's, but its fields are not in the expected order.
+        """
+        parts = [part.strip() for part in line.split("|")]
+        if self._is_heading(parts) or len(parts) != len(self._order):
+            return None
+        fields = dict(zip(self._order, parts, strict=True))
+        if not _HOSTS.fullmatch(fields["node"]):
+            return None
+        if not _GRES.fullmatch(fields.get("gres", "")) or not _PARTITION.fullmatch(
+            fields.get("partition", "-")
+        ):
+            raise ValueError(
+                "the fields of this line of sinfo have no heading, and are not those of "
+                f"--format='{SINFO_FORMAT}'; print it again in this format, or without --noheader"
+            )
+        return {name: text for name, text in fields.items() if name in _FIELDS}
+
+    def _is_heading(self, parts: list[str]) -> bool:
+        """Return whether a line is a heading, whose order then counts for the next lines."""
+        known = [_HEADINGS.get(part.lower(), f"other {at}") for at, part in enumerate(parts)]
+        if len(parts) < 2 or "node" not in known:
+            return False
+        # Of two columns with the same meaning, the last one counts.
+        self._order = tuple(
+            name if name not in known[at + 1 :] else f"other {at}" for at, name in enumerate(known)
+        )
+        return True
