@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from rackproof.core.records import Record, Verdict
 from rackproof.logs.declared_lines import DeclaredLines
@@ -22,6 +23,8 @@ MOST_DECLARED_LINES = 50
 """At most this many declared lines are shown. More of them change nothing."""
 MOST_LINK_CHANGES = 2
 """A network card's port goes down this often while a node starts, and comes up again."""
+START_S = 900
+"""A start takes no longer. A port that goes down later has a fault, although it comes up again."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 _LINK = re.compile(r"mlx5_core [0-9a-f:.]{5,20} (\S{1,40}): Link (up|down)\s*$")
 
@@ -103,7 +106,7 @@ def read_kernel_log(
     lines, bad = log.splitlines(), (errors or "").splitlines()
     in_log, of_level = set(lines), set(bad)
     # A node filters its log by words. A line without these words is only among the errors.
-    restored = _restored_links(lines)
+    restored = _restored_links(lines, booted)
     for line in (*lines, *(line for line in bad if line not in in_log)):
         if (link := _LINK.search(line)) and link[1] in restored:
             continue
@@ -114,17 +117,27 @@ def read_kernel_log(
     return reader.result()
 
 
-def _restored_links(lines: Iterable[str]) -> set[str]:
-    """Return the network interfaces that are up again, after no more link changes than a start needs.
+def _restored_links(lines: Iterable[str], booted: float) -> set[str]:
+    """Return the network interfaces that went down only while the node started, and are up again.
 
     The driver of a ConnectX logs a port that is still down, and later the port that is up, with level info.
     """
-    times_down: dict[str, int] = {}
+    times_down: dict[str, float] = {}
     up: dict[str, bool] = {}
-    for link in filter(None, map(_LINK.search, lines)):
+    for line in lines:
+        if not (link := _LINK.search(line)):
+            continue
         up[link[1]] = link[2] == "up"
-        times_down[link[1]] = times_down.get(link[1], 0) + (link[2] == "down")
-    return {name for name, is_up in up.items() if is_up and times_down[name] <= MOST_LINK_CHANGES}
+        if link[2] == "down":
+            change = 1 if _is_at_start(line, booted) else inf
+            times_down[link[1]] = times_down.get(link[1], 0) + change
+    return {name for name, is_up in up.items() if is_up and times_down.get(name, 0) <= MOST_LINK_CHANGES}
+
+
+def _is_at_start(line: str, booted: float) -> bool:
+    """Return whether a line was logged while the node started. A line without a time was not."""
+    stamp = _MOMENT.match(line)
+    return stamp is not None and booted <= float(stamp[1]) <= booted + START_S
 
 
 def resolved_by_boot(event: XidEvent) -> bool:

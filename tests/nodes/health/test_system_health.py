@@ -379,7 +379,7 @@ def test_a_tool_that_ended_well_without_a_text_did_not_answer(tool: str, stdout:
 
 
 def link(state: str, port: str = "ens1f0np0", at: int = 10) -> str:
-    return f"17950000{at}.5 n1 kernel: mlx5_core 0000:5e:00.0 {port}: Link {state}"
+    return f"{1795000000 + at}.5 n1 kernel: mlx5_core 0000:5e:00.0 {port}: Link {state}"
 
 
 @pytest.mark.parametrize(
@@ -394,8 +394,13 @@ def link(state: str, port: str = "ens1f0np0", at: int = 10) -> str:
         ([link("up"), link("down")], True),
         ([link("down"), link("up")] * 3, True),
         ([link("down"), link("up", "ens1f1np1")], True),
+        # It went down hours after the start, or at an unknown time, and is up again.
+        ([link("down", at=7200), link("up", at=7202)], True),
+        ([link("down", at=901), link("up", at=902)], True),
+        ([link("down"), link("up"), link("down", at=7200), link("up", at=7202)], True),
+        ([link("down").partition(" ")[2], link("up")], True),
     ],
 )
 def test_a_port_that_comes_up_at_a_start_is_no_finding(lines: list[str], is_found: bool) -> None:
-    reading = read_kernel_log("\n".join(lines), 0.0, {}, errors="")
+    reading = read_kernel_log("\n".join(lines), 1795000000.0, {}, errors="")
     assert [event.code for event in reading.hardware] == (["unknown_kernel_error"] if is_found else [])
