@@ -59,7 +59,7 @@ _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
 def identifies_gpu(serial: str, product: str) -> bool:
     """Return whether a serial number is that of one GPU.
 
-    Some boards have several GPUs that report the board's number, and a number of zeros is none.
+    Some boards have several GPUs, which report the board's number. Zeros stand for an unknown number.
     """
     return bool(serial.strip("0")) and not is_one_of(product, _TWO_OF_ONE_SERIAL)
 
