@@ -76,6 +76,8 @@ _SUCCESSES: dict[str, tuple[bytes, ...]] = {
     "nvidia_smi_topo": (b"GPU0",),
     "dcgmi_diag": (b"Successfully", b"software", b"GPU0: Pass"),
     "dcgm_json": (b"test_categories", b"results"),
+    "hpl": (b"tests completed and passed", b"End of Tests"),
+    "stream": (b"Solution Validates", b"Triad"),
 }
 _JUDGED = {
     "mllog": rb'(?:"eval_accuracy", "value": |"train_loss": |"train_step_time": )([0-9.]+)',
@@ -89,6 +91,8 @@ _JUDGED = {
     "nccl_json": rb'"(?:bus|alg)_bw": ([0-9.]+)',
     "nvbandwidth": rb" (39\d\.00)",
     "ib_write_bw": rb"(394\.20)",
+    "hpl": rb"(8\.1261e\+03)",
+    "stream": rb"(?:Copy|Scale|Add|Triad): +([0-9.]+)",
 }
 _NEEDED = {
     "tf_cnn": rb"^100\t",
@@ -97,6 +101,8 @@ _NEEDED = {
     "nvbandwidth": rb"^ \d  |SUM",
     "gpu_burn": rb"^100\.0%|GPU \d: OK",
     "ib_write_bw": rb"^ 65536|^-+$(?!\n #)",
+    "hpl": rb"^WR0|passed residual|^End of",
+    "stream": rb"^(?:Copy|Scale|Add|Triad|Solution)",
 }
 """Lines of the samples that cannot be missing."""
 _BOUND = {
@@ -107,6 +113,8 @@ _BOUND = {
     "nccl_json": rb'"(?:time|alg_bw|bus_bw|bandwidth)": ([0-9.]+)',
     "nvbandwidth": rb" (39\d\.00|790\.00)",
     "gpu_burn": rb"^([0-9.]+)%(?!.*7150)",
+    "hpl": rb"(?:^WR0XR8C48 +| )(384000|4645\.37)(?= )",
+    "stream": rb"^(?:Copy|Scale|Add|Triad): +([0-9.]+)",
 }
 """Numbers of the samples that are no other ones by a factor of ten or more."""
 _COURSE = re.compile(

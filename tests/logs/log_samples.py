@@ -483,6 +483,50 @@ def dcgm_json(name: str = "DCGM Diagnostic", **statuses: str) -> bytes:
     )
 
 
+HPL = b"""\
+================================================================================
+HPLinpack 2.3  --  High-Performance Linpack benchmark  --   December 2, 2018
+================================================================================
+T/V                N    NB     P     Q               Time                 Gflops
+--------------------------------------------------------------------------------
+WR0XR8C48      384000   384     1     2            4645.37             8.1261e+03
+HPL_pdgesv() start time Fri Feb  3 16:33:45 2023
+
+HPL_pdgesv() end time   Fri Feb  3 17:51:10 2023
+
+--------------------------------------------------------------------------------
+||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)=   4.12139792e-03 ...... PASSED
+================================================================================
+
+Finished      1 tests with the following results:
+              1 tests completed and passed residual checks,
+              0 tests completed and failed residual checks,
+              0 tests skipped because of illegal input values.
+--------------------------------------------------------------------------------
+
+End of Tests.
+"""
+"""Tables of tests/data/hpl_results.log of microsoft/superbenchmark."""
+
+STREAM = b"""\
+-------------------------------------------------------------
+STREAM version $Revision: 5.10 $
+-------------------------------------------------------------
+This system uses 8 bytes per array element.
+-------------------------------------------------------------
+Array size = 120000000 (elements), Offset = 0 (elements)
+-------------------------------------------------------------
+Function    Best Rate MB/s  Avg time     Min time     Max time
+Copy:          108180.5     0.017811     0.017748     0.017950
+Scale:         108572.8     0.017753     0.017684     0.017948
+Add:           104571.7     0.027626     0.027541     0.028479
+Triad:         105256.0     0.027448     0.027362     0.027785
+-------------------------------------------------------------
+Solution Validates: avg error less than 1.000000e-13 on all three arrays
+-------------------------------------------------------------
+"""
+"""Tables of tests/data/streamResultNeo.log of microsoft/superbenchmark."""
+
 XID = b"[1.0] NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n"
 
 PASSING: dict[str, bytes] = {
@@ -504,6 +548,8 @@ PASSING: dict[str, bytes] = {
     "nvidia_smi_topo": TOPO,
     "dcgmi_diag": DCGM,
     "dcgm_json": dcgm_json(),
+    "hpl": HPL,
+    "stream": STREAM,
 }
 """Logs by format (or variant of one) that are a pass as they stand."""
 
@@ -526,6 +572,8 @@ END_OF_PROOF: dict[str, bytes] = {
     "nvidia_smi_text": b"Processes                             : None\n",
     "dcgmi_diag": _DCGM_RULE.encode().rstrip(),
     "dcgm_json": b"}",
+    "hpl": b"End of Tests.",
+    "stream": b"Solution Validates",
 }
 """What ends the proof in each of :data:`PASSING`: a log cut before the end of this is not a pass.
 

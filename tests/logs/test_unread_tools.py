@@ -45,6 +45,7 @@ IBSTAT = "CA 'mlx5_0'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tPort 1:\n\t\tS
 MLXLINK = "Operational Info\n----------------\nState                              : Active\n"
 IOR = "IOR-3.3.0: MPI Coordinated Test of Parallel I/O\n\nMax Write: 1234.56 MiB/sec (1294.53 MB/sec)\n"
 MDTEST = "-- started at 06/11/2021 19:27:00 --\n\nmdtest-3.3.0 was launched with 8 total task(s)\n"
+MNDIAG = "Successfully ran multi-node diagnostic.\n+------+\n| MNUBERGEMM Test           | Pass     |\n"
 SMI_LIST = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-e18afb8d-1627-f8ff-2ba3-c05c5a8e9e67)\n"
 
 
@@ -67,6 +68,8 @@ def read(text: str) -> ParsedLog:
         (MLXLINK, "mlxlink"),
         (IOR, "IOR"),
         (MDTEST, "mdtest"),
+        (MNDIAG, "dcgmi mndiag"),
+        ('{\n  "DCGM Multi-Node Diagnostic" : {}\n}\n', "dcgmi mndiag"),
         (SMI_LIST, "nvidia-smi -L"),
     ],
 )
@@ -75,6 +78,14 @@ def test_a_tool_that_is_not_read_is_named_and_unproven(text: str, name: str) -> 
     assert (parsed.format, parsed.verdict, parsed.measurements) == ("unknown", Verdict.UNPROVEN, ())
     assert [one.code for one in parsed.findings] == ["unrecognised"]
     assert f"the output of {name}, which parse does not read: " in parsed.findings[0].message
+
+
+def test_a_failed_diagnostic_of_several_nodes_fails() -> None:
+    parsed = read(MNDIAG.replace("Pass", "Fail"))
+    assert (parsed.verdict, {one.code for one in parsed.findings}) == (
+        Verdict.FAIL,
+        {"unrecognised", "dcgm_fault"},
+    )
 
 
 def test_a_text_of_no_known_tool_gets_no_name() -> None:

@@ -21,6 +21,7 @@ from rackproof.logs.dcgm_diag import DcgmDiagParser
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.encodings import HEAD_BYTES, encoding_problem
 from rackproof.logs.gpu_burn import GpuBurnParser
+from rackproof.logs.known_programs import HplParser, StreamParser
 from rackproof.logs.mll06 import Mll06Parser
 from rackproof.logs.mllog import MllogParser
 from rackproof.logs.mlp05 import Mlp05Parser
@@ -72,6 +73,8 @@ _PARSERS: tuple[type[LogParser], ...] = (
     NvlinkStatusParser,
     NvidiaSmiTopoParser,
     TfCnnParser,
+    HplParser,
+    StreamParser,
     XidParser,
     # Jobs print this table before their own output.
     NvidiaSmiDmonParser,

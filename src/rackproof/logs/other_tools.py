@@ -26,6 +26,8 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
     ),
     "nvlink_status": re.compile(rb"(?m)^[ \t]{1,200}+Link \d+: (?:[\d.]+ GB/s|<inactive>)"),
     "nvidia_smi_topo": re.compile(rb"(?m)^GPU0\t *X *\t"),
+    "hpl": re.compile(rb"(?m)^HPLinpack \d"),
+    "stream": re.compile(rb"(?m)^STREAM version "),
 }
 """Text that only a tool's output contains, by the tool's format. Logs of trainings may hold any of them:
 there they are read with the launcher that printed them.

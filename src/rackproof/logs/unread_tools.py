@@ -48,6 +48,11 @@ _TOOLS: tuple[tuple[str, str, str], ...] = (
     ("nvidia-smi -L", r"^GPU \d+: .{1,100} \(UUID: GPU-", _GPUS),
     ("nvidia-smi pmon", r"^# ?gpu +pid +type ", _GPUS),
     ("dcgmi dmon", r"^# ?Entity  ", "save dcgmi diag instead"),
+    (
+        "dcgmi mndiag",
+        r'^(?:Successfully ran m|M)ulti-node diagnostic[ .]|"DCGM Multi-Node Diagnostic"',
+        "look for hosts that did not pass in it, and save dcgmi diag of each host",
+    ),
     ("rocm-smi or amd-smi", r"ROCm System Management Interface|^\| AMD-SMI ", "only NVIDIA GPUs are judged"),
 )
 """Name, pattern of lines that only the tool prints, and the remedy."""
