@@ -27,6 +27,7 @@ class ActionModule(RackproofAction):
         folders = [Path(str(self.task_vars.get(name, ""))) for name in ("inventory_dir", "playbook_dir")]
         own_files = {path.name.split(".y")[0] for folder in folders for path in folder.glob("host_vars/*")}
         extra = load_extra_vars(self._loader)
+        known_variables.check_no_stray_words(extra)
         known_variables.check_given(extra, root, str(self.task_vars.get("ansible_role_name", "")))
         known_variables.check_not_empty(extra, root)
         hosts = known_variables.hosts_to_check(options["hosts"], self.task_vars["groups"], own_files)

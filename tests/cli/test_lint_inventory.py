@@ -23,7 +23,7 @@ def inventory(
     hosts: dict[str, Any] | None = None, files: tuple[str, ...] = ("all", "rack"), **groups: tuple[str, ...]
 ) -> Inventory:
     """Two nodes of one rack and SKU, and what a case changes of them."""
-    made = {name: {**GOOD[name], **(hosts or {}).get(name, {})} for name in GOOD}
+    made = {name: {**GOOD.get(name, {}), **(hosts or {}).get(name, {})} for name in {**GOOD, **(hosts or {})}}
     usual = {name: tuple(GOOD) for name in ("rack", "sku_h200", "gpu_nodes")}
     return Inventory(hosts=made, groups={**usual, **groups}, files={name: Path(name) for name in files})
 
@@ -59,6 +59,16 @@ def test_a_sound_inventory_has_no_mistakes(good: Inventory) -> None:
             "n1, n2",
             "the same address (ansible_host: 10.0.0.1)",
         ),
+        (
+            inventory({"n1": {"ansible_host": "n3"}, "n3": {}}),
+            "n1, n3",
+            "the same address (ansible_host: n3)",
+        ),
+        (inventory({"N7": {}, "n7": {}}), "N7, n7", "the same address"),
+        (inventory({"n 7": {}}), "'n 7'", "no name of a host"),
+        (inventory({"../n7": {}}), "'../n7'", "no name of a host"),
+        (inventory({"n7\n": {}}), "'n7'", "no name of a host"),
+        (inventory({"rack": {}}), "rack", "the name of a host and of a group"),
         (
             inventory({"n1": {"reimage_serial": "S7"}, "n2": {"reimage_serial": "s7"}}),
             "n1, n2",
@@ -192,3 +202,17 @@ def test_our_own_inventory_is_sound(run: Callable[..., Result]) -> None:
 
 def test_ansible_has_time_for_the_largest_inventory_on_a_busy_machine() -> None:
     assert MOST_NODES * 8.3 / 992 * 4 < lint._LIST_S
+
+
+def test_another_inventory_beside_a_file_is_not_read(
+    tmp_path: Path, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "inventory", yaml.safe_dump({"all": {"hosts": {"n1": None}}}))
+    (folder / "other.yml").write_text("all: [n1\n")
+    monkeypatch.chdir(tmp_path)
+    alone = run("lint-inventory", "-i", folder / "hosts.yml")
+    assert (alone.exit_code, "other.yml" in alone.output) == (0, False), alone.output
+    assert "other.yml:2: it is not YAML" in run("lint-inventory", "-i", folder).output
+    (folder / "host_vars").mkdir()
+    (folder / "host_vars/n1.yaml").write_text("a: 1\na: 2\n")
+    assert "n1.yaml:2: a is in line 1" in run("lint-inventory", "-i", folder / "hosts.yml").output

@@ -307,6 +307,17 @@ def test_a_misspelt_option_is_one_line(help_first: bool) -> None:
         (["[ERROR]: the playbook: n1 could not be found"], "hosts are named by -l n1"),
         (
             [
+                "[WARNING]: Failed to parse inventory with 'yaml' plugin: Unable to retrieve file contents.",
+                "Could not find or access '/r/missing.yml' on the Ansible Controller.",
+                "If you are using a module and expect the file to exist on the remote, see …",
+                "",
+                "Could not find or access '/r/missing.yml' on the Ansible Controller.",
+                "[ERROR]: Completely failed to parse inventory source /r/inventory/hosts.yml",
+            ],
+            "rackproof: there is no file of variables /r/missing.yml: correct -e @FILE",
+        ),
+        (
+            [
                 "[ERROR]: Error processing keyword 'hosts': The filter plugin 'refuse_partial_runs' failed: "
                 "localhost is not in gpu_nodes, so nothing would be done: leave it out of -l",
                 "Origin: /r/playbooks/provision.yml:4:10",

@@ -84,5 +84,5 @@ def test_an_interruption_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(nightly, "run_nightly", night)
     done = call("--json")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (130, "")
     assert "The same command finishes the night." in done.stderr

@@ -18,6 +18,7 @@ Call = Callable[..., Result]
     ("name", "known", "expected"),
     [
         ("gem", ["gemm", "llm"], "; did you mean `gemm`?"),
+        ("GEMM", ["gemm", "llm"], "; did you mean `gemm`?"),
         ("zzz", ["b", "a"], "; there is: a, b"),
         ("zzz", [], "; there is: none"),
         ("zzz", [f"node{number:02}" for number in range(42)], "node38, node39 and 2 more"),

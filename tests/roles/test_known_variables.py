@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible.parsing.splitter import parse_kv
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from rackproof.core.known_variables import (
     check_given,
     check_misspelt_prefixes,
     check_names,
+    check_no_stray_words,
     check_not_empty,
     check_settable,
     hosts_to_check,
@@ -343,6 +345,26 @@ def test_an_empty_choice_is_refused_and_does_not_become_the_default(name: str, v
     with pytest.raises(VariableValueError, match=f"given with -e, but empty: {name}; ") as refused:
         check_not_empty({name: value, "mine": ""}, ROOT)
     assert str(refused.value).count(". ") == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "ignored"),
+    [
+        ("benchmark", "benchmark"),
+        ("benchmark= gemm", "gemm"),
+        ("suite=quick mnist", "mnist"),
+        ("benchmark gemm", "benchmark gemm"),
+        ("benchmark=gemm suite=quick", ""),
+        ("bench_link='two words'", ""),
+    ],
+)
+def test_a_word_of_e_that_ansible_ignores_is_refused(typed: str, ignored: str) -> None:
+    given = parse_kv(typed)
+    if not ignored:
+        check_no_stray_words(given)
+        return
+    with pytest.raises(VariableValueError, match=f"given with -e, but not as NAME=VALUE: {ignored}; "):
+        check_no_stray_words(given)
 
 
 @pytest.mark.parametrize(

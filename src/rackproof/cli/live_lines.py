@@ -35,6 +35,7 @@ _USAGE = "usage: ansible-playbook "
 _USAGE_ERROR = "ansible-playbook: error: "
 """ansible-core prints these texts, which do not give the next step."""
 _REFUSED_HOSTS = re.compile(r"filter plugin '[\w.]*refuse_partial_runs' failed: (.+)")
+_NO_VARIABLES = re.compile(r"^Could not find or access '(.+)' on the Ansible Controller")
 _TRACEBACK = "Traceback (most recent call last)"
 _NOT_YAML = "YAML parsing failed: "
 _NO_INVENTORY = "Completely failed to parse inventory source "
@@ -158,7 +159,8 @@ class LiveLines:
         """Return the last lines of a playbook that ended."""
         lines = [*self._failures.finish(), *self._traceback]
         if not self._not_yaml:
-            return [*map(_without_inventory, self._around_yaml), *lines]
+            around = [] if self._is_refused else map(_without_inventory, self._around_yaml)
+            return [*around, *lines]
         if self._yaml_place:
             return [*lines, f"rackproof: {self._yaml_place}: it is not YAML: {self._not_yaml}"]
         where = "`rackproof lint-inventory` (with the same -i) names file and line"
@@ -245,6 +247,10 @@ class LiveLines:
         stray = _STRAY_WORD.search(shown)
         if stray:
             return f"rackproof: {stray[1]} is not an option; hosts are named by -l {stray[1]}"
+        missing = None if self._nodes else _NO_VARIABLES.search(shown)
+        if missing:
+            self._is_refused = True
+            return f"rackproof: there is no file of variables {missing[1]}: correct -e @FILE"
         if shown.startswith(_USAGE_ERROR):
             return (
                 f"rackproof: {shown.removeprefix(_USAGE_ERROR)}; the options are those of "

@@ -18,6 +18,7 @@ import yaml
 
 from rackproof.core.errors import RackproofError
 from rackproof.core.secret_names import refuse_secrets, secret_variables
+from rackproof.core.text import sanitize
 
 _DEFINING_KEYS = ("register", "loop_var", "index_var")
 _MAPPING_KEYS = ("vars", "ansible.builtin.set_fact", "set_fact")
@@ -228,6 +229,24 @@ def check_given(values: Mapping[str, Any], root: Path, role: str) -> None:
     if len(chosen) > 1:
         raise VariableValueError(
             f"given with -e: {' and '.join(chosen)}, of which one alone can choose: leave out one"
+        )
+
+
+def check_no_stray_words(values: Mapping[str, Any]) -> None:
+    """Check that each word of -e is NAME=VALUE, because Ansible ignores any other word.
+
+    Args:
+        values: The names given with -e, with their values, as Ansible reads them.
+
+    Raises:
+        VariableValueError: A word is ignored.
+    """
+    # This is Ansible's name for what it could not split.
+    words = str(values.get("_raw_params") or "").strip()
+    if words:
+        raise VariableValueError(
+            f"given with -e, but not as NAME=VALUE: {sanitize(words, 200)}; write no blank around =, "
+            "and quote a value with blanks"
         )
 
 

@@ -14,8 +14,10 @@ _MOST_LISTED = 40
 
 def near_names(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Return up to three similar names as text, the most similar one first, or "" if there is none."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
-    return " or ".join(f"`{one}`" for one in near)
+    # Case is ignored, because names that differ in nothing else would have no similarity (`GEMM`, `gemm`).
+    folded = {one.casefold(): one for one in known}
+    near = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=cutoff)
+    return " or ".join(f"`{folded[one]}`" for one in near)
 
 
 def near_text(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:

@@ -58,7 +58,7 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     assert "192.0.2.1" in found["gone"].unreached
     slurm = fleet.slurm["nodes"]
     assert slurm["n02"].startswith("rackproof-night: ecc_sram_uncorrectable GPU 2")
-    assert slurm["n02"].endswith("rackproof explain n02")
+    assert slurm["n02"].endswith(f"rackproof explain --results {fleet.results.resolve()} n02")
     assert {name: slurm[name] for name in ("n01", "n03", "n04", "gone")} == {
         "n01": "",
         "n04": "",

@@ -326,6 +326,7 @@ def test_a_policy_of_one_pass() -> None:
     ("reason", "plan"),
     [
         ("xid_79 GPU 0, 00000018:06:00.0; rackproof explain n01", "return"),
+        ("xid_79 GPU 0; rackproof explain --results '/srv/rack results' n01", "return"),
         ("bits:training step GPU-1; rackproof explain n01", ""),
         ("xid_79 GPU 0; pair:fabric n01; https://example.org/r/n01.html", ""),
     ],

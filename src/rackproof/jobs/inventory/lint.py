@@ -58,6 +58,7 @@ _CONNECTION = frozenset(
     )
 )
 """Ansible's own variables of a host, of which a misspelt one would be ignored."""
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 
@@ -145,8 +146,9 @@ def _first_error(text: str) -> str:
 def _yaml_complaints(path: Path) -> Iterator[Complaint]:
     """Yield each file that is not YAML, and each key that is twice in a mapping, with file and line."""
     folder = path if path.is_dir() else path.parent
-    files = {path} if path.is_file() else set()
-    for pattern in ("*.yml", "*.yaml", "group_vars/**/*.yml", "group_vars/**/*.yaml", "host_vars/**/*.yml"):
+    # Beside a file, Ansible reads only the variables, and no other inventory.
+    files = set(folder.glob("*.y*ml")) if path.is_dir() else {path}
+    for pattern in ("group_vars/**/*.y*ml", "host_vars/**/*.y*ml"):
         files |= set(folder.glob(pattern))
     for file in sorted(one for one in files if one.suffix in (".yml", ".yaml") and one.is_file()):
         try:
@@ -216,6 +218,7 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
         root: The checkout, whose roles define the variables.
     """
     complaints = [
+        *_unusable_names(inventory),
         *_shared_values(inventory),
         *_unknown_names(inventory, root),
         *_connection_names(inventory),
@@ -227,12 +230,24 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
     return list(dict.fromkeys(complaints))
 
 
+def _unusable_names(inventory: Inventory) -> Iterator[Complaint]:
+    """Yield each host whose name -l cannot select, or selects together with a group."""
+    for host in inventory.hosts:
+        if not _HOST_NAME.fullmatch(host):
+            text = "no name of a host: use letters, digits, '.', '-' and '_'; its address is ansible_host"
+            yield Complaint(where=repr(sanitize(host, 100)), what=text)
+        elif host in inventory.groups:
+            text = "it is the name of a host and of a group, so that -l means both: rename one of them"
+            yield Complaint(where=host, what=text)
+
+
 def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
     """Yield each value that two hosts share although it identifies one."""
     for name, title in _UNIQUE.items():
         owners: dict[str, list[str]] = {}
         for host, variables in inventory.hosts.items():
-            value = variables.get(name)
+            # Without an address, the host's name is its address.
+            value = variables.get(name, host if name == "ansible_host" else None)
             if isinstance(value, str | int) and str(value).strip() and "{{" not in str(value):
                 # Hosts behind one address differ by their ports.
                 port = variables.get("ansible_port", "") if name == "ansible_host" else ""
