@@ -135,7 +135,7 @@ def test_the_wheel_has_all_files_of_the_packages_and_no_others(root: Path, wheel
         scripts = archive.read(f"{info}/entry_points.txt").decode()
     assert {name for name in names if not name.startswith(info)} == wanted
     assert f"\nVersion: {version}\n" in about
-    assert "rackproof = rackproof.cli.main:main" in scripts
+    assert "rackproof = rackproof.cli.entry:run" in scripts
     assert f"{info}/licenses/LICENSE" in names
 
 
