@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rackproof.core.task_failures import answer_text
 from rackproof.jobs.reimage import tasks as reimage_tasks
 from rackproof.jobs.validate import judge, tasks
 from rackproof.store.night_store import NightContext
@@ -22,7 +23,7 @@ class ActionModule(RackproofAction):
         night = NightContext(**options["night"])
         judged = judge.judge_fleet(
             night,
-            asked={node: str(answer.get("msg", "")) for node, answer in options["snapshots"].items()},
+            asked={node: answer_text(answer) for node, answer in options["snapshots"].items()},
             slurm=slurm,
             members=str(options["partitions"].get("stdout", "")),
             slurm_remark=remark,

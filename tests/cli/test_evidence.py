@@ -18,10 +18,18 @@ from click.testing import Result
 from rackproof.analysis.certificate import changes
 from rackproof.analysis.certificate.catalogue import load_catalogue
 from rackproof.analysis.certificate.models import CertificateError, EvidencePiece, PieceFinding
-from rackproof.analysis.certificate.page_parts import PageParts, fill_page, load_certificate, split_page
+from rackproof.analysis.certificate.page_parts import (
+    PageParts,
+    dump_certificate,
+    fill_page,
+    load_certificate,
+    shell_digest,
+    split_page,
+)
 from rackproof.analysis.certificate.signature import sign_bytes, signer_of
 from rackproof.analysis.certificate.verification import verify_certificate
 from rackproof.core.records import Judgement, Reference, Verdict
+from rackproof.report.certificate import certificate_shell
 from rackproof.store.history.repository import open_store
 from rackproof.store.night_store import night_folders, read_night, write_night
 from rackproof.store.run_folder import iter_runs, read_run, write_run
@@ -494,3 +502,24 @@ def test_speeds_are_compared_by_their_references_bounds(
         for value in (then, now)
     )
     assert changes._within(before, after) is within
+
+
+@pytest.mark.parametrize(
+    ("shown", "instead"),
+    [("localhost", "another-node"), ("gemm_best", "gemm_best2"), ("A customer", "Another customer")],
+)
+def test_a_signed_page_that_shows_something_else_than_its_json_proves_nothing(
+    run: Call, folder: Path, shown: str, instead: str
+) -> None:
+    """The signer wrote the page by hand, and its digest into the JSON."""
+    certificate = samples.certify(folder / "results", str(folder / "contract.yml"))
+    shell = certificate_shell(certificate)
+    assert shown in shell
+    for name, text in (("right.html", shell), ("wrong.html", shell.replace(shown, instead))):
+        written = dump_certificate(certificate.model_copy(update={"page_sha256": shell_digest(text)}))
+        signature = sign_bytes(written, folder / "key-ops@example.com")
+        (folder / name).write_bytes(fill_page(PageParts(text, written, signature)))
+    assert verify(run, folder, *by_signers(folder), page="right.html").exit_code == 0
+    result = verify(run, folder, *by_signers(folder), page="wrong.html")
+    assert result.exit_code == 3
+    assert "something else than its JSON" in " ".join(result.output.split())

@@ -27,7 +27,7 @@ from rackproof.cli.errors import ToolError, refuse_unknown_names
 from rackproof.cli.find_run import history_path
 from rackproof.cli.options import json_option, results_option
 from rackproof.cli.output import exit_status, json_value, print_json, terminal_width
-from rackproof.core.hostlist import expand_hostlist
+from rackproof.core.hostlist import compress_hostlist, expand_hostlist
 from rackproof.core.text import amount, sanitize
 from rackproof.jobs.inventory.lint import list_inventory
 from rackproof.report.certificate import certificate_shell, count_text
@@ -178,6 +178,7 @@ def verify_command(
         datetime.now(UTC),
         signers,
         allow_unsigned=unsigned,
+        render=certificate_shell,
     )
     if as_json:
         print_json(json_value(found))
@@ -209,6 +210,7 @@ def _verification_text(found: Verification) -> str:
     if found.certificate is not None:
         title = found.certificate.catalogue.title
         lines.append(f"{title}, made {found.certificate.made:%Y-%m-%d %H:%M} UTC")
+        lines.append(f"nodes: {sanitize(compress_hostlist(found.certificate.asked), 400)}")
         if not found.objections:
             tables.append(_answer_text(found.certificate, found.answers))
     return "\n".join([*(sanitize(line, 600) for line in lines), *tables])

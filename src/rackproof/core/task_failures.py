@@ -33,6 +33,15 @@ def failure_reasons(result: Mapping[str, Any]) -> list[str]:
     return [_reason(item) for item in failed or [result]]
 
 
+def answer_text(result: Mapping[str, Any]) -> str:
+    """Return the message of a task's result in one line, or the reason of a failure. No I/O.
+
+    If Python is missing on a node, only the module's output states it.
+    """
+    text = failure_reasons(result)[0] if result.get("failed") else message_text(result.get("msg"))
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
 def message_text(message: object) -> str:
     """Return a message of one or several lines as a text. No I/O."""
     if isinstance(message, list | tuple):

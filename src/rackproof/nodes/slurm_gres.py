@@ -20,13 +20,16 @@ def read_gres(text: str) -> dict[str, int]:
     """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``. No I/O.
 
     The type in ``gpu:8`` is "". If CfgTRES counts all GPUs in addition to each type, only the types are
-    returned.
+    returned, and the GPUs of types that it does not name as "".
     """
     counts: dict[str, int] = {}
     for kind, count in _GPUS.findall(_plain_gres(text)):
         if int(count):
             counts[kind.lower()] = counts.get(kind.lower(), 0) + int(count)
-    return {kind: count for kind, count in counts.items() if kind} or counts
+    typed = {kind: count for kind, count in counts.items() if kind}
+    untyped = counts.get("", 0) - sum(typed.values())
+    # AccountingStorageTRES may name a few of the types, and the number of all GPUs is then larger.
+    return typed | ({"": untyped} if untyped > 0 else {})
 
 
 def has_uncounted_gpus(text: str) -> bool:

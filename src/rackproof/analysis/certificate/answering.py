@@ -193,8 +193,13 @@ def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[
 
 def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
     """Return whether a run used all GPUs of its node. A run on one GPU does not prove the others."""
-    used, node = piece.parameters.get("gpus"), piece.node(name)
-    return node is None or not isinstance(used, int | float) or used >= len(node.gpus)
+    node = piece.node(name)
+    if node is None or "gpus" not in piece.parameters:
+        return True
+    try:
+        return float(str(piece.parameters["gpus"])) >= len(node.gpus)
+    except ValueError:
+        return False
 
 
 def _parts_of_benchmark(

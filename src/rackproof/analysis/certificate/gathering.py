@@ -1,7 +1,7 @@
 """Gather the evidence for :mod:`.making` from a results folder and its history.
 
-A run of the history whose record is missing in the results folder is evidence that proves nothing. Otherwise,
-an operator could delete a failed run to get a pass.
+A run of the history whose record is missing or differs in the results folder counts as the history has it,
+and proves nothing. Otherwise, an operator could delete or alter a failed run to get a pass.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rackproof.analysis.certificate.models import (
     EvidencePiece,
     PieceFinding,
     RawFile,
+    hardware_doubt,
 )
 from rackproof.core.records import Node, Run, Verdict, worst
 from rackproof.core.text import sanitize
@@ -26,7 +27,7 @@ from rackproof.store.history.repository import Store
 from rackproof.store.history.rows import RunRow
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
 from rackproof.store.run_evidence import digest_file, record_objection
-from rackproof.store.run_folder import RECORD_NAME, ResultsError, iter_runs, read_run, stamp_of
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, dump_run, iter_runs, stamp_of
 
 _MOST_RUNS = 100_000
 _LONGEST = 500
@@ -42,17 +43,32 @@ class Gathered:
         self._results, self._store, self._asked, self._now = results, store, frozenset(asked), now
         self._benchmarks = {name for requirement in catalogue.requirements for name in requirement.benchmarks}
         self._seen: dict[str, tuple[datetime, Node]] = {}
-        self._readable: set[str] = set()
+        self._claimed: dict[str, tuple[datetime, Node]] = {}
+        self._unchanged: set[str] = set()
         runs, nights = self._newest_runs(), list(self._newest_nights())
         pieces = [*(self._run_piece(run) for run in runs), *nights]
         self.evidence = tuple(sorted([*pieces, *self._gone(pieces)], key=_order))
-        self.nodes = tuple(node for _, (_, node) in sorted(self._seen.items()))
+        self.nodes = tuple(filter(None, map(self._present, sorted({*self._seen, *self._claimed}))))
 
-    def _see(self, moment: datetime, nodes: Iterable[Node]) -> None:
+    def _see(self, moment: datetime, nodes: Iterable[Node], *, is_proven: bool) -> None:
+        """Keep the newest hardware of each requested node, apart from what only an unproven record claims."""
+        newest = self._seen if is_proven else self._claimed
         for node in nodes:
-            known = self._seen.get(node.name)
+            known = newest.get(node.name)
             if node.name in self._asked and (known is None or known[0] <= moment):
-                self._seen[node.name] = (moment, node)
+                newest[node.name] = (moment, node)
+
+    def _present(self, name: str) -> Node | None:
+        """Return the present hardware of a node, or None if an unproven record contradicts it.
+
+        A record that the history does not have may be forged, so it cannot hide that parts were swapped.
+        """
+        seen, claimed = self._seen.get(name), self._claimed.get(name)
+        if seen is None or claimed is None:
+            newest = seen or claimed
+            return newest[1] if newest else None
+        is_contradicted = claimed[0] > seen[0] and hardware_doubt(claimed[1], seen[1])
+        return None if is_contradicted else seen[1]
 
     # Runs.
 
@@ -60,8 +76,7 @@ class Gathered:
         """Return the newest run of each point on each set of nodes, as these were at the time."""
         newest: dict[object, Run] = {}
         for run in sorted(self._runs(), key=lambda run: (_moment_of(run), run.run_id)):
-            self._see(_moment_of(run), run.nodes)
-            self._readable.add(run.run_id)
+            self._see(_moment_of(run), run.nodes, is_proven=run.run_id in self._unchanged)
             if run.benchmark in self._benchmarks:
                 parts = frozenset(
                     (node.name, node.serial, *(gpu.uuid for gpu in node.gpus)) for node in _nodes_of(run)
@@ -70,8 +85,13 @@ class Gathered:
         return list(newest.values())
 
     def _runs(self) -> Iterator[Run]:
-        """Yield the runs on requested nodes. Damaged records are left to the rows of the history."""
+        """Yield the runs on requested nodes. Damaged and altered records are left to the history's rows."""
         for run in iter_runs(self._results, on_error=lambda _: None):
+            known = self._known(run.run_id)
+            if known and dump_run(known) == dump_run(run):
+                self._unchanged.add(run.run_id)
+            elif known:
+                continue
             is_mine = bool(self._asked & {node.name for node in _nodes_of(run)})
             if is_mine and run.provenance == "ran" and run.benchmark != night_store.BENCHMARK:
                 yield run
@@ -121,30 +141,39 @@ class Gathered:
                 yield self._damaged(folder.name, str(error))
                 continue
             mine = [node for node in night.nodes if node.node in missing]
-            if mine:
-                yield self._night_piece(folder, night, mine)
-            missing -= {night_node.node for night_node in mine}
+            known = self._known(night.night_id)
+            # An altered night may have lost nodes, for which an older night must not count.
+            lost = missing - {node.node for node in mine} if known and record_objection(known, folder) else ()
+            if mine or lost:
+                yield self._night_piece(folder, night, mine, sorted(lost))
+            missing -= {*lost, *(night_node.node for night_node in mine)}
             if not missing:
                 return
 
-    def _night_piece(self, folder: Path, night: NightRecord, mine: Sequence[NodeNight]) -> EvidencePiece:
-        """Return a night as a piece of evidence for those nodes of which it is the newest."""
+    def _night_piece(
+        self, folder: Path, night: NightRecord, mine: Sequence[NodeNight], lost: Sequence[str]
+    ) -> EvidencePiece:
+        """Return a night as a piece of evidence for those nodes of which it is the newest.
+
+        ``lost`` are requested nodes that it may have had before it was altered. They are unproven.
+        """
         kept = {node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in mine}
         nodes = {name: about for name, about in kept.items() if about}
-        self._see(night.ended, [about.about for about in nodes.values()])
         known = self._known(night.night_id)
+        objections = (*_night_doubts(known, mine, nodes), *_doubts(known, folder))
+        self._see(night.ended, [about.about for about in nodes.values()], is_proven=not objections)
         return EvidencePiece(
             id=night.night_id,
             kind="night",
             moment=night.ended,
             command=("ansible-playbook", "validate.yml"),
-            nodes=tuple(nodes[name].about if name in nodes else Node(name=name) for name in kept),
-            verdict=worst(node_night.verdict for node_night in mine),
+            nodes=tuple(nodes[name].about if name in nodes else Node(name=name) for name in (*kept, *lost)),
+            verdict=worst([*(node_night.verdict for node_night in mine), *(Verdict.UNPROVEN for _ in lost)]),
             verdicts={node_night.node: node_night.verdict for node_night in mine},
             findings=tuple(finding for node_night in mine for finding in _night_findings(node_night)),
             reads={name: _reads(about) for name, about in nodes.items()},
             files=tuple(_files(folder, known, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])),
-            objections=(*_night_doubts(known, mine, nodes), *_doubts(known, folder)),
+            objections=objections,
         )
 
     # Missing records.
@@ -154,11 +183,20 @@ class Gathered:
         known = {piece.id for piece in pieces}
         oldest = min((piece.moment for piece in pieces if piece.kind == "night"), default=None)
         for row in self._store.runs(limit=_MOST_RUNS):
+            self._see_row(row)
             moment = row.ended or row.moment
             # An earlier night does not matter, because a newer one replaced it.
             is_newer = row.benchmark in self._benchmarks or oldest is None or moment > oldest
             if row.run_id not in known and is_newer and self._counts(row) and self._is_lost(row.run_id):
                 yield self._gone_piece(row, moment)
+
+    def _see_row(self, row: RunRow) -> None:
+        """Keep the hardware that the history has of a run or night whose record is gone or altered."""
+        if row.run_id in self._unchanged or not self._asked & set(row.nodes):
+            return
+        known = self._known(row.run_id)
+        if known and known.provenance == "ran":
+            self._see(_moment_of(known), known.nodes, is_proven=True)
 
     def _counts(self, row: RunRow) -> bool:
         """Return whether a run in the history concerns the requested nodes and the catalogue."""
@@ -169,12 +207,14 @@ class Gathered:
         return is_mine and row.provenance == "ran" and row.benchmark in self._benchmarks
 
     def _is_lost(self, run_id: str) -> bool:
-        """Return whether a run's folder contains no readable record."""
-        if run_id in self._readable:
+        """Return whether a run's folder lacks the history's record of it."""
+        if run_id in self._unchanged:
             return False
+        if not night_store.is_night(run_id):
+            return True
         try:
             folder = self._results / run_id
-            _ = night_store.read_night(folder) if night_store.is_night(run_id) else read_run(folder)
+            _ = night_store.read_night(folder)
         except ResultsError:
             return True
         return False
@@ -193,7 +233,7 @@ class Gathered:
             nodes=tuple(Node(name=name) for name in names),
             verdict=verdict,
             verdicts=dict.fromkeys(names, Verdict.UNPROVEN) if is_night else {},
-            objections=(f"the history has it as {row.verdict.value}; its folder is gone or damaged",),
+            objections=(f"the history has it as {row.verdict.value}; its folder is gone or was altered",),
             gone=True,
         )
 

@@ -5,10 +5,11 @@ A fact that follows from other facts in the certificate is computed, not trusted
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from rackproof import __version__
 from rackproof.analysis.certificate.answering import answer_catalogue, whole_verdict
 from rackproof.analysis.certificate.catalogue import catalogue_names, load_catalogue
 from rackproof.analysis.certificate.models import Answer, Certificate, CertificateError
@@ -45,6 +46,7 @@ def verify_certificate(
     signers: Path | None,
     *,
     allow_unsigned: bool = False,
+    render: Callable[[Certificate], str] | None = None,
 ) -> Verification:
     """Verify a certificate's page.
 
@@ -54,6 +56,7 @@ def verify_certificate(
         now: The time at which the certificate must be valid.
         signers: The path of the file of allowed signers.
         allow_unsigned: Whether a page without a signature may prove anything.
+        render: A function that writes the page of a certificate again, to compare what people read in it.
     """
     try:
         parts = split_page(page)
@@ -61,7 +64,12 @@ def verify_certificate(
     except CertificateError as error:
         return Verification(verdict=Verdict.UNPROVEN, objections=(str(error),))
     signer, unsigned = _signer(parts, signers, allow_unsigned)
-    objections = (*unsigned, *_disagreements(parts, beside, certificate), *_wrong_answers(certificate, now))
+    objections = (
+        *unsigned,
+        *_disagreements(parts, beside, certificate),
+        *_other_text(parts, certificate, render),
+        *_wrong_answers(certificate, now),
+    )
     answers = _answers_at(certificate, max(now, certificate.made))
     verdict = Verdict.UNPROVEN if objections else whole_verdict(answers)
     return Verification(
@@ -69,7 +77,7 @@ def verify_certificate(
         signer=signer,
         objections=objections,
         expired=tuple(_expired(certificate, answers)),
-        remarks=tuple(_remarks(certificate)),
+        remarks=tuple(_remarks(certificate, is_rendered=render is not None)),
         answers=() if objections else answers,
         certificate=certificate,
     )
@@ -93,6 +101,15 @@ def _disagreements(parts: PageParts, beside: Mapping[str, bytes], certificate: C
     for suffix, inside in zip(BESIDE, (parts.json, parts.signature.encode()), strict=True):
         if suffix in beside and beside[suffix] != inside:
             yield f"the {suffix} beside the page differs from the page's content"
+
+
+def _other_text(
+    parts: PageParts, certificate: Certificate, render: Callable[[Certificate], str] | None
+) -> Iterator[str]:
+    """Yield an objection if the text that people read is not that of the JSON."""
+    # A signer can write a page by hand, and its digest into the JSON.
+    if render and certificate.rackproof_version == __version__ and render(certificate) != parts.shell:
+        yield "the page shows something else than its JSON"
 
 
 def _answers_at(certificate: Certificate, moment: datetime) -> tuple[Answer, ...]:
@@ -120,7 +137,12 @@ def _expired(certificate: Certificate, answers: tuple[Answer, ...]) -> Iterator[
             yield f"{then.id}: it held until {then.until:%Y-%m-%d %H:%M}" if then.until else then.id
 
 
-def _remarks(certificate: Certificate) -> Iterator[str]:
+def _remarks(certificate: Certificate, *, is_rendered: bool) -> Iterator[str]:
+    if is_rendered and certificate.rackproof_version != __version__:
+        yield (
+            f"Rackproof {certificate.rackproof_version} made the page, and this is {__version__}: "
+            "only the answers here are proven, not the text of the page"
+        )
     name = certificate.catalogue.name
     if name in catalogue_names() and load_catalogue(name) != certificate.catalogue:
         yield f"its catalogue {name} differs from the one that this Rackproof ships"

@@ -1,0 +1,176 @@
+"""Results folders in which a run or night was altered: the history's entry counts, and no pass is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rackproof.core.records import Run, Verdict
+from rackproof.store.history.repository import open_store
+from rackproof.store.night_store import NIGHT_FILE
+from rackproof.store.run_evidence import digest_file
+from rackproof.store.run_folder import iter_runs, write_run
+from rackproof.store.sealed_json import open_sealed, seal_json
+
+from . import samples
+
+FAST = samples.CONTRACT | {"requirements": [samples.CONTRACT["requirements"][1]]}  # type: ignore[index]
+"""A contract of products alone, which no night answers."""
+DAYS = timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a results folder and two contracts."""
+    folder = tmp_path_factory.mktemp("altered")
+    samples.make_results(folder)
+    samples.contract_file(folder)
+    (folder / "fast.yml").write_text(yaml.safe_dump(FAST))
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "made")
+    return tmp_path / "made"
+
+
+def verdict(folder: Path, catalogue: str = "fast") -> Verdict:
+    results = folder / "results"
+    latest = max(run.ended for run in iter_runs(results) if run.ended and run.ended.year < 2090)
+    return samples.certify(results, str(folder / f"{catalogue}.yml"), now=latest + timedelta(hours=9)).verdict
+
+
+def last(folder: Path, benchmark: str) -> Run:
+    return [run for run in iter_runs(folder / "results") if run.benchmark == benchmark][-1]
+
+
+def _earlier(run: Run) -> dict[str, Any]:
+    return {"started": run.started - 9 * DAYS, "ended": run.ended - 9 * DAYS}  # type: ignore[operator]
+
+
+def _elsewhere(run: Run) -> dict[str, Any]:
+    nodes = tuple(node.model_copy(update={"name": "elsewhere"}) for node in run.nodes)
+    return {"nodes": nodes, "asked_nodes": ("elsewhere",)}
+
+
+ALTERATIONS: dict[str, Callable[[Run], dict[str, Any]]] = {
+    "earlier": _earlier,
+    "elsewhere": _elsewhere,
+    "imported": lambda _: {"provenance": "imported"},
+    "another benchmark": lambda _: {"benchmark": "stream"},
+    "an old pass of another point": lambda run: {
+        "parameters": {**run.parameters, "x": 1},
+        "verdict": Verdict.PASS,
+        "started": run.started - 900 * DAYS,  # type: ignore[operator]
+        "ended": run.ended - 900 * DAYS,  # type: ignore[operator]
+    },
+}
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_a_failure_that_was_altered_counts_as_the_history_has_it(folder: Path, name: str) -> None:
+    assert verdict(folder) is Verdict.PASS
+    failed = samples.add_run(folder / "results", "gemm", verdict=Verdict.FAIL)
+    write_run(failed.model_copy(update=ALTERATIONS[name](failed)), folder / "results" / failed.run_id)
+    assert verdict(folder) is Verdict.FAIL
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_pass_in_the_folder_of_a_failure_is_none(folder: Path, is_link: bool) -> None:
+    results, passed = folder / "results", last(folder, "gemm")
+    failed = samples.add_run(results, "gemm", verdict=Verdict.FAIL)
+    shutil.rmtree(results / failed.run_id)
+    if is_link:
+        (results / failed.run_id).symlink_to(passed.run_id)
+    else:
+        shutil.copytree(results / passed.run_id, results / failed.run_id)
+    assert verdict(folder) is Verdict.FAIL
+
+
+def swapped(run: Run) -> dict[str, Any]:
+    """Return other GPUs for a run's node."""
+    (node,) = run.nodes
+    gpus = tuple(gpu.model_copy(update={"uuid": f"{gpu.uuid[:-4]}beef"}) for gpu in node.gpus)
+    return {"nodes": (node.model_copy(update={"gpus": gpus}),)}
+
+
+@pytest.mark.parametrize("hides", ["nothing", "removed", "altered", "forged", "forged in future", "renamed"])
+def test_swapped_gpus_that_the_history_knows_cannot_be_hidden(folder: Path, hides: str) -> None:
+    """No row of the contract is about the run that shows the swap."""
+    results, before = folder / "results", last(folder, "memory-bandwidth")
+    later = max(run.ended for run in iter_runs(results) if run.ended) + timedelta(hours=1)
+    times = {"started": later, "ended": later}
+    swap = samples.add_run(results, "memory-bandwidth", **swapped(before), **times)
+    place = results / swap.run_id
+    if hides == "removed":
+        shutil.rmtree(place)
+    elif hides == "altered":
+        write_run(swap.model_copy(update={"nodes": before.nodes}), place)
+    elif hides == "renamed":
+        place.rename(results / f"x{swap.run_id}")
+    elif hides.startswith("forged"):
+        forged_id = f"{swap.run_id[:-6]}abcdef"
+        later += 400 * DAYS if "future" in hides else timedelta(hours=2)
+        shutil.copytree(place, results / forged_id)
+        forged = {"run_id": forged_id, "nodes": before.nodes, "started": later, "ended": later}
+        write_run(swap.model_copy(update={**forged, "benchmark": "mnist-lenet"}), results / forged_id)
+    assert verdict(folder) is Verdict.UNPROVEN
+
+
+def _edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(open_sealed(file.read_bytes()))
+    change(content)
+    file.write_bytes(seal_json(json.dumps(content) + "\n"))
+
+
+NIGHTS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "without nodes": lambda night: night.update(nodes=[]),
+    "of another node": lambda night: [node.update(node="elsewhere") for node in night["nodes"]],
+    "earlier": lambda night: night.update(ended="2026-01-01T00:00:00Z"),
+}
+
+
+@pytest.mark.parametrize("name", NIGHTS)
+def test_an_older_night_does_not_count_in_place_of_an_altered_one(folder: Path, name: str) -> None:
+    """The older night passes, and the history has it as well."""
+    results, newest = folder / "results", last(folder, "health")
+    older = results / f"20260101{newest.run_id[8:]}"
+    shutil.copytree(results / newest.run_id, older)
+    _edit(older / NIGHT_FILE, lambda night: night.update(night_id=older.name))
+    for snapshot in (older / "snapshots").iterdir():
+        _edit(snapshot, lambda kept: kept.update(night=older.name))
+    digests = {log.path: digest_file(older / log.path) for log in newest.logs}
+    logs = tuple(
+        log.model_copy(update={"sha256": digests[log.path][0], "size_bytes": digests[log.path][1]})
+        for log in newest.logs
+    )
+    record = newest.model_copy(update={"run_id": older.name, "logs": logs})
+    write_run(record, older)
+    with open_store(results / "history.sqlite") as store:
+        store.keep(record)
+    assert verdict(folder, "contract") is Verdict.PASS
+    _edit(results / newest.run_id / NIGHT_FILE, NIGHTS[name])
+    assert verdict(folder, "contract") is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [(2, "pass"), ("2", "pass"), (1, "unproven"), ("1", "unproven"), ("one", "unproven"), (None, "unproven")],
+)
+def test_a_run_on_a_part_of_the_gpus_proves_nothing_in_any_spelling(
+    folder: Path, used: object, expected: str
+) -> None:
+    run = last(folder, "gemm")
+    changed = run.model_copy(update={"parameters": {**run.parameters, "gpus": used}})
+    write_run(changed, folder / "results" / run.run_id)
+    with open_store(folder / "results/history.sqlite") as store:
+        store.keep(changed)
+    assert verdict(folder).value == expected

@@ -1,0 +1,33 @@
+"""What a task's result says of a node, in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rackproof.core.task_failures import answer_text
+
+LOST = "Module result deserialization failed: No start of json char found"
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"msg": "8 GPUs"}, "8 GPUs"),
+        ({"failed": True, "msg": "no such tool"}, "no such tool"),
+        (
+            {"failed": True, "msg": LOST, "module_stderr": "pyenv: python3.13: command not found\n\n"},
+            "pyenv: python3.13: command not found",
+        ),
+        (
+            {"failed": True, "msg": "MODULE FAILURE", "module_stdout": "bash: python3:\n not found\r\n"},
+            "bash: python3: not found",
+        ),
+        ({"failed": True, "msg": LOST, "module_stderr": ""}, LOST),
+        ({"unreachable": True, "msg": "ssh: no route"}, "ssh: no route"),
+        ({}, ""),
+    ],
+)
+def test_a_node_without_an_answer_has_its_reason(result: dict[str, Any], text: str) -> None:
+    assert answer_text(result) == text
