@@ -47,6 +47,10 @@ IOR = "IOR-3.3.0: MPI Coordinated Test of Parallel I/O\n\nMax Write: 1234.56 MiB
 MDTEST = "-- started at 06/11/2021 19:27:00 --\n\nmdtest-3.3.0 was launched with 8 total task(s)\n"
 MNDIAG = "Successfully ran multi-node diagnostic.\n+------+\n| MNUBERGEMM Test           | Pass     |\n"
 SMI_LIST = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-e18afb8d-1627-f8ff-2ba3-c05c5a8e9e67)\n"
+LINK_ERRORS = (
+    SMI_LIST + "\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: 0\n\t Link 0: CRC Errors: 0\n"
+)
+"""Driver 580 on a virtual machine with 4 x H100."""
 
 
 def read(text: str) -> ParsedLog:
@@ -71,6 +75,7 @@ def read(text: str) -> ParsedLog:
         (MNDIAG, "dcgmi mndiag"),
         ('{\n  "DCGM Multi-Node Diagnostic" : {}\n}\n', "dcgmi mndiag"),
         (SMI_LIST, "nvidia-smi -L"),
+        (LINK_ERRORS, "nvidia-smi nvlink --errorcounters"),
     ],
 )
 def test_a_tool_that_is_not_read_is_named_and_unproven(text: str, name: str) -> None:

@@ -45,6 +45,11 @@ _TOOLS: tuple[tuple[str, str, str], ...] = (
         _PORTS,
     ),
     ("ibdiagnet", r"^(?:-I- |-W- |-E- )|^Loading IBDIAGNET", _PORTS),
+    (
+        "nvidia-smi nvlink --errorcounters",
+        r"^\s*Link \d+: (?:Replay|Recovery|CRC|Data|ECC|FLIT)[ \w]{0,20} Errors?: ",
+        "counters since the driver's start prove nothing alone, and the nights of validate.yml compare them",
+    ),
     ("nvidia-smi -L", r"^GPU \d+: .{1,100} \(UUID: GPU-", _GPUS),
     ("nvidia-smi pmon", r"^# ?gpu +pid +type ", _GPUS),
     ("dcgmi dmon", r"^# ?Entity  ", "save dcgmi diag instead"),
