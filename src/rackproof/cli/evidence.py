@@ -108,15 +108,15 @@ def _asked_nodes(names: Sequence[str], inventory: Path) -> tuple[list[str], list
     Raises:
         ToolError: A name is that of an empty group, or names no node.
     """
-    found = list_inventory(inventory)[0] if inventory.exists() else None
-    groups = found.groups if found else {}
+    listing = list_inventory(inventory)[0] if inventory.exists() else None
+    groups = listing.groups if listing else {}
     asked: dict[str, None] = {}
     for name in names:
         hosts = groups.get(name) or expand_hostlist(name)
         if not hosts or (name in groups and not groups[name]):
             raise ToolError(f"{name} names no node")
         asked |= dict.fromkeys(hosts)
-    return list(asked), [*groups, *(found.hosts if found else ())]
+    return list(asked), [*groups, *(listing.hosts if listing else ())]
 
 
 def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate:
@@ -137,16 +137,16 @@ def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate
 
 def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     """Return the number of each answer, and a table of the requirements that are measured."""
-    texts = {one.id: one.text for one in certificate.catalogue.requirements if one.is_measured}
+    measured = {item.id: item.text for item in certificate.catalogue.requirements if item.is_measured}
     rows = [
         (
-            one.id,
-            one.verdict.value,
-            f"{one.until:%Y-%m-%d}" if one.until else "-",
-            sanitize("; ".join(one.reasons[:_SHOWN_REASONS]) or texts[one.id], 300),
+            answer.id,
+            answer.verdict.value,
+            f"{answer.until:%Y-%m-%d}" if answer.until else "-",
+            sanitize("; ".join(answer.reasons[:_SHOWN_REASONS]) or measured[answer.id], 300),
         )
-        for one in answers
-        if one.id in texts
+        for answer in answers
+        if answer.id in measured
     ]
     columns = ("Requirement", "Answer", "Until", "Why")
     lines = [count_text(certificate, answers), *text_table(columns, rows, terminal_width(), (3,))]
@@ -172,7 +172,7 @@ def verify_command(
     results folder is not needed.
     """
     beside = {suffix: path for suffix in BESIDE if (path := file.with_suffix(suffix)).exists()}
-    found = verify_certificate(
+    verification = verify_certificate(
         _read(file),
         {suffix: _read(path) for suffix, path in beside.items()},
         datetime.now(UTC),
@@ -180,10 +180,10 @@ def verify_command(
         allow_unsigned=unsigned,
     )
     if as_json:
-        print_json(json_value(found))
+        print_json(json_value(verification))
     else:
-        click.echo(_verification_text(found))
-    ctx.exit(exit_status(found.verdict))
+        click.echo(_verification_text(verification))
+    ctx.exit(exit_status(verification.verdict))
 
 
 def _read(file: Path) -> bytes:
@@ -198,19 +198,20 @@ def _read(file: Path) -> bytes:
         raise ToolError(f"cannot read {file}: {error.strerror}") from None
 
 
-def _verification_text(found: Verification) -> str:
+def _verification_text(verification: Verification) -> str:
     """Return the text that the command prints about a verified certificate."""
-    nameless = "no signer is proven" if found.objections else "unsigned"
-    lines = [f"{found.verdict.value}: {'signed by ' + found.signer if found.signer else nameless}"]
-    lines += [f"  {one}" for one in found.objections]
-    lines += [f"  expired: {one}" for one in found.expired]
-    lines += [f"note: {one}" for one in found.remarks]
+    nameless = "no signer is proven" if verification.objections else "unsigned"
+    signer = f"signed by {verification.signer}" if verification.signer else nameless
+    lines = [f"{verification.verdict.value}: {signer}"]
+    lines += [f"  {objection}" for objection in verification.objections]
+    lines += [f"  expired: {answer}" for answer in verification.expired]
+    lines += [f"note: {remark}" for remark in verification.remarks]
     tables = []
-    if found.certificate is not None:
-        title = found.certificate.catalogue.title
-        lines.append(f"{title}, made {found.certificate.made:%Y-%m-%d %H:%M} UTC")
-        if not found.objections:
-            tables.append(_answer_text(found.certificate, found.answers))
+    if verification.certificate is not None:
+        title = verification.certificate.catalogue.title
+        lines.append(f"{title}, made {verification.certificate.made:%Y-%m-%d %H:%M} UTC")
+        if not verification.objections:
+            tables.append(_answer_text(verification.certificate, verification.answers))
     return "\n".join([*(sanitize(line, 600) for line in lines), *tables])
 
 
@@ -226,12 +227,15 @@ def compare_certificates_command(old: Path, new: Path, as_json: bool) -> None:
     before, after = (load_certificate(split_page(_read(file)).json) for file in (old, new))
     changes = certificate_changes(before, after)
     if as_json:
-        print_json([json_value(one) for one in changes])
+        print_json([json_value(change) for change in changes])
     elif changes:
         columns = ("What", "Where", "Which", "Before", "Now")
         rows = [
-            tuple(sanitize(text, 200) or "-" for text in (one.kind, one.where, one.what, one.old, one.new))
-            for one in changes
+            tuple(
+                sanitize(text, 200) or "-"
+                for text in (change.kind, change.where, change.what, change.old, change.new)
+            )
+            for change in changes
         ]
         click.echo("\n".join(text_table(columns, rows, terminal_width(), (1, 2))))
     else:

@@ -25,15 +25,15 @@ _MOST_SILENT_S = 300.0
 _SEPARATOR = " · "
 _RUN_TIME = re.compile(r"^\d{8}T\d{6}Z-")
 _PROGRAM = re.compile(r"(?:^|[`:] ?)rackproof [a-z]")
-_STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
 _REMARK = "ATTENTION "
 """A remark in the summary of provisioning begins with this word."""
+# ansible-core prints the following texts, which do not give the next step.
+_STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
 _INTERRUPTED = "User interrupted execution"
 _UNKNOWN_HOST = "Could not match supplied host pattern, ignoring: "
 _NO_HOSTS = "leaves us with no hosts to target"
 _USAGE = "usage: ansible-playbook "
 _USAGE_ERROR = "ansible-playbook: error: "
-"""ansible-core prints these texts, which do not give the next step."""
 _TRACEBACK = "Traceback (most recent call last)"
 _NOT_YAML = "YAML parsing failed: "
 _NO_INVENTORY = "Completely failed to parse inventory source "
@@ -48,7 +48,7 @@ _AROUND_YAML = re.compile(
 
 @dataclass
 class _Node:
-    """The state that a node's line shows."""
+    """The state that a node's line shows. ``since`` is the start of its step, ``shown`` its last report."""
 
     stage: str = ""
     step: str = ""
@@ -203,8 +203,8 @@ class LiveLines:
         shown = _clean(line)
         if self._is_usage(shown):
             return []
-        run, _, rest = shown.partition(_SEPARATOR)
-        host, _, progress = rest.partition(_SEPARATOR)
+        run, _, after_run = shown.partition(_SEPARATOR)
+        host, _, progress = after_run.partition(_SEPARATOR)
         node = self._nodes.get(host) if run and progress else None
         if node is None:
             self.named_program |= bool(_PROGRAM.search(shown))
@@ -260,13 +260,13 @@ class LiveLines:
 
     def _no_hosts(self) -> str:
         """Return the line about a playbook without hosts."""
-        what = (
+        cause = (
             f"{', '.join(self._unknown)}: no host and no group of the inventory"
             if self._unknown
             else "-l names an empty group of the inventory"
         )
         return (
-            f"rackproof: {what}. Correct -l, or put hosts into the inventory (inventory/hosts.yml, or the "
+            f"rackproof: {cause}. Correct -l, or put hosts into the inventory (inventory/hosts.yml, or the "
             "one of -i); `ansible-inventory --graph` lists it"
         )
 
@@ -330,8 +330,8 @@ def _without_inventory(line: str) -> str:
 
 def _step(task: str) -> tuple[str, str]:
     """Return role and step from a task's name, ``ROLE : NAME``."""
-    role, found, step = task.partition(" : ")
-    return (sanitize(role, 40), sanitize(step, 120)) if found else ("", sanitize(task, 120))
+    role, separator, step = task.partition(" : ")
+    return (sanitize(role, 40), sanitize(step, 120)) if separator else ("", sanitize(task, 120))
 
 
 def _clean(line: str) -> str:
@@ -368,8 +368,8 @@ def interruption_lines(
     """
     lines = [f"Interrupted. {job} still runs on {compress_hostlist(places)}." for job, places in jobs.items()]
     if not lines:
-        left = f" Its unfinished work on {compress_hostlist(nodes)} is left as it is." if nodes else ""
-        lines = [f"Interrupted. No job of it runs.{left}"]
+        unfinished = f" Its unfinished work on {compress_hostlist(nodes)} is left as it is." if nodes else ""
+        lines = [f"Interrupted. No job of it runs.{unfinished}"]
     lines.append(f"Go on where it was:    {again}")
     if jobs:
         # Ansible's ranges differ from Slurm's. Both accept single names.

@@ -118,12 +118,12 @@ def _entries(results: Path) -> list[tuple[datetime, str, str, str, str, str]]:
     accepted, damaged = read_acceptances(results)
     if lost + damaged:
         click.echo(f"note: {amount(lost + damaged, 'damaged line')}", err=True)
-    found: list[tuple[datetime, str, str, str, str, str]] = [
-        (one.moment, one.act, one.node, f"{one.actor}@{one.host}", one.playbook, sanitize(one.reason, 300))
-        for one in acts
+    entries: list[tuple[datetime, str, str, str, str, str]] = [
+        (act.moment, act.act, act.node, f"{act.actor}@{act.host}", act.playbook, sanitize(act.reason, 300))
+        for act in acts
     ]
-    found += [
-        (one.moment, one.act, one.run_id, f"{one.user}@{one.host}", "rackproof", sanitize(one.reason, 300))
-        for one in accepted
+    entries += [
+        (act.moment, act.act, act.run_id, f"{act.user}@{act.host}", "rackproof", sanitize(act.reason, 300))
+        for act in accepted
     ]
-    return sorted(found, key=lambda entry: entry[0])
+    return sorted(entries, key=lambda entry: entry[0])

@@ -25,7 +25,7 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.inventory.nodes import RESERVED_GROUPS
 
 _LIST_S = 600.0
-"""Ansible needed 8.3 s of a processor for 992 hosts of a SKU, and an inventory may have 10,000."""
+"""Time limit of ansible-inventory, which needs 8.3 s for 992 hosts. An inventory may have 10,000 hosts."""
 _NODES = "gpu_nodes"
 _SKU = "sku_"
 _UNIQUE = {
@@ -42,10 +42,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "dict": (dict,),
 }
 _NO_RACKS = (RESERVED_GROUPS | {"netboot"}) - {"cpu_nodes"}
-"""Groups that are no racks.
-
-A host of cpu_nodes alone is in no group that the playbooks use, so cpu_nodes counts as a rack.
-"""
+"""Groups that are not racks. cpu_nodes counts as a rack, because the playbooks use no host of it alone."""
 _CONNECTION = frozenset(
     f"ansible_{name}"
     for name in (
@@ -63,10 +60,10 @@ _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 
 
 class InventoryError(RackproofError):
-    """An inventory that cannot be read. The message gives file and line, as Ansible reports them."""
+    """An inventory that cannot be read. The message gives file and line if Ansible reports them."""
 
 
-class Complaint(Record):
+class InventoryMistake(Record):
     """One mistake in the inventory, with its place and the remedy."""
 
     where: str
@@ -90,7 +87,7 @@ class Inventory:
 
 def list_inventory(
     path: Path, environment: Mapping[str, str] | None = None
-) -> tuple[Inventory, list[Complaint]]:
+) -> tuple[Inventory, list[InventoryMistake]]:
     """Return an inventory from Ansible, and the mistakes in its files.
 
     These are duplicate keys, files that are not YAML, and parts that Ansible skips.
@@ -105,10 +102,10 @@ def list_inventory(
     """
     if not path.exists():
         raise InventoryError(f"there is no inventory at {path}")
-    complaints = list(_yaml_complaints(path))
-    if any("it is not YAML" in complaint.what for complaint in complaints):
+    mistakes = list(_yaml_mistakes(path))
+    if any("it is not YAML" in mistake.what for mistake in mistakes):
         # Ansible would leave the file out with a warning, or name the mistake without its file.
-        return Inventory(hosts={}, groups={}, files={}), complaints
+        return Inventory(hosts={}, groups={}, files={}), mistakes
     beside = Path(sys.executable).with_name("ansible-inventory")
     program = str(beside) if beside.is_file() else "ansible-inventory"
     try:
@@ -128,11 +125,11 @@ def list_inventory(
         error = sanitize(_first_error(process.stderr), 600)
         remedy = "; set ANSIBLE_VAULT_PASSWORD_FILE to the file of its password" if "vault" in error else ""
         raise InventoryError(error + remedy)
-    complaints += [
-        Complaint(where=str(path), what=sanitize(match[1], 300))
+    mistakes += [
+        InventoryMistake(where=str(path), what=sanitize(match[1], 300))
         for match in _SKIPPED.finditer(process.stderr)
     ]
-    return read_inventory(json.loads(process.stdout), _variable_files(path)), complaints
+    return read_inventory(json.loads(process.stdout), _variable_files(path)), mistakes
 
 
 def _first_error(text: str) -> str:
@@ -142,13 +139,13 @@ def _first_error(text: str) -> str:
     return " ".join(lines[errors[0] : errors[0] + 3]) if errors else " ".join(lines[-3:])
 
 
-def _yaml_complaints(path: Path) -> Iterator[Complaint]:
-    """Yield each file that is not YAML, and each key that is twice in a mapping, with file and line."""
+def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
+    """Yield each file that is not YAML, and each key that occurs twice in a mapping, with file and line."""
     folder = path if path.is_dir() else path.parent
     files = {path} if path.is_file() else set()
     for pattern in ("*.yml", "*.yaml", "group_vars/**/*.yml", "group_vars/**/*.yaml", "host_vars/**/*.yml"):
         files |= set(folder.glob(pattern))
-    for file in sorted(one for one in files if one.suffix in (".yml", ".yaml") and one.is_file()):
+    for file in sorted(path for path in files if path.suffix in (".yml", ".yaml") and path.is_file()):
         try:
             # Compose the YAML without constructing values, because the tag of a vault is unknown here.
             tree = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -156,20 +153,20 @@ def _yaml_complaints(path: Path) -> Iterator[Complaint]:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark is not None else ""
             text = getattr(error, "problem", None) or "it is not text in UTF-8"
-            yield Complaint(where=f"{file}{line}", what=f"it is not YAML: {sanitize(text, 200)}")
+            yield InventoryMistake(where=f"{file}{line}", what=f"it is not YAML: {sanitize(text, 200)}")
         else:
             yield from _doubled_keys(file, tree)
 
 
-def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
-    """Yield each key that is twice in a mapping, because only the later one counts."""
-    queue, seen = [tree] if tree is not None else [], set()
+def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[InventoryMistake]:
+    """Yield each key that occurs twice in a mapping, because only the later one counts."""
+    queue, visited = [tree] if tree is not None else [], set()
     while queue:
         node = queue.pop()
-        # An alias leads to a node that was met before.
-        if id(node) in seen:
+        # An alias leads to a node that was visited before.
+        if id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             queue += node.value
         elif isinstance(node, yaml.MappingNode):
@@ -178,7 +175,7 @@ def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
                 line, name = key.start_mark.line + 1, str(key.value)
                 if name in first and name != "<<":
                     text = f"{sanitize(name, 100)} is in line {first[name]} already: the later one counts"
-                    yield Complaint(where=f"{file}:{line}", what=text)
+                    yield InventoryMistake(where=f"{file}:{line}", what=text)
                 first.setdefault(name, line)
                 queue.append(value)
 
@@ -186,7 +183,7 @@ def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
 def _variable_files(path: Path) -> dict[str, Path]:
     """Return the files and folders in group_vars, by the name of the group."""
     folder = path if path.is_dir() else path.parent
-    return {one.name.split(".y")[0]: one for one in sorted(folder.glob("group_vars/*"))}
+    return {path.name.split(".y")[0]: path for path in sorted(folder.glob("group_vars/*"))}
 
 
 def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inventory:
@@ -208,14 +205,14 @@ def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inve
     return Inventory(hosts=hosts, groups=groups, files=files)
 
 
-def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
+def lint_inventory(inventory: Inventory, root: Path) -> list[InventoryMistake]:
     """Return all mistakes in an inventory, without duplicates.
 
     Args:
         inventory: The inventory.
         root: The checkout, whose roles define the variables.
     """
-    complaints = [
+    mistakes = [
         *_shared_values(inventory),
         *_unknown_names(inventory, root),
         *_connection_names(inventory),
@@ -224,10 +221,10 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
         *_nodes_without_sku(inventory),
         *_no_nodes(inventory),
     ]
-    return list(dict.fromkeys(complaints))
+    return list(dict.fromkeys(mistakes))
 
 
-def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
+def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield each value that two hosts share although it identifies one."""
     for name, title in _UNIQUE.items():
         owners: dict[str, list[str]] = {}
@@ -240,30 +237,30 @@ def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
         for key, hosts in owners.items():
             if len(hosts) > 1:
                 shown = ", ".join(sorted(hosts)[:5])
-                yield Complaint(
+                yield InventoryMistake(
                     where=shown,
                     what=f"the same {title} ({name}: {key.rpartition(':')[0]}): each host needs its own",
                 )
 
 
-def _unknown_names(inventory: Inventory, root: Path) -> Iterator[Complaint]:
+def _unknown_names(inventory: Inventory, root: Path) -> Iterator[InventoryMistake]:
     """Yield each variable with a role's prefix, or nearly such a prefix, that no role knows."""
-    known, prefixes = known_variables.known_variables(root), known_variables.role_prefixes(root)
+    known_names, prefixes = known_variables.known_variables(root), known_variables.role_prefixes(root)
     for name, hosts in _owners(inventory).items():
         for check in (known_variables.check_names, known_variables.check_misspelt_prefixes):
             try:
-                check([name], known, prefixes)
+                check([name], known_names, prefixes)
             except known_variables.UnknownVariableError as error:
-                yield Complaint(where=_some(hosts), what=str(error).partition(". ")[0])
+                yield InventoryMistake(where=_first_and_count(hosts), what=str(error).partition(". ")[0])
 
 
-def _connection_names(inventory: Inventory) -> Iterator[Complaint]:
+def _connection_names(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield each variable that is nearly one of Ansible's own, such as ``ansible_hots``."""
     for name, hosts in _owners(inventory).items():
         near = known_variables.nearest(name, _CONNECTION, 0.9) if name not in _CONNECTION else ""
         if near and name.startswith("ansible_"):
             text = f"Ansible has no variable {sanitize(name, 100)} (did you mean {near}?)"
-            yield Complaint(where=_some(hosts), what=text)
+            yield InventoryMistake(where=_first_and_count(hosts), what=text)
 
 
 def _owners(inventory: Inventory) -> dict[str, list[str]]:
@@ -275,8 +272,8 @@ def _owners(inventory: Inventory) -> dict[str, list[str]]:
     return owners
 
 
-def _some(hosts: Iterable[str]) -> str:
-    """Return the first of some hosts, and how many more there are."""
+def _first_and_count(hosts: Iterable[str]) -> str:
+    """Return the first host and the number of other hosts, as text."""
     names = sorted(hosts)
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
@@ -291,7 +288,7 @@ def argument_kinds(root: Path) -> dict[str, str]:
     return kinds
 
 
-def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Complaint]:
+def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[InventoryMistake]:
     """Yield each value that is not of its variable's type, and each number beyond its bounds."""
     wrong: dict[str, list[str]] = {}
     for host, variables in inventory.hosts.items():
@@ -304,13 +301,13 @@ def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Com
         except known_variables.VariableValueError as error:
             wrong.setdefault(str(error), []).append(host)
     for text, hosts in wrong.items():
-        yield Complaint(where=_some(hosts), what=text)
+        yield InventoryMistake(where=_first_and_count(hosts), what=text)
 
 
 def fits_kind(value: object, kind: str) -> bool:
-    """Return whether Ansible accepts a value as a type. No I/O.
+    """Return whether a value has the type of its variable, by Ansible's rules. No I/O.
 
-    A template fits any type.
+    A template fits any type. Text fits neither a list nor a mapping, although Ansible would convert it.
     """
     if kind not in _KINDS or (isinstance(value, str) and "{{" in value):
         return True
@@ -322,52 +319,55 @@ def fits_kind(value: object, kind: str) -> bool:
 
 
 def _text_fits(text: str, kind: str) -> bool:
-    """Return whether Ansible converts a text to a type."""
+    """Return whether a text states a boolean or a number of this type."""
     if kind == "bool":
         return text.lower() in _BOOLEANS
     try:
         return kind in ("int", "float") and float(text if kind == "float" else int(text)) is not None
     except ValueError:
-        # Ansible splits a text at commas, and reads a text that looks like a mapping as one.
         return False
 
 
-def _files_without_group(inventory: Inventory) -> Iterator[Complaint]:
+def _files_without_group(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield each file of variables whose group does not exist, so that nothing reads the file."""
     for name, path in inventory.files.items():
         if name not in inventory.groups and name != "all":
             near = known_variables.nearest(name, inventory.groups, 0.7)
             hint = f" (did you mean {near}?)" if near else ""
-            yield Complaint(where=str(path), what=f"there is no group {name}{hint}: nothing reads this file")
+            yield InventoryMistake(
+                where=str(path), what=f"there is no group {name}{hint}: nothing reads this file"
+            )
 
 
-def _nodes_without_sku(inventory: Inventory) -> Iterator[Complaint]:
+def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield nodes in service without a SKU or of two, and racks that are named but contain no nodes."""
     skus = {name: set(hosts) for name, hosts in inventory.groups.items() if name.startswith(_SKU)}
     for host in inventory.groups.get(_NODES, ()):
         mine = [name for name, hosts in skus.items() if host in hosts]
         if not mine and host not in inventory.groups.get("new-nodes", ()):
             near = "put its rack below a group sku_NAME: its required parts are unknown"
-            yield Complaint(where=host, what=f"no SKU: {near}")
+            yield InventoryMistake(where=host, what=f"no SKU: {near}")
         elif len(_families(mine)) > 1:
-            yield Complaint(where=host, what=f"of several SKUs ({', '.join(sorted(mine))}): leave one")
+            yield InventoryMistake(where=host, what=f"of several SKUs ({', '.join(sorted(mine))}): leave one")
     for rack in sorted(_asked_racks(inventory.hosts.values())):
         if not inventory.groups.get(rack):
-            yield Complaint(where=rack, what="slurm_racks names it, and it has no nodes: correct the name")
+            yield InventoryMistake(
+                where=rack, what="slurm_racks names it, and it has no nodes: correct the name"
+            )
 
 
-def _no_nodes(inventory: Inventory) -> Iterator[Complaint]:
-    """Yield a complaint if no playbook would find a node."""
-    # An inventory that could not be read has no groups either, and its own complaint.
+def _no_nodes(inventory: Inventory) -> Iterator[InventoryMistake]:
+    """Yield a mistake if no playbook would find a node."""
+    # An inventory that could not be read has no groups either. Another mistake names the reason.
     if inventory.groups and not inventory.hosts:
-        yield Complaint(where="all", what="no host is in this inventory: list the nodes below a rack")
+        yield InventoryMistake(where="all", what="no host is in this inventory: list the nodes below a rack")
     racks = [
         name
         for name, hosts in inventory.groups.items()
         if hosts and name not in _NO_RACKS and name not in inventory.hosts
     ]
     if racks and not inventory.groups.get(_NODES):
-        yield Complaint(
+        yield InventoryMistake(
             where=", ".join(sorted(racks)[:5]),
             what=f"no host is in the group {_NODES}: "
             "provision.yml, validate.yml and reimage.yml have no nodes. "
@@ -376,7 +376,7 @@ def _no_nodes(inventory: Inventory) -> Iterator[Complaint]:
 
 
 def _families(names: Collection[str]) -> set[str]:
-    """Return SKUs without their slices: ``sku_h200_x2`` is a part of ``sku_h200``."""
+    """Return the SKUs of whole machines: ``sku_h200`` for ``sku_h200`` and for its slice ``sku_h200_x2``."""
     return {re.sub(r"_x[0-9]+$", "", name) for name in names}
 
 

@@ -55,7 +55,7 @@ def _regions(
             at = (line + 1, own[line] + 1, new[line] + 1)
 
 
-def _partners(base: Sequence[str], other: Sequence[str]) -> dict[int, int]:
+def _partners(base: Sequence[str], text: Sequence[str]) -> dict[int, int]:
     """Return the places of base's lines that are unchanged in another text."""
-    blocks = difflib.SequenceMatcher(None, base, other, autojunk=False).get_matching_blocks()
+    blocks = difflib.SequenceMatcher(None, base, text, autojunk=False).get_matching_blocks()
     return {block.a + at: block.b + at for block in blocks for at in range(block.size)}
