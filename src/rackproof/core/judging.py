@@ -143,14 +143,14 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
     """
     if not isinstance(raw, Mapping):
         raise TypeError(f"a baseline is a mapping of keys, not {raw!r:.60}")
-    own = {"metric", "benchmark", "parameters", "labels"}
+    own_keys = {"metric", "benchmark", "parameters", "labels"}
     reference = {
         key: _decimal_or_nan(value) if key in ("value", "low", "high", "warn") else value
         for key, value in raw.items()
-        if key not in own
+        if key not in own_keys
     }
     return SkuReference.model_validate(
-        {**{key: value for key, value in raw.items() if key in own}, "reference": reference}
+        {**{key: value for key, value in raw.items() if key in own_keys}, "reference": reference}
     )
 
 
@@ -568,9 +568,9 @@ def _all_verdicts(
 
 def _finding_reasons(logs: Iterable[ParsedLog], findings: Iterable[Finding]) -> list[tuple[Verdict, str]]:
     """Return the verdicts and texts of the findings against the run, with causes before consequences."""
-    every = [*findings, *(finding for log in logs for finding in log.findings)]
+    all_findings = [*findings, *(finding for log in logs for finding in log.findings)]
     reasons: list[tuple[Verdict, str]] = []
-    for finding in sorted(every, key=lambda finding: finding.consequence):
+    for finding in sorted(all_findings, key=lambda finding: finding.consequence):
         if finding.verdict is not None and finding.verdict is not Verdict.PASS:
             words = filter(None, [finding.message, str(finding.source)])
             reasons.append((finding.verdict, " ".join(words)))

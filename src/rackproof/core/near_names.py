@@ -12,21 +12,21 @@ from collections.abc import Iterable
 _MOST_LISTED = 40
 
 
-def near_names(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+def near_names(name: str, known_names: Iterable[str], cutoff: float = 0.5) -> str:
     """Return up to three similar names as text, the most similar one first, or "" if there is none."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
-    return " or ".join(f"`{one}`" for one in near)
+    near = difflib.get_close_matches(name, list(known_names), n=3, cutoff=cutoff)
+    return " or ".join(f"`{near_name}`" for near_name in near)
 
 
-def near_text(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+def near_text(name: str, known_names: Iterable[str], cutoff: float = 0.5) -> str:
     """Return the end of a message about an unknown name, with similar names or else all known ones.
 
     Args:
         name: The name as typed.
-        known: The names that exist. Of many, only the first ones are listed.
+        known_names: The names that exist. Of many, only the first ones are listed.
         cutoff: The least similarity of a suggestion, from 0 to 1.
     """
-    names = sorted(set(known))
+    names = sorted(set(known_names))
     if near := near_names(name, names, cutoff):
         return f"; did you mean {near}?"
     listed = ", ".join(names[:_MOST_LISTED]) or "none"

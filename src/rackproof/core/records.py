@@ -197,9 +197,9 @@ class ParsedLog(Record):
 
     def measurement(self, name: str, **labels: str) -> Measurement | None:
         """Return the first measurement with the name and all given labels, or None."""
-        for one in self.measurements:
-            if one.name == name and labels.items() <= one.labels.items():
-                return one
+        for measurement in self.measurements:
+            if measurement.name == name and labels.items() <= measurement.labels.items():
+                return measurement
         return None
 
 

@@ -245,12 +245,12 @@ def gpus_of_platform(platform: str) -> tuple[str, int] | None:
     """
     nodes = re.match(r"([1-9][0-9]{0,4})x(?=.*[A-Za-z])", platform)
     models = "|".join(map(re.escape, read_limits()["gpu"]))
-    found = re.search(rf"(?<![A-WYZa-wyz0-9])(?:([1-9][0-9]?)x?)?({models})(?![A-Za-z0-9])", platform)
-    if nodes is None or found is None:
+    match = re.search(rf"(?<![A-WYZa-wyz0-9])(?:([1-9][0-9]?)x?)?({models})(?![A-Za-z0-9])", platform)
+    if nodes is None or match is None:
         return None
     # A number at the beginning is the number of nodes, even directly before the model (8xB200).
-    stated = found[1] is not None and found.start() >= nodes.end()
-    return found[2], int(nodes[1]) * (int(found[1]) if stated else MOST_OF_NODE)
+    stated = match[1] is not None and match.start() >= nodes.end()
+    return match[2], int(nodes[1]) * (int(match[1]) if stated else MOST_OF_NODE)
 
 
 def images_of_epoch(benchmark: str) -> int | None:

@@ -370,8 +370,8 @@ def read_conditions(
 def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
     """Return the firmware and rack that a night stored, or nothing if they are lost."""
     try:
-        known = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
-        return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in known.items()}
+        conditions = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
+        return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in conditions.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         # The file is damaged or missing. The night is then treated like the night after it.
         return {}
@@ -416,13 +416,13 @@ def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
     return next((kept for folder in folders if (kept := read_snapshot(folder, node)) is not None), None)
 
 
-def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
+def last_known(folders: Iterable[Path], names: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
     """Return the last known state of each node, and a remark on each damaged night.
 
     The folders of nights are given newest first.
     """
     node_nights: dict[str, NodeNight] = {}
-    missing, remarks = set(wanted), []
+    missing, remarks = set(names), []
     for folder in folders:
         if not missing:
             break
@@ -468,15 +468,15 @@ def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tupl
 
     If no night includes the node, all of them are new.
     """
-    seen = kept.snapshot
+    snapshot = kept.snapshot
     if previous is None:
-        return tuple(filter(None, (seen.serial, *(gpu.uuid for gpu in seen.gpus))))
+        return tuple(filter(None, (snapshot.serial, *(gpu.uuid for gpu in snapshot.gpus))))
     before = previous.snapshot
     # An identity that was not accepted is as unknown as in the node's first night.
     known = set(before.identity_gpus) or {gpu.uuid for gpu in (*before.gone_gpus, *before.gpus)}
-    known.add(before.identity_serial or before.serial or seen.serial)
+    known.add(before.identity_serial or before.serial or snapshot.serial)
     return tuple(
-        part for part in (seen.serial, *(gpu.uuid for gpu in seen.gpus)) if part and part not in known
+        part for part in (snapshot.serial, *(gpu.uuid for gpu in snapshot.gpus)) if part and part not in known
     )
 
 
@@ -506,17 +506,17 @@ def _snapshot_files(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
             yield folder, path
 
 
-def _parts_in(folder: Path, path: Path, wanted: Collection[str]) -> list[str]:
+def _parts_in(folder: Path, path: Path, parts: Collection[str]) -> list[str]:
     """Return the wanted parts that a node reported in a night, or none from a damaged snapshot."""
     try:
         # Search the texts first. To parse the whole snapshot takes a hundred times as long.
         words = {word.decode("utf-8", "replace") for word in _QUOTED.findall(read_file(path, _LARGEST))}
     except OSError:
         return []
-    if words.isdisjoint(wanted):
+    if words.isdisjoint(parts):
         return []
     kept = read_snapshot(folder, path.stem)
     if kept is None:
         return []
     has = {kept.about.serial, *(gpu.uuid for gpu in kept.snapshot.gpus)}
-    return sorted(part for part in wanted if part in has)
+    return sorted(part for part in parts if part in has)

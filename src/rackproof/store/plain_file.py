@@ -98,8 +98,8 @@ def wait_for_lock(handle: int, path: Path) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                held = f"{_lock_holder(os.fstat(handle))} holds its lock and does not release it"
-                raise OSError(errno.EAGAIN, held, str(path)) from None
+                reason = f"{_lock_holder(os.fstat(handle))} holds its lock and does not release it"
+                raise OSError(errno.EAGAIN, reason, str(path)) from None
             time.sleep(_POLL_S)
         else:
             return

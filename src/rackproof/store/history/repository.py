@@ -596,8 +596,10 @@ class Store(AbstractContextManager["Store"]):
         """Return the ids of the runs that provide no reference."""
         column = schema.baselines.c.run_id
         with self._reading() as connection:
-            found = set(connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars())
-        return [run_id for run_id in run_ids if run_id not in found]
+            providing = set(
+                connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars()
+            )
+        return [run_id for run_id in run_ids if run_id not in providing]
 
     # A fleet's nights
 
@@ -682,12 +684,12 @@ class Store(AbstractContextManager["Store"]):
     def _moment(self, run_id: str) -> datetime:
         """Return the time of a run."""
         with self._reading() as connection:
-            found: datetime | None = connection.scalar(
+            moment: datetime | None = connection.scalar(
                 select(schema.runs.c.moment).where(schema.runs.c.run_id == run_id)
             )
-        if found is None:
+        if moment is None:
             raise HistoryError(f"run {run_id} was removed from {self.description} just now")
-        return found
+        return moment
 
     def _summaries(self, connection: Connection, query: Select[Any]) -> list[RunRow]:
         """Return the runs of a query with the names of their nodes."""
@@ -790,7 +792,7 @@ def _reference_rows(
     # Another process may have replaced or removed the run after it was read.
     writer.enter([run])
     parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
-    known = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
+    quantity_ids = writer.find_quantities((quantity, unit) for _, _, quantity, unit in numbers)
     mirrored = {
         "low": mirror_bound(bounds["high"]),
         "high": mirror_bound(bounds["low"]),
@@ -799,13 +801,13 @@ def _reference_rows(
     return [
         {
             "run_id": run.run_id,
-            "quantity_id": known[what, unit],
+            "quantity_id": quantity_ids[quantity, unit],
             "hardware_id": parts[kind, key],
             "value": value,
             **moments,
             **(mirrored if direction is Direction.LOWER else bounds),
         }
-        for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
+        for (kind, key, quantity, unit), (value, direction) in sorted(numbers.items())
     ]
 
 
@@ -824,9 +826,9 @@ def _refuse_drift(
         HistoryError: A new reference is too far from the first accepted one.
     """
     kept: dict[tuple[int, int], list[AcceptedNumber]] = {}
-    for quantity, hardware, one in _accepted_before(connection, rows, bounding):
-        if one.run_id != run_id:
-            kept.setdefault((quantity, hardware), []).append(one)
+    for quantity, hardware, number in _accepted_before(connection, rows, bounding):
+        if number.run_id != run_id:
+            kept.setdefault((quantity, hardware), []).append(number)
     for row, direction in zip(rows, directions, strict=True):
         before = kept.get((row["quantity_id"], row["hardware_id"]), ())
         objection = drift_objection(before, row["value"], direction)
@@ -917,7 +919,9 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
 
 def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) -> dict[int, Measured]:
     """Return the quantities that may carry these labels."""
-    return {key: one for key, one in quantities.items() if could_have_labels(one.labels, labels)}
+    return {
+        key: quantity for key, quantity in quantities.items() if could_have_labels(quantity.labels, labels)
+    }
 
 
 def _hardware_names(labels: Mapping[str, str], hardware: str | None) -> list[str]:
