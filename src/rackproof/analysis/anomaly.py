@@ -234,11 +234,11 @@ def judge_night(
         findings += [*model.found, *_outliers(fleet, policy, model.judged)]
         findings += [_gross_losses(fleet, model.early, policy), *_below_few(fleet, policy)]
     findings += _missing(fleet, past)
-    whole = _join_findings(findings)
+    joined = _join_findings(findings)
     if not policy.require_references and len(unreferenced):
         names = sorted({readings.quantities[number].metric for number in unreferenced})
         notes.append(f"{NO_REFERENCE}, judged by fleet and history only: {', '.join(names)}")
-    return _node_verdicts(fleet, whole, floors, policy, tuple(notes), _measured_once(fleet, whole, once))
+    return _node_verdicts(fleet, joined, floors, policy, tuple(notes), _measured_once(fleet, joined, once))
 
 
 def _measured_once(fleet: _Fleet, findings: _Findings, once: Collection[tuple[str, str]]) -> Bools:
@@ -338,7 +338,7 @@ def _floors(
     pair = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities
     kinds, kind = np.unique(pair, return_inverse=True)
     fitting = [_fitting(fleet, int(number), references) for number in kinds]
-    known: list[Reference] = []
+    placed_references: list[Reference] = []
     findings: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
     # A layer holds at most one reference for each pair, so that one array operation judges the layer.
@@ -346,21 +346,21 @@ def _floors(
         index = np.full(len(kinds), -1, np.int32)
         for place, choice in enumerate(fitting):
             if layer < len(choice):
-                index[place] = len(known)
-                known.append(choice[layer])
-        findings += _screened(fleet, rows, index[kind], known)
+                index[place] = len(placed_references)
+                placed_references.append(choice[layer])
+        findings += _screened(fleet, rows, index[kind], placed_references)
         referenced |= index[kind] >= 0
     if accepted:
-        own = _accepted_places(fleet, rows, accepted, len(known))
-        known += [entry.reference for entry in accepted]
-        findings += _screened(fleet, rows, own, known)
-        referenced |= own >= 0
+        accepted_index = _accepted_places(fleet, rows, accepted, len(placed_references))
+        placed_references += [entry.reference for entry in accepted]
+        findings += _screened(fleet, rows, accepted_index, placed_references)
+        referenced |= accepted_index >= 0
     broken = ~np.isfinite(value)
     findings.append(_findings_on_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
     lacking = ~referenced & ~broken
     if policy.require_references:
         findings.append(_findings_on_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
-    return findings, known, np.unique(quantities[lacking])
+    return findings, placed_references, np.unique(quantities[lacking])
 
 
 def _accepted_places(
@@ -498,8 +498,8 @@ def _habits(fleet: _Fleet, nodes: Integers, position: NDArray[np.int64]) -> NDAr
     inside = where >= 0
     if nights and inside.any():
         cell = where[inside] * count + readings.quantity[before][inside]
-        seen = np.unique(cell * 4096 + readings.night[before][inside]) // 4096
-        times = np.bincount(seen, minlength=len(habits))
+        measured_nights = np.unique(cell * 4096 + readings.night[before][inside]) // 4096
+        times = np.bincount(measured_nights, minlength=len(habits))
         habits[2 * times >= max(nights, 2)] = 1
     return habits.reshape(len(nodes), count)
 
@@ -598,8 +598,8 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     because they need no second reason.
     """
     rows, value = _gpu_rows(fleet), fleet.readings.value
-    for one in failing:
-        rows = rows[~np.isin(rows, one.row[one.verdict == _FAIL])]
+    for floor_findings in failing:
+        rows = rows[~np.isin(rows, floor_findings.row[floor_findings.verdict == _FAIL])]
     number: dict[str, int] = {}
     models = np.array([number.setdefault(part.name, len(number)) for part in fleet.parts], dtype=np.int64)
     kinds, kind = np.unique(
@@ -673,13 +673,13 @@ def _condition_groups(
     numbers: dict[tuple[str, ...], int] = {}
     firmware = np.zeros((len(fleet.parts), width), np.int32)
     rack = np.zeros_like(firmware)
-    known: Mapping[str, tuple[str, str]] = {}
+    latest: Mapping[str, tuple[str, str]] = {}
     for ago in range(width):
         # A night without a record is treated like the night after it.
-        known = conditions[ago] if ago < len(conditions) and conditions[ago] else known
+        latest = conditions[ago] if ago < len(conditions) and conditions[ago] else latest
         # Use numbers, because comparing texts for every series and night would take longer than judging.
         for index in np.unique(owner):
-            version, place = known.get(fleet.parts[index].key, ("", ""))
+            version, place = latest.get(fleet.parts[index].key, ("", ""))
             firmware[index, width - 1 - ago] = numbers.setdefault((version,), len(numbers))
             # Ignore firmware here. A rack of four nodes with two firmware versions would form no group.
             rack[index, width - 1 - ago] = numbers.setdefault(("", place), len(numbers))
@@ -729,26 +729,32 @@ def _compare_nights(
         [], np.zeros(size, bool), np.zeros(size, bool), np.full(size, np.nan), np.full(size, np.nan)
     )
     for table, tonight in _fleet_tables(fleet, conditions, twice, policy.nights):
-        answer = find_slow_series(table, policy.fleet)
+        slow_series = find_slow_series(table, policy.fleet)
         result.found += _slow_racks(fleet, table, tonight, policy.fleet)
-        result.judged[tonight] = answer.judged
-        result.explained[tonight] = answer.explained
+        result.judged[tonight] = slow_series.judged
+        result.explained[tonight] = slow_series.explained
         if table.value.shape[1] > 2:
             result.early[tonight] = row_medians(table.value[:, :-1])
             result.late[tonight] = np.fmin(table.value[:, -2], table.value[:, -3])
-        rows = tonight[[series.series for series in answer.slow]] if answer.slow else np.empty(0, np.intp)
+        rows = (
+            tonight[[series.series for series in slow_series.slow]]
+            if slow_series.slow
+            else np.empty(0, np.intp)
+        )
         findings = _findings_on_rows(fleet, rows, _FLEET, 0)
         sign = fleet.sign[fleet.readings.quantity[rows]]
-        loss = np.array([series.loss for series in answer.slow])
-        findings.base = np.array([series.base for series in answer.slow]) * sign
+        loss = np.array([series.loss for series in slow_series.slow])
+        findings.base = np.array([series.base for series in slow_series.slow]) * sign
         # The evidence is the loss over all these nights, not tonight's single number.
         findings.value = findings.base - np.abs(findings.base) * loss * sign
         findings.check = np.array(
-            [_FLEET if series.test == "level" else _DRIFT for series in answer.slow], np.int32
+            [_FLEET if series.test == "level" else _DRIFT for series in slow_series.slow], np.int32
         )
-        findings.verdict = np.array([_slow_verdict(series, policy.fleet) for series in answer.slow], np.int32)
-        findings.nights = np.array([series.nights for series in answer.slow], np.int32)
-        findings.odds = np.array([series.evidence for series in answer.slow], np.float64)
+        findings.verdict = np.array(
+            [_slow_verdict(series, policy.fleet) for series in slow_series.slow], np.int32
+        )
+        findings.nights = np.array([series.nights for series in slow_series.slow], np.int32)
+        findings.odds = np.array([series.evidence for series in slow_series.slow], np.float64)
         result.found.append(findings)
     return result
 

@@ -19,14 +19,13 @@ from rackproof.core.records import Direction, Judgement, Measurement, Record, Ru
 from rackproof.core.text import amount
 
 FEWEST_RUNS = 5
-"""A spread needs this many runs. On average, two thirds of later values lie in the range of five values, so
-the proposed bound is twice the spread."""
+"""Default number of runs that a spread needs. On average, two thirds of later values lie in the range of five
+values, so the proposed bound is twice the spread."""
 TIGHTEST = 0.03
-"""No default bound is smaller. Power, clocks and cooling of healthy GPUs differ by this much between
-hosts."""
+"""Smallest default bound. Power, clocks and cooling of healthy GPUs differ by this much between hosts."""
 TIGHTEST_OF_FEW = 0.05
-"""No default bound for runs on one or two machines is smaller. Two pairs of H100 agreed, and a third was
-3.4 % slower."""
+"""Smallest default bound for runs on one or two machines. Two pairs of H100 agreed, and a third was 3.4 %
+slower."""
 MACHINES = 3
 """Number of machines that it takes to see the differences between machines."""
 WIDEST = 0.15
@@ -88,12 +87,12 @@ def propose_references(
         if not _is_sound(run):
             continue
         speeds = _judged_speeds(run)
-        for one in run.measurements:
-            if one.direction is None or not one.finite or not _is_judged(one, speeds):
+        for measurement in run.measurements:
+            if measurement.direction is None or not measurement.finite or not _is_judged(measurement, speeds):
                 continue
-            key = _key(run, one)
-            values[key].append(one.value)
-            directions[key] = one.direction
+            key = _key(run, measurement)
+            values[key].append(measurement.value)
+            directions[key] = measurement.direction
             run_ids, machines = sources[key]
             run_ids.add(run.run_id)
             machines.add(_machine(run))
@@ -107,37 +106,41 @@ def _is_sound(run: Run) -> bool:
     """Return whether a run has no fault. Its speeds may still lack a reference."""
     if any(unfit_evidence(run)):
         return False
-    return all(one.verdict not in UNFIT_VERDICTS or _lacks_reference(one) for one in run.judgements)
+    return all(
+        judgement.verdict not in UNFIT_VERDICTS or _lacks_reference(judgement) for judgement in run.judgements
+    )
 
 
-def _lacks_reference(one: Judgement) -> bool:
+def _lacks_reference(judgement: Judgement) -> bool:
     """Return whether a measured value is unproven only because it has no reference.
 
     Such a judgement is never degraded. A degraded value has a reference, and is worse than its ``warn``.
     """
-    return one.verdict is Verdict.UNPROVEN and one.reference is None and one.value is not None
+    return (
+        judgement.verdict is Verdict.UNPROVEN and judgement.reference is None and judgement.value is not None
+    )
 
 
 def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
     """Return the labels of the measurements whose speed was judged, by metric."""
     judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
-    for one in run.judgements:
+    for judgement in run.judgements:
         # A rule about quality, whose bound is 0 (the target itself), judges no speed.
-        edges = (one.reference.low, one.reference.high) if one.reference else ()
+        edges = (judgement.reference.low, judgement.reference.high) if judgement.reference else ()
         if 0 not in edges:
-            judged[one.metric].append(one.labels)
+            judged[judgement.metric].append(judgement.labels)
     return judged
 
 
-def _is_judged(one: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
-    """Return whether a judgement applies to a measurement. It has the same metric, and no other labels."""
-    return any(labels.items() <= one.labels.items() for labels in speeds.get(one.name, ()))
+def _is_judged(measurement: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
+    """Return whether a judgement with these labels, or fewer, judged the metric of a measurement."""
+    return any(labels.items() <= measurement.labels.items() for labels in speeds.get(measurement.name, ()))
 
 
-def _key(run: Run, one: Measurement) -> Key:
+def _key(run: Run, measurement: Measurement) -> Key:
     """Return the identity of a quantity. Equal parts, such as the GPUs of all machines, are one quantity."""
-    labels = tuple(sorted(item for item in one.labels.items() if item[0] not in _PART_LABELS))
-    return run.benchmark, tuple(sorted(run.parameters.items())), one.name, one.unit, labels
+    labels = tuple(sorted(item for item in measurement.labels.items() if item[0] not in _PART_LABELS))
+    return run.benchmark, tuple(sorted(run.parameters.items())), measurement.name, measurement.unit, labels
 
 
 def _machine(run: Run) -> str:
@@ -208,26 +211,28 @@ def _objection(runs: int, spread: float, bound: float, asked: float | None, fewe
     return ""
 
 
-def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
+def reference_entry(proposal: ProposedReference, source: str) -> dict[str, Any]:
     """Return an entry of `bench_sku_references` in a SKU's group_vars.
 
     Args:
-        one: A proposal without objection.
-        source: Where it was measured.
+        proposal: A proposal without objection.
+        source: The description of where the values were measured.
     """
-    digits = 4 - math.ceil(math.log10(abs(one.value)))
-    value = round(one.value, max(0, digits))
-    shown = f"{one.lowest:.4g} to {one.highest:.4g}"
-    higher = one.direction is Direction.HIGHER
+    digits = 4 - math.ceil(math.log10(abs(proposal.value)))
+    value = round(proposal.value, max(0, digits))
+    shown = f"{proposal.lowest:.4g} to {proposal.highest:.4g}"
+    higher = proposal.direction is Direction.HIGHER
     entry: dict[str, Any] = {
-        "benchmark": one.benchmark,
-        "parameters": {name: one.parameters[name] for name in ("gpus", "nodes") if name in one.parameters},
-        "metric": one.metric,
-        "labels": one.labels,
+        "benchmark": proposal.benchmark,
+        "parameters": {
+            name: proposal.parameters[name] for name in ("gpus", "nodes") if name in proposal.parameters
+        },
+        "metric": proposal.metric,
+        "labels": proposal.labels,
         "value": int(value) if value == int(value) else value,
-        "low": -round(one.bound, 4) if higher else -FASTER,
-        "high": FASTER if higher else round(one.bound, 4),
-        "unit": one.unit,
-        "source": f"{source}, {amount(one.runs, 'run')}, machines {one.machines}: {shown}",
+        "low": -round(proposal.bound, 4) if higher else -FASTER,
+        "high": FASTER if higher else round(proposal.bound, 4),
+        "unit": proposal.unit,
+        "source": f"{source}, {amount(proposal.runs, 'run')}, machines {proposal.machines}: {shown}",
     }
-    return {key: held for key, held in entry.items() if held not in ({}, "")}
+    return {key: item for key, item in entry.items() if item not in ({}, "")}

@@ -141,9 +141,9 @@ def devices_of(run: Run) -> int:
     either, each node counts as one device.
     """
     for name in ("gpus", "processes"):
-        each = run.parameters.get(name)
-        if isinstance(each, int) and not isinstance(each, bool) and each > 0:
-            return each * nodes_of(run)
+        per_node = run.parameters.get(name)
+        if isinstance(per_node, int) and not isinstance(per_node, bool) and per_node > 0:
+            return per_node * nodes_of(run)
     return nodes_of(run)
 
 
@@ -403,11 +403,11 @@ def _network(run: Run, base: Run | None) -> _Found:
 
 def _slow_rank(run: Run, base: Run | None) -> _Found:
     """Return the slowest rank if its own step exceeds the median rank's by :data:`SLOW_RANK`."""
-    each = _labelled(run, "local_step_time")
-    if len(each) < 2:
+    step_times = _labelled(run, "local_step_time")
+    if len(step_times) < 2:
         return []
-    usual = median(time.value for time in each)
-    slow = max(each, key=lambda time: time.value)
+    usual = median(time.value for time in step_times)
+    slow = max(step_times, key=lambda time: time.value)
     over = slow.value / usual - 1 if usual > 0 else 0.0
     if over < SLOW_RANK:
         return []

@@ -50,8 +50,8 @@ class Gathered:
 
     def _see(self, moment: datetime, nodes: Iterable[Node]) -> None:
         for node in nodes:
-            known = self._seen.get(node.name)
-            if node.name in self._asked and (known is None or known[0] <= moment):
+            latest = self._seen.get(node.name)
+            if node.name in self._asked and (latest is None or latest[0] <= moment):
                 self._seen[node.name] = (moment, node)
 
     # Runs.
@@ -104,10 +104,10 @@ class Gathered:
     def _known(self, run_id: str) -> Run | None:
         """Return a run as it is in the history."""
         try:
-            known = self._store.run(run_id)
+            run = self._store.run(run_id)
         except HistoryError:
             return None
-        return known if known.run_id == run_id else None
+        return run if run.run_id == run_id else None
 
     # Nights.
 
@@ -132,7 +132,7 @@ class Gathered:
         kept = {node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in mine}
         nodes = {name: about for name, about in kept.items() if about}
         self._see(night.ended, [about.about for about in nodes.values()])
-        known = self._known(night.night_id)
+        recorded = self._known(night.night_id)
         return EvidencePiece(
             id=night.night_id,
             kind="night",
@@ -143,21 +143,23 @@ class Gathered:
             verdicts={node_night.node: node_night.verdict for node_night in mine},
             findings=tuple(finding for node_night in mine for finding in _night_findings(node_night)),
             reads={name: _reads(about) for name, about in nodes.items()},
-            files=tuple(_files(folder, known, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])),
-            objections=(*_night_doubts(known, mine, nodes), *_doubts(known, folder)),
+            files=tuple(
+                _files(folder, recorded, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])
+            ),
+            objections=(*_night_doubts(recorded, mine, nodes), *_doubts(recorded, folder)),
         )
 
     # Missing records.
 
     def _gone(self, pieces: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
         """Yield history entries without a readable record."""
-        known = {piece.id for piece in pieces}
+        piece_ids = {piece.id for piece in pieces}
         oldest = min((piece.moment for piece in pieces if piece.kind == "night"), default=None)
         for row in self._store.runs(limit=_MOST_RUNS):
             moment = row.ended or row.moment
             # An earlier night does not matter, because a newer one replaced it.
             is_newer = row.benchmark in self._benchmarks or oldest is None or moment > oldest
-            if row.run_id not in known and is_newer and self._counts(row) and self._is_lost(row.run_id):
+            if row.run_id not in piece_ids and is_newer and self._counts(row) and self._is_lost(row.run_id):
                 yield self._gone_piece(row, moment)
 
     def _counts(self, row: RunRow) -> bool:
@@ -221,15 +223,15 @@ def _moment_of(run: Run) -> datetime:
 
 def _nodes_of(run: Run) -> tuple[Node, ...]:
     """Return the nodes of a run. Of a node that did not answer, only the name is known."""
-    known = {node.name for node in run.nodes}
-    return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in known))
+    answered = {node.name for node in run.nodes}
+    return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in answered))
 
 
-def _doubts(known: Run | None, folder: Path) -> Iterator[str]:
+def _doubts(recorded: Run | None, folder: Path) -> Iterator[str]:
     """Yield the reasons why a folder does not prove the history's entry about it."""
-    if known is None:
+    if recorded is None:
         yield "the history lacks it: enter it with `rackproof history --rebuild`"
-    elif objection := record_objection(known, folder):
+    elif objection := record_objection(recorded, folder):
         yield sanitize(objection, _LONGEST)
 
 
@@ -239,13 +241,13 @@ def _no_logs(run: Run) -> Iterator[str]:
 
 
 def _night_doubts(
-    known: Run | None, mine: Sequence[NodeNight], snapshots: Mapping[str, StoredSnapshot]
+    recorded: Run | None, mine: Sequence[NodeNight], snapshots: Mapping[str, StoredSnapshot]
 ) -> Iterator[str]:
     """Yield the missing snapshots, and the reasons why existing ones prove nothing."""
     for node_night in mine:
         if not node_night.unreached and node_night.node not in snapshots:
             yield f"the snapshot of {node_night.node} is gone or was changed"
-    if known and not known.logs:
+    if recorded and not recorded.logs:
         yield "its record has no digests of its files: it was made before nights kept them"
 
 

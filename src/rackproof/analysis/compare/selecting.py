@@ -66,10 +66,10 @@ def published(name: str) -> System:
     round_, _, system = name.rpartition("/")
     results = _results_named(system, find_published(round=round_) if round_ else find_published())
     if not results:
-        known = dict.fromkeys(result.system for result in find_published(round="0.6"))
+        names = dict.fromkeys(result.system for result in find_published(round="0.6"))
         studied = dict.fromkeys(result.system for result in study_points())
         raise NotFoundError(
-            f"no published system {name}; round 0.6 has {', '.join(sorted(known))}, "
+            f"no published system {name}; round 0.6 has {', '.join(sorted(names))}, "
             f"and the scaling studies {', '.join(studied)}"
         )
     # The newest round and the fastest results come first. Reverse the list, so that the fastest result
@@ -204,6 +204,6 @@ def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
 def _only(runs: tuple[Run, ...], benchmark: str, name: str) -> tuple[Run, ...]:
     kept = tuple(run for run in runs if benchmark in ("", run.benchmark))
     if not kept:
-        known = ", ".join(sorted({run.benchmark for run in runs}))
-        raise NotFoundError(f"{name} has no run of {benchmark}; it has {known}")
+        names = ", ".join(sorted({run.benchmark for run in runs}))
+        raise NotFoundError(f"{name} has no run of {benchmark}; it has {names}")
     return kept
