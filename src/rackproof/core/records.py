@@ -54,7 +54,7 @@ class Verdict(StrEnum):
 
 
 WORST_FIRST = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
-"""All verdicts in the order in which they are listed."""
+"""All verdicts, from the worst to the best."""
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

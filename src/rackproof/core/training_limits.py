@@ -336,7 +336,7 @@ def beside_stated(run: RunTimes) -> Iterator[str]:
 
 
 def _meanings_of_stated(run: RunTimes) -> Iterator[tuple[float, float]]:
-    """Yield what a stated throughput may be multiplied with, and the least share that a run has of that."""
+    """Yield the possible factors of a stated throughput, each with the smallest share that a run reaches."""
     yield 1.0, _SLOWEST.get(run.benchmark, 0.0)
     if run.benchmark in STATES_PROCESS and (run.stated or 0) < _MOST_OF_PROCESS:
         exact = run.exact_processes
@@ -344,7 +344,7 @@ def _meanings_of_stated(run: RunTimes) -> Iterator[tuple[float, float]]:
 
 
 def _fits_stated(run: RunTimes, stated: float, least: float) -> bool:
-    """Return whether a run has a throughput, unless it lost little time beside it."""
+    """Return whether a run's speed fits a stated throughput. A run that lost little time is not too slow."""
     most = FASTER_THAN_STATED * (2 if run.benchmark in _STATES_HALF else 1)
     needed_s = (run.samples or 0.0) / stated
     is_slow = needed_s < least * run.seconds and run.seconds - needed_s > _WITHOUT_TRAINING_S
