@@ -91,7 +91,7 @@ def printed(value: float | None) -> str:
 
 
 def off(ours: float | None, published: float | None) -> str:
-    """Return ours with its distance from the published number."""
+    """Return Rackproof's number with its deviation from the published one."""
     if ours is None or not published:
         return cell(ours)
     return f"{number(ours)} ({(ours / published - 1) * 100:+.1f} %)".replace("-", "\N{MINUS SIGN}")
@@ -325,10 +325,10 @@ def environment_mxnet() -> str:
 
 def _sweep_run(result: PublishedResult, record: str) -> dict[str, Any] | None:
     """Return Rackproof's latest run at a published point, with the same network, batch, GPUs and schedule."""
-    wanted = {**dict.fromkeys(SCHEDULE, ""), **result.point}
+    point = {**dict.fromkeys(SCHEDULE, ""), **result.point}
     for run in reversed(own_runs()):
-        parameters = {key: str(run["parameters"].get(key, "")) for key in wanted}
-        if (run["benchmark"], run["record"], parameters) == (result.benchmark, record, wanted):
+        parameters = {key: str(run["parameters"].get(key, "")) for key in point}
+        if (run["benchmark"], run["record"], parameters) == (result.benchmark, record, point):
             return dict(run)
     return None
 
@@ -341,12 +341,12 @@ def _measured(run: Mapping[str, Any]) -> list[str]:
 
 def _on_cpu(benchmark: str, point: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the runs of MXNet itself on the CPU at a point, the latest last."""
-    wanted = {key: str(point.get(key, "")) for key in ("batch_size", *SCHEDULE)}
+    point_texts = {key: str(point.get(key, "")) for key in ("batch_size", *SCHEDULE)}
     return [
         run
         for run in mxnet_runs()
         if run["benchmark"] == f"{benchmark}-mxnet"
-        and {key: str(run["parameters"].get(key, "")) for key in wanted} == wanted
+        and {key: str(run["parameters"].get(key, "")) for key in point_texts} == point_texts
     ]
 
 

@@ -7,7 +7,8 @@ past, and with the rest of the fleet.
 These are the rules:
 
 * Floors are the references of a SKU and the accepted history. :func:`rackproof.core.judging.judge`
-  decides whether a number fails. If a number was measured twice, the worse one counts.
+  decides whether a number fails. If several runs of a night measured a number, the worst counts. A retest is
+  different: :mod:`rackproof.jobs.validate.fleet.retest` hands over the better of the two values.
 * One model compares each part with its past and with the fleet
   (:mod:`rackproof.analysis.fleet_model`), and limits the rate of false alarms. A proven loss fails. A
   smaller loss, or a rack that is slow as a whole, degrades. A suspicion is unproven until the part is

@@ -478,7 +478,7 @@ def text_digest(*parts: str) -> str:
 
 
 def _with_duplicate(run: Run, original: str) -> Run:
-    """Return a run with a finding that its log is a copy. Two runs never write identical logs."""
+    """Return a run with a finding that its log is a copy. Two runs would log different times."""
     message = f"byte for byte the same log as {sanitize(original, 300)}: a copy proves nothing"
     finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
     verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN

@@ -1,7 +1,7 @@
 """Start the command ``rackproof``.
 
 Its imports take up to a second. Ctrl-C during that time would print a traceback of the import. Until a
-command starts, SIGINT therefore has its default action, which ends the process at once.
+command starts, SIGINT therefore ends the process at once, as it ends any program that is not in Python.
 """
 
 from __future__ import annotations

@@ -27,4 +27,4 @@ def add_results(text: str, results: Path) -> str:
     if results.resolve() == default.resolve():
         return text
     option = f" --results {shlex.quote(str(results))}"
-    return _COMMAND.sub(lambda match: match[0] + option, text)
+    return _COMMAND.sub(lambda found: found[0] + option, text)

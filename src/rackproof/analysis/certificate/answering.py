@@ -174,7 +174,10 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 
 
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
-    """Return the newest run of each point, and the reason why there is none."""
+    """Return the newest run of each point, and the doubt about the last run that does not count, or "".
+
+    An old run is left out if there are others, unless it failed.
+    """
     newest: dict[str, EvidencePiece] = {}
     doubt = ""
     for piece in _covering(question, name, "run", benchmark):

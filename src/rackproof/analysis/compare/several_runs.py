@@ -82,7 +82,7 @@ def _key(measurement: Measurement, labels: Callable[[Measurement], tuple[object,
 
 
 def _common_labels(measurements: Sequence[Measurement]) -> dict[str, str]:
-    """Return the labels that are equal in all runs: a UUID is of one node's GPU, and the row of several."""
+    """Return the labels that are equal in all runs. The UUID of one node's GPU is not among them."""
     first, *following = measurements
     return {
         key: value

@@ -743,9 +743,9 @@ def _without_copies(systems: Sequence[System]) -> list[System]:
 
 
 def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
-    """Return a run, with a finding if ``places`` (by checksum) contains one of its logs.
+    """Return a run, with a finding if one of its logs is in ``places``. Add its logs to ``places``.
 
-    Add its logs there.
+    ``places`` maps the checksum of a log to the place where it was first read.
     """
     # Look up earlier runs before this run's logs are added. Otherwise, these would be copies of
     # themselves.

@@ -21,7 +21,7 @@ from rackproof.store.history.references import NumberKey, Numbers
 _BATCH = 200
 """Largest number of names in a statement."""
 _FLEET_ROWS = 200_000
-"""For each batch, at most this many measurements are read, the newest first."""
+"""Largest number of measurements that are read for a batch, the newest first."""
 _PARTS, _HOMES = schema.hardware.alias("parts"), schema.hardware.alias("homes")
 
 
