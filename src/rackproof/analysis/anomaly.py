@@ -226,7 +226,7 @@ def judge_night(
     """
     policy = policy or AnomalyPolicy()
     fleet = _Fleet(readings, requested)
-    findings, floors, unreferenced = _floors(fleet, references, accepted, policy)
+    findings, floors, unreferenced = _findings_by_floors(fleet, references, accepted, policy)
     findings.append(_impossible(fleet, findings))
     notes = []
     if past:
@@ -321,7 +321,7 @@ class _Fleet:
         return self.readings.value[rows] * np.where(sign < 0, -1.0, 1.0)
 
 
-def _floors(
+def _findings_by_floors(
     fleet: _Fleet,
     references: Mapping[str, Sequence[SkuReference]],
     accepted: Sequence[Accepted],
@@ -338,7 +338,7 @@ def _floors(
     # There are few quantities and few SKUs, so look up the references once for each pair of them.
     pair = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities
     kinds, kind = np.unique(pair, return_inverse=True)
-    fitting = [_fitting(fleet, int(number), references) for number in kinds]
+    fitting = [_fitting_references(fleet, int(number), references) for number in kinds]
     placed_references: list[Reference] = []
     findings: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
@@ -349,12 +349,12 @@ def _floors(
             if layer < len(choice):
                 index[place] = len(placed_references)
                 placed_references.append(choice[layer])
-        findings += _screened(fleet, rows, index[kind], placed_references)
+        findings += _findings_by_reference(fleet, rows, index[kind], placed_references)
         referenced |= index[kind] >= 0
     if accepted:
         accepted_index = _accepted_places(fleet, rows, accepted, len(placed_references))
         placed_references += [entry.reference for entry in accepted]
-        findings += _screened(fleet, rows, accepted_index, placed_references)
+        findings += _findings_by_reference(fleet, rows, accepted_index, placed_references)
         referenced |= accepted_index >= 0
     broken = ~np.isfinite(value)
     findings.append(_findings_on_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
@@ -380,7 +380,9 @@ def _accepted_places(
     return np.where(keys[spot] == series, places[spot], -1).astype(np.int32)
 
 
-def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuReference]]) -> list[Reference]:
+def _fitting_references(
+    fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuReference]]
+) -> list[Reference]:
     """Return the references for an index of SKU and quantity, in the inventory's order."""
     sku, number = divmod(pair, len(fleet.quantities))
     measured = fleet.quantities[number]
@@ -392,7 +394,7 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
     ]
 
 
-def _screened(
+def _findings_by_reference(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, references: Sequence[Reference]
 ) -> list[_Findings]:
     """Return findings on the rows that do not pass their reference.
@@ -827,7 +829,7 @@ def _weigh_floors(
             ):
                 keep[index] = False
                 warned.add((int(findings.quantity[index]), int(findings.owner[index])))
-            if findings.verdict[index] == _FAIL and _by_chance(fleet, row, reference, model):
+            if findings.verdict[index] == _FAIL and _may_be_chance(fleet, row, reference, model):
                 findings.verdict[index] = _UNPROVEN
         for name in _Findings.__dataclass_fields__:
             setattr(findings, name, getattr(findings, name)[keep])
@@ -839,7 +841,7 @@ def _weigh_floors(
     ]
 
 
-def _by_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:
+def _may_be_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:
     """Return whether only tonight's number is beyond the hard bound, and noise may explain it."""
     bound = reference.low if fleet.sign[fleet.readings.quantity[row]] > 0 else reference.high
     if not model.explained[row] or not np.isfinite(model.early[row]):
@@ -1017,7 +1019,7 @@ def _reason_text(
     if check in (_MISSING, _PAST, _PHYSICS):
         return {
             _MISSING: lambda: (
-                f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, findings, row)}"
+                f"{value:.0f} of {base:.0f} measured tonight{_unmeasured_text(fleet, findings, row)}"
             ),
             _PAST: lambda: (
                 f"{quantity(value, measured.unit)} is {percent(off)} off the median of its own earlier "
@@ -1069,7 +1071,7 @@ def quantity_name(measured: Measured) -> str:
     return " ".join([measured.metric, *labels])
 
 
-def _unmeasured(fleet: _Fleet, findings: _Findings, row: int) -> str:
+def _unmeasured_text(fleet: _Fleet, findings: _Findings, row: int) -> str:
     """Return the end of a sentence, with the GPUs of a node that were not measured when its others were."""
     owner, readings = int(findings.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)

@@ -90,7 +90,7 @@ def propose_references(
         for measurement in run.measurements:
             if measurement.direction is None or not measurement.finite or not _is_judged(measurement, speeds):
                 continue
-            key = _key(run, measurement)
+            key = _quantity_key(run, measurement)
             values[key].append(measurement.value)
             directions[key] = measurement.direction
             run_ids, machines = sources[key]
@@ -137,7 +137,7 @@ def _is_judged(measurement: Measurement, speeds: Mapping[str, Sequence[Mapping[s
     return any(labels.items() <= measurement.labels.items() for labels in speeds.get(measurement.name, ()))
 
 
-def _key(run: Run, measurement: Measurement) -> Key:
+def _quantity_key(run: Run, measurement: Measurement) -> Key:
     """Return the identity of a quantity. Equal parts, such as the GPUs of all machines, are one quantity."""
     labels = tuple(sorted(item for item in measurement.labels.items() if item[0] not in _PART_LABELS))
     return run.benchmark, tuple(sorted(run.parameters.items())), measurement.name, measurement.unit, labels

@@ -104,7 +104,7 @@ class FailureLines:
         """Return a text with the reasons that were printed for any node as ``as above``."""
         if self._all is None:
             self._all = _longest_first({reason for reasons in self._printed.values() for reason in reasons})
-        return _without(text, self._all)
+        return _replace_known(text, self._all)
 
     def _lines(self, keys: Iterable[tuple[str, str, bool, str]]) -> list[str]:
         """Return the lines of held failures, and remove them."""
@@ -114,7 +114,9 @@ class FailureLines:
         """Return the lines of one failure, and remember its reason for later texts."""
         nodes = list(failure.nodes)
         printed_reasons = set.intersection(*(self._printed.get(node, set()) for node in nodes))
-        text = _without(failure.text if len(nodes) == 1 else failure.general, _longest_first(printed_reasons))
+        text = _replace_known(
+            failure.text if len(nodes) == 1 else failure.general, _longest_first(printed_reasons)
+        )
         self._all = None
         for node in nodes:
             self._printed.setdefault(node, set()).update((failure.general, failure.text))
@@ -135,7 +137,7 @@ def _longest_first(reasons: set[str]) -> list[str]:
     return sorted((reason for reason in reasons if len(reason) >= _SHORTEST_REASON), key=len, reverse=True)
 
 
-def _without(text: str, reasons: list[str]) -> str:
+def _replace_known(text: str, reasons: list[str]) -> str:
     """Return a text in which ``as above`` replaces known reasons."""
     for reason in reasons:
         text = text.replace(reason, AS_ABOVE)

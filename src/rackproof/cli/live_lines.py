@@ -108,25 +108,25 @@ class LiveLines:
             case "job":
                 self._note_job(event)
             case "end" if event.get("state") in ("failed", "unreachable"):
-                return self._fail(node, host, event, now)
+                return self._hold_failure(node, host, event, now)
             case "end":
                 node.state = "waits"
             case "note":
                 head = "" if text.startswith(host) else f"{host}: "
                 return self._after_failures(indented(head, self._plain_text(text)))
             case "diff":
-                return self._after_failures(indented(f"{host}: ", _clean_lines(text)))
+                return self._after_failures(indented(f"{host}: ", _lines_without_escapes(text)))
         return []
 
     def _plain_text(self, text: str) -> str:
         """Return a text without escapes. Note whether it contains a command to enter."""
-        plain = _clean_lines(text)
+        plain = _lines_without_escapes(text)
         self.named_program |= any(map(_PROGRAM.search, plain.splitlines()))
         return plain
 
-    def _fail(self, node: _Node, host: str, event: Mapping[str, Any], now: float) -> list[str]:
+    def _hold_failure(self, node: _Node, host: str, event: Mapping[str, Any], now: float) -> list[str]:
         """Hold the failure of a node until it is printed together with those of other nodes."""
-        text = _clean_lines(str(event.get("text") or ""))
+        text = _lines_without_escapes(str(event.get("text") or ""))
         self.named_program |= bool(_PROGRAM.search(text))
         node.state, node.shown = str(event["state"]), now
         is_once = bool(event.get("once"))
@@ -200,7 +200,7 @@ class LiveLines:
 
         A job's progress, ``RUN · NODE · …``, becomes part of its node's line.
         """
-        shown = _clean(line)
+        shown = _without_escapes(line)
         if self._is_usage(shown):
             return []
         run, _, after_run = shown.partition(_SEPARATOR)
@@ -216,7 +216,7 @@ class LiveLines:
 
     def add_error(self, line: str, now: float) -> list[str]:
         """Process a line of the error output. Return the lines to print permanently."""
-        shown = _clean(line)
+        shown = _without_escapes(line)
         if self._is_of_traceback(shown):
             return self._ended_traceback(shown)
         if self._is_about_yaml(shown):
@@ -300,7 +300,7 @@ class LiveLines:
         ]
         if len(shown) < len(names):
             texts.append(f"… and {len(names) - len(shown)} more nodes")
-        return [_cut(text, columns) for text in texts]
+        return [_cut_to_width(text, columns) for text in texts]
 
     @staticmethod
     def _text(node: _Node, now: float) -> str:
@@ -334,18 +334,18 @@ def _step(task: str) -> tuple[str, str]:
     return (sanitize(role, 40), sanitize(step, 120)) if separator else ("", sanitize(task, 120))
 
 
-def _clean(line: str) -> str:
+def _without_escapes(line: str) -> str:
     """Return a line without escapes. Its spaces remain, because they may belong to a table."""
     indent = len(line) - len(line.lstrip(" "))
     return " " * indent + sanitize(line.rstrip("\r\n"), 4000, newlines=True).replace("\n", " ")
 
 
-def _clean_lines(text: str) -> str:
+def _lines_without_escapes(text: str) -> str:
     """Return several lines without escapes."""
-    return "\n".join(_clean(line) for line in text.splitlines())
+    return "\n".join(_without_escapes(line) for line in text.splitlines())
 
 
-def _cut(text: str, columns: int) -> str:
+def _cut_to_width(text: str, columns: int) -> str:
     """Return a text that fits into a line of the terminal."""
     if width(text) <= columns:
         return text

@@ -325,7 +325,7 @@ class _Follower:
         lines: list[str] = []
         while not self._lines.empty():
             kind, line = self._lines.get()
-            lines += self._taken_in(kind, line, now)
+            lines += self._process_line(kind, line, now)
         lines += self._view.overdue(now)
         if not self._screen.moves:
             lines += self._view.long_steps(now)
@@ -333,7 +333,7 @@ class _Follower:
         drawn = self._view.lines(columns, rows, now) if self._screen.moves else []
         self._screen.show(lines, drawn)
 
-    def _taken_in(self, kind: str, line: str, now: float) -> list[str]:
+    def _process_line(self, kind: str, line: str, now: float) -> list[str]:
         """Process one line of the playbook. Return the lines to print permanently."""
         if kind == "error":
             return self._view.add_error(line, now)

@@ -445,13 +445,15 @@ class Definition(Record):
     @field_validator("matrix", mode="before")
     @classmethod
     def _matrix(cls, value: Any) -> Any:
-        return _listed(value)
+        return _with_lists(value)
 
     @field_validator("only", "exclude", mode="before")
     @classmethod
     def _filters(cls, value: Any) -> Any:
         """Accept a single value as a list with one element."""
-        return [_listed(filter_axes) for filter_axes in value] if isinstance(value, list | tuple) else value
+        return (
+            [_with_lists(filter_axes) for filter_axes in value] if isinstance(value, list | tuple) else value
+        )
 
     @field_validator("suites", mode="before")
     @classmethod
@@ -463,7 +465,7 @@ class Definition(Record):
         if not isinstance(value, Mapping):
             return value
         return {
-            name: [_listed(matrix) for matrix in (raw if isinstance(raw, list | tuple) else [raw or {}])]
+            name: [_with_lists(matrix) for matrix in (raw if isinstance(raw, list | tuple) else [raw or {}])]
             for name, raw in value.items()
         }
 
@@ -548,7 +550,7 @@ class Definition(Record):
             )
 
     @model_validator(mode="after")
-    def _belongs_together(self) -> Definition:
+    def _fits_launcher(self) -> Definition:
         """Refuse an image, a config or data in a form that the launcher does not use."""
         launcher = self.launch.with_
         for name, part, launchers in (
@@ -819,7 +821,9 @@ def load_valid_definitions(
 
     Arguments and errors are as in :func:`load_definitions`, but invalid files raise no error.
     """
-    paths = sorted((path for path in folder.glob("*.y*ml") if path.suffix in (".yml", ".yaml")), key=_stem)
+    paths = sorted(
+        (path for path in folder.glob("*.y*ml") if path.suffix in (".yml", ".yaml")), key=_benchmark_of_file
+    )
     if not paths:
         raise DefinitionError(f"{folder}: no benchmark definitions (*.yml) here; set bench_definitions")
     for path, after in itertools.pairwise(paths):
@@ -839,7 +843,7 @@ def load_valid_definitions(
     return loaded, mistakes
 
 
-def _stem(path: Path) -> str:
+def _benchmark_of_file(path: Path) -> str:
     """Return the sorting key of a definition's file, which is the name of its benchmark."""
     return path.stem
 
@@ -882,7 +886,7 @@ def _check_known(name: str, known: Collection[str]) -> None:
         raise UnknownBenchmarkError(f"no benchmark `{name}`{near_text(name, known)}")
 
 
-def _listed(axes: Any) -> Any:
+def _with_lists(axes: Any) -> Any:
     """Accept a single value of an axis as a list with one element."""
     if not isinstance(axes, Mapping):
         return axes

@@ -152,7 +152,7 @@ def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...
         words = prefix.count("_")
         head, ending = "_".join(parts[:words]), "_".join(parts[words:])
         allowed = 2 if len(prefix) > _LONG_PREFIX else 1
-        if not ending or _edits(head, prefix[:-1]) > allowed:
+        if not ending or _count_edits(head, prefix[:-1]) > allowed:
             continue
         endings = [variable.removeprefix(prefix) for variable in ours if variable.startswith(prefix)]
         if near := nearest(ending, endings, 0.85):
@@ -165,7 +165,7 @@ _LONG_PREFIX = 8
 make another word, such as netbox and netboot."""
 
 
-def _edits(name: str, target: str) -> int:
+def _count_edits(name: str, target: str) -> int:
     """Return the number of letters to insert, omit, change or swap with the next, or 3 if there are more."""
     if abs(len(name) - len(target)) > 2:
         return 3

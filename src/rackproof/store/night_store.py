@@ -167,7 +167,7 @@ class NodeNight(Record):
 
     def codes(self) -> tuple[str, ...]:
         """Return the codes of failures that affect only this node."""
-        failed = [finding.code for finding in self.findings if _condemns(finding)]
+        failed = [finding.code for finding in self.findings if _is_certain_failure(finding)]
         failed += [
             reason.code for reason in self.reasons if reason.verdict is Verdict.FAIL and not reason.fleetwide
         ]
@@ -213,7 +213,7 @@ class NightRecord(Record):
     sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
 
-def _condemns(finding: HealthFinding) -> bool:
+def _is_certain_failure(finding: HealthFinding) -> bool:
     """Return whether a finding is a certain failure of this node alone, for which a night drains it."""
     return finding.verdict is Verdict.FAIL and not finding.fleetwide and finding.confidence != "hint"
 
@@ -402,11 +402,11 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
     if before:
         names = [name for name in names if name < before]
     # Check only as many folders as needed, because there may be years of nights.
-    kept = (results / name for name in names if _is_over(results / name))
+    kept = (results / name for name in names if _is_finished(results / name))
     return list(islice(kept, NIGHTS_BACK))
 
 
-def _is_over(folder: Path) -> bool:
+def _is_finished(folder: Path) -> bool:
     """Return whether a night is finished. If its ``night.json`` is lost, its ``run.json`` is still there."""
     return (folder / NIGHT_FILE).exists() or (folder / RECORD_NAME).exists()
 
@@ -433,12 +433,12 @@ def last_known(folders: Iterable[Path], names: Iterable[str]) -> tuple[dict[str,
             continue
         for node in night.nodes:
             if node.node in missing:
-                node_nights[node.node] = _counted_again(node) if remarks else node
+                node_nights[node.node] = _without_passes(node) if remarks else node
                 missing.discard(node.node)
     return node_nights, remarks
 
 
-def _counted_again(node_night: NodeNight) -> NodeNight:
+def _without_passes(node_night: NodeNight) -> NodeNight:
     """Return a state without its passes, because the node may have failed in a lost night."""
     if node_night.hold is None:
         return node_night

@@ -236,7 +236,7 @@ class ObjectStore:
 
     def _holds(self, name: str, file: LocalFile) -> bool:
         """Return whether the store has this file under the name."""
-        reply = self._ask("HEAD", name, file)
+        reply = self._request("HEAD", name, file)
         return reply is not None and _is_same(reply, file)
 
     def _put(self, name: str, file: LocalFile) -> None:
@@ -245,16 +245,16 @@ class ObjectStore:
         Raises:
             ObjectStoreError: The store lacks the object, or stored other bytes.
         """
-        self._ask("PUT", name, file)
-        reply = self._ask("HEAD", name, file)
+        self._request("PUT", name, file)
+        reply = self._request("HEAD", name, file)
         if reply is None or not _is_same(reply, file):
             raise ObjectStoreError(f"{self.bucket} took {name}, but does not hold it")
         if reply.headers.get("etag", "").strip('"') != file.md5:
-            copy = self._ask("GET", name, file)
+            copy = self._request("GET", name, file)
             if copy is None or copy.sha256 != file.sha256:
                 raise ObjectStoreError(f"{self.bucket} holds {name} with other bytes than it was given")
 
-    def _ask(self, method: str, name: str, file: LocalFile) -> StoreAnswer | None:
+    def _request(self, method: str, name: str, file: LocalFile) -> StoreAnswer | None:
         """Send a request about a file, and repeat it if the store does not answer or is busy.
 
         Return the answer. Return None if HEAD or GET finds no object.
@@ -263,7 +263,7 @@ class ObjectStore:
             ObjectStoreError: The store is unreachable, or refuses.
         """
         for pause in (*PAUSES_S, None):
-            reply = self._try(method, name, file)
+            reply = self._request_once(method, name, file)
             if 200 <= reply.status < 300:
                 return reply
             if reply.status == 404 and method != "PUT":
@@ -273,7 +273,7 @@ class ObjectStore:
             self._sleep(pause)
         raise ObjectStoreError(f"{self.bucket}: {method} {name}: {reply.text}")
 
-    def _try(self, method: str, name: str, file: LocalFile) -> StoreAnswer:
+    def _request_once(self, method: str, name: str, file: LocalFile) -> StoreAnswer:
         """Send a request once. Return the answer, whose status is 0 if the store gave no readable one."""
         from requests.exceptions import RequestException
         from urllib3.exceptions import HTTPError

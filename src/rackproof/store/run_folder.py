@@ -126,7 +126,7 @@ def load_run(data: bytes, name: str) -> Run:
     if "verdict" not in loaded:
         # A missing verdict would be read as "unproven", whatever the result of the run.
         raise ResultsError(f"{name} is damaged: verdict: is missing. Restore it from a backup.")
-    if problem := _too_good(run):
+    if problem := _part_worse_than_verdict(run):
         raise ResultsError(f"{name} is damaged: {problem}. Restore it from a backup.")
     return run if sealed else _unproven(run)
 
@@ -139,7 +139,7 @@ def _unproven(run: Run) -> Run:
     return run.model_copy(update={"verdict": verdict, "findings": (*run.findings, missing)})
 
 
-def _too_good(run: Run) -> str:
+def _part_worse_than_verdict(run: Run) -> str:
     """Return the first part of a record that is worse than its verdict, or "".
 
     The check finds a changed verdict even in records of earlier versions, which lack a digest.

@@ -45,7 +45,7 @@ class Gathered:
         self._readable: set[str] = set()
         runs, nights = self._newest_runs(), list(self._newest_nights())
         pieces = [*(self._run_piece(run) for run in runs), *nights]
-        self.evidence = tuple(sorted([*pieces, *self._gone(pieces)], key=_order))
+        self.evidence = tuple(sorted([*pieces, *self._lost_pieces(pieces)], key=_order))
         self.nodes = tuple(node for _, (_, node) in sorted(self._seen.items()))
 
     def _see(self, moment: datetime, nodes: Iterable[Node]) -> None:
@@ -98,10 +98,10 @@ class Gathered:
                 if finding.verdict is not None
             ),
             files=tuple(_files(folder, run)),
-            objections=(*_doubts(self._known(run.run_id), folder), *_no_logs(run)),
+            objections=(*_doubts(self._recorded_run(run.run_id), folder), *_no_logs(run)),
         )
 
-    def _known(self, run_id: str) -> Run | None:
+    def _recorded_run(self, run_id: str) -> Run | None:
         """Return a run as it is in the history."""
         try:
             run = self._store.run(run_id)
@@ -132,7 +132,7 @@ class Gathered:
         kept = {node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in mine}
         nodes = {name: about for name, about in kept.items() if about}
         self._see(night.ended, [about.about for about in nodes.values()])
-        recorded = self._known(night.night_id)
+        recorded = self._recorded_run(night.night_id)
         return EvidencePiece(
             id=night.night_id,
             kind="night",
@@ -142,7 +142,7 @@ class Gathered:
             verdict=worst(node_night.verdict for node_night in mine),
             verdicts={node_night.node: node_night.verdict for node_night in mine},
             findings=tuple(finding for node_night in mine for finding in _night_findings(node_night)),
-            reads={name: _reads(about) for name, about in nodes.items()},
+            reads={name: _tool_states(about) for name, about in nodes.items()},
             files=tuple(
                 _files(folder, recorded, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])
             ),
@@ -151,7 +151,7 @@ class Gathered:
 
     # Missing records.
 
-    def _gone(self, pieces: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
+    def _lost_pieces(self, pieces: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
         """Yield history entries without a readable record."""
         piece_ids = {piece.id for piece in pieces}
         oldest = min((piece.moment for piece in pieces if piece.kind == "night"), default=None)
@@ -159,10 +159,15 @@ class Gathered:
             moment = row.ended or row.moment
             # An earlier night does not matter, because a newer one replaced it.
             is_newer = row.benchmark in self._benchmarks or oldest is None or moment > oldest
-            if row.run_id not in piece_ids and is_newer and self._counts(row) and self._is_lost(row.run_id):
-                yield self._gone_piece(row, moment)
+            if (
+                row.run_id not in piece_ids
+                and is_newer
+                and self._concerns_nodes(row)
+                and self._is_lost(row.run_id)
+            ):
+                yield self._lost_piece(row, moment)
 
-    def _counts(self, row: RunRow) -> bool:
+    def _concerns_nodes(self, row: RunRow) -> bool:
         """Return whether a run in the history concerns the requested nodes and the catalogue."""
         if row.benchmark == night_store.BENCHMARK:
             # The history does not name the nodes that a night did not reach.
@@ -181,7 +186,7 @@ class Gathered:
             return True
         return False
 
-    def _gone_piece(self, row: RunRow, moment: datetime) -> EvidencePiece:
+    def _lost_piece(self, row: RunRow, moment: datetime) -> EvidencePiece:
         """Return a run that only the history has. It is never better than unproven."""
         is_night = row.benchmark == night_store.BENCHMARK
         names = sorted({*row.nodes, *self._asked}) if is_night or not row.nodes else row.nodes
@@ -269,7 +274,7 @@ def _night_findings(node_night: NodeNight) -> Iterator[PieceFinding]:
         yield PieceFinding(node=node_night.node, code="unreached", verdict=Verdict.UNPROVEN, text=text)
 
 
-def _reads(kept: StoredSnapshot) -> dict[str, str]:
+def _tool_states(kept: StoredSnapshot) -> dict[str, str]:
     """Return the state of each tool's answer, and of the parts that a node may lack."""
     snapshot = kept.snapshot
     states = {tool: tool_state(snapshot, tool).value for tool in snapshot.tools}

@@ -100,7 +100,7 @@ def anonymous_key(measurement: Measurement) -> _Key:
     return measurement.name, tuple(sorted(kept.items()))
 
 
-def _pair(
+def _remove_pairs(
     first: list[Measurement], second: list[Measurement], key: Callable[[Measurement], _Key]
 ) -> list[tuple[Measurement, Measurement]]:
     """Remove and return the pairs of measurements with the same key.
@@ -238,7 +238,7 @@ def compare(first: Run, second: Run) -> Comparison:
     first_remaining, second_remaining = list(first.measurements), list(second.measurements)
     # Find exact matches first. Their measurements are then gone, so that the rest can be unique without
     # UUIDs.
-    pairs = _pair(first_remaining, second_remaining, exact_key) + _pair(
+    pairs = _remove_pairs(first_remaining, second_remaining, exact_key) + _remove_pairs(
         first_remaining, second_remaining, anonymous_key
     )
     order = {id(measurement): index for index, measurement in enumerate(first.measurements)}

@@ -118,9 +118,9 @@ def select(
         places = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
         if not places:
             raise NotFoundError(f"nothing matches {name}; quote the pattern, and check the path")
-        return _of_places(_pattern_name(name), places, remarks, benchmark)
+        return _system_of_places(_pattern_name(name), places, remarks, benchmark)
     if _is_place_of_logs(name):
-        return _of_places(_TRIAL.sub("", path.stem) or name, [path], remarks, benchmark)
+        return _system_of_places(_TRIAL.sub("", path.stem) or name, [path], remarks, benchmark)
     if _may_be_system(name, results):
         runs = _runs_of_system(name, results, remarks)
         if runs:
@@ -161,7 +161,7 @@ def _pattern_name(pattern: str) -> str:
     return pattern
 
 
-def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark: str) -> System:
+def _system_of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark: str) -> System:
     """Return the runs in folders, which are recorded runs or, if there are none, runs made from logs."""
     skipped: list[str] = []
     try:

@@ -660,9 +660,9 @@ def compare_systems(
     if not 0 < confidence < 1:
         raise ValueError(f"the confidence must lie between 0 and 1, not {confidence}")
     # Do this first, so that a copied log does not count as a repeat in any mean.
-    systems = _without_copies(systems)
+    systems = _with_marked_copies(systems)
     groups_by_row, lonely = _aligned([_groups(system) for system in systems])
-    references = [_references(system, systems, reference) if judge else {} for system in systems]
+    references = [_published_counterparts(system, systems, reference) if judge else {} for system in systems]
     rows: list[ComparedMetric] = []
     for benchmark, groups in groups_by_row:
         judged_by = [results.get(benchmark) for results in references]
@@ -729,7 +729,7 @@ def _ratios(
     return tuple(_ratio(cell, base, kind, direction, confidence, obstacle) for cell in other_cells)
 
 
-def _without_copies(systems: Sequence[System]) -> list[System]:
+def _with_marked_copies(systems: Sequence[System]) -> list[System]:
     """Add a finding to each run with a log that is a byte-for-byte copy of an earlier run's log.
 
     Two systems never write identical logs.
@@ -765,7 +765,7 @@ def _shared_point(groups: Sequence[_Group]) -> str:
     return _point_text(points.pop()) if len(points) == 1 else ""
 
 
-def _references(
+def _published_counterparts(
     system: System, systems: Sequence[System], reference_name: str | None
 ) -> dict[str, PublishedResult]:
     """Return the published results to judge a system's cells against, by benchmark."""

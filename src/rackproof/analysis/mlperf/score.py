@@ -238,7 +238,7 @@ def result_files(folder: Path) -> tuple[Path, ...]:
     files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
     # The last choice reads every file, so it is used only if no name fits.
     chosen = _named_results(files) or _trial_logs(files) or _logs_with_events(files)
-    return tuple(sorted(chosen, key=_natural))
+    return tuple(sorted(chosen, key=_natural_key))
 
 
 def _trial_logs(files: Sequence[Path]) -> list[Path]:
@@ -274,16 +274,16 @@ def _may_be_log(path: Path) -> bool:
     return Path(name_unpacked(path.name)).suffix in (".log", ".txt") and not _CHECKER_OUTPUT.match(path.name)
 
 
-def _encoded_logs(folder: Path) -> str:
+def _encoding_message(folder: Path) -> str:
     """Return a message about the first log that is not plain text, with the remedy, or ""."""
-    for path in sorted(folder.iterdir(), key=_natural):
+    for path in sorted(folder.iterdir(), key=_natural_key):
         looks_like_log = _RESULT_NAME.fullmatch(name_unpacked(path.name)) or _may_be_log(path)
         if looks_like_log and path.is_file() and (problem := encoding_problem_of(path)):
             return f"{sanitize(path.name, 100)} is not read: {problem}"
     return ""
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural_key(path: Path) -> list[tuple[int, str]]:
     """Return a sort key by which result_10 comes after result_2."""
     # Digits that are not ASCII are text, because int() refuses some of them.
     parts = re.split(r"(\d+)", path.name)
@@ -343,7 +343,7 @@ def score_folder(
     if chosen.problem and usage == "hpc" and not refusal(evidence, usage):
         # All rounds of HPC use the same benchmarks, so only the path can show the round.
         raise ValueError(f"name the round's rules; known for hpc: {', '.join(rulesets)}")
-    encoded = _encoded_logs(folder)
+    encoded = _encoding_message(folder)
     problem = _why_unchecked(evidence, files, encoded, usage) or chosen.problem
     other_round = "" if problem else not_in_round(evidence, chosen.ruleset, usage)
     remarks = _unproven("other_round", other_round) + _unproven("encoded_log", encoded)
@@ -417,7 +417,7 @@ def score_of_report(
     failed = [run for run in runs if not run.scores]
     # A file without any event shows no run. The run is missing, not failed.
     shown = [run for run in runs if run.events]
-    problems = list(_problems(report, benchmark, shown, failed, drop))
+    problems = list(_reasons_against_pass(report, benchmark, shown, failed, drop))
     scorable = _is_scorable(report, shown)
     mean = _mean_minutes(runs, failed, drop) if scorable else None
     factor = _factor(report)
@@ -441,7 +441,7 @@ def score_of_report(
         rcp=report.rcp,
         verdict=worst([_verdict(problems), *_degraded_verdicts(report.findings)]),
         reasons=(
-            *_ordered(problems),
+            *_worst_reasons_first(problems),
             *_notes(failed, scorable, drop, report.rcp),
             *_remarks(report.findings),
         ),
@@ -512,12 +512,12 @@ def _degraded_verdicts(findings: Sequence[Finding]) -> list[Verdict]:
     return [finding.verdict for finding in findings if finding.verdict is Verdict.DEGRADED]
 
 
-def _ordered(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
+def _worst_reasons_first(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
     """Return the reasons for the worst verdict first."""
     return [text for verdict in (Verdict.FAIL, Verdict.UNPROVEN) for v, text in problems if v is verdict]
 
 
-def _problems(
+def _reasons_against_pass(
     report: WorkerReport, benchmark: str, shown: Sequence[RunScore], failed: Sequence[RunScore], drop: int
 ) -> Iterator[tuple[Verdict, str]]:
     """Yield all reasons that rule out a pass."""

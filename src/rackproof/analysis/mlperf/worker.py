@@ -130,7 +130,7 @@ def check_logs(job: Mapping[str, Any]) -> WorkerReport:
     benchmark = next((run.benchmark for run in runs if run.benchmark), "")
     needed = benchmark_meta.get_result_file_counts(task.usage).get(benchmark)
     complete = sum(bool(run.events) for run in runs) == needed == len(runs)
-    rcp, converged = _compare(task, runs, benchmark, complete)
+    rcp, converged = _compare_convergence(task, runs, benchmark, complete)
     if converged:
         runs = [
             run.model_copy(update={"convergence": amount})
@@ -193,7 +193,7 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
     for event in events:
         if isinstance(event.value, dict):
             values.setdefault(event.key, event.value.get("value"))
-    minutes, status, remarks = _duration(events, cleaned, task.ruleset)
+    minutes, status, remarks = _minutes_and_status(events, cleaned, task.ruleset)
     run = RunScore(
         file=task.names[index],
         sha256=cleaned.sha256,
@@ -332,7 +332,7 @@ def _value(event: Any) -> Any:
     return event.value.get("value") if isinstance(event.value, dict) else event.value
 
 
-def _duration(
+def _minutes_and_status(
     events: Sequence[Any], cleaned: CleanedLog, ruleset: str
 ) -> tuple[float | None, str, list[Finding]]:
     """Return the minutes, the status ("" if the run never ended) and the remarks."""
@@ -443,7 +443,7 @@ def _tool_message(text: str, cleaned: CleanedLog) -> str:
     return safe_text("; ".join(kept))
 
 
-def _compare(
+def _compare_convergence(
     task: _Task, runs: Sequence[RunScore], benchmark: str, complete: bool
 ) -> tuple[RcpResult, list[float | None]]:
     """Compare convergence with the reference points. Also return each run's own convergence, if readable."""

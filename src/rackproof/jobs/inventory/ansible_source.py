@@ -48,7 +48,7 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
         AdoptError: The path is neither, or names no hosts.
         InventoryError: Ansible cannot read the inventory.
     """
-    inventory = _listed(path)
+    inventory = _load_inventory(path)
     remarks: list[str] = []
     not_taken: dict[str, list[str]] = {}
     nodes = []
@@ -96,7 +96,7 @@ def _not_taken_text(not_taken: Mapping[str, Sequence[str]]) -> str:
     return f"variables that are not taken over: {shown}{more}; add those that you need"
 
 
-def _listed(path: Path) -> Inventory:
+def _load_inventory(path: Path) -> Inventory:
     """Return an inventory, from its saved JSON or from Ansible."""
     if not path.is_file() or path.suffix != ".json":
         inventory, mistakes = list_inventory(path, environment_of_written_inventory())

@@ -219,7 +219,7 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[InventoryMistake]:
         *_wrong_kinds(inventory, {**argument_kinds(root), "ansible_port": "int"}),
         *_files_without_group(inventory),
         *_nodes_without_sku(inventory),
-        *_no_nodes(inventory),
+        *_missing_nodes(inventory),
     ]
     return list(dict.fromkeys(mistakes))
 
@@ -246,7 +246,7 @@ def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
 def _unknown_names(inventory: Inventory, root: Path) -> Iterator[InventoryMistake]:
     """Yield each variable with a role's prefix, or nearly such a prefix, that no role knows."""
     known_names, prefixes = known_variables.known_variables(root), known_variables.role_prefixes(root)
-    for name, hosts in _owners(inventory).items():
+    for name, hosts in _hosts_by_variable(inventory).items():
         for check in (known_variables.check_names, known_variables.check_misspelt_prefixes):
             try:
                 check([name], known_names, prefixes)
@@ -256,14 +256,14 @@ def _unknown_names(inventory: Inventory, root: Path) -> Iterator[InventoryMistak
 
 def _connection_names(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield each variable that is nearly one of Ansible's own, such as ``ansible_hots``."""
-    for name, hosts in _owners(inventory).items():
+    for name, hosts in _hosts_by_variable(inventory).items():
         near = known_variables.nearest(name, _CONNECTION, 0.9) if name not in _CONNECTION else ""
         if near and name.startswith("ansible_"):
             text = f"Ansible has no variable {sanitize(name, 100)} (did you mean {near}?)"
             yield InventoryMistake(where=_first_and_count(hosts), what=text)
 
 
-def _owners(inventory: Inventory) -> dict[str, list[str]]:
+def _hosts_by_variable(inventory: Inventory) -> dict[str, list[str]]:
     """Return the hosts of each variable."""
     owners: dict[str, list[str]] = {}
     for host, variables in inventory.hosts.items():
@@ -347,7 +347,7 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
         if not mine and host not in inventory.groups.get("new-nodes", ()):
             near = "put its rack below a group sku_NAME: its required parts are unknown"
             yield InventoryMistake(where=host, what=f"no SKU: {near}")
-        elif len(_families(mine)) > 1:
+        elif len(_whole_machine_skus(mine)) > 1:
             yield InventoryMistake(where=host, what=f"of several SKUs ({', '.join(sorted(mine))}): leave one")
     for rack in sorted(_asked_racks(inventory.hosts.values())):
         if not inventory.groups.get(rack):
@@ -356,7 +356,7 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
             )
 
 
-def _no_nodes(inventory: Inventory) -> Iterator[InventoryMistake]:
+def _missing_nodes(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield a mistake if no playbook would find a node."""
     # An inventory that could not be read has no groups either. Another mistake names the reason.
     if inventory.groups and not inventory.hosts:
@@ -375,7 +375,7 @@ def _no_nodes(inventory: Inventory) -> Iterator[InventoryMistake]:
         )
 
 
-def _families(names: Collection[str]) -> set[str]:
+def _whole_machine_skus(names: Collection[str]) -> set[str]:
     """Return the SKUs of whole machines: ``sku_h200`` for ``sku_h200`` and for its slice ``sku_h200_x2``."""
     return {re.sub(r"_x[0-9]+$", "", name) for name in names}
 
