@@ -471,16 +471,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     inside = where >= 0
     cell = where[inside] * count + (series[inside] % count)
     measured = np.bincount(cell, minlength=len(nodes) * count).reshape(len(nodes), count)
-    need = np.zeros_like(measured)
-    skus = fleet.sku[nodes]
-    for sku in np.unique(skus):
-        mine = skus == sku
-        of_sku = measured[mine]
-        # If most nodes of the SKU measured a quantity, each of them needs it, on the usual number of parts.
-        usual = (of_sku > 0).sum(axis=0) * 2 > len(of_sku)
-        for quantity_ in np.flatnonzero(usual):
-            counts = of_sku[:, quantity_]
-            need[mine, quantity_] = np.bincount(counts[counts > 0]).argmax()
+    need = _usual_counts(measured, fleet.sku[nodes])
     if past:
         need = np.maximum(need, _habits(fleet, nodes, position))
     lacks, quantities = np.nonzero(measured < need)
@@ -489,6 +480,26 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     missing.base = need[lacks, quantities].astype(np.float64)
     findings.append(missing)
     return findings
+
+
+def _usual_counts(measured: NDArray[np.intp], skus: Integers) -> NDArray[np.intp]:
+    """Return for each node and quantity the usual number of measured parts in the node's SKU.
+
+    The number is 0 unless most nodes of the SKU measured the quantity.
+
+    Args:
+        measured: The number of measured parts, with a row per node and a column per quantity.
+        skus: The SKU of each node.
+    """
+    usual = np.zeros_like(measured)
+    for sku in np.unique(skus):
+        is_of_sku = skus == sku
+        counts = measured[is_of_sku]
+        by_most = (counts > 0).sum(axis=0) * 2 > len(counts)
+        for column in np.flatnonzero(by_most):
+            of_quantity = counts[:, column]
+            usual[is_of_sku, column] = np.bincount(of_quantity[of_quantity > 0]).argmax()
+    return usual
 
 
 def _habits(fleet: _Fleet, nodes: Integers, position: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -345,7 +345,7 @@ def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Ki
     noise = _measure_noise(residuals, policy)
     bound = _slowest_of_others(residuals, table.node[rows], policy)
     judged = is_known[:, -1] & (is_known[:, :-1].sum(axis=1) >= policy.nights_least)
-    # These cheap differences show which numbers seem low. Only those need the likelihoods.
+    # These cheap differences show which numbers seem low. Only such numbers need the likelihoods.
     tonight = residuals[:, -1] - row_medians(residuals[:, :-1])
     late = row_medians(residuals[:, -3:]) - row_medians(residuals[:, : max(residuals.shape[1] // 2, 1)])
     moves = np.maximum(policy.slowest_moves, noise.scale)

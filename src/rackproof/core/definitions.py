@@ -613,7 +613,7 @@ class Definition(Record):
                 raise DefinitionError(f"benchmark {self.name}: {excess}")
             for values in itertools.product(*axes.values()):
                 point = {**self.parameters, **dict(zip(axes, values, strict=True))}
-                # Do this before the filters, which may name a number of GPUs.
+                # Replace the value before the filters, which may name a number of GPUs.
                 if point.get("gpus") == "all":
                     point["gpus"] = gpus
                 if self._keeps(point) and point not in earlier_points:

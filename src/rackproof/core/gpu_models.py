@@ -197,8 +197,8 @@ def is_product(product_name: str, product: str) -> bool:
 
     H200 is not H200 NVL.
     """
-    name, words = set(_words(product_name)), set(_words(product))
-    return words <= name and name & _BOARDS.keys() == words & _BOARDS.keys()
+    name_words, product_words = set(_words(product_name)), set(_words(product))
+    return product_words <= name_words and name_words & _BOARDS.keys() == product_words & _BOARDS.keys()
 
 
 def other_models(product_names: Iterable[str], model: str) -> list[str]:

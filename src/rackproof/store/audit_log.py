@@ -3,7 +3,7 @@
 The callback of every playbook calls this module, so that each drain gets an entry, whichever job made it. The
 input is the results of tasks on Slurm nodes. ``rackproof audit`` and ``status`` read the log.
 
-Each entry names the author and the reason. Entries are only added, never changed.
+Each entry names the author, and the entry of a drain its reason. Entries are only added, never changed.
 """
 
 from __future__ import annotations

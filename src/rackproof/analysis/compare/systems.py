@@ -732,7 +732,7 @@ def _ratios(
 def _with_marked_copies(systems: Sequence[System]) -> list[System]:
     """Add a finding to each run with a log that is a byte-for-byte copy of an earlier run's log.
 
-    Two systems never write identical logs.
+    Two systems would log different times.
     """
     places: dict[str, str] = {}
     marked = []
