@@ -43,7 +43,7 @@ def json_value(record: Record) -> Any:
 
 
 def one_or_all(records: Sequence[Record]) -> Any:
-    """Return one record as an object, several as an array. No I/O."""
+    """Return the JSON values of one record as an object, or those of several as an array. No I/O."""
     values = [json_value(record) for record in records]
     # One log is the usual case, and `jq .verdict` then needs no index.
     return values[0] if len(values) == 1 else values
@@ -110,7 +110,7 @@ class HeldOutput:
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal in cells. Without a terminal, lines may be of any length."""
+    """Return the width of the terminal in cells, or :data:`_ENDLESS` without a terminal."""
     # A program that reads a pipe (grep, awk, a file) must find a row in one line.
     return shutil.get_terminal_size((_ENDLESS, 40)).columns
 

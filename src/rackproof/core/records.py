@@ -290,10 +290,11 @@ class Node(Record):
 
     @property
     def hardware_key(self) -> str:
-        """Return an identity that remains the same if the node gets a new hostname.
+        """Return the node's identity in the history.
 
-        The identity is the serial number, the UUIDs of the GPUs, the machine id, or else the name. The node's
-        own serial number comes before the chassis's, because several nodes may share a chassis.
+        The identity is the serial number, the UUIDs of the GPUs, or the machine id, so that it remains the
+        same if the node gets a new hostname. Without any of these, it is the name. The node's own serial
+        number comes before the chassis's, because several nodes may share a chassis.
         """
         if self.serial or self.chassis_serial:
             return self.serial or self.chassis_serial

@@ -221,7 +221,10 @@ def _neighbours(
 
 
 def _digits(value: float) -> int:
-    """Return the number of digits of a number. 24.13 in single precision is written 24.1299991607666."""
+    """Return the number of significant digits of a number.
+
+    A number in single precision counts with the digits that it needs there. 24.13 is then 24.1299991607666.
+    """
     text = repr(abs(value))
     with contextlib.suppress(OverflowError):
         single = struct.unpack("f", struct.pack("f", value))[0]
@@ -594,7 +597,10 @@ def _sameness(first: RunTrace, second: RunTrace) -> str:
 
 
 def _telling_evaluations(trace: RunTrace) -> set[float]:
-    """Return the evaluations that two runs do not share by chance. minigo's are won games of a few."""
+    """Return the evaluations that two runs do not share by chance.
+
+    There are none for minigo, whose evaluations are shares of a few games.
+    """
     if trace.benchmark == "minigo":
         return set()
     return {value for key, _, value in trace.values if key in _EVALUATIONS and _digits(value) >= _MANY_DIGITS}

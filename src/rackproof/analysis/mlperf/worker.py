@@ -309,7 +309,10 @@ def findings_of_log(
 
 
 def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | None, bool]:
-    """Return the launcher's nodes, their number, the script's number, and whether the script ended."""
+    """Return the launcher's nodes, the job's and the script's number of nodes, and whether the script ended.
+
+    The job's number is the script's or, if the script states none, that of the launcher's nodes.
+    """
     ended = False
     names: set[str] = set()
     counts: set[int] = set()

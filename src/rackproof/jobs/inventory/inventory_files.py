@@ -43,7 +43,7 @@ class AdoptedCluster(Record):
 
     @property
     def has_slurm(self) -> bool:
-        """Return whether Slurm lists any of the nodes. Only Slurm states a node's own host name."""
+        """Return whether Slurm lists any of the nodes, so that their own host names are known."""
         return any(node.in_slurm for node in self.nodes)
 
     def skus(self) -> dict[str, list[str]]:
@@ -58,7 +58,7 @@ class AdoptedCluster(Record):
 def build_cluster(
     nodes: Sequence[AdoptedNode], guesses: Mapping[str, SkuGuess], controller: str
 ) -> AdoptedCluster:
-    """Return the groups of nodes."""
+    """Return the cluster with the groups of its nodes."""
     taken = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
     groups = _rack_groups({node.rack for node in nodes}, taken)
     racks: dict[str, list[str]] = {}
