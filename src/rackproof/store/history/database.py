@@ -152,8 +152,11 @@ def _parsed_url(url: str) -> URL | None:
 def _postgresql_target(url_text: str, url: URL) -> Target:
     """Return a PostgreSQL database with all its secrets, so that no message shows one."""
     options = {key: value for key, value in url.query.items() if key in _SECRET_OPTIONS}
-    hidden = [url.password or "", *(secret for value in options.values() for secret in _each(value))]
-    host = url.host or ", ".join(_each(url.query.get("host", "the local socket")))
+    hidden = [
+        url.password or "",
+        *(secret for value in options.values() for secret in _values_of_option(value)),
+    ]
+    host = url.host or ", ".join(_values_of_option(url.query.get("host", "the local socket")))
     host_and_port = f"{host}:{url.port}" if url.port else host
     return Target(
         f"the PostgreSQL database {url.database or '(of the user)'} on {host_and_port}",
@@ -164,7 +167,7 @@ def _postgresql_target(url_text: str, url: URL) -> Target:
     )
 
 
-def _each(value: str | tuple[str, ...]) -> tuple[str, ...]:
+def _values_of_option(value: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return an option's values, of which a URL may state several."""
     return (value,) if isinstance(value, str) else value
 

@@ -4,7 +4,7 @@
 runs from the results folder.
 
 The rows of several hundred runs are written together, table by table. The order of the tables, and of the
-rows in them, is fixed, so that two writers never deadlock.
+rows in them, is fixed, which avoids deadlocks of two writers.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ class RunWriter:
         sightings = _Sightings(drafts)
         parts = sightings.parts
         # Use the order of the keys. Writers that lock rows in the same order cannot deadlock.
-        self._see(schema.hardware, ("kind", "key"), [parts[key] for key in sorted(parts)])
+        self._insert_or_update(schema.hardware, ("kind", "key"), [parts[key] for key in sorted(parts)])
         self.hardware_ids |= self.find_hardware(parts)
         ids = self.hardware_ids
-        self._ignore_known(schema.hardware_members, sightings.member_rows(ids))
-        self._see(
+        self._insert_new(schema.hardware_members, sightings.member_rows(ids))
+        self._insert_or_update(
             schema.host_names,
             ("hardware_id", "name"),
             [
@@ -170,7 +170,7 @@ class RunWriter:
                 for (key, name), row in sorted(sightings.names.items())
             ],
         )
-        self._see(
+        self._insert_or_update(
             schema.placements,
             ("gpu_id", "node_id"),
             [
@@ -187,7 +187,7 @@ class RunWriter:
         quantities = self.find_quantities(quantity_by_key)
         missing = sorted(quantity_by_key.keys() - quantities.keys())
         if missing:
-            self._ignore_known(schema.quantities, [vars(quantity_by_key[key]) for key in missing])
+            self._insert_new(schema.quantities, [vars(quantity_by_key[key]) for key in missing])
             quantities |= self.find_quantities(missing)
         self.quantity_ids |= quantities
 
@@ -256,7 +256,7 @@ class RunWriter:
             )
         }
 
-    def _see(self, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
+    def _insert_or_update(self, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
         """Insert rows of hardware, or update known ones with the description of the latest run."""
         if not rows:
             return
@@ -274,7 +274,7 @@ class RunWriter:
             statement.on_conflict_do_update(index_elements=list(key), set_=changes), rows
         )
 
-    def _ignore_known(self, table: Table, rows: list[Row]) -> None:
+    def _insert_new(self, table: Table, rows: list[Row]) -> None:
         """Insert rows, except those whose key exists."""
         if rows:
             self._connection.execute(self._insert(table).on_conflict_do_nothing(), rows)
