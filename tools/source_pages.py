@@ -91,7 +91,7 @@ def printed(value: float | None) -> str:
 
 
 def off(ours: float | None, published: float | None) -> str:
-    """Return ours with its distance from the published number."""
+    """Return Rackproof's number with its deviation from the published one."""
     if ours is None or not published:
         return cell(ours)
     return f"{number(ours)} ({(ours / published - 1) * 100:+.1f} %)".replace("-", "\N{MINUS SIGN}")
@@ -325,10 +325,10 @@ def environment_mxnet() -> str:
 
 def _sweep_run(result: PublishedResult, record: str) -> dict[str, Any] | None:
     """Return Rackproof's latest run at a published point, with the same network, batch, GPUs and schedule."""
-    wanted = {**dict.fromkeys(SCHEDULE, ""), **result.point}
+    point = {**dict.fromkeys(SCHEDULE, ""), **result.point}
     for run in reversed(own_runs()):
-        parameters = {key: str(run["parameters"].get(key, "")) for key in wanted}
-        if (run["benchmark"], run["record"], parameters) == (result.benchmark, record, wanted):
+        parameters = {key: str(run["parameters"].get(key, "")) for key in point}
+        if (run["benchmark"], run["record"], parameters) == (result.benchmark, record, point):
             return dict(run)
     return None
 
@@ -341,12 +341,12 @@ def _measured(run: Mapping[str, Any]) -> list[str]:
 
 def _on_cpu(benchmark: str, point: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the runs of MXNet itself on the CPU at a point, the latest last."""
-    wanted = {key: str(point.get(key, "")) for key in ("batch_size", *SCHEDULE)}
+    point_texts = {key: str(point.get(key, "")) for key in ("batch_size", *SCHEDULE)}
     return [
         run
         for run in mxnet_runs()
         if run["benchmark"] == f"{benchmark}-mxnet"
-        and {key: str(run["parameters"].get(key, "")) for key in wanted} == wanted
+        and {key: str(run["parameters"].get(key, "")) for key in point_texts} == point_texts
     ]
 
 
@@ -380,15 +380,15 @@ def _rows_of_mxnet() -> Iterator[list[str]]:
             continue
         point = [study.point.get(key, "") for key in ("batch_size", "gpus")]
         schedule = _schedule(study.point)
-        ours = next((run for record in SWEEP_RECORDS if (run := _sweep_run(study, record))), None)
+        repeat = next((run for record in SWEEP_RECORDS if (run := _sweep_run(study, record))), None)
         shown = [f"not measured: {_not_measured(study)}", "", ""]
-        if ours:
-            shown = _measured(ours)
-            shown[0] += f" ({ours['record']})"
-        elif study.point["gpus"] == "0" and (found := _on_cpu(study.benchmark, study.point)):
-            shown = _measured(found[-1])
-            epochs = found[-1]["parameters"]["num_epochs"]
-            shown[0] += f" ({MXNET_RECORD}, epochs: {epochs}, {found[-1]['verdict']})"
+        if repeat:
+            shown = _measured(repeat)
+            shown[0] += f" ({repeat['record']})"
+        elif study.point["gpus"] == "0" and (cpu_runs := _on_cpu(study.benchmark, study.point)):
+            shown = _measured(cpu_runs[-1])
+            epochs = cpu_runs[-1]["parameters"]["num_epochs"]
+            shown[0] += f" ({MXNET_RECORD}, epochs: {epochs}, {cpu_runs[-1]['verdict']})"
         rate = printed(study.throughput) or "not stated"
         rows = [
             study.system,
@@ -409,10 +409,10 @@ def rows_mxnet() -> str:
 
 def sweep_mxnet() -> str:
     """Return each point of the suite mnist-mxnet with MXNet's measurement, or the reason for its absence."""
-    known = load_definitions(ROOT / "benchmarks", log_formats=FORMATS)
+    definitions = load_definitions(ROOT / "benchmarks", log_formats=FORMATS)
     rows = []
     for name in ("mnist-lenet-mxnet", "mnist-mlp-mxnet"):
-        points = list(known[name].definition.points("mnist-mxnet", gpus=8))
+        points = list(definitions[name].definition.points("mnist-mxnet", gpus=8))
         network = name.split("-")[1]
         rows += [_measured_row(network, point) for point in points if point["gpus"] == 0]
         for gpus in dict.fromkeys(point["gpus"] for point in points if point["gpus"] != 0):
@@ -440,13 +440,14 @@ def sweep_mxnet() -> str:
 
 def _measured_row(network: str, point: Mapping[str, Any]) -> list[str]:
     """Return the row of a point on the CPU, from the latest run that passed, or else the latest."""
-    found = _on_cpu(f"mnist-{network}", point)
+    cpu_runs = _on_cpu(f"mnist-{network}", point)
     row = [network, "0", str(point["batch_size"]), _schedule(point)]
-    if not found:
+    if not cpu_runs:
         return [*row, "", "", "not measured", "", "", ""]
-    shown = found[-1]
+    shown = cpu_runs[-1]
     latest = {
-        str(run["parameters"]["kvstore"]): run for run in sorted(found, key=lambda run: str(run["started"]))
+        str(run["parameters"]["kvstore"]): run
+        for run in sorted(cpu_runs, key=lambda run: str(run["started"]))
     }
     # A store whose latest run has another verdict, or was judged by another target, is not listed.
     stores = sorted(store for store, run in latest.items() if _judgement(run) == _judgement(shown))

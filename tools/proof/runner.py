@@ -22,7 +22,7 @@ HEARTBEAT_S = 30
 GRACE_S = 15
 SHOWN_LINES = 200
 END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
-"""Has the kernel end a command when the program that started it ends, however that is."""
+"""Beginning of a command that the kernel ends when the program that started it ends or is killed."""
 COUNT = re.compile(r"^(?:=+ )?.*?\b(\d+) passed", re.MULTILINE)
 
 Say = Callable[[str], None]
@@ -192,8 +192,8 @@ def descendants(pid: int) -> list[int]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
     pids = [pid]
-    for one in pids:
-        pids += [child for child, parent in parents.items() if parent == one]
+    for process in pids:
+        pids += [child for child, parent in parents.items() if parent == process]
     return pids[1:]
 
 
@@ -207,10 +207,10 @@ def end_leftovers(variable: str) -> list[str]:
     """
     ended = []
     # In another namespace, the number means another process, because a container may run its own gate.
-    here = os.readlink("/proc/self/ns/pid")
+    namespace = os.readlink("/proc/self/ns/pid")
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if os.readlink(path.with_name("ns") / "pid") != here:
+            if os.readlink(path.with_name("ns") / "pid") != namespace:
                 continue
             match = re.search(rb"(?:^|\0)%s=(\d+)\0" % variable.encode(), path.read_bytes())
             name = path.with_name("comm").read_text().strip()

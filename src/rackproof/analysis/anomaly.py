@@ -7,7 +7,8 @@ past, and with the rest of the fleet.
 These are the rules:
 
 * Floors are the references of a SKU and the accepted history. :func:`rackproof.core.judging.judge`
-  decides whether a number fails. If a number was measured twice, the worse one counts.
+  decides whether a number fails. If several runs of a night measured a number, the worst counts. A retest is
+  different: :mod:`rackproof.jobs.validate.fleet.retest` hands over the better of the two values.
 * One model compares each part with its past and with the fleet
   (:mod:`rackproof.analysis.fleet_model`), and limits the rate of false alarms. A proven loss fails. A
   smaller loss, or a rack that is slow as a whole, degrades. A suspicion is unproven until the part is
@@ -225,7 +226,7 @@ def judge_night(
     """
     policy = policy or AnomalyPolicy()
     fleet = _Fleet(readings, requested)
-    findings, floors, unreferenced = _floors(fleet, references, accepted, policy)
+    findings, floors, unreferenced = _findings_by_floors(fleet, references, accepted, policy)
     findings.append(_impossible(fleet, findings))
     notes = []
     if past:
@@ -234,11 +235,11 @@ def judge_night(
         findings += [*model.found, *_outliers(fleet, policy, model.judged)]
         findings += [_gross_losses(fleet, model.early, policy), *_below_few(fleet, policy)]
     findings += _missing(fleet, past)
-    whole = _join_findings(findings)
+    joined = _join_findings(findings)
     if not policy.require_references and len(unreferenced):
         names = sorted({readings.quantities[number].metric for number in unreferenced})
         notes.append(f"{NO_REFERENCE}, judged by fleet and history only: {', '.join(names)}")
-    return _node_verdicts(fleet, whole, floors, policy, tuple(notes), _measured_once(fleet, whole, once))
+    return _node_verdicts(fleet, joined, floors, policy, tuple(notes), _measured_once(fleet, joined, once))
 
 
 def _measured_once(fleet: _Fleet, findings: _Findings, once: Collection[tuple[str, str]]) -> Bools:
@@ -320,7 +321,7 @@ class _Fleet:
         return self.readings.value[rows] * np.where(sign < 0, -1.0, 1.0)
 
 
-def _floors(
+def _findings_by_floors(
     fleet: _Fleet,
     references: Mapping[str, Sequence[SkuReference]],
     accepted: Sequence[Accepted],
@@ -337,8 +338,8 @@ def _floors(
     # There are few quantities and few SKUs, so look up the references once for each pair of them.
     pair = fleet.sku[owner].astype(np.int64) * len(fleet.quantities) + quantities
     kinds, kind = np.unique(pair, return_inverse=True)
-    fitting = [_fitting(fleet, int(number), references) for number in kinds]
-    known: list[Reference] = []
+    fitting = [_fitting_references(fleet, int(number), references) for number in kinds]
+    placed_references: list[Reference] = []
     findings: list[_Findings] = []
     referenced = np.zeros(len(rows), bool)
     # A layer holds at most one reference for each pair, so that one array operation judges the layer.
@@ -346,21 +347,21 @@ def _floors(
         index = np.full(len(kinds), -1, np.int32)
         for place, choice in enumerate(fitting):
             if layer < len(choice):
-                index[place] = len(known)
-                known.append(choice[layer])
-        findings += _screened(fleet, rows, index[kind], known)
+                index[place] = len(placed_references)
+                placed_references.append(choice[layer])
+        findings += _findings_by_reference(fleet, rows, index[kind], placed_references)
         referenced |= index[kind] >= 0
     if accepted:
-        own = _accepted_places(fleet, rows, accepted, len(known))
-        known += [entry.reference for entry in accepted]
-        findings += _screened(fleet, rows, own, known)
-        referenced |= own >= 0
+        accepted_index = _accepted_places(fleet, rows, accepted, len(placed_references))
+        placed_references += [entry.reference for entry in accepted]
+        findings += _findings_by_reference(fleet, rows, accepted_index, placed_references)
+        referenced |= accepted_index >= 0
     broken = ~np.isfinite(value)
     findings.append(_findings_on_rows(fleet, rows[broken & ~referenced], _NUMBER, _UNPROVEN))
     lacking = ~referenced & ~broken
     if policy.require_references:
         findings.append(_findings_on_rows(fleet, rows[lacking], _REFERENCE, _UNPROVEN))
-    return findings, known, np.unique(quantities[lacking])
+    return findings, placed_references, np.unique(quantities[lacking])
 
 
 def _accepted_places(
@@ -379,7 +380,9 @@ def _accepted_places(
     return np.where(keys[spot] == series, places[spot], -1).astype(np.int32)
 
 
-def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuReference]]) -> list[Reference]:
+def _fitting_references(
+    fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuReference]]
+) -> list[Reference]:
     """Return the references for an index of SKU and quantity, in the inventory's order."""
     sku, number = divmod(pair, len(fleet.quantities))
     measured = fleet.quantities[number]
@@ -391,7 +394,7 @@ def _fitting(fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuRefe
     ]
 
 
-def _screened(
+def _findings_by_reference(
     fleet: _Fleet, rows: NDArray[np.intp], index: Integers, references: Sequence[Reference]
 ) -> list[_Findings]:
     """Return findings on the rows that do not pass their reference.
@@ -468,16 +471,7 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     inside = where >= 0
     cell = where[inside] * count + (series[inside] % count)
     measured = np.bincount(cell, minlength=len(nodes) * count).reshape(len(nodes), count)
-    need = np.zeros_like(measured)
-    skus = fleet.sku[nodes]
-    for sku in np.unique(skus):
-        mine = skus == sku
-        of_sku = measured[mine]
-        # If most nodes of the SKU measured a quantity, each of them needs it, on the usual number of parts.
-        usual = (of_sku > 0).sum(axis=0) * 2 > len(of_sku)
-        for quantity_ in np.flatnonzero(usual):
-            counts = of_sku[:, quantity_]
-            need[mine, quantity_] = np.bincount(counts[counts > 0]).argmax()
+    need = _usual_counts(measured, fleet.sku[nodes])
     if past:
         need = np.maximum(need, _habits(fleet, nodes, position))
     lacks, quantities = np.nonzero(measured < need)
@@ -486,6 +480,26 @@ def _missing(fleet: _Fleet, past: bool) -> list[_Findings]:
     missing.base = need[lacks, quantities].astype(np.float64)
     findings.append(missing)
     return findings
+
+
+def _usual_counts(measured: NDArray[np.intp], skus: Integers) -> NDArray[np.intp]:
+    """Return for each node and quantity the usual number of measured parts in the node's SKU.
+
+    The number is 0 unless most nodes of the SKU measured the quantity.
+
+    Args:
+        measured: The number of measured parts, with a row per node and a column per quantity.
+        skus: The SKU of each node.
+    """
+    usual = np.zeros_like(measured)
+    for sku in np.unique(skus):
+        is_of_sku = skus == sku
+        counts = measured[is_of_sku]
+        by_most = (counts > 0).sum(axis=0) * 2 > len(counts)
+        for column in np.flatnonzero(by_most):
+            of_quantity = counts[:, column]
+            usual[is_of_sku, column] = np.bincount(of_quantity[of_quantity > 0]).argmax()
+    return usual
 
 
 def _habits(fleet: _Fleet, nodes: Integers, position: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -498,8 +512,8 @@ def _habits(fleet: _Fleet, nodes: Integers, position: NDArray[np.int64]) -> NDAr
     inside = where >= 0
     if nights and inside.any():
         cell = where[inside] * count + readings.quantity[before][inside]
-        seen = np.unique(cell * 4096 + readings.night[before][inside]) // 4096
-        times = np.bincount(seen, minlength=len(habits))
+        measured_nights = np.unique(cell * 4096 + readings.night[before][inside]) // 4096
+        times = np.bincount(measured_nights, minlength=len(habits))
         habits[2 * times >= max(nights, 2)] = 1
     return habits.reshape(len(nodes), count)
 
@@ -598,8 +612,8 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     because they need no second reason.
     """
     rows, value = _gpu_rows(fleet), fleet.readings.value
-    for one in failing:
-        rows = rows[~np.isin(rows, one.row[one.verdict == _FAIL])]
+    for floor_findings in failing:
+        rows = rows[~np.isin(rows, floor_findings.row[floor_findings.verdict == _FAIL])]
     number: dict[str, int] = {}
     models = np.array([number.setdefault(part.name, len(number)) for part in fleet.parts], dtype=np.int64)
     kinds, kind = np.unique(
@@ -673,13 +687,13 @@ def _condition_groups(
     numbers: dict[tuple[str, ...], int] = {}
     firmware = np.zeros((len(fleet.parts), width), np.int32)
     rack = np.zeros_like(firmware)
-    known: Mapping[str, tuple[str, str]] = {}
+    latest: Mapping[str, tuple[str, str]] = {}
     for ago in range(width):
         # A night without a record is treated like the night after it.
-        known = conditions[ago] if ago < len(conditions) and conditions[ago] else known
+        latest = conditions[ago] if ago < len(conditions) and conditions[ago] else latest
         # Use numbers, because comparing texts for every series and night would take longer than judging.
         for index in np.unique(owner):
-            version, place = known.get(fleet.parts[index].key, ("", ""))
+            version, place = latest.get(fleet.parts[index].key, ("", ""))
             firmware[index, width - 1 - ago] = numbers.setdefault((version,), len(numbers))
             # Ignore firmware here. A rack of four nodes with two firmware versions would form no group.
             rack[index, width - 1 - ago] = numbers.setdefault(("", place), len(numbers))
@@ -729,26 +743,32 @@ def _compare_nights(
         [], np.zeros(size, bool), np.zeros(size, bool), np.full(size, np.nan), np.full(size, np.nan)
     )
     for table, tonight in _fleet_tables(fleet, conditions, twice, policy.nights):
-        answer = find_slow_series(table, policy.fleet)
+        slow_series = find_slow_series(table, policy.fleet)
         result.found += _slow_racks(fleet, table, tonight, policy.fleet)
-        result.judged[tonight] = answer.judged
-        result.explained[tonight] = answer.explained
+        result.judged[tonight] = slow_series.judged
+        result.explained[tonight] = slow_series.explained
         if table.value.shape[1] > 2:
             result.early[tonight] = row_medians(table.value[:, :-1])
             result.late[tonight] = np.fmin(table.value[:, -2], table.value[:, -3])
-        rows = tonight[[series.series for series in answer.slow]] if answer.slow else np.empty(0, np.intp)
+        rows = (
+            tonight[[series.series for series in slow_series.slow]]
+            if slow_series.slow
+            else np.empty(0, np.intp)
+        )
         findings = _findings_on_rows(fleet, rows, _FLEET, 0)
         sign = fleet.sign[fleet.readings.quantity[rows]]
-        loss = np.array([series.loss for series in answer.slow])
-        findings.base = np.array([series.base for series in answer.slow]) * sign
+        loss = np.array([series.loss for series in slow_series.slow])
+        findings.base = np.array([series.base for series in slow_series.slow]) * sign
         # The evidence is the loss over all these nights, not tonight's single number.
         findings.value = findings.base - np.abs(findings.base) * loss * sign
         findings.check = np.array(
-            [_FLEET if series.test == "level" else _DRIFT for series in answer.slow], np.int32
+            [_FLEET if series.test == "level" else _DRIFT for series in slow_series.slow], np.int32
         )
-        findings.verdict = np.array([_slow_verdict(series, policy.fleet) for series in answer.slow], np.int32)
-        findings.nights = np.array([series.nights for series in answer.slow], np.int32)
-        findings.odds = np.array([series.evidence for series in answer.slow], np.float64)
+        findings.verdict = np.array(
+            [_slow_verdict(series, policy.fleet) for series in slow_series.slow], np.int32
+        )
+        findings.nights = np.array([series.nights for series in slow_series.slow], np.int32)
+        findings.odds = np.array([series.evidence for series in slow_series.slow], np.float64)
         result.found.append(findings)
     return result
 
@@ -820,7 +840,7 @@ def _weigh_floors(
             ):
                 keep[index] = False
                 warned.add((int(findings.quantity[index]), int(findings.owner[index])))
-            if findings.verdict[index] == _FAIL and _by_chance(fleet, row, reference, model):
+            if findings.verdict[index] == _FAIL and _may_be_chance(fleet, row, reference, model):
                 findings.verdict[index] = _UNPROVEN
         for name in _Findings.__dataclass_fields__:
             setattr(findings, name, getattr(findings, name)[keep])
@@ -832,7 +852,7 @@ def _weigh_floors(
     ]
 
 
-def _by_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:
+def _may_be_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:
     """Return whether only tonight's number is beyond the hard bound, and noise may explain it."""
     bound = reference.low if fleet.sign[fleet.readings.quantity[row]] > 0 else reference.high
     if not model.explained[row] or not np.isfinite(model.early[row]):
@@ -1010,7 +1030,7 @@ def _reason_text(
     if check in (_MISSING, _PAST, _PHYSICS):
         return {
             _MISSING: lambda: (
-                f"{value:.0f} of {base:.0f} measured tonight{_unmeasured(fleet, findings, row)}"
+                f"{value:.0f} of {base:.0f} measured tonight{_unmeasured_text(fleet, findings, row)}"
             ),
             _PAST: lambda: (
                 f"{quantity(value, measured.unit)} is {percent(off)} off the median of its own earlier "
@@ -1062,7 +1082,7 @@ def quantity_name(measured: Measured) -> str:
     return " ".join([measured.metric, *labels])
 
 
-def _unmeasured(fleet: _Fleet, findings: _Findings, row: int) -> str:
+def _unmeasured_text(fleet: _Fleet, findings: _Findings, row: int) -> str:
     """Return the end of a sentence, with the GPUs of a node that were not measured when its others were."""
     owner, readings = int(findings.owner[row]), fleet.readings
     rows = fleet.rows_of(owner)

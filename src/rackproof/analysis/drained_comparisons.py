@@ -20,7 +20,7 @@ _SIGNS = {Direction.HIGHER: 1, Direction.LOWER: -1, None: 0}
 
 
 def comparisons(
-    readings: Readings, held: Mapping[str, int], policy: AnomalyPolicy | None = None
+    readings: Readings, drained: Mapping[str, int], policy: AnomalyPolicy | None = None
 ) -> dict[str, frozenset[str]]:
     """Return tonight's comparisons by node, as ``fleet:METRIC`` and ``drift:METRIC``.
 
@@ -30,14 +30,14 @@ def comparisons(
 
     Args:
         readings: The numbers of tonight and of earlier nights.
-        held: The key of each drained node, with the number of nights since its drain began.
+        drained: The key of each drained node, with the number of nights since its drain began.
         policy: The limits of the comparison.
     """
     policy = policy or AnomalyPolicy()
     by_node: dict[str, frozenset[str]] = {}
     for index, part in enumerate(readings.parts):
-        if part.kind == "node" and part.key in held:
-            by_node[part.key] = _comparisons_of(readings, index, held[part.key], policy)
+        if part.kind == "node" and part.key in drained:
+            by_node[part.key] = _comparisons_of(readings, index, drained[part.key], policy)
     return by_node
 
 
@@ -60,18 +60,18 @@ class _Series:
     """One quantity of a drained node, as shares of the median of the other nodes of its SKU."""
 
     def __init__(self, readings: Readings, rows: NDArray[np.bool_], node: int, sign: int) -> None:
-        own = rows & (readings.node == node)
-        others = rows & (readings.node != node)
-        self._others = len(np.unique(readings.node[others & (readings.night == 0)]))
-        self._part: Integers = readings.part[own]
-        self._night: Integers = readings.night[own]
+        own_rows = rows & (readings.node == node)
+        other_rows = rows & (readings.node != node)
+        self._others = len(np.unique(readings.node[other_rows & (readings.night == 0)]))
+        self._part: Integers = readings.part[own_rows]
+        self._night: Integers = readings.night[own_rows]
         medians = {
-            int(night): float(np.median(readings.value[others & (readings.night == night)]))
-            for night in np.unique(readings.night[others])
+            int(night): float(np.median(readings.value[other_rows & (readings.night == night)]))
+            for night in np.unique(readings.night[other_rows])
         }
         usual = np.array([medians.get(int(night), np.nan) for night in self._night], dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = readings.value[own] / usual
+            share = readings.value[own_rows] / usual
             # More is better. Without a direction, no value is better.
             self._share: Floats = share if sign > 0 else 1 / share if sign < 0 else share * np.nan
 
@@ -81,14 +81,14 @@ class _Series:
         tonight = np.unique(self._part[self._night == 0])
         if self._others + 1 < fleet.nodes_least or not len(tonight):
             return {"fleet", "drift"}
-        known = [self._before(part, drained) for part in tonight]
+        earlier_shares = [self._before(part, drained) for part in tonight]
         # Nothing is known of a new GPU's past, so the other GPUs of the node decide.
-        is_new = [not len(rows) for rows in known]
+        is_new = [not len(rows) for rows in earlier_shares]
         if all(is_new):
             return {"drift"}
         as_it_was = all(
             new or self._is_as_it_was(part, before, policy)
-            for part, before, new in zip(tonight, known, is_new, strict=True)
+            for part, before, new in zip(tonight, earlier_shares, is_new, strict=True)
         )
         return set() if as_it_was else {"drift"}
 

@@ -332,32 +332,32 @@ class _Kind:
 def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Kind | None:
     """Return the series of one quantity compared with their groups, or None if no comparison is possible."""
     value = table.value[rows]
-    known = np.isfinite(value)
-    middle = abs(float(np.median(value[known]))) if known.any() else 0.0
+    is_known = np.isfinite(value)
+    middle = abs(float(np.median(value[is_known]))) if is_known.any() else 0.0
     # A loss relative to 0 is undefined. Counts of faults are compared with their own floor.
     if middle == 0:
         return None
     with np.errstate(over="ignore"):
         # Limit the values, so that nothing overflows. No real measurement exceeds these limits.
         value = np.clip(value / middle, -_FARTHEST, _FARTHEST)
-    own, alone = _residuals(value, table.node[rows], [group[rows] for group in table.groups], policy)
-    known = np.isfinite(own)
-    noise = _measure_noise(own, policy)
-    bound = _slowest_of_others(own, table.node[rows], policy)
-    judged = known[:, -1] & (known[:, :-1].sum(axis=1) >= policy.nights_least)
-    # These cheap differences show which numbers seem low. Only those need the likelihoods.
-    tonight = own[:, -1] - row_medians(own[:, :-1])
-    late = row_medians(own[:, -3:]) - row_medians(own[:, : max(own.shape[1] // 2, 1)])
+    residuals, alone = _residuals(value, table.node[rows], [group[rows] for group in table.groups], policy)
+    is_known = np.isfinite(residuals)
+    noise = _measure_noise(residuals, policy)
+    bound = _slowest_of_others(residuals, table.node[rows], policy)
+    judged = is_known[:, -1] & (is_known[:, :-1].sum(axis=1) >= policy.nights_least)
+    # These cheap differences show which numbers seem low. Only such numbers need the likelihoods.
+    tonight = residuals[:, -1] - row_medians(residuals[:, :-1])
+    late = row_medians(residuals[:, -3:]) - row_medians(residuals[:, : max(residuals.shape[1] // 2, 1)])
     moves = np.maximum(policy.slowest_moves, noise.scale)
     with np.errstate(invalid="ignore"):
         low = (tonight < -np.maximum(moves, 2 * noise.scale)) | (late < -moves)
-        low |= (row_medians(own) < bound) | (own[:, -1] < bound)
+        low |= (row_medians(residuals) < bound) | (residuals[:, -1] < bound)
     return _Kind(
         rows=rows,
         judged=judged,
         low=low & judged,
-        own=own,
-        weather=(value - own)[:, -1],
+        own=residuals,
+        weather=(value - residuals)[:, -1],
         middle=middle,
         noise=noise,
         bound=bound,
@@ -390,9 +390,9 @@ class _Family:
         counts = np.zeros_like(sums)
         for kind in kinds:
             sign = np.sign(kind.own - row_medians(kind.own)[:, None])
-            known = np.isfinite(sign) & (sign != 0)
-            cell = (key[kind.rows, None] * nights + np.arange(nights))[known]
-            sums += np.bincount(cell, weights=sign[known], minlength=len(sums))
+            has_sign = np.isfinite(sign) & (sign != 0)
+            cell = (key[kind.rows, None] * nights + np.arange(nights))[has_sign]
+            sums += np.bincount(cell, weights=sign[has_sign], minlength=len(sums))
             counts += np.bincount(cell, minlength=len(sums))
         pairs = (counts * (counts - 1)).sum()
         if not pairs:
@@ -411,8 +411,8 @@ class _Family:
         members = np.bincount(self.key[judged], minlength=size)
         suspicious = np.zeros(size, bool)
         for drop in drops.T:
-            known = judged & np.isfinite(drop)
-            total = np.bincount(self.key[known], weights=np.clip(drop[known], -4, 4), minlength=size)
+            is_known = judged & np.isfinite(drop)
+            total = np.bincount(self.key[is_known], weights=np.clip(drop[is_known], -4, 4), minlength=size)
             # The standard deviation of t noise with few degrees of freedom, truncated at 4, is about 1.4
             # scales.
             suspicious |= total < -2.5 * 1.4 * np.sqrt(members / self.weight(members))
@@ -481,19 +481,21 @@ def _residuals(
     value: Floats, node: Integers, groups: list[Integers], policy: FleetPolicy
 ) -> tuple[Floats, bool]:
     """Return the numbers minus their groups' medians, and whether there was no group."""
-    own = value.copy()
+    residuals = value.copy()
     # Begin with the whole SKU. Each finer group then subtracts only what the coarser ones left.
-    everybody = np.zeros(own.shape, np.int32)
+    everybody = np.zeros(residuals.shape, np.int32)
     alone = True
     for group in (everybody, *groups):
-        enough = np.zeros(own.shape, bool)
-        for night in range(own.shape[1]):
-            enough[:, night] = _subtract_medians(own[:, night], group[:, night], node, policy.nodes_least)
+        enough = np.zeros(residuals.shape, bool)
+        for night in range(residuals.shape[1]):
+            enough[:, night] = _subtract_medians(
+                residuals[:, night], group[:, night], node, policy.nodes_least
+            )
         alone &= not enough[:, -1].any()
         # A series that changed its group is comparable only if both groups give a median of their own.
         moved = (group != group[:, -1:]) & ~(enough & enough[:, -1:])
-        own[moved] = np.nan
-    return own, alone
+        residuals[moved] = np.nan
+    return residuals, alone
 
 
 def _subtract_medians(column: Floats, group: Integers, node: Integers, least: int) -> Bools:
@@ -501,40 +503,42 @@ def _subtract_medians(column: Floats, group: Integers, node: Integers, least: in
 
     Return from which numbers it was subtracted.
     """
-    known = np.flatnonzero(np.isfinite(column))
+    finite_rows = np.flatnonzero(np.isfinite(column))
     enough = np.zeros(len(column), bool)
-    if not len(known):
+    if not len(finite_rows):
         return enough
-    group_of_row = group[known]
+    group_of_row = group[finite_rows]
     # In one night, a node is in a single group.
     group_of = np.full(int(node.max()) + 1, -1, np.int64)
-    group_of[node[known]] = group_of_row
+    group_of[node[finite_rows]] = group_of_row
     counts = np.bincount(group_of_row)
     large = np.bincount(group_of[group_of >= 0], minlength=len(counts)) >= least
-    order = np.argsort(column[known])
+    order = np.argsort(column[finite_rows])
     # Sort the numbers so that each group is together, in ascending order.
     order = order[np.argsort(group_of_row[order], kind="stable")]
     begins = np.cumsum(counts) - counts
-    ordered = column[known][order]
+    ordered = column[finite_rows][order]
     last = len(ordered) - 1
     lower, upper = begins + np.maximum(counts - 1, 0) // 2, begins + counts // 2
     medians = (ordered[np.minimum(lower, last)] + ordered[np.minimum(upper, last)]) / 2
-    column[known] -= np.where(large, medians, 0.0)[group_of_row]
-    enough[known] = large[group_of_row]
+    column[finite_rows] -= np.where(large, medians, 0.0)[group_of_row]
+    enough[finite_rows] = large[group_of_row]
     return enough
 
 
-def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
+def _measure_noise(residuals: Floats, policy: FleetPolicy) -> _Noise:
     """Return the noise from night to night, with a larger scale for series that are noisier.
 
     The noise is measured on differences between nights, so that a series that changed hardly counts. The
     first difference is between successive nights, the second over half of the nights. The larger one is used,
     because noise may last several nights.
     """
-    nights = own.shape[1]
+    nights = residuals.shape[1]
     scale, freedom = 0.0, _TAILS[-1][0]
     for lag in {1, nights // 2} - {0}:
-        apart = np.abs(own[:, lag:] - own[:, :-lag])[np.isfinite(own[:, lag:] - own[:, :-lag])] / np.sqrt(2.0)
+        apart = np.abs(residuals[:, lag:] - residuals[:, :-lag])[
+            np.isfinite(residuals[:, lag:] - residuals[:, :-lag])
+        ] / np.sqrt(2.0)
         if len(apart) < 30:
             continue
         half, most = np.quantile(apart, (0.5, 0.95))
@@ -545,13 +549,13 @@ def _measure_noise(own: Floats, policy: FleetPolicy) -> _Noise:
     if not scale:
         freedom = _FEW_FREEDOM
         # No number repeats yet, so use the differences between parts.
-        last = own[:, -1][np.isfinite(own[:, -1])]
+        last = residuals[:, -1][np.isfinite(residuals[:, -1])]
         scale = 1.4826 * float(np.median(np.abs(last - np.median(last)))) if len(last) else 0.0
     scale = max(scale, policy.resolution)
     # Some GPUs are noisier than others and still healthy. Use their own noise if it is known.
-    steps = np.abs(np.diff(own, axis=1)) / np.sqrt(2.0)
+    steps = np.abs(np.diff(residuals, axis=1)) / np.sqrt(2.0)
     noisy = np.isfinite(steps).sum(axis=1) >= 8
-    own_scale = np.zeros(len(own))
+    own_scale = np.zeros(len(residuals))
     if noisy.any():
         own_scale[noisy] = np.nanmedian(steps[noisy], axis=1) / _TAILS[0][1]
     # Limit a series' own noise. Otherwise, bad nights that come and go would count as noise.
@@ -578,19 +582,19 @@ def _freedom_known(numbers: int) -> int:
     return _FEW_FREEDOM + 2 if numbers < _MANY else _TAILS[-1][0]
 
 
-def _slowest_of_others(own: Floats, node: Integers, policy: FleetPolicy) -> Floats:
+def _slowest_of_others(residuals: Floats, node: Integers, policy: FleetPolicy) -> Floats:
     """Return the lowest healthy level, which is the same for all series.
 
     The level is a margin below the slowest few per cent of the series. At least one whole node is skipped, so
     that a slow node does not lower the bound.
     """
-    level = row_medians(own)
-    known = np.flatnonzero(np.isfinite(level))
-    bound = np.full(len(own), -np.inf)
-    if not len(known):
+    level = row_medians(residuals)
+    finite_rows = np.flatnonzero(np.isfinite(level))
+    bound = np.full(len(residuals), -np.inf)
+    if not len(finite_rows):
         return bound
-    order = known[np.argsort(level[known], kind="stable")]
-    largest = int(np.bincount(node[known]).max())
+    order = finite_rows[np.argsort(level[finite_rows], kind="stable")]
+    largest = int(np.bincount(node[finite_rows]).max())
     # All series of one node, and two more series, may be slow and do not lower the bound.
     rank = min(max(int(policy.slowest * len(order)), largest + 2), max(len(order) // 4, 1), len(order) - 1)
     slowest = float(level[order[rank]])
@@ -623,22 +627,22 @@ def _weights(nights: int) -> Floats:
     return np.array([shares[kind] / total / kinds.count(kind) for kind in kinds])
 
 
-def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
+def _change_evidence(residuals: Floats, twice: Bools, noise: _Noise) -> Floats:
     """Return the log-likelihood ratio of each hypothesis to no change, with a row per series.
 
     The earlier level of a series is unknown, so all levels of the grid are equally likely.
     """
-    series, nights = own.shape
+    series, nights = residuals.shape
     most = max(_LOSSES)
     size = _BELOW + _ABOVE + 1
     grid = (np.arange(size + most) - most - _BELOW) * _STEP
     # The grid is centred on the middle of the series, so it need not cover the whole fleet. If most
     # nights are far below the others, it is centred on the others, which may show the healthy level.
-    centre, good = row_medians(own), _upper_quartiles(own)
+    centre, good = row_medians(residuals), _upper_quartiles(residuals)
     centre = np.where(good - centre > _ABOVE * _STEP, good, centre)
-    distance = (own - centre[:, None])[:, :, None] - grid
+    distance = (residuals - centre[:, None])[:, :, None] - grid
     likely = noise.log_density(distance, noise.scale[:, None, None])
-    likely[~np.isfinite(own)] = 0.0
+    likely[~np.isfinite(residuals)] = 0.0
     # Two bad measurements count as twice the evidence.
     likely[twice, -1] *= 2.0
     sums = np.concatenate([np.zeros((series, 1, likely.shape[2])), np.cumsum(likely, axis=1)], axis=1)
@@ -646,8 +650,8 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
     columns: list[Floats] = []
     # With these sums over nights, the likelihood since any night is a difference of two sums.
     for loss in _LOSSES:
-        here, after = slice(most, None), slice(most - loss, most - loss + size)
-        since = sums[:, 1:-1, here] + sums[:, -1:, after] - sums[:, 1:-1, after]
+        unchanged, lowered = slice(most, None), slice(most - loss, most - loss + size)
+        since = sums[:, 1:-1, unchanged] + sums[:, -1:, lowered] - sums[:, 1:-1, lowered]
         columns += list(_log_sum(since).T)
     for loss in _LOSSES:
         for first in sorted({0, nights // 2}):
@@ -657,7 +661,7 @@ def _change_evidence(own: Floats, twice: Bools, noise: _Noise) -> Floats:
         either = np.logaddexp(likely[:, :, most:], likely[:, :, most - loss : most - loss + size])
         columns.append(_log_sum(either.sum(axis=1) - nights * np.log(2.0)))
     collapsed = noise.log_collapse(-distance[:, :, most:], noise.scale[:, None, None])
-    collapsed[~np.isfinite(own)] = 0.0
+    collapsed[~np.isfinite(residuals)] = 0.0
     collapsed[twice, -1] *= 2.0
     columns += _collapse_likelihoods(likely[:, :, most:], collapsed)
     return np.stack(columns, axis=1) - none[:, None]
@@ -681,14 +685,14 @@ def _slope_likelihood(likely: Floats, first: int, loss: int, most: int, size: in
     return total
 
 
-def _level_evidence(own: Floats, twice: Bools, bound: Floats, noise: _Noise) -> Floats:
+def _level_evidence(residuals: Floats, twice: Bools, bound: Floats, noise: _Noise) -> Floats:
     """Return the log-likelihood ratio of a level below the bound to a level at the bound."""
     # Of all healthy levels, the bound is the hardest to distinguish from a slow one.
-    known = np.isfinite(own)
-    weight = known.astype(np.float64)
+    is_known = np.isfinite(residuals)
+    weight = is_known.astype(np.float64)
     weight[twice, -1] *= 2.0
     scale = noise.scale[:, None]
-    distance = np.where(known, own - bound[:, None], 0.0)
+    distance = np.where(is_known, residuals - bound[:, None], 0.0)
     at_bound = (noise.log_density(distance, scale) * weight).sum(axis=1)
     below = [
         (noise.log_density(distance + loss, scale) * weight).sum(axis=1) - at_bound for loss in _LEVEL_LOSSES
@@ -709,27 +713,27 @@ def _slow_by_node(
     order = np.argsort(node, kind="stable")
     _, begins = np.unique(node[order], return_index=True)
     allowed = _allowed(policy)
-    own = evidence.of_series(np.arange(len(node)))
+    series_evidence = evidence.of_series(np.arange(len(node)))
     for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
         of_node = order[begin:end]
         total = _node_evidence(
-            evidence, of_node, own[of_node], families, int(tests[evidence.rows[of_node[0]]])
+            evidence, of_node, series_evidence[of_node], families, int(tests[evidence.rows[of_node[0]]])
         )
         if total < np.log(1 / (allowed * policy.watched)):
             continue
-        strongest = own[of_node].max()
-        for row in of_node[(own[of_node] >= min(_STRONG, strongest))]:
+        strongest = series_evidence[of_node].max()
+        for row in of_node[(series_evidence[of_node] >= min(_STRONG, strongest))]:
             slow = _describe(evidence, int(row), total, policy)
             if slow is not None:
                 yield slow
 
 
 def _node_evidence(
-    evidence: _Evidence, indices: Indices, own: Floats, families: Sequence[_Family], tests: int
+    evidence: _Evidence, indices: Indices, series_evidence: Floats, families: Sequence[_Family], tests: int
 ) -> float:
     """Return a node's log evidence, averaged over its series, its GPUs, and the whole node."""
     # Series that were not suspicious add no evidence, but the average is over them, too.
-    single = float(_log_sum(own[None, :])[0]) - np.log(tests)
+    single = float(_log_sum(series_evidence[None, :])[0]) - np.log(tests)
     shares = [np.log(0.6) + single]
     for family in families:
         keys, index = np.unique(family.key[evidence.rows[indices]], return_inverse=True)
@@ -737,25 +741,25 @@ def _node_evidence(
         np.add.at(joint, index, evidence.change[indices])
         members = np.bincount(index)
         joint *= family.weight(members)[:, None]
-        each = _log_sum(joint + evidence.shares)
+        part_evidence = _log_sum(joint + evidence.shares)
         # Estimate the number of GPUs (or nodes), including those that were not suspicious.
         count = max(tests / members.mean(), 1.0)
-        shares.append(np.log(0.2) + float(_log_sum(each[None, :])[0]) - np.log(count))
+        shares.append(np.log(0.2) + float(_log_sum(part_evidence[None, :])[0]) - np.log(count))
     return float(_log_sum(np.array([shares]))[0])
 
 
 def _describe(evidence: _Evidence, row: int, total: float, policy: FleetPolicy) -> SlowSeries | None:
     """Return a description of a slow series, or None if it is not slow tonight."""
     kind, index = evidence.kinds[evidence.kind[row]], evidence.place[row]
-    own, change = kind.own[index], evidence.change[row] + evidence.shares
+    residuals, change = kind.own[index], evidence.change[row] + evidence.shares
     if evidence.level[row] > _log_sum(change[None, :])[0]:
-        test, base, nights = "level", 0.0, int(np.isfinite(own).sum())
-        now = float(row_medians(own[None, :])[0])
-        slow_tonight = own[-1] < kind.bound[index]
+        test, base, nights = "level", 0.0, int(np.isfinite(residuals).sum())
+        now = float(row_medians(residuals[None, :])[0])
+        slow_tonight = residuals[-1] < kind.bound[index]
     else:
         test = "change"
-        base, now, nights = _before_and_now(own, *_hypotheses(own.size)[int(change.argmax())])
-        slow_tonight = own[-1] < base - (base - now) / 2
+        base, now, nights = _before_and_now(residuals, *_hypotheses(residuals.size)[int(change.argmax())])
+        slow_tonight = residuals[-1] < base - (base - now) / 2
     loss = base - now
     if not slow_tonight or loss <= 0:
         return None
@@ -775,25 +779,27 @@ def _describe(evidence: _Evidence, row: int, total: float, policy: FleetPolicy) 
     )
 
 
-def _before_and_now(own: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
+def _before_and_now(residuals: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
     """Return the level of a series before a change and after it, and the number of nights with the loss."""
     loss = steps * _STEP if steps != _ANY_LOSS else _COLLAPSE
     if shape == "step":
-        return *_medians(own[:first], own[first:]), int(np.isfinite(own[first:]).sum())
+        return *_medians(residuals[:first], residuals[first:]), int(np.isfinite(residuals[first:]).sum())
     if shape == "slope":
-        third = max(own.size // 5, 2)
-        return *_medians(own[: first + third], own[-third:]), int(np.isfinite(own[first:]).sum())
+        third = max(residuals.size // 5, 2)
+        return *_medians(residuals[: first + third], residuals[-third:]), int(
+            np.isfinite(residuals[first:]).sum()
+        )
     # Up to half of the nights may be bad, so the median may be a bad night.
-    good = float(np.nanquantile(own, 0.75))
-    bad = own < good - loss / 2
-    return *_medians(own[~bad], own[bad]), int(bad.sum())
+    good = float(np.nanquantile(residuals, 0.75))
+    bad = residuals < good - loss / 2
+    return *_medians(residuals[~bad], residuals[bad]), int(bad.sum())
 
 
 def _medians(before: Floats, since: Floats) -> tuple[float, float]:
-    early, two = before[np.isfinite(before)], since[np.isfinite(since)]
-    if not len(early) or not len(two):
+    early, late = before[np.isfinite(before)], since[np.isfinite(since)]
+    if not len(early) or not len(late):
         return 0.0, 0.0
-    return float(np.median(early)), float(np.median(two))
+    return float(np.median(early)), float(np.median(late))
 
 
 def _log_sum(table: Floats) -> Floats:

@@ -401,9 +401,9 @@ def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
     places = list(files)
     for place in places:
         check_place(place)
-    every = (path for place in places for path in find_files(place, skipped=skipped, unread=skipped))
+    paths = (path for place in places for path in find_files(place, skipped=skipped, unread=skipped))
     # Runs in a comparison may be old. Both sides are shown with their dates.
-    for run, _ in read_runs(every, Path(), skipped=skipped, unread=skipped, old=True):
+    for run, _ in read_runs(paths, Path(), skipped=skipped, unread=skipped, old=True):
         yield run
 
 
@@ -477,9 +477,9 @@ def text_digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
-def _with_duplicate(run: Run, other: str) -> Run:
-    """Return a run with a finding that its log is a copy. Two runs never write identical logs."""
-    message = f"byte for byte the same log as {sanitize(other, 300)}: a copy proves nothing"
+def _with_duplicate(run: Run, original: str) -> Run:
+    """Return a run with a finding that its log is a copy. Two runs would log different times."""
+    message = f"byte for byte the same log as {sanitize(original, 300)}: a copy proves nothing"
     finding = Finding(code="duplicate_log", message=message, verdict=Verdict.UNPROVEN)
     verdict = run.verdict if run.verdict is Verdict.FAIL else Verdict.UNPROVEN
     return run.model_copy(

@@ -57,7 +57,7 @@ def _named(log: ParsedLog, name: str) -> list[Measurement]:
 def _why_no_result(log: ParsedLog, speeds: Sequence[Measurement]) -> str:
     """Return why a log proves no bandwidth, or "" if it does."""
     wrong = _named(log, "wrong_values")
-    # Check this first. A wrong sum is a failure, even if the log was cut off after it.
+    # Check the sums first. A wrong sum is a failure, even if the log was cut off after it.
     if any(measurement.value != 0 for measurement in wrong):
         return "sums of values were wrong"
     # Without a count of wrong values, the sums were not checked, so the speed proves nothing.

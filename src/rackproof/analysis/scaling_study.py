@@ -141,9 +141,9 @@ def devices_of(run: Run) -> int:
     either, each node counts as one device.
     """
     for name in ("gpus", "processes"):
-        each = run.parameters.get(name)
-        if isinstance(each, int) and not isinstance(each, bool) and each > 0:
-            return each * nodes_of(run)
+        per_node = run.parameters.get(name)
+        if isinstance(per_node, int) and not isinstance(per_node, bool) and per_node > 0:
+            return per_node * nodes_of(run)
     return nodes_of(run)
 
 
@@ -348,7 +348,7 @@ def _labelled(run: Run, name: str) -> list[Measurement]:
     ]
 
 
-def _who(labels: Mapping[str, str]) -> str:
+def _device_name(labels: Mapping[str, str]) -> str:
     """Return the name of the rank or GPU of a measurement or series."""
     return " ".join(
         f"{word} {labels[key]}" for key, word in (("rank", "rank"), ("gpu", "GPU")) if key in labels
@@ -367,7 +367,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
         if synthetic
         else "data come too slowly"
     )
-    evidence = [f"{_who(high.labels)} had nothing to do for {high.value:.0%} of the time".strip()]
+    evidence = [f"{_device_name(high.labels)} had nothing to do for {high.value:.0%} of the time".strip()]
     evidence += [_mean_text(series) for series in _series(run, "gpu_utilisation")[:8]]
     if run.storage:
         evidence.append(f"storage: {run.storage}")
@@ -391,7 +391,7 @@ def _network(run: Run, base: Run | None) -> _Found:
             weight = max(weight, mean / 100 - 0.5)
             peak = max((value for value in series.y if math.isfinite(value)), default=0.0)
             evidence.append(
-                f"{_who(series.labels)} used to {mean:.0f} % on average, {peak:.0f} % at most".strip()
+                f"{_device_name(series.labels)} used to {mean:.0f} % on average, {peak:.0f} % at most".strip()
             )
     if not evidence:
         return []
@@ -403,16 +403,16 @@ def _network(run: Run, base: Run | None) -> _Found:
 
 def _slow_rank(run: Run, base: Run | None) -> _Found:
     """Return the slowest rank if its own step exceeds the median rank's by :data:`SLOW_RANK`."""
-    each = _labelled(run, "local_step_time")
-    if len(each) < 2:
+    step_times = _labelled(run, "local_step_time")
+    if len(step_times) < 2:
         return []
-    usual = median(time.value for time in each)
-    slow = max(each, key=lambda time: time.value)
+    usual = median(time.value for time in step_times)
+    slow = max(step_times, key=lambda time: time.value)
     over = slow.value / usual - 1 if usual > 0 else 0.0
     if over < SLOW_RANK:
         return []
     evidence = f"alone it takes {slow.value * 1e3:.4g} ms a step, the median rank {usual * 1e3:.4g} ms"
-    text = f"one rank is slow by itself, and all wait for it: {_who(slow.labels)}"
+    text = f"one rank is slow by itself, and all wait for it: {_device_name(slow.labels)}"
     return [(over, ScalingExplanation(cause="slow rank", text=text, evidence=(evidence,)))]
 
 
@@ -443,7 +443,7 @@ def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
     for bit, words in REASONS.items():
         share = sum(bool(value & bit) for value in bits) / len(bits)
         if share >= THROTTLED:
-            text = f"{_who(series.labels)}: {words} in {share:.0%} of the samples"
+            text = f"{_device_name(series.labels)}: {words} in {share:.0%} of the samples"
             reasons.append((share / 4 if bit == _POWER_CAP else share, text))
     return reasons
 
@@ -459,7 +459,10 @@ def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
         return []
     with_whom = "the base run" if before else "the median GPU"
     return [
-        (1 - clock / usual, f"{_who(series.labels)} ran at {clock:.0f} MHz, {with_whom} at {usual:.0f} MHz")
+        (
+            1 - clock / usual,
+            f"{_device_name(series.labels)} ran at {clock:.0f} MHz, {with_whom} at {usual:.0f} MHz",
+        )
         for series, clock in clocks
         if clock < usual * (1 - SLOWER_CLOCK)
     ]
@@ -485,4 +488,4 @@ def _series(run: Run, name: str) -> list[Series]:
 
 
 def _mean_text(series: Series) -> str:
-    return f"{_who(series.labels)}: utilisation {fmean(series.y):.0f} % on average".strip()
+    return f"{_device_name(series.labels)}: utilisation {fmean(series.y):.0f} % on average".strip()

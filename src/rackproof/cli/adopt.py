@@ -123,7 +123,7 @@ def adopt_command(
     cluster = build_cluster(nodes, guesses, *_controller_of(sources))
     shipped_all = read_text(root / "inventory/group_vars/all.yml")
     change = plan_change(output, render_files(cluster, shipped, shipped_all, __version__))
-    complaints = lint_change(output, change, root)
+    mistakes = lint_change(output, change, root)
     is_written = bool(change.files) and (write or not is_known)
     if is_written or (write and is_known):
         write_change(output, change, nodes)
@@ -132,7 +132,7 @@ def adopt_command(
         *_unknown_remarks(cluster),
         *missing,
         *change.remarks,
-        *(f"{one.where}: {one.what}" for one in complaints),
+        *(f"{mistake.where}: {mistake.what}" for mistake in mistakes),
     ]
     if as_json:
         print_json(_json(cluster, change, remarks, written=is_written))
@@ -150,7 +150,7 @@ def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> 
     """Return the nodes of all sources, without the excluded ones."""
     # Exclude nodes before the sources are joined, because an excluded node may be the wrong one.
     return join_sources(
-        [one.model_copy(update={"nodes": select_nodes(one.nodes, exclude)}) for one in sources]
+        [source.model_copy(update={"nodes": select_nodes(source.nodes, exclude)}) for source in sources]
     )
 
 
@@ -189,7 +189,7 @@ def _json(
         "nodes": {name: guess.model_dump(mode="json") for name, guess in sorted(cluster.guesses.items())},
         "racks": {name: list(hosts) for name, hosts in cluster.racks.items()},
         "partitions": {name: list(hosts) for name, hosts in cluster.partitions.items()},
-        "remarks": [sanitize(one, 1000) for one in remarks],
+        "remarks": [sanitize(remark, 1000) for remark in remarks],
         "changed": sorted(change.files),
         "diff": change.diff,
         "written": written,
@@ -202,8 +202,8 @@ def _text(
     """Return the result as text for a terminal."""
     lines = [
         ", ".join(
-            amount(len(each), noun)
-            for each, noun in (
+            amount(len(members), noun)
+            for members, noun in (
                 (cluster.nodes, "node"),
                 (cluster.racks, "rack"),
                 (cluster.partitions, "partition"),
@@ -211,7 +211,7 @@ def _text(
         )
     ]
     lines += _sku_table(cluster)
-    lines += [f"note: {sanitize(one, 600)}" for one in remarks[:SHOWN_FINDINGS]]
+    lines += [f"note: {sanitize(remark, 600)}" for remark in remarks[:SHOWN_FINDINGS]]
     lines += more_line(len(remarks) - SHOWN_FINDINGS, "notes")
     if not change.files:
         return "\n".join([*lines, f"{output} is as the sources have it: nothing to write"])

@@ -14,7 +14,7 @@ LARGEST = 1e6
 and arithmetic. NaN is refused too."""
 
 
-class _Fit(click.ParamType[Any]):
+class _CheckedType(click.ParamType[Any]):
     """A type of click, with additional checks of its values."""
 
     def __init__(self, inner: click.ParamType[Any]) -> None:
@@ -22,24 +22,28 @@ class _Fit(click.ParamType[Any]):
         self.name = inner.name
 
     def __getattr__(self, name: str) -> Any:
-        # The end of a range, for `--help`.
+        # `--help` reads the bounds of a range.
         return getattr(self.inner, name)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value, or end with a usage error."""
-        # An unset variable of the shell. As a path, it would be the folder in which the command was typed.
+        # An unset variable of the shell gives an empty text. As a path, it would be the current folder.
         if value == "" and _is_typed(param, ctx):
             self.fail("it is empty: is a variable of your shell unset?", param, ctx)
-        found = self.inner.convert(value, param, ctx)
+        converted = self.inner.convert(value, param, ctx)
         # Not `> LARGEST`, which a NaN would pass.
-        if isinstance(found, float) and not abs(found) <= LARGEST:
+        if isinstance(converted, float) and not abs(converted) <= LARGEST:
             self.fail(f"{value!s} is not a number from -{LARGEST:g} to {LARGEST:g}.", param, ctx)
-        # Python keeps bytes that are not UTF-8 as such letters, which no database accepts.
-        # Several names in a row may be those of files, which may contain any bytes.
+        # Python keeps bytes that are not UTF-8 as such letters, which no database accepts. A parameter with
+        # several values may list files, whose names may contain any bytes.
         one_name = param is None or param.nargs == 1
-        if one_name and isinstance(found, str) and any("\ud800" <= letter <= "\udfff" for letter in found):
+        if (
+            one_name
+            and isinstance(converted, str)
+            and any("\ud800" <= letter <= "\udfff" for letter in converted)
+        ):
             self.fail("it is not text: not UTF-8.", param, ctx)
-        return found
+        return converted
 
 
 _CHECKED = (click.types.FloatParamType, click.types.StringParamType, click.Path, click.File)
@@ -53,8 +57,8 @@ def _is_typed(param: click.Parameter | None, ctx: click.Context | None) -> bool:
 def refuse_unfit_values(command: click.Command) -> None:
     """Make a command and its subcommands refuse values that no option accepts."""
     if isinstance(command, click.Group):
-        for below in command.commands.values():
-            refuse_unfit_values(below)
+        for subcommand in command.commands.values():
+            refuse_unfit_values(subcommand)
     for param in command.params:
         if isinstance(param.type, _CHECKED):
-            param.type = _Fit(param.type)
+            param.type = _CheckedType(param.type)

@@ -71,8 +71,8 @@ def _show_node(results: Path, name: str, as_json: bool) -> None:
     provision = _last_provision(results, name)
     explanation = _explain_node(results, name, is_provisioned=provision is not None)
     if as_json:
-        known = {"node": name} if explanation is None else json_value(explanation)
-        print_json({**known, "provisioning": None if provision is None else json_value(provision)})
+        node_json = {"node": name} if explanation is None else json_value(explanation)
+        print_json({**node_json, "provisioning": None if provision is None else json_value(provision)})
         return
     texts = [] if explanation is None else [explanation_text(explanation)]
     texts += [] if provision is None else [_provision_text(name, provision)]
@@ -81,8 +81,8 @@ def _show_node(results: Path, name: str, as_json: bool) -> None:
 
 def _last_provision(results: Path, name: str) -> ProvisionRecord | None:
     """Return the last provisioning that included a node, without its other nodes."""
-    found = last_provisions(read_provisions(results)[0]).get(name)
-    return found and found.model_copy(update={"nodes": {name: found.nodes[name]}})
+    provision = last_provisions(read_provisions(results)[0]).get(name)
+    return provision and provision.model_copy(update={"nodes": {name: provision.nodes[name]}})
 
 
 def _provision_text(name: str, provision: ProvisionRecord) -> str:

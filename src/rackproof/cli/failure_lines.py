@@ -1,8 +1,8 @@
-"""Make one line for each failure reason of a playbook, with all its nodes. No I/O.
+"""Make lines from the failures of a playbook. Nodes that fail for the same reason share a line. No I/O.
 
 :mod:`rackproof.cli.live_lines` adds the failures, and gets the lines to print. A failure is held until a
 node starts another step, but only for a short time, so that all nodes with the same reason share a line.
-A reason that is part of a later text is replaced there by ``as above``.
+If a later text contains a printed reason, ``as above`` replaces the reason there, unless it is short.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rackproof.core.same_reason import general_reason, named_nodes, plain_reason
 AS_ABOVE = "as above"
 _HELD_S = 15.0
 """After this many seconds, a failure is printed even if its step still runs on other nodes."""
-_LEAST = 12
+_SHORTEST_REASON = 12
 """A reason of at least this many characters is recognized in a later text. A short reason could be in any
 text."""
 _NAMES = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)*")
@@ -69,11 +69,11 @@ class FailureLines:
 
     def ended_steps(self, step: str) -> list[str]:
         """Return the lines of failures at other steps than the one that a node starts."""
-        return self._lines(key for key, one in self._held.items() if one.step != step)
+        return self._lines(key for key, failure in self._held.items() if failure.step != step)
 
     def overdue(self, now: float) -> list[str]:
         """Return the lines of failures that were held for the maximum time."""
-        return self._lines(key for key, one in self._held.items() if now - one.since >= _HELD_S)
+        return self._lines(key for key, failure in self._held.items() if now - failure.since >= _HELD_S)
 
     def flush(self) -> list[str]:
         """Return the lines of all held failures."""
@@ -91,7 +91,9 @@ class FailureLines:
     def note_text(self, text: str) -> str:
         """Note which of the waiting reasons a text of the playbook reports. Return the text."""
         general = general_reason(text, "")
-        reported = [one for reason, one in self._postponed.items() if reason in general and one.nodes]
+        reported = [
+            failure for reason, failure in self._postponed.items() if reason in general and failure.nodes
+        ]
         if reported:
             named = {name for word in _NAMES.findall(text) for name in expand_hostlist(word)}
             for failure in reported:
@@ -101,8 +103,8 @@ class FailureLines:
     def shorten(self, text: str) -> str:
         """Return a text with the reasons that were printed for any node as ``as above``."""
         if self._all is None:
-            self._all = _longest_first({one for reasons in self._printed.values() for one in reasons})
-        return _without(text, self._all)
+            self._all = _longest_first({reason for reasons in self._printed.values() for reason in reasons})
+        return _replace_known(text, self._all)
 
     def _lines(self, keys: Iterable[tuple[str, str, bool, str]]) -> list[str]:
         """Return the lines of held failures, and remove them."""
@@ -111,14 +113,16 @@ class FailureLines:
     def _format(self, failure: _Failure) -> list[str]:
         """Return the lines of one failure, and remember its reason for later texts."""
         nodes = list(failure.nodes)
-        known = set.intersection(*(self._printed.get(node, set()) for node in nodes))
-        text = _without(failure.text if len(nodes) == 1 else failure.general, _longest_first(known))
+        printed_reasons = set.intersection(*(self._printed.get(node, set()) for node in nodes))
+        text = _replace_known(
+            failure.text if len(nodes) == 1 else failure.general, _longest_first(printed_reasons)
+        )
         self._all = None
         for node in nodes:
             self._printed.setdefault(node, set()).update((failure.general, failure.text))
-        for reason, other in self._postponed.items():
-            if reason in failure.general and other is not failure:
-                other.nodes = {node: None for node in other.nodes if node not in failure.nodes}
+        for reason, postponed in self._postponed.items():
+            if reason in failure.general and postponed is not failure:
+                postponed.nodes = {node: None for node in postponed.nodes if node not in failure.nodes}
         if text == AS_ABOVE:
             return []
         next_step = unreachable_step(failure.text) if failure.state == "unreachable" else ""
@@ -130,10 +134,10 @@ class FailureLines:
 
 def _longest_first(reasons: set[str]) -> list[str]:
     """Return the reasons that can be recognized in a text, the longest first, because some contain others."""
-    return sorted((one for one in reasons if len(one) >= _LEAST), key=len, reverse=True)
+    return sorted((reason for reason in reasons if len(reason) >= _SHORTEST_REASON), key=len, reverse=True)
 
 
-def _without(text: str, reasons: list[str]) -> str:
+def _replace_known(text: str, reasons: list[str]) -> str:
     """Return a text in which ``as above`` replaces known reasons."""
     for reason in reasons:
         text = text.replace(reason, AS_ABOVE)
@@ -142,5 +146,5 @@ def _without(text: str, reasons: list[str]) -> str:
 
 def indented(head: str, text: str) -> list[str]:
     """Return a text after a head, with its further lines below its first."""
-    first, *others = text.splitlines() or [""]
-    return [head + first, *(f"  {line}" for line in others)]
+    first, *further_lines = text.splitlines() or [""]
+    return [head + first, *(f"  {line}" for line in further_lines)]

@@ -76,9 +76,10 @@ def split_run_path(name: str, results: Path) -> tuple[str, Path]:
 
 
 def run_ids_of_plan(name: str, results: Path) -> list[str] | None:
-    """Return the ids of the runs of a plan, or None if there is no plan with that name.
+    """Return the ids of the runs of a plan, or None if the name is not one of a plan.
 
     Raises:
+        ToolError: There is no plan with that name.
         ResultsError: The plan is damaged.
     """
     if not name.startswith("plan-"):

@@ -160,7 +160,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
         else:
             accepted, refused = _accept_plan(store, name, ids, results, despite, as_json)
     if as_json:
-        print_json({"accepted": [asdict(one) for one in accepted], "refused": refused})
+        print_json({"accepted": [asdict(acceptance) for acceptance in accepted], "refused": refused})
 
 
 @dataclass(frozen=True)
@@ -180,10 +180,10 @@ class _Acceptance:
     """True if the run was accepted before, so that nothing changed."""
 
 
-def _show_accepted(one: _Acceptance, as_json: bool) -> None:
+def _show_accepted(acceptance: _Acceptance, as_json: bool) -> None:
     """Print an acceptance, unless the command prints JSON at its end."""
     if not as_json:
-        click.echo("\n".join(_acceptance_lines(one)))
+        click.echo("\n".join(_acceptance_lines(acceptance)))
 
 
 def _accept_plan(
@@ -235,22 +235,24 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
         count = store.accept(run.run_id, note=note, bounding=bounding_acceptances(results), despite=despite)
     if not count:
         raise ToolError(f"{run.run_id} has no measurement that waits for a reference; nothing was accepted")
-    metrics = dict.fromkeys(one.metric for one in run.judgements if one.value is not None)
+    metrics = dict.fromkeys(judgement.metric for judgement in run.judgements if judgement.value is not None)
     nodes = tuple(node.name for node in run.nodes)
     return _Acceptance(run.run_id, run.title, count, nodes, tuple(metrics), tuple(unbounded), was_accepted)
 
 
-def _acceptance_lines(one: _Acceptance) -> list[str]:
+def _acceptance_lines(acceptance: _Acceptance) -> list[str]:
     """Describe an acceptance, with a warning about metrics without an independent limit."""
-    references = f"{amount(one.references, 'reference')} from {one.run_id}"
-    nodes = f" for {', '.join(one.nodes)}" if one.nodes else ""
+    references = f"{amount(acceptance.references, 'reference')} from {acceptance.run_id}"
+    nodes = f" for {', '.join(acceptance.nodes)}" if acceptance.nodes else ""
+    head = "accepted before: " if acceptance.was_accepted else "accepted "
     lines = [
-        f"{'accepted before: ' if one.was_accepted else 'accepted '}{sanitize(references + nodes, 600)}",
-        f"covers {sanitize(one.title, 300)}: {sanitize(', '.join(one.metrics), 300)}",
+        f"{head}{sanitize(references + nodes, 600)}",
+        f"covers {sanitize(acceptance.title, 300)}: {sanitize(', '.join(acceptance.metrics), 300)}",
     ]
-    if one.unbounded:
+    if acceptance.unbounded:
+        unbounded = sanitize(", ".join(acceptance.unbounded), 300)
         lines.append(
-            f"note: nothing independent bounds {sanitize(', '.join(one.unbounded), 300)}: no data sheet, no "
+            f"note: nothing independent bounds {unbounded}: no data sheet, no "
             "other machine of its kind, and no earlier acceptance. If this machine is slow today, later "
             "runs pass as slow. Put the SKU's number into bench_sku_references (inventory/group_vars of its "
             "SKU), or measure a second machine"

@@ -39,14 +39,14 @@ def lint_inventory_command(inventory: Path, checkout: Path | None, as_json: bool
     twice, and files of variables without a group. It also finds racks without nodes. The exit status is 2 if
     there is a mistake.
     """
-    listed, complaints = list_inventory(inventory)
-    complaints = [*complaints, *lint_inventory(listed, find_checkout("validate.yml", checkout))]
+    listed, mistakes = list_inventory(inventory)
+    mistakes = [*mistakes, *lint_inventory(listed, find_checkout("validate.yml", checkout))]
     if as_json:
-        print_json([json_value(one) for one in complaints])
+        print_json([json_value(mistake) for mistake in mistakes])
     else:
-        for one in complaints:
-            click.echo(f"{sanitize(one.where, 200)}: {sanitize(one.what, 600)}")
+        for mistake in mistakes:
+            click.echo(f"{sanitize(mistake.where, 200)}: {sanitize(mistake.what, 600)}")
         hosts, groups = amount(len(listed.hosts), "host"), amount(len(listed.groups), "group")
-        click.echo(f"{hosts}, {groups}: {amount(len(complaints), 'mistake')}")
-    if complaints:
+        click.echo(f"{hosts}, {groups}: {amount(len(mistakes), 'mistake')}")
+    if mistakes:
         raise click.exceptions.Exit(EXIT_FAIL)

@@ -79,18 +79,18 @@ def nightly_command(
     if gpu_minutes is not None:
         variables["validate_probe_gpu_minutes"] = gpu_minutes
     folder = checkout or find_checkout("validate.yml", None)
-    given = NightlySettings(timeout_s=timeout, variables=variables, checkout=folder, **settings)
+    night_settings = NightlySettings(timeout_s=timeout, variables=variables, checkout=folder, **settings)
     # Standard output is the summary that cron mails.
     view = _Night(Screen(sys.stderr), shows_ansible=verbose)
     try:
-        outcome = run_nightly(given, view)
+        outcome = run_nightly(night_settings, view)
     except KeyboardInterrupt:
         view.end(was_judged=True)
         click.echo("Interrupted; its playbook was ended. The same command finishes the night.", err=True)
         ctx.exit(EXIT_INTERRUPTED)
     view.end(was_judged=outcome.night is not None)
     if as_json:
-        print_json(_outcome_json(outcome, given.results))
+        print_json(_outcome_json(outcome, night_settings.results))
     else:
         click.echo("\n".join(sanitize(line, 1000) for line in outcome.lines))
     ctx.exit(outcome.status)
@@ -107,6 +107,7 @@ class _Night:
         self._verdict: list[str] = []
 
     def add_event(self, event: Mapping[str, Any]) -> None:
+        """Keep the lines of an event until the next refresh, and those about all nodes until the end."""
         if self._shows_ansible:
             return
         lines = self._lines.add_event(event, time.monotonic())
@@ -120,6 +121,7 @@ class _Night:
             self._new.append(line)
 
     def refresh(self) -> None:
+        """Print the new lines, and update the lines of the nodes."""
         now = time.monotonic()
         drawn: list[str] = []
         if not self._shows_ansible:
@@ -150,13 +152,13 @@ def _outcome_json(outcome: NightlyOutcome, results: Path) -> dict[str, Any]:
         "folder": str(results / night.night_id) if night else None,
         "nodes": [
             {
-                "node": one.node,
-                "verdict": one.verdict.value,
-                "reasons": one.reason_texts(),
-                "plan": one.plan,
-                "did": one.did,
+                "node": node.node,
+                "verdict": node.verdict.value,
+                "reasons": node.reason_texts(),
+                "plan": node.plan,
+                "did": node.did,
             }
-            for one in (night.nodes if night else ())
+            for node in (night.nodes if night else ())
         ],
         "lines": [sanitize(line, 1000) for line in outcome.lines],
     }

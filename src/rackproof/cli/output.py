@@ -37,13 +37,13 @@ def print_json(value: Any) -> None:
 def json_value(record: Record) -> Any:
     """Return a record as JSON values. No I/O.
 
-    The values are read from the record's own text, the only form that writes NaN as ``"NaN"``.
+    The values are read from the text of ``model_dump_json``, which writes NaN as ``"NaN"``.
     """
     return json.loads(record.model_dump_json())
 
 
 def one_or_all(records: Sequence[Record]) -> Any:
-    """Return one record as an object, several as an array. No I/O."""
+    """Return the JSON values of one record as an object, or those of several as an array. No I/O."""
     values = [json_value(record) for record in records]
     # One log is the usual case, and `jq .verdict` then needs no index.
     return values[0] if len(values) == 1 else values
@@ -60,9 +60,9 @@ def json_text(record: Record) -> str:
     return text if text.isascii() and "\x7f" not in text else _NOT_ASCII.sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     """Return the ASCII form in JSON of a character that is DEL or not ASCII."""
-    return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
+    return "\\u007f" if match[0] == "\x7f" else json.dumps(match[0])[1:-1]
 
 
 class HeldOutput:
@@ -99,18 +99,18 @@ class HeldOutput:
     def print(self) -> None:
         """Print the held output."""
         self._file.seek(0)
-        rest = b""
+        partial_line = b""
         while block := self._file.read(1 << 18):
-            block = rest + block
+            block = partial_line + block
             # Print only whole lines, because the end of a block may cut a character of several bytes.
             end = block.rfind(b"\n") + 1 or len(block)
-            rest = block[end:]
+            partial_line = block[end:]
             click.echo(block[:end].decode("utf-8", "surrogatepass"), nl=False)
-        click.echo(rest.decode("utf-8", "surrogatepass"), nl=False)
+        click.echo(partial_line.decode("utf-8", "surrogatepass"), nl=False)
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal in cells. Without a terminal, lines may be of any length."""
+    """Return the width of the terminal in cells, or :data:`_ENDLESS` without a terminal."""
     # A program that reads a pipe (grep, awk, a file) must find a row in one line.
     return shutil.get_terminal_size((_ENDLESS, 40)).columns
 
@@ -131,8 +131,8 @@ def print_or_write(content: bytes | str, output: Path | None, *, is_named: bool 
     Args:
         content: The document.
         output: The file. None or - means standard output.
-        is_named: Whether the user gave the file's name. A pipe or device is written to only then,
-            because in a run's folder, another user may have made it.
+        is_named: Whether the user gave the file's name. Only then does the function write to a pipe or
+            device. In a run's folder, another user may have made such a file.
     """
     if output is None or is_standard_output(output):
         click.echo(content, nl=False)

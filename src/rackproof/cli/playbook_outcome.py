@@ -74,7 +74,9 @@ class PlaybookOutcome:
             was_interrupted: Whether a signal requested the end.
             running_jobs: The nodes of each job that continues.
         """
-        failed = {str(one["node"]): str(one["state"]) for one in self._failures if one["node"]}
+        failed = {
+            str(failure["node"]): str(failure["state"]) for failure in self._failures if failure["node"]
+        }
         return {
             "command": self._command,
             "status": status,

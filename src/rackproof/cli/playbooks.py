@@ -36,9 +36,9 @@ from rackproof.core.child_environment import environment_of_playbook
 from rackproof.core.text import sanitize
 
 _TICK_S = 0.25
-_LAST_WORDS_S = 5.0
+_PIPE_END_S = 5.0
 _BLOCK = 1 << 16
-_ANSIBLES_OWN = frozenset(
+_OWN_OUTPUT_OPTIONS = frozenset(
     {"--verbose", "--list-hosts", "--list-tasks", "--list-tags", "--syntax-check", "--step", "--version"}
 )
 """With one of these options, Ansible prints its own output instead of the lines of nodes."""
@@ -99,7 +99,9 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
         ToolError: There is no checkout, ansible-playbook is missing, or JSON is requested together with
             Ansible's own output.
     """
-    is_quiet = not any(one in _ANSIBLES_OWN or re.fullmatch("-v+", one) for one in arguments)
+    is_quiet = not any(
+        argument in _OWN_OUTPUT_OPTIONS or re.fullmatch("-v+", argument) for argument in arguments
+    )
     if as_json and not is_quiet:
         raise ToolError(
             "--json does not go with an option by which Ansible prints its own output, such as -v"
@@ -191,10 +193,10 @@ def _path_of(folder: Path, file: str) -> str:
 def _program(name: str) -> str:
     """Return the path of a program of Ansible, beside this Python or else from PATH."""
     beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which(name)
+    if path is None:
         raise ToolError(f"{name} is not installed beside this Python: type `make venv` in the checkout")
-    return found
+    return path
 
 
 def _own_name() -> str:
@@ -243,8 +245,8 @@ class _Follower:
 
     def run(self) -> tuple[int, bool]:
         """Return the exit status as a shell reports it, and whether a signal requested the end."""
-        # Do this before the reader starts. Another thread could take a signal that this thread waits
-        # for.
+        # Block the signals before the reader starts. Its thread could otherwise take a signal for which
+        # this thread waits.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         was_interrupted = False
         try:
@@ -252,13 +254,13 @@ class _Follower:
             reader = threading.Thread(target=self._read, args=(descriptors,), daemon=True)
             reader.start()
             while child.poll() is None:
-                came = signal.sigtimedwait(_SIGNALS, _TICK_S)
-                if came is not None:
+                signal_info = signal.sigtimedwait(_SIGNALS, _TICK_S)
+                if signal_info is not None:
                     was_interrupted = True
-                    self._pass_on(child, came)
+                    self._pass_on(child, signal_info)
                 self._show()
             # A process that the playbook left behind may keep a pipe open.
-            reader.join(_LAST_WORDS_S)
+            reader.join(_PIPE_END_S)
             self._show()
             self._screen.show(self._view.finish(), [])
         finally:
@@ -268,11 +270,11 @@ class _Follower:
         return (128 - status if status < 0 else status), was_interrupted
 
     @staticmethod
-    def _pass_on(child: subprocess.Popen[bytes], came: signal.struct_siginfo) -> None:
+    def _pass_on(child: subprocess.Popen[bytes], signal_info: signal.struct_siginfo) -> None:
         """Pass a signal on to the playbook, unless the terminal already sent it."""
         # Ctrl-C in a terminal already reached the playbook. A second signal would interrupt its workers' end.
-        if came.si_signo != signal.SIGINT or came.si_code <= 0:
-            child.send_signal(came.si_signo)
+        if signal_info.si_signo != signal.SIGINT or signal_info.si_code <= 0:
+            child.send_signal(signal_info.si_signo)
 
     def _start(self) -> tuple[subprocess.Popen[bytes], dict[int, str]]:
         """Start the playbook. Return its process, and the meaning of each descriptor."""
@@ -301,31 +303,31 @@ class _Follower:
 
     def _read(self, descriptors: Mapping[int, str]) -> None:
         """Put lines into the queue until all streams end, each event before the output that followed it."""
-        rest = dict.fromkeys(descriptors, b"")
-        for descriptor in rest:
+        partial_lines = dict.fromkeys(descriptors, b"")
+        for descriptor in partial_lines:
             os.set_blocking(descriptor, False)
-        while rest:
-            select.select(list(rest), [], [])
-            for descriptor in list(rest):
+        while partial_lines:
+            select.select(list(partial_lines), [], [])
+            for descriptor in list(partial_lines):
                 try:
                     data = os.read(descriptor, _BLOCK)
                 except BlockingIOError:
                     continue
-                *lines, rest[descriptor] = (rest[descriptor] + data).split(b"\n")
+                *lines, partial_lines[descriptor] = (partial_lines[descriptor] + data).split(b"\n")
                 if not data:
-                    lines = [rest.pop(descriptor)]
+                    lines = [partial_lines.pop(descriptor)]
                 for line in lines if data or lines[0] else ():
                     self._lines.put((descriptors[descriptor], line.decode(errors="replace")))
 
     def _show(self) -> None:
-        """Show what came from the playbook since the last call."""
+        """Show the lines that the playbook printed since the last call."""
         if not self._is_quiet:
             return
         now = time.monotonic()
         lines: list[str] = []
         while not self._lines.empty():
             kind, line = self._lines.get()
-            lines += self._taken_in(kind, line, now)
+            lines += self._process_line(kind, line, now)
         lines += self._view.overdue(now)
         if not self._screen.moves:
             lines += self._view.long_steps(now)
@@ -333,7 +335,7 @@ class _Follower:
         drawn = self._view.lines(columns, rows, now) if self._screen.moves else []
         self._screen.show(lines, drawn)
 
-    def _taken_in(self, kind: str, line: str, now: float) -> list[str]:
+    def _process_line(self, kind: str, line: str, now: float) -> list[str]:
         """Process one line of the playbook. Return the lines to print permanently."""
         if kind == "error":
             return self._view.add_error(line, now)

@@ -72,11 +72,11 @@ def references_command(
             f"and no finding against it; run the benchmark {repeats} times on healthy machines"
         )
     if as_json:
-        print_json([one.model_dump(mode="json") for one in proposed])
+        print_json([proposal.model_dump(mode="json") for proposal in proposed])
         return
-    for one in proposed:
-        click.echo(_entry_text(one, source))
-    refused = sum(bool(one.objection) for one in proposed)
+    for proposal in proposed:
+        click.echo(_entry_text(proposal, source))
+    refused = sum(bool(proposal.objection) for proposal in proposed)
     click.echo(f"{amount(len(proposed) - refused, 'reference')}, {refused} refused", err=True)
 
 
@@ -120,14 +120,20 @@ def _has_its_logs(run: Run, results: Path) -> bool:
     return not objections
 
 
-def _entry_text(one: ProposedReference, source: str) -> str:
+def _entry_text(proposal: ProposedReference, source: str) -> str:
     """Return a reference as YAML below a comment about its noise. A refused one is only a comment."""
-    of = " ".join([one.metric, *one.labels.values()])
-    if one.objection:
-        return f"  # {sanitize(one.benchmark, 80)}: {sanitize(of, 120)}: refused: {one.objection}"
-    entry = yaml.safe_dump(reference_entry(one, source), default_flow_style=True, sort_keys=False, width=100)
-    first, *rest = entry.strip().splitlines()
-    lines = [f"  - {first}", *(f"    {line}" for line in rest)]
-    noise = f"spread {one.spread:.1%}; a loss of {one.smallest_loss:.1%} shows on each of these GPUs"
-    alone = "; of one machine alone, from which others may differ" if one.machines == 1 else ""
-    return "\n".join([f"  # {sanitize(of, 120)}: {noise}{alone}", *lines])
+    metric = " ".join([proposal.metric, *proposal.labels.values()])
+    if proposal.objection:
+        return (
+            f"  # {sanitize(proposal.benchmark, 80)}: {sanitize(metric, 120)}: refused: {proposal.objection}"
+        )
+    entry = yaml.safe_dump(
+        reference_entry(proposal, source), default_flow_style=True, sort_keys=False, width=100
+    )
+    first, *further_lines = entry.strip().splitlines()
+    lines = [f"  - {first}", *(f"    {line}" for line in further_lines)]
+    noise = (
+        f"spread {proposal.spread:.1%}; a loss of {proposal.smallest_loss:.1%} shows on each of these GPUs"
+    )
+    alone = "; of one machine alone, from which others may differ" if proposal.machines == 1 else ""
+    return "\n".join([f"  # {sanitize(metric, 120)}: {noise}{alone}", *lines])

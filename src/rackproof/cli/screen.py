@@ -39,7 +39,7 @@ class Screen:
         """Write lines that stay, and below them, lines that the next call replaces."""
         if not lines and list(drawn) == self._drawn:
             return
-        # Write once, so that a terminal never shows half of it.
+        # Write once, so that a terminal does not show the lines half drawn.
         self._write(self._erasure() + "".join(f"{line}\n" for line in (*lines, *drawn)))
         self._drawn = list(drawn)
 

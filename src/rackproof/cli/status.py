@@ -41,7 +41,7 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     slurm, why = ask_slurm() if ask else ({}, "")
     imaging = [node for node in read_progress(results) if node.progress.state != "returned"]
     rows, remarks = read_rows(results, slurm, imaging)
-    asked = _expanded(nodes)
+    asked = _expanded_nodes(nodes)
     shown = [row for row in rows if not asked or row.node in asked]
     for remark in filter(None, [why, *remarks]):
         click.echo(f"note: {remark}", err=True)
@@ -50,16 +50,16 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     elif shown:
         click.echo(_table(shown))
     elif not rows:
-        click.echo(add_results(_nothing_known(results, is_slurm_read=ask and not why), results))
+        click.echo(add_results(_empty_text(results, is_slurm_read=ask and not why), results))
     refuse_unknown_names(asked, [row.node for row in rows], "not known here")
 
 
-def _expanded(hostlists: Sequence[str]) -> list[str]:
+def _expanded_nodes(hostlists: Sequence[str]) -> list[str]:
     """Return the nodes of hostlists as typed. A text that is not a hostlist counts as a name."""
     return [name for hostlist in hostlists for name in expand_hostlist(hostlist) or [hostlist]]
 
 
-def _nothing_known(results: Path, *, is_slurm_read: bool) -> str:
+def _empty_text(results: Path, *, is_slurm_read: bool) -> str:
     """Return the text in place of a table without rows."""
     slurm_too = ", and Slurm lists none" if is_slurm_read else ""
     return (
@@ -96,7 +96,7 @@ def audit_command(node: str | None, results: Path, as_json: bool) -> None:
 
     The oldest comes first.
     """
-    entries = _entries(results)
+    entries = _read_all_acts(results)
     shown = [entry for entry in entries if node is None or entry[2] == node]
     if node is not None and not shown:
         known = [row.node for row in read_rows(results, {}, ())[0]]
@@ -112,18 +112,18 @@ def audit_command(node: str | None, results: Path, as_json: bool) -> None:
         click.echo("nothing was done from this results folder")
 
 
-def _entries(results: Path) -> list[tuple[datetime, str, str, str, str, str]]:
+def _read_all_acts(results: Path) -> list[tuple[datetime, str, str, str, str, str]]:
     """Return time, act, node or run, actor, playbook and reason of all acts, oldest first."""
     acts, lost = read_acts(results)
     accepted, damaged = read_acceptances(results)
     if lost + damaged:
         click.echo(f"note: {amount(lost + damaged, 'damaged line')}", err=True)
-    found: list[tuple[datetime, str, str, str, str, str]] = [
-        (one.moment, one.act, one.node, f"{one.actor}@{one.host}", one.playbook, sanitize(one.reason, 300))
-        for one in acts
+    entries: list[tuple[datetime, str, str, str, str, str]] = [
+        (act.moment, act.act, act.node, f"{act.actor}@{act.host}", act.playbook, sanitize(act.reason, 300))
+        for act in acts
     ]
-    found += [
-        (one.moment, one.act, one.run_id, f"{one.user}@{one.host}", "rackproof", sanitize(one.reason, 300))
-        for one in accepted
+    entries += [
+        (act.moment, act.act, act.run_id, f"{act.user}@{act.host}", "rackproof", sanitize(act.reason, 300))
+        for act in accepted
     ]
-    return sorted(found, key=lambda entry: entry[0])
+    return sorted(entries, key=lambda entry: entry[0])

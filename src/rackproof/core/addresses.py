@@ -10,10 +10,7 @@ import ipaddress
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether the host of a URL is this machine.
-
-    Data that is sent to this machine does not leave it.
-    """
+    """Return whether the host of a URL is a loopback address or ``localhost``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

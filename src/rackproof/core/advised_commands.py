@@ -1,7 +1,7 @@
 """Name the results folder in commands that messages advise.
 
-A command looks in the folder ``results`` of the present folder, or in the one that RACKPROOF_RESULTS names.
-If other results are meant, a command without ``--results`` would find no run, or the wrong one.
+A command without ``--results`` reads the folder that RACKPROOF_RESULTS names, or else ``results`` in the
+current folder. If a message is about another folder, such a command would find no run, or the wrong one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Give other programs an environment without the secrets of this process.
 
-Every module that starts a program (Slurm, ipmitool, ssh-keygen, a playbook) gets its environment here.
+Modules that start Slurm's programs, ipmitool, ssh-keygen or a playbook get the environment here. The sandbox
+of MLPerf's tools makes its own (:mod:`rackproof.analysis.mlperf.sandbox`).
 """
 
 from __future__ import annotations

@@ -210,9 +210,9 @@ class Launch(Record):
     @model_validator(mode="after")
     def _what_to_start(self) -> Launch:
         """Refuse a launcher without its program, and keys that the launcher does not use."""
-        own = self.runtime or self.program or self.arguments
+        own_program = self.runtime or self.program or self.arguments
         if self.command:
-            if self.with_ != "local" or own:
+            if self.with_ != "local" or own_program:
                 raise ValueError(
                     "command is for `with: local` and takes the place of runtime, program and arguments"
                 )
@@ -220,7 +220,7 @@ class Launch(Record):
             if not self.program:
                 either = " or command" if self.with_ == "local" else ""
                 raise ValueError(f"with: {self.with_} needs program{either}")
-        elif own:
+        elif own_program:
             raise ValueError(
                 f"with: {self.with_} starts the image's run.sub: runtime, program and arguments do not apply"
             )
@@ -445,13 +445,15 @@ class Definition(Record):
     @field_validator("matrix", mode="before")
     @classmethod
     def _matrix(cls, value: Any) -> Any:
-        return _listed(value)
+        return _with_lists(value)
 
     @field_validator("only", "exclude", mode="before")
     @classmethod
     def _filters(cls, value: Any) -> Any:
         """Accept a single value as a list with one element."""
-        return [_listed(one) for one in value] if isinstance(value, list | tuple) else value
+        return (
+            [_with_lists(filter_axes) for filter_axes in value] if isinstance(value, list | tuple) else value
+        )
 
     @field_validator("suites", mode="before")
     @classmethod
@@ -463,8 +465,8 @@ class Definition(Record):
         if not isinstance(value, Mapping):
             return value
         return {
-            name: [_listed(one) for one in (each if isinstance(each, list | tuple) else [each or {}])]
-            for name, each in value.items()
+            name: [_with_lists(matrix) for matrix in (raw if isinstance(raw, list | tuple) else [raw or {}])]
+            for name, raw in value.items()
         }
 
     @model_validator(mode="after")
@@ -489,7 +491,9 @@ class Definition(Record):
     def _check_matrices(self) -> None:
         """Refuse an axis that is not a parameter or lists no value."""
         places = [("matrix", self.matrix)]
-        places += [(f"suites.{name}", matrix) for name, each in self.suites.items() for matrix in each]
+        places += [
+            (f"suites.{name}", matrix) for name, matrices in self.suites.items() for matrix in matrices
+        ]
         for place, matrix in places:
             if excess := _too_many(matrix):
                 raise ValueError(f"{place}: {excess}")
@@ -501,10 +505,10 @@ class Definition(Record):
     def _check_filters(self) -> None:
         """Refuse a filter that is empty or names an unknown parameter."""
         for place, filters in (("only", self.only), ("exclude", self.exclude)):
-            for each in filters:
-                if not each:
+            for point_filter in filters:
+                if not point_filter:
                     raise ValueError(f"{place}: an empty entry fits every point")
-                for axis in each:
+                for axis in point_filter:
                     self._check_parameter(place, axis)
 
     def _check_values(self) -> None:
@@ -546,17 +550,17 @@ class Definition(Record):
             )
 
     @model_validator(mode="after")
-    def _belongs_together(self) -> Definition:
+    def _fits_launcher(self) -> Definition:
         """Refuse an image, a config or data in a form that the launcher does not use."""
         launcher = self.launch.with_
-        for name, given, launchers in (
+        for name, part, launchers in (
             ("container", self.container, ("slurm",)),
             ("build", self.build, ("docker",)),
             ("configs", self.configs, ("docker", "slurm")),
         ):
-            if launcher in launchers and given is None:
+            if launcher in launchers and part is None:
                 raise ValueError(f"launch with {launcher} needs `{name}`")
-            if launcher not in launchers and given is not None:
+            if launcher not in launchers and part is not None:
                 raise ValueError(f"`{name}` is for launch with {' or '.join(launchers)}")
         self._check_stages()
         return self
@@ -568,10 +572,10 @@ class Definition(Record):
             # A definition that starts a cluster's scripts must stage data by a script, not by a program of
             # Rackproof.
             if bool(stage.run) != (launcher not in ("local", "mpirun")):
-                way = {"local": "`program`", "mpirun": "`program`", "docker": "`run`"}.get(
+                method = {"local": "`program`", "mpirun": "`program`", "docker": "`run`"}.get(
                     launcher, "`run` and `mount`"
                 )
-                raise ValueError(f"stage: {stage.creates}: launch with {launcher} stages by {way}")
+                raise ValueError(f"stage: {stage.creates}: launch with {launcher} stages by {method}")
             if launcher == "slurm" and not stage.mount:
                 raise ValueError(f"stage: {stage.creates}: run and mount belong together")
 
@@ -583,9 +587,9 @@ class Definition(Record):
                 finite number.
         """
         # An empty value counts as absent, as in a run's record.
-        given = {axis: value for axis, value in point.items() if value != ""}
+        stated = {axis: value for axis, value in point.items() if value != ""}
         for rule in self.result.judge:
-            rule.bound(self.name, given)
+            rule.bound(self.name, stated)
 
     def points(
         self, suite: str = "", overrides: Mapping[str, tuple[Scalar, ...]] | None = None, *, gpus: int = 0
@@ -602,18 +606,18 @@ class Definition(Record):
         """
         overrides = self._checked_overrides(overrides or {})
         # A point is a dict, which cannot be in a set. Matrices of a suite may overlap.
-        seen: list[Parameters] = []
+        earlier_points: list[Parameters] = []
         for matrix in self.suites[suite] if suite else (self.matrix,):
             axes = {**matrix, **overrides}
             if excess := _too_many(axes):
                 raise DefinitionError(f"benchmark {self.name}: {excess}")
             for values in itertools.product(*axes.values()):
                 point = {**self.parameters, **dict(zip(axes, values, strict=True))}
-                # Do this before the filters, which may name a number of GPUs.
+                # Replace the value before the filters, which may name a number of GPUs.
                 if point.get("gpus") == "all":
                     point["gpus"] = gpus
-                if self._keeps(point) and point not in seen:
-                    seen.append(point)
+                if self._keeps(point) and point not in earlier_points:
+                    earlier_points.append(point)
                     yield point
 
     def _checked_overrides(self, overrides: Mapping[str, tuple[Scalar, ...]]) -> Matrix:
@@ -643,8 +647,8 @@ class Definition(Record):
 
     def _keeps(self, point: Mapping[str, Scalar]) -> bool:
         """Return whether `only` and `exclude` allow a point."""
-        wanted = not self.only or any(_fits(entry, point) for entry in self.only)
-        return wanted and not any(_fits(entry, point) for entry in self.exclude)
+        is_selected = not self.only or any(_fits(entry, point) for entry in self.only)
+        return is_selected and not any(_fits(entry, point) for entry in self.exclude)
 
 
 def _as_whole_number(value: Scalar) -> Scalar:
@@ -657,9 +661,9 @@ def _wrong_kind(value: Scalar, known: Sequence[Scalar]) -> str:
     # A program that gets a word instead of a number fails only after its runtime was created.
     if value in known or value == "":
         return ""
-    if all(isinstance(one, bool) for one in known) and not isinstance(value, bool):
+    if all(isinstance(entry, bool) for entry in known) and not isinstance(value, bool):
         return "it has to be true or false"
-    numbers = [one for one in known if isinstance(one, int | float) and not isinstance(one, bool)]
+    numbers = [entry for entry in known if isinstance(entry, int | float) and not isinstance(entry, bool)]
     if len(numbers) < len(known) or value == "all":
         return ""
     if isinstance(value, str | bool):
@@ -673,9 +677,9 @@ def _too_many(axes: Mapping[str, Collection[Scalar]]) -> str:
     return f"{amount(points, 'point')}, but only {MOST_POINTS} can be planned" if points > MOST_POINTS else ""
 
 
-def _fits(one: Filter, point: Mapping[str, Scalar]) -> bool:
+def _fits(point_filter: Filter, point: Mapping[str, Scalar]) -> bool:
     """Return whether a point fits a filter, with a listed value for each of the filter's parameters."""
-    return all(axis in point and point[axis] in values for axis, values in one.items())
+    return all(axis in point and point[axis] in values for axis, values in point_filter.items())
 
 
 def _is_inside(path: str) -> bool:
@@ -817,7 +821,9 @@ def load_valid_definitions(
 
     Arguments and errors are as in :func:`load_definitions`, but invalid files raise no error.
     """
-    paths = sorted((path for path in folder.glob("*.y*ml") if path.suffix in (".yml", ".yaml")), key=_stem)
+    paths = sorted(
+        (path for path in folder.glob("*.y*ml") if path.suffix in (".yml", ".yaml")), key=_benchmark_of_file
+    )
     if not paths:
         raise DefinitionError(f"{folder}: no benchmark definitions (*.yml) here; set bench_definitions")
     for path, after in itertools.pairwise(paths):
@@ -837,18 +843,18 @@ def load_valid_definitions(
     return loaded, mistakes
 
 
-def _stem(path: Path) -> str:
+def _benchmark_of_file(path: Path) -> str:
     """Return the sorting key of a definition's file, which is the name of its benchmark."""
     return path.stem
 
 
 def benchmarks_by_suite(definitions: Mapping[str, LoadedDefinition]) -> dict[str, list[str]]:
     """Return the names of the benchmarks in each suite."""
-    found: dict[str, list[str]] = {}
+    by_suite: dict[str, list[str]] = {}
     for loaded in definitions.values():
         for suite in loaded.definition.suites:
-            found.setdefault(suite, []).append(loaded.name)
-    return dict(sorted(found.items()))
+            by_suite.setdefault(suite, []).append(loaded.name)
+    return dict(sorted(by_suite.items()))
 
 
 def select_benchmarks(
@@ -863,15 +869,15 @@ def select_benchmarks(
         for name in benchmarks:
             _check_known(name, definitions)
         return [definitions[name] for name in dict.fromkeys(benchmarks)]
-    known = benchmarks_by_suite(definitions)
+    by_suite = benchmarks_by_suite(definitions)
     if not suite:
         raise UnknownBenchmarkError(
             "no benchmark or suite is given: give one (-e benchmark=NAME, -e suite=NAME)"
-            + near_text("", known)
+            + near_text("", by_suite)
         )
-    if suite not in known:
-        raise UnknownBenchmarkError(f"no suite `{suite}`{near_text(suite, known)}")
-    return [definitions[name] for name in known[suite]]
+    if suite not in by_suite:
+        raise UnknownBenchmarkError(f"no suite `{suite}`{near_text(suite, by_suite)}")
+    return [definitions[name] for name in by_suite[suite]]
 
 
 def _check_known(name: str, known: Collection[str]) -> None:
@@ -880,7 +886,7 @@ def _check_known(name: str, known: Collection[str]) -> None:
         raise UnknownBenchmarkError(f"no benchmark `{name}`{near_text(name, known)}")
 
 
-def _listed(axes: Any) -> Any:
+def _with_lists(axes: Any) -> Any:
     """Accept a single value of an axis as a list with one element."""
     if not isinstance(axes, Mapping):
         return axes
@@ -939,16 +945,16 @@ def _check_keys(
 def _explain(path: Path, problem: Any, lines: Mapping[tuple[str, ...], int]) -> str:
     """Format one pydantic error as ``file:line: key: problem``."""
     place = tuple(str(part) for part in problem["loc"])
-    known = place
-    while known and known not in lines:
-        known = known[:-1]
+    known_place = place
+    while known_place and known_place not in lines:
+        known_place = known_place[:-1]
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         allowed = _allowed_keys(place[:-1])
         message = "unknown key" + near_text(place[-1], allowed)
     elif problem["type"] == "missing":
         message = "required key is missing"
-    return f"{path}:{lines.get(known, 1)}: {'.'.join(place) or 'definition'}: {message}"
+    return f"{path}:{lines.get(known_place, 1)}: {'.'.join(place) or 'definition'}: {message}"
 
 
 def _allowed_keys(parent: tuple[str, ...]) -> list[str]:

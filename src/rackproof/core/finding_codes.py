@@ -86,10 +86,10 @@ def find_code(code: str) -> FindingCode | None:
     family = f"{check}:*"
     if colon or family in entries:
         return entries.get(family)
-    families = (name for name in entries if name.endswith("_*") and code.startswith(name[:-1]))
-    return (
-        entries[max(found, key=len)] if (found := [name for name in families if code != name[:-1]]) else None
-    )
+    families = [
+        name for name in entries if name.endswith("_*") and code.startswith(name[:-1]) and code != name[:-1]
+    ]
+    return entries[max(families, key=len)] if families else None
 
 
 def near_codes(code: str) -> list[str]:

@@ -192,13 +192,13 @@ def is_card(product_name: str) -> bool:
     return not _BOARDS.keys().isdisjoint(_words(product_name))
 
 
-def is_product(product_name: str, wanted: str) -> bool:
+def is_product(product_name: str, product: str) -> bool:
     """Return whether a product name contains all words of the wanted name, and the same board.
 
     H200 is not H200 NVL.
     """
-    name, words = set(_words(product_name)), set(_words(wanted))
-    return words <= name and name & _BOARDS.keys() == words & _BOARDS.keys()
+    name_words, product_words = set(_words(product_name)), set(_words(product))
+    return product_words <= name_words and name_words & _BOARDS.keys() == product_words & _BOARDS.keys()
 
 
 def other_models(product_names: Iterable[str], model: str) -> list[str]:

@@ -19,18 +19,18 @@ _MAX_TEXT, _MAX_RANGE, _MAX_HOSTS = 100_000, 10_000, 100_000
 def compress_hostlist(names: Iterable[str]) -> str:
     """Return host names in Slurm's notation. ``n01 n02 n03 x`` becomes ``n[01-03],x``."""
     groups: dict[tuple[str, int], list[int]] = {}
-    whole = []
+    unnumbered = []
     for name in sorted(set(names)):
         # The number of digits is part of the group, because n1 and n01 are different hosts.
         if match := _NUMBERED.fullmatch(name):
             groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
         else:
-            whole.append(name)
+            unnumbered.append(name)
     folded = []
     for (stem, width), numbers in groups.items():
         ranges = _ranges(sorted(numbers), width)
         folded.append(f"{stem}{ranges[0]}" if len(numbers) == 1 else f"{stem}[{','.join(ranges)}]")
-    return ",".join(sorted(folded + whole))
+    return ",".join(sorted(folded + unnumbered))
 
 
 def _ranges(numbers: Sequence[int], width: int) -> list[str]:

@@ -143,14 +143,14 @@ def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
     """
     if not isinstance(raw, Mapping):
         raise TypeError(f"a baseline is a mapping of keys, not {raw!r:.60}")
-    own = {"metric", "benchmark", "parameters", "labels"}
+    own_keys = {"metric", "benchmark", "parameters", "labels"}
     reference = {
         key: _decimal_or_nan(value) if key in ("value", "low", "high", "warn") else value
         for key, value in raw.items()
-        if key not in own
+        if key not in own_keys
     }
     return SkuReference.model_validate(
-        {**{key: value for key, value in raw.items() if key in own}, "reference": reference}
+        {**{key: value for key, value in raw.items() if key in own_keys}, "reference": reference}
     )
 
 
@@ -235,7 +235,7 @@ def _verdict_and_reason(
     if reference.unit != measurement.unit:
         units = f"measured in {measurement.unit or 'no unit'}, reference in {reference.unit or 'no unit'}"
         return Verdict.UNPROVEN, units
-    useless = _useless(reference, better)
+    useless = _why_useless(reference, better)
     if useless:
         return Verdict.UNPROVEN, f"the reference proves nothing: {useless}"
     return _compare(measurement, reference, better)
@@ -244,7 +244,7 @@ def _verdict_and_reason(
 def _compare(measurement: Measurement, reference: Reference, better: Direction | None) -> tuple[Verdict, str]:
     """Compare a finite value with the bounds of a reference in the same unit."""
     value = measurement.value
-    lowest, highest = _edge(reference, reference.low), _edge(reference, reference.high)
+    lowest, highest = _bound_value(reference, reference.low), _bound_value(reference, reference.high)
     shown = f"{value:.6g} {measurement.unit}".strip()
     if lowest is not None and value < lowest:
         if better is Direction.LOWER:
@@ -256,7 +256,7 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
             return Verdict.UNPROVEN, f"{shown} is above {highest:.6g}: {_TOO_GOOD}"
         return Verdict.FAIL, f"{shown} is above {highest:.6g}"
     above = warns_above(better, measurement.unit)
-    return _compare_with_warning(value, shown, _edge(reference, reference.warn), above)
+    return _compare_with_warning(value, shown, _bound_value(reference, reference.warn), above)
 
 
 def warns_above(better: Direction | None, unit: str) -> bool:
@@ -281,7 +281,7 @@ def _stated_bounds(reference: Reference) -> list[float]:
     return [bound for bound in (reference.low, reference.high, reference.warn) if bound is not None]
 
 
-def _edge(reference: Reference, fraction: float | None) -> float | None:
+def _bound_value(reference: Reference, fraction: float | None) -> float | None:
     """Return the value of a bound, or None if that side is open."""
     # The fraction is of the absolute value, so that -7 % is below a negative reference too.
     return None if fraction is None else reference.value + abs(reference.value) * fraction
@@ -292,7 +292,7 @@ def _leaves_value_outside(reference: Reference) -> bool:
     return (reference.low or 0) > 0 or (reference.high or 0) < 0
 
 
-def _useless(reference: Reference, better: Direction | None) -> str:
+def _why_useless(reference: Reference, better: Direction | None) -> str:
     """Return the reason why no value could fail against a reference, or "" if one could."""
     bounds = _stated_bounds(reference)
     if not all(math.isfinite(bound) for bound in bounds):
@@ -411,14 +411,14 @@ def _lacking_measurements(
     for baseline in baselines:
         if baseline.metric != rule.metric or not _compatible(rule.labels, baseline.labels):
             continue
-        if not any(_meets(baseline, measurement) for measurement in matching):
+        if not any(_applies_to_measurement(baseline, measurement) for measurement in matching):
             text = "the log holds no such measurement, but the SKU has a reference for it"
             labels = {**rule.labels, **baseline.labels}
             missing.append(_unproven(rule, text).model_copy(update={"labels": labels}))
     return missing
 
 
-def _meets(baseline: SkuReference, measurement: Measurement) -> bool:
+def _applies_to_measurement(baseline: SkuReference, measurement: Measurement) -> bool:
     """Return whether a reference applies to a measurement. A GPU's reference never applies to a processor."""
     if _OTHER_DEVICE in measurement.labels and _OTHER_DEVICE not in baseline.labels:
         return False
@@ -457,7 +457,7 @@ def _judge_by_references(
     trouble: str,
 ) -> list[Judgement]:
     """Judge a measurement of speed by each of its references, or record that the reference is missing."""
-    impossible = _impossible(measurement, references, rule.direction or measurement.direction)
+    impossible = _why_impossible(measurement, references, rule.direction or measurement.direction)
     if impossible:
         return [judge(measurement, None, direction=rule.direction, lacking=impossible)]
     if references:
@@ -469,7 +469,9 @@ def _judge_by_references(
     return [judge(measurement, None, direction=rule.direction, gating=gating, lacking=lacking)]
 
 
-def _impossible(measurement: Measurement, references: Sequence[Reference], better: Direction | None) -> str:
+def _why_impossible(
+    measurement: Measurement, references: Sequence[Reference], better: Direction | None
+) -> str:
     """Return the reason why a number cannot be a speed or a time, or "" if it can.
 
     Args:
@@ -536,7 +538,7 @@ def judge_run(
     reasons += _log_reasons(logs)
     reasons += _missing_proof_reasons(logs, findings, gating)
     reasons += [
-        (judgement.verdict, _sentence(judgement))
+        (judgement.verdict, _judgement_text(judgement))
         for judgement in gating
         if judgement.verdict is not Verdict.PASS
     ]
@@ -568,9 +570,9 @@ def _all_verdicts(
 
 def _finding_reasons(logs: Iterable[ParsedLog], findings: Iterable[Finding]) -> list[tuple[Verdict, str]]:
     """Return the verdicts and texts of the findings against the run, with causes before consequences."""
-    every = [*findings, *(finding for log in logs for finding in log.findings)]
+    all_findings = [*findings, *(finding for log in logs for finding in log.findings)]
     reasons: list[tuple[Verdict, str]] = []
-    for finding in sorted(every, key=lambda finding: finding.consequence):
+    for finding in sorted(all_findings, key=lambda finding: finding.consequence):
         if finding.verdict is not None and finding.verdict is not Verdict.PASS:
             words = filter(None, [finding.message, str(finding.source)])
             reasons.append((finding.verdict, " ".join(words)))
@@ -579,7 +581,9 @@ def _finding_reasons(logs: Iterable[ParsedLog], findings: Iterable[Finding]) -> 
 
 def _log_reasons(logs: Iterable[ParsedLog]) -> list[tuple[Verdict, str]]:
     """Return a reason for each log that gates without a finding that explains it."""
-    return [(log.verdict, _end_of(log)) for log in logs if log.verdict.gates and not _explained(log)]
+    return [
+        (log.verdict, _log_text(log)) for log in logs if log.verdict.gates and not _has_gating_finding(log)
+    ]
 
 
 def _missing_proof_reasons(
@@ -609,18 +613,18 @@ def _open_questions(judgements: Iterable[Judgement]) -> list[str]:
     ]
 
 
-def _explained(log: ParsedLog) -> bool:
+def _has_gating_finding(log: ParsedLog) -> bool:
     """Return whether a finding explains why a log gates."""
     return any(finding.verdict is not None and finding.verdict.gates for finding in log.findings)
 
 
-def _end_of(log: ParsedLog) -> str:
+def _log_text(log: ParsedLog) -> str:
     """Describe a log that does not show a run that ended well."""
     end = "shows a failure" if log.verdict is Verdict.FAIL else "does not show a run that ended well"
     return " ".join(filter(None, ("the log", log.file, end)))
 
 
-def _sentence(judgement: Judgement) -> str:
+def _judgement_text(judgement: Judgement) -> str:
     """Return a judgement as the reason of a verdict."""
     labels = " ".join(f"{key}={value}" for key, value in judgement.labels.items())
     return f"{judgement.metric}{f' [{labels}]' if labels else ''}: {judgement.reason}"

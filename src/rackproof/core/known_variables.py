@@ -151,12 +151,12 @@ def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...
     parts = name.lower().split("_")
     for prefix in prefixes:
         words = prefix.count("_")
-        head, rest = "_".join(parts[:words]), "_".join(parts[words:])
+        head, ending = "_".join(parts[:words]), "_".join(parts[words:])
         allowed = 2 if len(prefix) > _LONG_PREFIX else 1
-        if not rest or _edits(head, prefix[:-1]) > allowed:
+        if not ending or _count_edits(head, prefix[:-1]) > allowed:
             continue
-        rests = [one.removeprefix(prefix) for one in ours if one.startswith(prefix)]
-        if near := nearest(rest, rests, 0.85):
+        endings = [variable.removeprefix(prefix) for variable in ours if variable.startswith(prefix)]
+        if near := nearest(ending, endings, 0.85):
             return prefix + near
     return ""
 
@@ -166,16 +166,16 @@ _LONG_PREFIX = 8
 make another word, such as netbox and netboot."""
 
 
-def _edits(name: str, other: str) -> int:
+def _count_edits(name: str, target: str) -> int:
     """Return the number of letters to insert, omit, change or swap with the next, or 3 if there are more."""
-    if abs(len(name) - len(other)) > 2:
+    if abs(len(name) - len(target)) > 2:
         return 3
-    rows = [list(range(len(other) + 1))]
+    rows = [list(range(len(target) + 1))]
     for i, letter in enumerate(name, 1):
         row = [i]
-        for j, against in enumerate(other, 1):
+        for j, against in enumerate(target, 1):
             cost = min(row[j - 1] + 1, rows[-1][j] + 1, rows[-1][j - 1] + (letter != against))
-            if i > 1 and j > 1 and letter == other[j - 2] and name[i - 2] == against:
+            if i > 1 and j > 1 and letter == target[j - 2] and name[i - 2] == against:
                 cost = min(cost, rows[-2][j - 2] + 1)
             row.append(cost)
         rows.append(row)

@@ -30,6 +30,6 @@ def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """Return the last two lines of a program that are words, on one line, or "" without any. No I/O."""
+    """Return the last two lines that are text for people, as one line, or "" if there are none. No I/O."""
     spoken = [line.strip() for line in lines if line.strip() and not _NOT_WORDS.search(line)]
     return " / ".join(sanitize(line, _MOST_WORDS) for line in spoken[-2:])

@@ -19,8 +19,8 @@ FORMAT = "lines"
 """A definition names this format in `result.format`."""
 MOST_METRICS = 100
 CHARACTERS_READ = (2000, 2000, 500)
-"""So many characters of a line are read. The index is the number of the pattern's open repeats that can
-match the same text.
+"""Numbers of characters of a line on which a pattern is tried. The index is the number of the pattern's open
+repeats that can match the same text.
 
 A pattern with more such repeats is refused. The number of steps for a line grows with a power of its
 length. It is 2 million for one repeat, and 21 million for two. A third repeat would take 300 times as many.

@@ -76,17 +76,17 @@ def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool
             least, most, inner = value
             absent = optional or int(least) == 0
             if int(most) > MOST_SMALL:
-                yield _taken(inner), True, absent
+                yield _possible_characters(inner), True, absent
             else:
                 yield from _flat(inner, optional=absent)
         elif str(kind) in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
-            yield _taken([(kind, value)]), False, optional
+            yield _possible_characters([(kind, value)]), False, optional
         else:
             for inner in inner_patterns(value):
                 yield from _flat(inner, optional=optional or is_choice(kind))
 
 
-def _taken(parsed: Any) -> frozenset[str]:
+def _possible_characters(parsed: Any) -> frozenset[str]:
     """Return the characters that elements can match. If that is unknown, return more rather than fewer."""
     characters: frozenset[str] = frozenset()
     for kind, value in parsed:
@@ -98,7 +98,7 @@ def _taken(parsed: Any) -> frozenset[str]:
         elif str(kind) == "NOT_LITERAL":
             characters |= _CHARACTERS - {chr(value)}
         elif str(kind) == "SUBPATTERN" or is_repeat(kind):
-            characters |= frozenset().union(*map(_taken, inner))
+            characters |= frozenset().union(*map(_possible_characters, inner))
         else:
             characters |= _CHARACTERS
     return characters

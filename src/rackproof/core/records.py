@@ -54,7 +54,7 @@ class Verdict(StrEnum):
 
 
 WORST_FIRST = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED, Verdict.PASS)
-"""All verdicts in the order in which they are listed."""
+"""All verdicts, from the worst to the best."""
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -197,9 +197,9 @@ class ParsedLog(Record):
 
     def measurement(self, name: str, **labels: str) -> Measurement | None:
         """Return the first measurement with the name and all given labels, or None."""
-        for one in self.measurements:
-            if one.name == name and labels.items() <= one.labels.items():
-                return one
+        for measurement in self.measurements:
+            if measurement.name == name and labels.items() <= measurement.labels.items():
+                return measurement
         return None
 
 
@@ -290,10 +290,11 @@ class Node(Record):
 
     @property
     def hardware_key(self) -> str:
-        """Return an identity that remains the same if the node gets a new hostname.
+        """Return the node's identity in the history.
 
-        The identity is the serial number, the UUIDs of the GPUs, the machine id, or else the name. The node's
-        own serial number comes before the chassis's, because several nodes may share a chassis.
+        The identity is the serial number, the UUIDs of the GPUs, or the machine id, so that it remains the
+        same if the node gets a new hostname. Without any of these, it is the name. The node's own serial
+        number comes before the chassis's, because several nodes may share a chassis.
         """
         if self.serial or self.chassis_serial:
             return self.serial or self.chassis_serial

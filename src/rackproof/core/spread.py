@@ -45,8 +45,8 @@ def spread_doubt(spread: Spread | None, unit: str) -> str:
     """
     if spread is None or spread.factor <= WIDEST_FACTOR:
         return ""
-    ends = f"{spread.low:.4g} to {spread.high:.4g} {unit}".strip()
+    extent = f"{spread.low:.4g} to {spread.high:.4g} {unit}".strip()
     return (
-        f"its {spread.count} samples swing by a factor, {ends} (median {spread.median:.4g}): no number; "
+        f"its {spread.count} samples swing by a factor, {extent} (median {spread.median:.4g}): no number; "
         "find the process that uses the machine or slows it down, then measure again"
     )

@@ -30,7 +30,7 @@ def failure_reasons(result: Mapping[str, Any]) -> list[str]:
     items = result.get("results")
     items = items if isinstance(items, list | tuple) else ()
     failed = [item for item in items if isinstance(item, Mapping) and item.get("failed")]
-    return [_reason(item) for item in failed or [result]]
+    return [_reason_of_result(item) for item in failed or [result]]
 
 
 def answer_text(result: Mapping[str, Any]) -> str:
@@ -49,7 +49,7 @@ def message_text(message: object) -> str:
     return "" if message is None else str(message)
 
 
-def _reason(result: Mapping[str, Any]) -> str:
+def _reason_of_result(result: Mapping[str, Any]) -> str:
     """Return the message of a result, or lines of the program if the message does not explain.
 
     These are the last lines, and errors shortly before them. dpkg, for example, prints the failed package and

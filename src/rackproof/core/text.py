@@ -50,7 +50,7 @@ def utf8_locale() -> dict[str, str]:
     return {} if is_utf8 else {"LC_ALL": "C.UTF-8"}
 
 
-def _harmless(character: str, newlines: bool) -> str:
+def _harmless_or_empty(character: str, newlines: bool) -> str:
     """Return the character, a space for white space, or "" if it could deceive or do damage."""
     if newlines and character == "\n":
         return character
@@ -78,7 +78,7 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
         kept = raw
     else:
         kept = _ESCAPE.sub("", raw.replace("\r\n", "\n").replace("\r", "\n"))
-        kept = "".join(_harmless(character, newlines) for character in kept)
+        kept = "".join(_harmless_or_empty(character, newlines) for character in kept)
     kept = kept.strip() if newlines else _SPACE.sub(" ", kept).strip()
     return kept if len(kept) <= limit else kept[: max(limit - 1, 0)].rstrip() + ELLIPSIS
 
@@ -181,9 +181,9 @@ def duration(seconds: float | None) -> str:
         return NOTHING
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, left_s = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
+        return f"{minutes} min {left_s:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
 

@@ -1,4 +1,4 @@
-"""Limit the time of a call whose library has none: of BMCs, object stores, webhooks and mail servers."""
+"""Limit the time of a call to a BMC, object store, webhook or mail server. Their libraries have no limit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _Answer = TypeVar("_Answer")
 
 
 def answer_within(limit_s: float, ask: Callable[[], _Answer]) -> _Answer:
-    """Return what a function returns, or raise what it raises.
+    """Return the result of a function, or raise its exception.
 
     Raises:
-        TimeoutError: It does not end within so many seconds.
+        TimeoutError: The function does not end within ``limit_s`` seconds.
     """
     answer: Future[_Answer] = Future()
 

@@ -245,12 +245,12 @@ def gpus_of_platform(platform: str) -> tuple[str, int] | None:
     """
     nodes = re.match(r"([1-9][0-9]{0,4})x(?=.*[A-Za-z])", platform)
     models = "|".join(map(re.escape, read_limits()["gpu"]))
-    found = re.search(rf"(?<![A-WYZa-wyz0-9])(?:([1-9][0-9]?)x?)?({models})(?![A-Za-z0-9])", platform)
-    if nodes is None or found is None:
+    match = re.search(rf"(?<![A-WYZa-wyz0-9])(?:([1-9][0-9]?)x?)?({models})(?![A-Za-z0-9])", platform)
+    if nodes is None or match is None:
         return None
     # A number at the beginning is the number of nodes, even directly before the model (8xB200).
-    stated = found[1] is not None and found.start() >= nodes.end()
-    return found[2], int(nodes[1]) * (int(found[1]) if stated else MOST_OF_NODE)
+    stated = match[1] is not None and match.start() >= nodes.end()
+    return match[2], int(nodes[1]) * (int(match[1]) if stated else MOST_OF_NODE)
 
 
 def images_of_epoch(benchmark: str) -> int | None:
@@ -336,7 +336,7 @@ def beside_stated(run: RunTimes) -> Iterator[str]:
 
 
 def _meanings_of_stated(run: RunTimes) -> Iterator[tuple[float, float]]:
-    """Yield what a stated throughput may be multiplied with, and the least share that a run has of that."""
+    """Yield the possible factors of a stated throughput, each with the smallest share that a run reaches."""
     yield 1.0, _SLOWEST.get(run.benchmark, 0.0)
     if run.benchmark in STATES_PROCESS and (run.stated or 0) < _MOST_OF_PROCESS:
         exact = run.exact_processes
@@ -344,7 +344,7 @@ def _meanings_of_stated(run: RunTimes) -> Iterator[tuple[float, float]]:
 
 
 def _fits_stated(run: RunTimes, stated: float, least: float) -> bool:
-    """Return whether a run has a throughput, unless it lost little time beside it."""
+    """Return whether a run's speed fits a stated throughput. A run that lost little time is not too slow."""
     most = FASTER_THAN_STATED * (2 if run.benchmark in _STATES_HALF else 1)
     needed_s = (run.samples or 0.0) / stated
     is_slow = needed_s < least * run.seconds and run.seconds - needed_s > _WITHOUT_TRAINING_S

@@ -1,7 +1,7 @@
-"""Read raw answers of nodes and files, which may contain anything in any place. No I/O.
+"""Read raw answers of nodes and files, which may contain any value in any place. No I/O.
 
-Instead of a value of an unexpected type, the functions return an empty value, so that callers never crash.
-The callers judge missing and damaged answers.
+If a value is of an unexpected type, the functions return an empty value or None, so that callers need no
+check of the type. The callers judge missing and damaged answers.
 """
 
 from __future__ import annotations

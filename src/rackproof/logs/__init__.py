@@ -188,9 +188,9 @@ def _unrecognised(log: Log, head: bytes, tool: str) -> ParsedLog:
 def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
     """Yield a log's blocks without the byte order mark that spreadsheets and PowerShell write."""
     for number, block in enumerate(blocks(stream)):
-        rest = block.removeprefix(codecs.BOM_UTF8) if number == 0 else block
-        log.size += len(block) - len(rest)
-        yield rest
+        text = block.removeprefix(codecs.BOM_UTF8) if number == 0 else block
+        log.size += len(block) - len(text)
+        yield text
 
 
 def _find_other_tools(log: Log, own: str, block: bytes) -> None:

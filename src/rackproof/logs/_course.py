@@ -188,8 +188,8 @@ class Course:
         if self.pairs["block"].open:
             self.trained_s += time - self.block_began
             if len(self.of_blocks) < _MOST_KEPT:
-                here = (now - then for now, then in zip(counts, self.before_block, strict=True))
-                self.of_blocks.append(tuple(here))
+                of_block = (now - then for now, then in zip(counts, self.before_block, strict=True))
+                self.of_blocks.append(tuple(of_block))
                 first = self.first_step
                 self.steps_of.append(0.0 if step is None or first is None else max(0.0, step - first))
 

@@ -46,7 +46,7 @@ def split_label(text: str) -> tuple[str, str]:
         if match := pattern.match(text):
             label = match[0]
             if pattern is _LABELS[0]:
-                # Only the part that names the process: a date before it changes.
+                # A date before the part that names the process differs from line to line.
                 label = label[label.rfind("[") :]
             return label.strip(), text[match.end() :]
     return "", text

@@ -243,8 +243,8 @@ _NAN_VALUE = re.compile(rb"(?i)[:\[,(=]\s*[-+]?nan\b")
 _BARE_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(null|true|false|NaN)\b""")
 _PYTHON_WORD = {"null": "None", "true": "True", "false": "False", "NaN": "'nan'"}
 MAX_JSON = 1 << 16
-MAX_GPUS = 4000
-"""Maximum length, in characters, of the list of UUIDs of a run's GPUs."""
+MOST_UUID_CHARACTERS = 4000
+"""Largest number of characters of the list of UUIDs of a run's GPUs."""
 CLOCK_SLACK_S = 1.0
 """Largest difference between the clocks of ranks. An event further back is from another clock or another
 run."""
@@ -852,8 +852,8 @@ class Events(LogParser):
         else:
             self.course.evaluate(name, accuracy, position)
         # Metrics of this block are not in `evals` yet. Both count towards the limit.
-        known = name in self.evals or name in self.last_evals
-        if known or len(self.evals.keys() | self.last_evals.keys()) < 20:
+        is_counted = name in self.evals or name in self.last_evals
+        if is_counted or len(self.evals.keys() | self.last_evals.keys()) < 20:
             self.last_evals[name] = accuracy, position
             curve = self.curves.get(f"eval {name}")
             if curve is None:
@@ -1044,7 +1044,7 @@ class Events(LogParser):
             for name, item in list(value.items())[:100]:
                 # The UUIDs of eight GPUs take 327 characters. A shorter limit would cut the last ones
                 # off.
-                limit = MAX_GPUS if name == "gpus" else MAX_EXCERPT
+                limit = MOST_UUID_CHARACTERS if name == "gpus" else MAX_EXCERPT
                 self.log.tag(f"software.{text_of(name)}", item, limit=limit)
 
     def on_dataset(
@@ -1087,8 +1087,8 @@ class Events(LogParser):
         if self.run_start is None or not isinstance(value, dict):
             return
         # A load that was interrupted and continued states seconds of its own, with the gaps.
-        own = number(value.get("at_s"))
-        at_s = own if own is not None and isfinite(own) and own >= 0 else self.at(time)
+        stated_s = number(value.get("at_s"))
+        at_s = stated_s if stated_s is not None and isfinite(stated_s) and stated_s >= 0 else self.at(time)
         for kind, label, names in _SAMPLE_KINDS:
             samples = value.get(kind)
             for sample in samples[:64] if isinstance(samples, list) else ():
@@ -1160,10 +1160,12 @@ class Events(LogParser):
     def _find_missing_spread(self) -> None:
         """Find a measurement without the spread that others of its name state."""
         spread = {measurement.name for measurement in self.extra if measurement.spread is not None}
-        for one in self.extra:
-            if one.spread is None and one.name in spread:
-                message = f"{one.name} states no spread, and another {one.name} of the log does"
-                self.log.find("spread_missing", message, Verdict.UNPROVEN, line=one.source.line)
+        for measurement in self.extra:
+            if measurement.spread is None and measurement.name in spread:
+                message = (
+                    f"{measurement.name} states no spread, and another {measurement.name} of the log does"
+                )
+                self.log.find("spread_missing", message, Verdict.UNPROVEN, line=measurement.source.line)
 
     def _forgive_helpers(self) -> None:
         """Turn srun's messages about a task that ended before the program logged anything into remarks.
@@ -1300,10 +1302,10 @@ class Events(LogParser):
         least, highest = 0.0, min((target.highest for target in targets), default=inf)
         if not targets and self.benchmark in _FRACTIONS:
             highest = 1.0
-        known = self.targets.get(self.benchmark, ()) and targets
-        if known:
-            least = min(target.believable[0] for target in known)
-            highest = max(target.believable[1] for target in known)
+        known_targets = self.targets.get(self.benchmark, ()) and targets
+        if known_targets:
+            least = min(target.believable[0] for target in known_targets)
+            highest = max(target.believable[1] for target in known_targets)
         for (name, _highest), extreme in self.course.extremes.items():
             if not least <= extreme.value <= highest:
                 text = f"an evaluation of {extreme.value:g}{' ' + name if name else ''}"
@@ -1331,8 +1333,8 @@ class Events(LogParser):
         if benchmark == "ssd" and self.targets is TARGETS:
             images = number(tags.get("train_samples"))
             return TARGETS["ssd"] if images is None or images in COCO_IMAGES else _SSD_SINCE_2_0
-        own = (self.own_target,) if self.own_target is not None else ()
-        return self.targets.get(benchmark, own)
+        own_targets = (self.own_target,) if self.own_target is not None else ()
+        return self.targets.get(benchmark, own_targets)
 
     def _judge_target(self, target: QualityTarget, *, last_is_lost: bool) -> None:
         """Fail the run if the last evaluation missed the target. Without an evaluation, it is unproven."""
@@ -1372,8 +1374,8 @@ class Events(LogParser):
 
         Only MLPerf's benchmarks are checked, because other trainings may be evaluated in any way.
         """
-        known = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
-        if known and (self.run_stop is not None or self.statuses):
+        is_of_mlperf = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
+        if is_of_mlperf and (self.run_stop is not None or self.statuses):
             platform, stopped = self.log.tags.get("submission_platform", ""), self.run_stop is not None
             for message, line in self.course.missing(self.benchmark, platform, stopped=stopped):
                 self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
@@ -1481,11 +1483,11 @@ class Events(LogParser):
             # An earlier event may state a later time. In Intel's dlrm 2.1 logs, one event uses another
             # clock.
             late = self.latest > max(self.latest_at_stop, self.run_stop + AFTER_STOP_S)
-            known = offline or self.ended_after_stop
+            is_expected = offline or self.ended_after_stop
             self.log.find(
                 "events_after_run_stop",
                 f"{self.after_stop} events after run_stop",
-                Verdict.UNPROVEN if late and not known else None,
+                Verdict.UNPROVEN if late and not is_expected else None,
                 line=self.after_stop_line,
             )
 
@@ -1535,8 +1537,8 @@ class Events(LogParser):
         ):
             return
         if not isclose(batches * self.batch_size, images, rel_tol=BATCHES_SLACK):
-            each = f"{batches:g} batches of {self.batch_size:g}"
-            message = f"{each} in an epoch, and {self.benchmark} has {images} images"
+            stated = f"{batches:g} batches of {self.batch_size:g}"
+            message = f"{stated} in an epoch, and {self.benchmark} has {images} images"
             self.log.find("batch_size_contradicts", message, Verdict.UNPROVEN)
 
     def _remark_on_data(self) -> None:
@@ -1546,8 +1548,8 @@ class Events(LogParser):
         for (key, amount), line in self.amounts.items():
             least, most = _DATA[key].get(self.benchmark, (0, inf))
             if not least <= amount <= most:
-                known = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-                message = f"{key} is {amount:g}: {self.benchmark} has {known}"
+                expected = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+                message = f"{key} is {amount:g}: {self.benchmark} has {expected}"
                 self.log.find("samples_contradict", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_stated_target(self) -> None:
@@ -1608,8 +1610,8 @@ class Events(LogParser):
     def _compare_with_course(self, measurements: list[Measurement]) -> None:
         """Find a throughput that contradicts the progress that the evaluations state."""
         rate, samples = _speed_of(measurements), self.course.samples
-        whole = self.benchmark in _BLOCKS_ARE_TRAINING and not self.course.pairs["block"].broken
-        if not whole or not rate or not samples or self.course.trained_s <= 0:
+        has_all_blocks = self.benchmark in _BLOCKS_ARE_TRAINING and not self.course.pairs["block"].broken
+        if not has_all_blocks or not rate or not samples or self.course.trained_s <= 0:
             return
         share = samples / self.course.trained_s / rate
         least, most = SHARES_OF_RATE
@@ -1635,8 +1637,8 @@ class Events(LogParser):
     def _is_compared(self) -> bool:
         """Return whether the bounds of published logs apply to this log's times."""
         day = _day_of(self.latest)
-        known = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
-        return self.format == COMPARED_FORMAT and known and day is not None and day >= SINCE
+        is_of_mlperf = self.benchmark in self.targets or self.benchmark in EVALUATED_OFFLINE
+        return self.format == COMPARED_FORMAT and is_of_mlperf and day is not None and day >= SINCE
 
     def _samples(self) -> float | None:
         """Return the number of samples trained until the last evaluation, or None if it is unknown."""
@@ -1680,7 +1682,7 @@ class Events(LogParser):
 
     def _compare_batches(self, gpus: int | None) -> None:
         """Find a batch size that contradicts other numbers of the log."""
-        epochs = [one.amount for one in self.pace.evaluations if self.pace.kind == "epoch_num"]
+        epochs = [evaluation.amount for evaluation in self.pace.evaluations if self.pace.kind == "epoch_num"]
         if not self.batch_size:
             return
         for message in self.statements.batches(self.benchmark, self.batch_size, self.log.tags, epochs, gpus):

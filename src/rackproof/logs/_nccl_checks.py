@@ -175,12 +175,12 @@ class Devices:
         """Yield missing and duplicate entries of the list of devices, with their lines."""
         if not self.ranks:
             return
-        listed, whole = len(self.ranks), max(self.ranks) + 1
-        if listed < whole:
-            missing = next(rank for rank in range(whole) if rank not in self.ranks)
-            yield None, f"rank {missing} of {whole} is not in the list of devices"
-        elif self.per_process and whole % self.per_process:
-            yield None, f"{whole} ranks are listed, and each process has {self.per_process}"
+        listed, expected = len(self.ranks), max(self.ranks) + 1
+        if listed < expected:
+            missing = next(rank for rank in range(expected) if rank not in self.ranks)
+            yield None, f"rank {missing} of {expected} is not in the list of devices"
+        elif self.per_process and expected % self.per_process:
+            yield None, f"{expected} ranks are listed, and each process has {self.per_process}"
         if self.twice is not None:
             first, second, at = self.twice
             yield at, f"ranks {first} and {second} are on the same GPU"

@@ -325,7 +325,7 @@ def find_lacking_readings(log: Log, gpu: str, lacking: Sequence[str], at: int | 
 def find_missing_indexes(log: Log, name: str, indexes: Iterable[int]) -> None:
     """Record a list with a gap in the GPUs' numbers: it is filtered or truncated."""
     present = set(indexes)
-    # A damaged number may be a billion: among so few numbers, the first missing ones are found.
+    # A damaged number may be a billion. The first missing numbers are near the number of present ones.
     highest = min(max(present, default=0), len(present) + 6)
     lacking = [number for number in range(highest) if number not in present][:6]
     if lacking:

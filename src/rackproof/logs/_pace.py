@@ -46,7 +46,8 @@ _ENDS_AT_TARGET = frozenset(
 )  # fmt: skip
 """Benchmarks whose published logs all end at the first evaluation that reaches the target."""
 _MOST_EQUAL = 3
-"""Number of successive evaluations with a fraction that are never equal. Published logs have at most two."""
+"""Number of equal evaluations in a row that no training has. Published logs have two. Whole numbers are left
+out."""
 _MOST_RELAPSE: Mapping[str, float] = {
     "bert": 0.05, "dlrm_dcnv2": 0.03, "flux1": 0.25, "gnn": 0.1, "llama31_405b": 0.06, "resnet": 0.55,
     "retinanet": 0.06, "rgat": 0.2, "ssd": 0.06,
@@ -236,7 +237,7 @@ def _relapse(
     """
     if len(values) < _FEWEST_OF_COURSE:
         return
-    losses = values if at_most else [-one for one in values]
+    losses = values if at_most else [-value for value in values]
     extent = max(losses) - min(losses)
     for place, loss in enumerate(losses[:-1]):
         following = losses[place + 1 : place + 3]

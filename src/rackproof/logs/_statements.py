@@ -111,21 +111,21 @@ class Statements:
 
     def place(self, curve: str, meta: Mapping[str, object], line_at: LineAt, position: int) -> None:
         """Follow the training's progress at each statistic of a curve."""
-        known = self.progress.get(curve)
-        if known is None:
+        progress = self.progress.get(curve)
+        if progress is None:
             key = next((name for name in _PLACES if name in meta), "")
             if curve not in _PLACED or not key:
                 return
-            known = self.progress[curve] = key, Advance()
-        value = meta.get(known[0])
+            progress = self.progress[curve] = key, Advance()
+        value = meta.get(progress[0])
         if type(value) is int or type(value) is float:
-            known[1].take(value, line_at, position)
+            progress[1].take(value, line_at, position)
 
     def batch_of_block(self, stated: object, batch: float | None) -> None:
         """Record the batch size that a block states."""
-        found = number(stated)
-        if found is not None and batch is not None and found != batch:
-            self.other_batch = found
+        block_batch = number(stated)
+        if block_batch is not None and batch is not None and block_batch != batch:
+            self.other_batch = block_batch
 
     def times(self, seconds: float) -> Iterator[str]:
         """Yield the contradictions between the times of the events and those that the log states.
@@ -167,27 +167,27 @@ class Statements:
             epochs: The evaluations' progress in epochs.
             gpus: The largest possible number of GPUs, or None if it is unknown.
         """
-        whole = f"a global_batch_size of {batch:g}"
+        of_log = f"a global_batch_size of {batch:g}"
         if self.other_batch is not None:
-            yield f"a block states a batch of {self.other_batch:g}, and the log {whole}"
+            yield f"a block states a batch of {self.other_batch:g}, and the log {of_log}"
         yield from _against_local(benchmark, batch, tags, gpus)
         key, least, most = _SAMPLES_OF_STEPS.get(benchmark, ("", 0.0, math.inf))
         steps = number(tags.get(key))
         if steps is not None and not least <= steps * batch <= most:
-            yield f"{key} is {steps:g}, which does not fit {whole} of {benchmark}"
+            yield f"{key} is {steps:g}, which does not fit {of_log} of {benchmark}"
         samples = number(tags.get("train_samples"))
         if benchmark in _STEPS_OF_EPOCH and samples:
             # Short of an exact count, rounding hides nothing: only whole steps are trained.
             of_epoch = math.ceil(samples / batch)
             off = max((abs(epoch * of_epoch - round(epoch * of_epoch)) for epoch in epochs), default=0.0)
             if off > _WHOLE_STEP:
-                yield f"an evaluation comes after a part of a step: it does not fit {whole}"
+                yield f"an evaluation comes after a part of a step: it does not fit {of_log}"
 
 
 def local_batch(tags: Mapping[str, str]) -> float | None:
     """Return the batch size of one process that a log states, or None."""
-    found = next((value for name in _LOCAL if (value := number(tags.get(name))) is not None), None)
-    return found if found is not None and 0 < found < math.inf else None
+    batch = next((value for name in _LOCAL if (value := number(tags.get(name))) is not None), None)
+    return batch if batch is not None and 0 < batch < math.inf else None
 
 
 def _against_local(benchmark: str, batch: float, tags: Mapping[str, str], gpus: int | None) -> Iterator[str]:
@@ -205,9 +205,9 @@ def _against_local(benchmark: str, batch: float, tags: Mapping[str, str], gpus: 
         )
 
 
-def _worse(known: tuple[float, float] | None, found: tuple[float, float]) -> tuple[float, float]:
+def _worse(worst: tuple[float, float] | None, pair: tuple[float, float]) -> tuple[float, float]:
     """Return the pair of times that differs more."""
-    return found if known is None or abs(found[0] - found[1]) > abs(known[0] - known[1]) else known
+    return pair if worst is None or abs(pair[0] - pair[1]) > abs(worst[0] - worst[1]) else worst
 
 
 def _differ(took: float, stated: float) -> bool:

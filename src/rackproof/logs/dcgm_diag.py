@@ -105,7 +105,7 @@ class DcgmDiagParser(LogParser):
         """Read one row: a test, a part of it, or a remark on it."""
         if self.section in ("", "Metadata"):
             if name == "GPU Device IDs Detected":
-                self.gpus = sum(bool(one.strip()) for one in result.split(","))
+                self.gpus = sum(bool(gpu_id.strip()) for gpu_id in result.split(","))
             return
         kind = name.partition(":")[0].lower()
         if kind in _REMARKS:

@@ -267,8 +267,8 @@ _RULES = (
 def _read_slurm(line: bytes) -> str | None:
     after = line[line.find(b": error: ") :]
     meant = next((code for text, code in SLURM_CODES if text in after), None)
-    ends = (("task_failed", _EXITED), ("crashed", _DIED))
-    return meant or next((code for code, pattern in ends if pattern.search(after)), None)
+    causes = (("task_failed", _EXITED), ("crashed", _DIED))
+    return meant or next((code for code, pattern in causes if pattern.search(after)), None)
 
 
 _XID_CODES: dict[Verdict | None, str] = {Verdict.FAIL: "xid_reset", Verdict.UNPROVEN: "xid_unknown"}
@@ -424,7 +424,7 @@ def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
         before: The part of the line before that text.
         after: The rest of the line, from that text on.
 
-    Seven of ten of these texts in published logs are in lines that are repeated as they are.
+    The results are cached, because seven of ten of these texts in published logs are in repeated lines.
     """
     line = before[-200:] + after[:400]
     # If a line is an error from Slurm itself, no other rule is tried.

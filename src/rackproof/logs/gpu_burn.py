@@ -40,7 +40,7 @@ _WITHOUT_TF32 = ("V100", "T4")
 _FP16_SHARE = 2
 """With -tc, cuBLAS may multiply fp32 in fp16, which has twice the speed of TF32."""
 _DOUBLES_SHARE = 1 / 7
-"""No GPU reaches more than this share of that in fp64."""
+"""Largest fp64 speed of a GPU, as a share of its speed in :data:`_MOST_TFLOP_S`."""
 _FASTEST_GFLOP_S = 1e7
 """Upper limit for plausible speeds, in any format."""
 _ALIKE = 0.98
@@ -83,15 +83,15 @@ class GpuBurnParser(LogParser):
         self.tested: int | None = None
         self.results: dict[int, str] = {}
         self.labels: set[str] = set()
-        """Labels that a launcher wrote before the lines: one for each test that it started."""
+        """Up to two labels of a launcher before the lines. Two labels show that it started several tests."""
         self.tests = 1
 
     def line(self, at: int, text: str) -> None:
         """Read one line, with or without a launcher's label."""
         if self._take(at, text):
             return
-        label, rest = split_label(text)
-        if rest != text and self._take(at, rest):
+        label, unlabelled = split_label(text)
+        if unlabelled != text and self._take(at, unlabelled):
             if len(self.labels) < 2:
                 self.labels.add(label)
         elif _BAD.search(text):
@@ -108,24 +108,24 @@ class GpuBurnParser(LogParser):
             self.progress(at, text)
             if _BAD.search(text):
                 self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
-        elif found := _GPU.match(text):
-            self._take_gpu(at, text, int(found[1]), found[2], found[3])
-        elif found := _MEMORY.match(text):
+        elif match := _GPU.match(text):
+            self._take_gpu(at, text, int(match[1]), match[2], match[3])
+        elif match := _MEMORY.match(text):
             self.doubles = self.doubles or ", using DOUBLES" in text
             self.tensor_cores = self.tensor_cores or ", using Tensor Cores" in text
             if len(self.memory) < 1024:
-                self.memory[int(found[1])] = float(found[2]), float(found[3])
-        elif found := _TESTED.match(text):
-            self.tested = int(found[1])
-        elif self.tested is not None and (found := _RESULT.match(text)):
-            self._take_result(at, text, found[1], found[2])
+                self.memory[int(match[1])] = float(match[2]), float(match[3])
+        elif match := _TESTED.match(text):
+            self.tested = int(match[1])
+        elif self.tested is not None and (match := _RESULT.match(text)):
+            self._take_result(at, text, match[1], match[2])
         else:
             return False
         return True
 
     def _take_gpu(self, at: int, text: str, index: int, model: str, uuid: str) -> None:
         """Read a GPU of the list at the start, which another test in the file may repeat."""
-        if any(one == uuid and other != index for other, one in self.uuids.items()):
+        if any(known_uuid == uuid and known_index != index for known_index, known_uuid in self.uuids.items()):
             find_twice(self.log, at, uuid, text)
         if len(self.uuids) < 1024:
             self.uuids[index] = uuid
@@ -150,8 +150,8 @@ class GpuBurnParser(LogParser):
             # The speed of a GPU in its first round is not known yet.
             elif index in self.speeds or float(speed) != 0:
                 self.speeds[index] = (float(speed), at)
-        if found := _ERRORS.search(text):
-            for index, cell in enumerate(found[1].split(" - ")[:1024]):
+        if match := _ERRORS.search(text):
+            for index, cell in enumerate(match[1].split(" - ")[:1024]):
                 self._take_errors(at, index, cell.strip())
         for index, cell in enumerate(text.partition("temps:")[2].split(" - ")[:1024]):
             # "--" means that nvidia-smi gave no value.
@@ -202,7 +202,9 @@ class GpuBurnParser(LogParser):
         for index, speed in sorted(speeds.items()):
             model = self.models.get(index)
             usual = statistics.median_high(
-                other for one, other in speeds.items() if self.models.get(one) == model
+                other_speed
+                for other_index, other_speed in speeds.items()
+                if self.models.get(other_index) == model
             )
             if speed < _SLOW * usual:
                 verdict = Verdict.FAIL if speed < _BROKEN * usual else Verdict.DEGRADED
@@ -225,26 +227,30 @@ class GpuBurnParser(LogParser):
 
     def _most(self, model: str) -> float:
         """Return the largest speed of a model in the precision of the test, in Gflop/s."""
-        known = {name: peak for name, peak in _MOST_TFLOP_S.items() if is_model(model, name)}
-        if not known:
+        peaks = {name: peak for name, peak in _MOST_TFLOP_S.items() if is_model(model, name)}
+        if not peaks:
             return _FASTEST_GFLOP_S
         share: float = 1
         if self.doubles:
             share = _DOUBLES_SHARE
-        elif self.tensor_cores and not any(name in _WITHOUT_TF32 for name in known):
+        elif self.tensor_cores and not any(name in _WITHOUT_TF32 for name in peaks):
             share = _FP16_SHARE
-        return 1e3 * max(known.values()) * share
+        return 1e3 * max(peaks.values()) * share
 
     def _compare_memory(self) -> None:
         """Find a GPU with less memory, or less tested memory, than others of its model."""
         for index, figures in sorted(self.memory.items()):
             model = self.models.get(index)
-            alike = [other for one, other in self.memory.items() if self.models.get(one) == model]
-            for what, value, most in zip(
+            alike = [
+                other_figures
+                for other_index, other_figures in self.memory.items()
+                if self.models.get(other_index) == model
+            ]
+            for verb, value, most in zip(
                 ("has", "uses"), figures, map(max, zip(*alike, strict=True)), strict=True
             ):
                 if value < _ALIKE * most:
-                    message = f"GPU {index} {what} {value:.0f} MB of memory, another one {most:.0f}"
+                    message = f"GPU {index} {verb} {value:.0f} MB of memory, another one {most:.0f}"
                     self.log.find("gpus_unlike", message, Verdict.UNPROVEN)
 
     def _every_gpu_passed(self) -> bool:

@@ -207,5 +207,5 @@ def lacking_beside(gpus: Sequence[tuple[str, Collection[str]]]) -> Iterator[tupl
     for name, readings in gpus:
         others_readings.setdefault(name, {}).update(dict.fromkeys(readings))
     for index, (name, readings) in enumerate(gpus):
-        if lacking := [one for one in others_readings[name] if one not in readings]:
+        if lacking := [reading for reading in others_readings[name] if reading not in readings]:
             yield index, lacking

@@ -310,8 +310,8 @@ def requested_action(xid: int, text: str) -> str:
     if xid == _RECOVERY_ACTION_CHANGED:
         # The driver itself states the action: "... changed from 0x0 (None) to 0x1 (GPU Reset Required)".
         before, changed, changed_to = text.lower().rpartition(" to ")
-        wanted = (action for word, action in _RECOVERY.items() if word in changed_to)
-        return next(wanted, "unknown") if changed and before else "unknown"
+        actions = (action for word, action in _RECOVERY.items() if word in changed_to)
+        return next(actions, "unknown") if changed and before else "unknown"
     return action
 
 

@@ -78,16 +78,16 @@ class MxnetParser(LogParser):
         if match is None or text.startswith(STATE_LINE):
             self._line_outside_epochs(at, text)
             return
-        epoch, rest = int(match[1]), match[2]
+        epoch, values = int(match[1]), match[2]
         self.last_epoch = max(self.last_epoch, epoch)
         self.last_epoch_line = at
-        if speed := _SPEED.match(rest):
+        if speed := _SPEED.match(values):
             if epoch in self.batches or len(self.batches) < MAX_VALUES:
                 self.batches.setdefault(epoch, Steps()).take(float(speed[1]), at)
             self.speed(at, epoch, speed[2], speed[3], text)
-        elif time := _TIME.match(rest):
+        elif time := _TIME.match(values):
             self._epoch_time(at, epoch, time[1], text)
-        elif metric := _METRIC.match(rest):
+        elif metric := _METRIC.match(values):
             self.metric(at, epoch, metric[1], metric[2], metric[3], text)
 
     def _line_outside_epochs(self, at: int, text: str) -> None:
@@ -117,7 +117,7 @@ class MxnetParser(LogParser):
             self.ended_epochs.add(epoch)
             self.time_of[epoch] = value
 
-    def speed(self, at: int, epoch: int, raw: str, rest: str, text: str) -> None:
+    def speed(self, at: int, epoch: int, raw: str, values: str, text: str) -> None:
         """Read one progress line."""
         value = number(raw)
         if value is None or not math.isfinite(value) or value <= 0:
@@ -133,7 +133,7 @@ class MxnetParser(LogParser):
             self.speed_line = at
             self.slowest[epoch] = min(value, self.slowest.get(epoch, math.inf))
             self.curve("samples_per_second", "samples/s").add(epoch + len(self.speeds) * 1e-6, value)
-        for name, number_text in _INLINE.findall(rest):
+        for name, number_text in _INLINE.findall(values):
             if (inline := number(number_text)) is not None and not math.isfinite(inline):
                 self.log.find("nan", f"{name} is {inline}", Verdict.FAIL, line=at, excerpt=text)
             elif inline is not None:

@@ -309,8 +309,8 @@ class NcclTestsParser(LogParser):
         """Read one line inside or outside a table."""
         label = ""
         if not _is_of_a_table(text):
-            label, rest = split_label(text)
-            text = rest if _is_of_a_table(rest) else text
+            label, unlabelled = split_label(text)
+            text = unlabelled if _is_of_a_table(unlabelled) else text
         text = text.lstrip()
         stream = self._stream(label)
         self.rank = rank_of_label(label)
@@ -338,11 +338,11 @@ class NcclTestsParser(LogParser):
 
     def _find_unknown_program(self, at: int, text: str) -> None:
         """Find a program that is none of nccl-tests', so that its busbw cannot be checked."""
-        other = _OTHER_PROGRAM.search(text)
-        name = (other[1] or other[2]) if other else ""
-        if other and name and name not in COLLECTIVES:
+        match = _OTHER_PROGRAM.search(text)
+        name = (match[1] or match[2]) if match else ""
+        if match and name and name not in COLLECTIVES:
             message = f"{name}_perf is no program of nccl-tests: what its bandwidth means is not known"
-            if other[1]:
+            if match[1]:
                 self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=at, excerpt=text)
             else:
                 self.unknown = self.unknown or (message, at, text)
@@ -625,10 +625,10 @@ class NcclTestsParser(LogParser):
             if rank is None or not isinstance(device, dict):
                 continue
             keys = ("pid", "hostname", "device", "bus_id")
-            known = [text_of(device.get(key, ""), 200) for key in keys]
+            texts = [text_of(device.get(key, ""), 200) for key in keys]
             # Without the host and the number of the device, its place is unknown.
-            unknown = not (known[1] and known[2])
-            where = (known[0], known[1], f"rank {rank}" if unknown else known[2], known[3])
+            unknown = not (texts[1] and texts[2])
+            where = (texts[0], texts[1], f"rank {rank}" if unknown else texts[2], texts[3])
             listed.take(None, rank, where, text_of(device.get("device_info", ""), 100))
         self._judge_devices(None, listed)
 

@@ -108,8 +108,8 @@ class NvbandwidthParser(LogParser):
         """Read one line of text."""
         if self._take_line(at, text):
             return
-        _label, rest = split_label(text)
-        if rest != text and self._take_line(at, rest):
+        _label, unlabelled = split_label(text)
+        if unlabelled != text and self._take_line(at, unlabelled):
             return
         if _ERROR.search(text):
             self.log.find("tool_error", "the test reports an error", Verdict.FAIL, line=at, excerpt=text)
@@ -237,30 +237,34 @@ class NvbandwidthParser(LogParser):
         self._keep_matrix(part)
 
     def _judge_rows(self, at: int) -> None:
-        """Find a missing row or column. Both are numbered, and between GPUs their numbers are equal."""
-        rows, columns = self.row_names, self.columns
+        """Record a matrix that lacks a row, a column or a value."""
         if self._is_by_device():
-            self.widest = max(self.widest, len(columns))
+            self.widest = max(self.widest, len(self.columns))
+        if gap := self._gap_of_matrix():
+            message = f"a matrix of {self.test} has {gap}"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
+
+    def _gap_of_matrix(self) -> str:
+        """Return the numbers or counts that show a gap in the current matrix, or "" if there is none.
+
+        Rows and columns are numbered, and between GPUs their numbers are equal.
+        """
+        rows, columns = self.row_names, self.columns
         numbered = [str(number) for number in range(max(len(rows), len(columns)))]
         # In the bisection between nodes, rows are named after two processes.
-        if rows != numbered[: len(rows)] and "->" not in "".join(rows):
-            message = f"a matrix of {self.test} has the rows {', '.join(rows)[:100]}: one is missing"
-        elif columns != numbered[: len(columns)]:
-            message = f"a matrix of {self.test} has the columns {', '.join(columns)[:100]}: one is missing"
-        elif _BETWEEN_GPUS.search(self.test) and len(rows) != len(columns) and "->" not in "".join(rows):
-            message = (
-                f"a matrix of {self.test} has {amount(len(rows), 'row')} and {amount(len(columns), 'column')}"
-            )
-        elif self._is_by_device() and len(columns) < len(self.devices):
-            devices = amount(len(self.devices), "device")
-            message = f"a matrix of {self.test} has {amount(len(columns), 'column')} for {devices}"
-        elif lost := next((pair for pair in sorted(self.absent) if pair[0] != pair[1]), None):
-            message = (
-                f"a matrix of {self.test} has no value from {lost[0]} to {lost[1]}: no access between them?"
-            )
-        else:
-            return
-        self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
+        names_processes = "->" in "".join(rows)
+        if rows != numbered[: len(rows)] and not names_processes:
+            return f"the rows {', '.join(rows)[:100]}: one is missing"
+        if columns != numbered[: len(columns)]:
+            return f"the columns {', '.join(columns)[:100]}: one is missing"
+        if _BETWEEN_GPUS.search(self.test) and len(rows) != len(columns) and not names_processes:
+            return f"{amount(len(rows), 'row')} and {amount(len(columns), 'column')}"
+        if self._is_by_device() and len(columns) < len(self.devices):
+            return f"{amount(len(columns), 'column')} for {amount(len(self.devices), 'device')}"
+        absent = (pair for pair in sorted(self.absent) if pair[0] != pair[1])
+        for source, target in absent:
+            return f"no value from {source} to {target}: no access between them?"
+        return ""
 
     def _judge_devices(self) -> None:
         """Find a list of devices with a gap, with several models, or of another length than the columns."""
@@ -399,11 +403,11 @@ class NvbandwidthParser(LogParser):
     def _matrices(self, name: str, test: dict[str, Any], matrix: list[Any]) -> None:
         """Read the rows of one test. The rows of the two directions and of the total follow each other."""
         names = _matrix_names(name, text_of(test.get("bandwidth_description")))
-        size, rest = divmod(len(matrix), len(names))
+        size, remainder = divmod(len(matrix), len(names))
         columns = {len(row) for row in matrix if isinstance(row, list)}
         # Between GPUs, a matrix is square. Otherwise, a direction is missing.
         square = len(names) > 1 or _BETWEEN_GPUS.search(name) is not None
-        if rest or len(columns) > 1 or (square and columns != {size}):
+        if remainder or len(columns) > 1 or (square and columns != {size}):
             self.log.find(
                 "damaged_json", f"{name} has {amount(len(matrix), 'row')} in its matrix", Verdict.UNPROVEN
             )
@@ -474,9 +478,9 @@ def _by_process(text: str) -> Iterator[str]:
         yield text
         return
     for line in text.split("\n"):
-        label, rest = split_label(line)
+        label, unlabelled = split_label(line)
         # A line without a label is the launcher's own, or the end.
-        processes.setdefault(label if label else first, []).append(rest)
+        processes.setdefault(label if label else first, []).append(unlabelled)
     for lines in processes.values():
         yield "\n".join(lines)
 

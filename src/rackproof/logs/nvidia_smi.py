@@ -58,15 +58,17 @@ class _Element:
 
     def find(self, path: str) -> _Element | None:
         """Return the first element at a path of tags."""
-        here: _Element | None = self
+        element: _Element | None = self
         for tag in path.split("/"):
-            here = next((one for one in here.children if one.tag == tag), None) if here else None
-        return here
+            element = (
+                next((child for child in element.children if child.tag == tag), None) if element else None
+            )
+        return element
 
     def get(self, path: str) -> str:
         """Return the cleaned text at a path, or "" for a missing element or ``N/A``."""
-        found = self.find(path)
-        text = clean("".join(found.text)[:2000]) if found else ""
+        element = self.find(path)
+        text = clean("".join(element.text)[:2000]) if element else ""
         return "" if text in ("N/A", "[N/A]") else text
 
 
@@ -120,22 +122,22 @@ def _read_xml(data: bytes) -> _Element:
 
 def _size(text: str) -> int:
     """Return the bytes of a size such as ``143771 MiB``, or 0 if the text is not a size."""
-    found = re.fullmatch(r"(\d{1,15}) (B|KiB|MiB|GiB|TiB)", text)
-    return int(found[1]) * _UNIT[found[2]] if found else 0
+    match = re.fullmatch(r"(\d{1,15}) (B|KiB|MiB|GiB|TiB)", text)
+    return int(match[1]) * _UNIT[match[2]] if match else 0
 
 
 def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
     log = root.find("nvidia_smi_log")
     if log is None:
         raise ValueError("no nvidia_smi_log element")
-    found: list[tuple[Gpu, _Element]] = []
+    gpus: list[tuple[Gpu, _Element]] = []
     for element in log.children:
         if element.tag != "gpu":
             continue
-        if len(found) >= MAX_GPUS:
+        if len(gpus) >= MAX_GPUS:
             raise _RefusedError("too many GPUs")
         gpu = Gpu(
-            index=len(found),
+            index=len(gpus),
             uuid=element.get("uuid"),
             name=element.get("product_name"),
             serial=element.get("serial"),
@@ -144,8 +146,8 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
             memory_bytes=_size(element.get("fb_memory_usage/total")),
             power_limit_w=_power_limit(element),
         )
-        found.append((gpu, element))
-    return found
+        gpus.append((gpu, element))
+    return gpus
 
 
 def _power_limit(element: _Element) -> float | None:
@@ -178,9 +180,9 @@ def lines_beside(data: bytes) -> list[tuple[int, str]]:
     """Return number and text of the first few lines above and below the XML of ``nvidia-smi -q -x``."""
     begin, end = _document(data)
     below = data[:end].count(b"\n") + 1
-    found = [*enumerate(data[:begin].split(b"\n")[:1000], start=1)]
-    found += enumerate(data[end:].split(b"\n")[:1000], start=below)
-    return [(at, raw[:2000].decode("utf-8", "replace")) for at, raw in found if raw.strip()]
+    numbered = [*enumerate(data[:begin].split(b"\n")[:1000], start=1)]
+    numbered += enumerate(data[end:].split(b"\n")[:1000], start=below)
+    return [(at, raw[:2000].decode("utf-8", "replace")) for at, raw in numbered if raw.strip()]
 
 
 def _read_document(data: bytes) -> _Element:
@@ -338,10 +340,10 @@ def _unknown_reasons(gpu: _Element) -> Iterator[str]:
 
 def _plain_children(gpu: _Element, section: str) -> Iterator[tuple[str, str]]:
     """Yield tag and text of a section's elements without child elements."""
-    found = gpu.find(section)
-    for child in found.children if found else ():
+    element = gpu.find(section)
+    for child in element.children if element else ():
         if not child.children:
-            yield child.tag, found.get(child.tag) if found else ""
+            yield child.tag, element.get(child.tag) if element else ""
 
 
 class _Whole(LogParser):
@@ -381,10 +383,10 @@ class NvidiaSmiXmlParser(_Whole):
         except ValueError as error:
             log.find("damaged_xml", str(error), Verdict.UNPROVEN)
             return log.parsed(self.format, Verdict.UNPROVEN, [])
-        self.report(root, gpus, measurements)
+        self.add_report(root, gpus, measurements)
         return log.parsed(self.format, Verdict.PASS, measurements)
 
-    def report(
+    def add_report(
         self, root: _Element, gpus: list[tuple[Gpu, _Element]], measurements: list[Measurement]
     ) -> None:
         """Add the measurements and findings of one report on all GPUs."""
@@ -404,39 +406,39 @@ class NvidiaSmiXmlParser(_Whole):
                 Verdict.UNPROVEN,
             )
         driver = _driver_number(top.get("driver_version"))
-        seen: set[str] = set()
+        uuids: set[str] = set()
         for gpu, element in gpus:
             if missing := missing_parts(element, driver):
                 message = f"GPU {gpu.index} {gpu.uuid}: its description is not whole: no {', '.join(missing)}"
                 log.find("cut_off", message, Verdict.UNPROVEN, line=element.line)
-            if gpu.uuid in seen:
+            if gpu.uuid in uuids:
                 find_twice(log, element.line, gpu.uuid, gpu.uuid)
-            seen.add(gpu.uuid)
-            self.one(gpu, element, measurements)
+            uuids.add(gpu.uuid)
+            self.add_gpu(gpu, element, measurements)
         readings = [(_readings(gpu, element), element.line) for gpu, element in gpus]
-        for one, line in readings:
-            judge_gpu(log, one, line)
+        for gpu_readings, line in readings:
+            judge_gpu(log, gpu_readings, line)
         judge_neighbours(log, readings)
         described = [(element.get("product_name"), judged_readings(element)) for _gpu, element in gpus]
         for place, lacking in lacking_beside(described):
             gpu, element = gpus[place]
             find_lacking_readings(log, f"GPU {gpu.index} {gpu.uuid}", lacking, element.line)
 
-    def one(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
+    def add_gpu(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
         """Add the measurements and findings of one GPU."""
         log = self.log
         # A query of some sections (-d) names no GPU; what it lacks is a finding already.
         of_sections = element.find("uuid") is None and element.find("product_name") is None
-        for what, is_there in (("UUID", gpu.uuid.startswith("GPU-")), ("product name", bool(gpu.name))):
+        for part, is_there in (("UUID", gpu.uuid.startswith("GPU-")), ("product name", bool(gpu.name))):
             if not is_there and not of_sections:
-                log.find("gpu_lost", f"GPU {gpu.index} has no {what}", Verdict.UNPROVEN, line=element.line)
+                log.find("gpu_lost", f"GPU {gpu.index} has no {part}", Verdict.UNPROVEN, line=element.line)
         labels = {"gpu": gpu.uuid, "index": str(gpu.index)}
         for name, unit, direction, paths in _XML_VALUES:
             read = _first_value(element, paths)
             if read is not None:
                 figure, line = read
                 measurements.append(self.measure(name, figure, unit, direction, line, labels=labels))
-        self.state(gpu, element)
+        self.judge_state(gpu, element)
         for path, code, verdict, message in _XML_FAULTS:
             text = element.get(path)
             value = leading(text)
@@ -450,7 +452,7 @@ class NvidiaSmiXmlParser(_Whole):
                     line=place.line if place else None,
                 )
 
-    def state(self, gpu: Gpu, element: _Element) -> None:
+    def judge_state(self, gpu: Gpu, element: _Element) -> None:
         """Judge the requested recovery action, the reasons for slowdowns, and error texts in place
         of values.
         """
@@ -574,26 +576,26 @@ def _instances_of(element: _Element) -> Iterator[_Element]:
 
     In the XML, they are in one element. In the text, they are beside the other values.
     """
-    found = element.find("mig_devices")
-    for child in (*element.children, *(found.children if found else ())):
+    container = element.find("mig_devices")
+    for child in (*element.children, *(container.children if container else ())):
         if child.tag == "mig_device":
             yield child
 
 
 def _error_counts(instance: _Element) -> Iterator[tuple[str, str]]:
     for section in ("ecc_error_count", "ecc_errors"):
-        found = instance.find(section)
-        for kind in found.children if found else ():
+        section_element = instance.find(section)
+        for kind in section_element.children if section_element else ():
             yield from ((f"{kind.tag} {count.tag}", kind.get(count.tag)) for count in kind.children)
 
 
 def _slowdown_counters(element: _Element) -> Iterator[tuple[str, float | None]]:
     """Yield reasons for low clocks with their duration in seconds, or None if the text is not a duration."""
     for tag, text in _plain_children(element, "clocks_event_reasons_counters"):
-        found = re.fullmatch(r"(\d{1,18}) us", text)
+        match = re.fullmatch(r"(\d{1,18}) us", text)
         if text:
             reason = tag.removeprefix("clocks_event_reasons_counters_")
-            yield reason, int(found[1]) / 1e6 if found else None
+            yield reason, int(match[1]) / 1e6 if match else None
 
 
 def _counter_faults(element: _Element) -> Iterator[str]:
@@ -680,8 +682,8 @@ def _fabric_of(element: _Element) -> str:
 
 def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
     """Return the number at the first path with a number."""
-    found = _first_value(element, paths)
-    return found[0] if found else None
+    first = _first_value(element, paths)
+    return first[0] if first else None
 
 
 def _driver_number(driver: str) -> float | None:
@@ -825,17 +827,17 @@ def _read_text(lines: list[tuple[int, str]]) -> _Element:
     if len(lines) > MAX_ELEMENTS:
         raise _RefusedError("more lines than nvidia-smi writes")
     for at, text in lines:
-        found = _TEXT_LINE.match(text.rstrip())
-        if found is None:
+        match = _TEXT_LINE.match(text.rstrip())
+        if match is None:
             continue
-        depth = len(found[1])
+        depth = len(match[1])
         while stack[-1][0] >= depth:
             stack.pop()
         parent = stack[-1][1]
         gpu = _TEXT_GPU.match(text)
-        name = re.sub(r"[^a-z0-9]+", "_", found[2].lower()).strip("_")
+        name = re.sub(r"[^a-z0-9]+", "_", match[2].lower()).strip("_")
         tag = "gpu" if gpu else _TEXT_TAGS.get(parent.tag, {}).get(name, name)
-        element = _Element(tag, at, {"id": gpu[1]} if gpu else {}, text=[found[3] or ""])
+        element = _Element(tag, at, {"id": gpu[1]} if gpu else {}, text=[match[3] or ""])
         parent.children.append(element)
         if len(stack) <= MAX_DEPTH:
             stack.append((depth, element))
@@ -864,7 +866,7 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
             for lines in reports:
                 root = _read_text(lines)
                 gpus = _gpus_of(root)
-                self.report(root, gpus, measurements)
+                self.add_report(root, gpus, measurements)
         except ValueError as error:
             log.find("damaged_text", str(error), Verdict.UNPROVEN)
         if log.ends_in_line:

@@ -77,7 +77,7 @@ _HEAD = re.compile(
     rb"|fabric|retired_pages|remapped_rows|mig|driver_version|serial|vbios_version|pstate)(?:\.[a-z0-9_.]+)?"
     rb"(?: \[[^\]\n]{1,20}\])?(?:, " + _CELL + rb"){0,1000})\r?\n"
 )
-# Atomic: otherwise every cell of a long line that is not a row would be tried in every combination.
+# The group is atomic. Otherwise, the cells of a long line that is no row would be tried in all combinations.
 _VALUE = (
     rb"(?>(?:\d{4}/\d\d/\d\d [\d:.]+|-?\d[\d.]*(?: (?:MiB|W|MHz|%|us))?|0x[0-9A-Fa-f]+|GPU-[0-9A-Fa-f-]+"
     rb"|[0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+|(?:NVIDIA|Tesla|Quadro|GeForce)[ \w.-]+|[0-9A-F.]+|Enabled|Disabled"
@@ -178,7 +178,7 @@ class NvidiaSmiCsvParser(LogParser):
         self.header = cells
         for column, cell in enumerate(cells[:MAX_COLUMNS]):
             match = re.fullmatch(r"([A-Za-z0-9_.]{1,80})(?: \[([^\]]{1,20})\])?", cell)
-            # Stored without a name, so that the cells of each row remain in position.
+            # A heading that cannot be read is stored as "", so that the cells of a row remain in position.
             name, unit = (match[1], match[2] or "") if match else ("", "")
             self.columns.append((name, unit))
             self.other_list = self.other_list or _OTHER_LISTS.get(name, "")
@@ -268,10 +268,10 @@ class NvidiaSmiCsvParser(LogParser):
         """Store the number of a column that is measured, and find uncorrected memory errors."""
         if "uncorrected.volatile" in name and value > 0:
             self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
-        known = _MEASURED.get(name)
+        measured = _MEASURED.get(name)
         # A query in a loop may write a table of any length.
-        if known and len(self.measurements) < 20_000:
-            measurement, direction = known
+        if measured and len(self.measurements) < 20_000:
+            measurement, direction = measured
             self.measurements.append(
                 self.measure(measurement, value, unit, direction, at, labels={"gpu": gpu})
             )

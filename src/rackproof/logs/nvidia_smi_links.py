@@ -81,22 +81,22 @@ class NvlinkStatusParser(LogParser):
 
     def line(self, at: int, text: str) -> None:
         """Read a GPU's heading or a link."""
-        if found := _GPU_LINE.match(text):
-            self._heading(at, text, *found.groups())
-        elif found := _LINK_LINE.match(text):
-            self._link(at, text, found[1], number(found[2]))
-        elif found := _NO_LINK_LINE.search(text):
-            self._no_links(at, text, found)
+        if match := _GPU_LINE.match(text):
+            self._heading(at, text, *match.groups())
+        elif match := _LINK_LINE.match(text):
+            self._link(at, text, match[1], number(match[2]))
+        elif match := _NO_LINK_LINE.search(text):
+            self._no_links(at, text, match)
         else:
             self._other(at, text)
 
-    def _no_links(self, at: int, text: str, found: re.Match[str]) -> None:
+    def _no_links(self, at: int, text: str, match: re.Match[str]) -> None:
         """Read the words in place of a list of links."""
         if self.of_gpu:
             message = f"links of {self.uuid} are listed, and none of them can be retrieved"
             self.log.find("nvlink_unclear", message, Verdict.UNPROVEN, line=at, excerpt=text)
         if gpu := self.gpus.get(self.uuid):
-            gpu.lacks_links, gpu.is_divided = bool(found["lacks"]), bool(found["divided"])
+            gpu.lacks_links, gpu.is_divided = bool(match["lacks"]), bool(match["divided"])
 
     def _other(self, at: int, text: str) -> None:
         is_heading = text.startswith("GPU ")
@@ -199,14 +199,16 @@ class NvlinkStatusParser(LogParser):
     def _judge_whole(self) -> None:
         """Record links and GPUs that the list lacks: it is truncated, filtered, or something is missing."""
         for uuid, gpu in self.gpus.items():
-            wanted = links_of(gpu.name) or 0
+            expected = links_of(gpu.name) or 0
             if not gpu.numbers or (
-                gpu.numbers == set(range(len(gpu.numbers))) and len(gpu.numbers) == wanted
+                gpu.numbers == set(range(len(gpu.numbers))) and len(gpu.numbers) == expected
             ):
                 continue
-            lacking = sorted(set(range(max(wanted, *(one + 1 for one in gpu.numbers)))) - gpu.numbers)
-            if lacking or (wanted and len(gpu.numbers) > wanted):
-                missing = f"no link {', '.join(map(str, lacking[:6]))}" if lacking else f"more than {wanted}"
+            lacking = sorted(set(range(max(expected, *(link + 1 for link in gpu.numbers)))) - gpu.numbers)
+            if lacking or (expected and len(gpu.numbers) > expected):
+                missing = (
+                    f"no link {', '.join(map(str, lacking[:6]))}" if lacking else f"more than {expected}"
+                )
                 message = f"{uuid} ({gpu.name}): {len(gpu.numbers)} links are listed, {missing}"
                 self.log.find("nvlink_unclear", message, Verdict.UNPROVEN, line=gpu.line)
         find_missing_indexes(self.log, "the list", map(int, self.indexes))
@@ -234,9 +236,9 @@ _KINDS = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
 _ACCESS = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 """The words of ``nvidia-smi topo -p2p``, whose matrix shows which GPUs may access each other."""
 _MOST_LINKS = 18
-"""Largest number of NVLinks of a GPU: with more to its peers together, it reaches them through switches."""
+"""Largest number of NVLinks of a GPU. If the links to its peers add up to more, switches are between them."""
 _QUAD_OF_DGX1 = [[1, 1, 2], [1, 1, 2], [1, 2, 2], [1, 2, 2]]
-"""Numbers of NVLinks of each of four V100 that are half of a DGX-1, as in a virtual machine: they differ."""
+"""Unequal numbers of NVLinks that four V100 of a DGX-1 have, as in a virtual machine with half of them."""
 
 
 class NvidiaSmiTopoParser(LogParser):
@@ -264,9 +266,9 @@ class NvidiaSmiTopoParser(LogParser):
             text = re.sub(r"\x1b\[[0-9;]*m", "", raw[:8192].decode("utf-8", "replace"))
             cells = [cell.strip() for cell in re.split(r"\t" if "\t" in text else r"\s{2,}", text)]
             at = self.log.lines + offset + 1
-            if found := re.fullmatch(r"GPU(\d{1,4})", cells[0]):
+            if match := re.fullmatch(r"GPU(\d{1,4})", cells[0]):
                 if self.columns:
-                    self._row(at, int(found[1]), cells)
+                    self._row(at, int(match[1]), cells)
             elif not self.columns and "GPU0" in cells:
                 self.columns = cells
             else:
@@ -277,11 +279,11 @@ class NvidiaSmiTopoParser(LogParser):
         self.rows.add(row)
         # The columns after those of the GPUs are for NICs and CPU affinity.
         for name, cell in zip(self.columns, cells, strict=False):
-            other = re.fullmatch(r"GPU(\d{1,4})", name)
-            if other and int(other[1]) == row:
+            column_gpu = re.fullmatch(r"GPU(\d{1,4})", name)
+            if column_gpu and int(column_gpu[1]) == row:
                 self.own.add(clean(cell, 20))
-            elif other and len(self.pairs) < 70_000:
-                self.pairs[row, int(other[1])] = (clean(cell, 20), at)
+            elif column_gpu and len(self.pairs) < 70_000:
+                self.pairs[row, int(column_gpu[1])] = (clean(cell, 20), at)
 
     def finish(self) -> ParsedLog:
         """Return the NVLinks of each pair. Report connections that are not those of a sound machine."""
@@ -300,9 +302,13 @@ class NvidiaSmiTopoParser(LogParser):
 
     def _judge_matrix(self) -> None:
         """Record an incomplete matrix, and pairs with connections that are not those of a sound machine."""
-        wanted = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
+        column_gpus = {int(name[3:]) for name in self.columns if re.fullmatch(r"GPU\d{1,4}", name)}
         find_missing_indexes(self.log, "the matrix", self.rows)
-        if not self.rows or self.rows != wanted or len(self.pairs) != len(wanted) * (len(wanted) - 1):
+        if (
+            not self.rows
+            or self.rows != column_gpus
+            or len(self.pairs) != len(column_gpus) * (len(column_gpus) - 1)
+        ):
             self.log.find("cut_off", "the matrix is not whole", Verdict.UNPROVEN)
         elif doubt := self._doubt_of_kinds():
             self.log.find("topology_unknown", doubt, Verdict.UNPROVEN)
@@ -338,21 +344,22 @@ def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
     for first, second in links:
         if links[first, second] != links[second, first]:
             return f"GPU{first} and GPU{second} are connected in two ways, by their rows"
-    of_gpu = {gpu: sorted(links[gpu, other] for other in gpus if other != gpu) for gpu in gpus}
-    if max((sum(counts) for counts in of_gpu.values()), default=0) > _MOST_LINKS:
-        return _switched_fault(of_gpu, max(links.values()))
-    if not gpus or sorted(of_gpu.values()) == _QUAD_OF_DGX1:
+    links_of_gpu = {gpu: sorted(links[gpu, other] for other in gpus if other != gpu) for gpu in gpus}
+    has_switches = max((sum(counts) for counts in links_of_gpu.values()), default=0) > _MOST_LINKS
+    if has_switches:
+        return _switched_fault(links_of_gpu, max(links.values()))
+    if not gpus or sorted(links_of_gpu.values()) == _QUAD_OF_DGX1:
         return ""
-    usual, _count = Counter(map(tuple, of_gpu.values())).most_common(1)[0]
-    odd = [gpu for gpu in gpus if tuple(of_gpu[gpu]) != usual]
+    usual, _count = Counter(map(tuple, links_of_gpu.values())).most_common(1)[0]
+    odd = [gpu for gpu in gpus if tuple(links_of_gpu[gpu]) != usual]
     return f"{_named(odd)} reach their neighbours by other NVLinks than the others do" if odd else ""
 
 
-def _switched_fault(of_gpu: Mapping[int, list[int]], most: int) -> str:
+def _switched_fault(links_of_gpu: Mapping[int, list[int]], most: int) -> str:
     """Return the GPUs that reach others by fewer NVLinks than the switches provide."""
     # No connection of the GPU that lost links is complete. Its neighbours lost only the connection to it.
-    odd = [gpu for gpu, counts in of_gpu.items() if counts[-1] < most]
-    odd = odd or [gpu for gpu, counts in of_gpu.items() if counts[0] < most]
+    odd = [gpu for gpu, counts in links_of_gpu.items() if counts[-1] < most]
+    odd = odd or [gpu for gpu, counts in links_of_gpu.items() if counts[0] < most]
     return f"through switches each pair has NV{most}, but not those of {_named(odd)}" if odd else ""
 
 

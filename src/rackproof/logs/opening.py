@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 from rackproof.core.records import Finding, ParsedLog, Source, Verdict, worst
 
 MOST_UNPACKED = 8 << 30
-"""Bytes that are read of a compressed log: sixteen times the log of a week's training."""
+"""Largest number of bytes that are unpacked from a log: sixteen times the log of a week's training."""
 _HEAD = 512
 _UNPACK: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"\x1f\x8b": lambda raw: cast("BinaryIO", gzip.GzipFile(fileobj=raw)),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 MARKS: Mapping[str, re.Pattern[bytes]] = {
     "nccl_tests": re.compile(rb"(?m)^# (?:Collective test starting: |nThread \d+ nGpus \d+ minBytes )"),
-    # Bounded blanks: from each blank line, a pattern without a bound would read all lines that follow.
+    # The blanks are bounded. Otherwise, the pattern would read all following lines from each blank line.
     "nvbandwidth": re.compile(
         rb'(?m)^(?:nvbandwidth Version: |[ \t]{0,200}+(?:\{\s{0,200}+)?"nvbandwidth"\s{0,200}+:\s{0,200}+\{)'
     ),
@@ -29,9 +29,8 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
     "hpl": re.compile(rb"(?m)^HPLinpack \d"),
     "stream": re.compile(rb"(?m)^STREAM version "),
 }
-"""Text that only a tool's output contains, by the tool's format. Logs of trainings may hold any of them:
-there they are read with the launcher that printed them.
-"""
+"""Text that only a tool's output contains, by the tool's format. It is no fault in a training's log, whose
+launcher may run such a tool."""
 
 
 def other_tools(block: bytes, own: str) -> dict[str, int]:

@@ -95,12 +95,12 @@ def _column(words: str) -> _Column:
         return _Column("" if average else name[1:], unit, 1.0, _LOWER, main=average)
     if name.startswith("99"):
         return _Column("_p" + name.split("%")[0].replace(".", "_"), unit, 1.0, _LOWER)
-    others = {
+    other_columns = {
         "#iterations": _Column(counts=True),
         "tps average": _Column("_rate", "1/s", 1.0, _HIGHER),
         "CPU_Util": _Column("_cpu_utilisation", "%"),
     }
-    return others.get(name, _Column())
+    return other_columns.get(name, _Column())
 
 
 def _bandwidth_column(name: str, unit: str) -> _Column:
@@ -209,8 +209,8 @@ class PerftestParser(LogParser):
         if not text.strip():
             return
         if not self._take(at, text):
-            _label, rest = split_label(text)
-            if rest == text or not self._take(at, rest):
+            _label, unlabelled = split_label(text)
+            if unlabelled == text or not self._take(at, unlabelled):
                 self._words(at, text)
 
     def _words(self, at: int, text: str) -> None:
@@ -378,9 +378,8 @@ class PerftestParser(LogParser):
     def _judge_sizes(self) -> None:
         """Find missing sizes.
 
-        A table with several sizes comes from ``-a``, which doubles from 2 to 2^23 bytes.
-
-        Datagram tests end at the size of a packet.
+        A table with several sizes comes from ``-a``, which doubles the size from 2 to 2^23 bytes. In datagram
+        tests, the largest size is that of a packet.
         """
         if self.tables > 1 and self.longest < _FEWEST_ROWS:
             return  # The log contains several runs with one chosen size each.
@@ -390,10 +389,10 @@ class PerftestParser(LogParser):
         for key, sizes in tests.items():
             if len(sizes) < _FEWEST_SIZES or any(size & (size - 1) for size in sizes):
                 continue
-            whole = {1 << power for power in range(1, _LAST_POWER + 1)}
+            expected = {1 << power for power in range(1, _LAST_POWER + 1)}
             if sizes[-1] <= _LARGEST_PACKET:
-                whole = {size for size in whole if size <= sizes[-1]}
-            missing = sorted(whole - set(sizes))
+                expected = {size for size in expected if size <= sizes[-1]}
+            missing = sorted(expected - set(sizes))
             if missing:
                 message = f"{key[0]} has no row for {', '.join(map(str, missing[:4]))} bytes"
                 self.log.find("rows_missing", message, Verdict.UNPROVEN)

@@ -14,7 +14,7 @@ from rackproof.logs._reading import Log, LogParser, number
 MOST_CHARACTERS = CHARACTERS_READ[0]
 """Number of characters of a line on which patterns are tried."""
 MOST_REPETITIONS = 10_000
-"""So many numbers of one metric make its median; more are unproven."""
+"""Largest number of repetitions of which a median is computed. More are unproven."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
 """Pattern of the first line that workloads/run_command.py prints: the program that made the output."""
 
@@ -32,7 +32,7 @@ class _BoundedPattern:
 
 
 class _Reading:
-    """The number of one metric so far, with its line and the number of lines that had one."""
+    """The current number of one metric, its line, and how many lines stated a number of the metric."""
 
     def __init__(self, rule: LineMetric) -> None:
         self.rule = rule

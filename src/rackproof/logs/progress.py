@@ -37,7 +37,7 @@ _PHASES = {
     "run_stop": "ended",
 }
 _AT_WORK = ("run_start", "eval_stop")
-"""After these events, a job does its own work. Its benchmark decides what the phase is called."""
+"""Events after which a job trains or measures. The benchmark decides the name of this phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Progress:
     phase: str = ""
     done_bytes: int | None = None
     all_bytes: int | None = None
-    """Bytes that are there, and about how many there will be: of a download."""
+    """Downloaded bytes, and the approximate size of the download."""
     fraction: float | None = None
     message: str = ""
 
@@ -166,8 +166,8 @@ class Follower:
             return
         queue = report.get("queue")
         phase = report["phase"] + (f", {queue} in the queue" if isinstance(queue, str) and queue else "")
-        finished, every = whole(report.get("bytes")), whole(report.get("of_bytes"))
-        self._update({"phase": clean(phase, 80), "done_bytes": finished, "all_bytes": every or None})
+        finished, total = whole(report.get("bytes")), whole(report.get("of_bytes"))
+        self._update({"phase": clean(phase, 80), "done_bytes": finished, "all_bytes": total or None})
 
     def _event_json(self, payload: bytes) -> None:
         try:
@@ -253,9 +253,9 @@ class Follower:
                 return
 
     def _update(self, changes: Mapping[str, Any]) -> None:
-        known = {name: value for name, value in changes.items() if value is not None}
-        if known:
-            self._now = replace(self._now, **known)
+        stated = {name: value for name, value in changes.items() if value is not None}
+        if stated:
+            self._now = replace(self._now, **stated)
 
     # -- conclusions -------------------------------------------------------------------------
 

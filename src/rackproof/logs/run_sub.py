@@ -533,7 +533,7 @@ def preflight_findings(
         return [_finding("nccl_preflight", None, f"{message} NCCL preflight")] if skipped else []
     parsed = parse(io.BytesIO(output.preflight_text.encode()), format="nccl_tests", name="NCCL preflight")
     findings = _preflight_failures(parsed.findings)
-    # Do this even if it failed. Without a result, the network between the nodes is untested.
+    # Report this even if the preflight failed. Without a result, the network between the nodes is untested.
     if not any(measurement.name.endswith("busbw") for measurement in parsed.measurements):
         findings.append(_finding("nccl_preflight", Verdict.UNPROVEN, "the NCCL preflight printed no result"))
     return findings + _placement_findings(_PREFLIGHT_DEVICE.findall(output.preflight_text), nodes, gpus)
@@ -597,7 +597,9 @@ def run_sub_measurements(output: RunSubOutput, file: str) -> list[Measurement]:
         measurements.append(
             Measurement(
                 name="nccl_preflight_busbw",
-                value=min(value for size, other, value in bandwidths if (size, other) == (largest, kind)),
+                value=min(
+                    value for size, other_kind, value in bandwidths if (size, other_kind) == (largest, kind)
+                ),
                 unit="GB/s",
                 direction=Direction.HIGHER,
                 labels=labels,
@@ -647,8 +649,8 @@ def _slowest_phase(own: Sequence[Measurement], earlier: Sequence[Sequence[Measur
     for measurement in own:
         if measurement.name != "phase_time":
             continue
-        others = sorted(_values(earlier, "phase_time", measurement.labels))
-        excess_s = measurement.value - others[len(others) // 2] if others else 0.0
+        earlier_times = sorted(_values(earlier, "phase_time", measurement.labels))
+        excess_s = measurement.value - earlier_times[len(earlier_times) // 2] if earlier_times else 0.0
         if excess_s > most_s:
             slowest, most_s = measurement.labels.get("phase", ""), excess_s
     return slowest, most_s

@@ -167,7 +167,7 @@ def _node_findings(output: RunSub06Output, asked_nodes: Sequence[str]) -> list[F
     started = len(set(output.nodes))
     if started in (0, len(asked_nodes)):
         return []
-    # Only by their number, because the nodes choose these names themselves.
+    # Compare only the numbers of nodes, because the nodes choose these names themselves.
     message = f"run.sub trained on {started} nodes, {len(asked_nodes)} were requested"
     return [_finding("wrong_nodes", Verdict.UNPROVEN, message)]
 

@@ -34,7 +34,7 @@ def acting_user() -> str:
 def append_text(path: Path, text: str) -> None:
     """Add lines to a log.
 
-    One write with O_APPEND adds all lines, so that those of two operators never mix.
+    One write with O_APPEND adds all lines, so that lines of two operators do not mix on a local file system.
 
     Args:
         path: The path of the log, which is created if it is missing.

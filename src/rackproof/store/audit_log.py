@@ -3,7 +3,7 @@
 The callback of every playbook calls this module, so that each drain gets an entry, whichever job made it. The
 input is the results of tasks on Slurm nodes. ``rackproof audit`` and ``status`` read the log.
 
-Each entry names the author and the reason. Entries are only added, never changed.
+Each entry names the author, and the entry of a drain its reason. Entries are only added, never changed.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
     Args:
         nodes: The states by node, as ``rackproof_slurm_node`` returns them.
     """
-    found: list[tuple[str, Literal["drain", "resume"], str]] = []
+    acts: list[tuple[str, Literal["drain", "resume"], str]] = []
     for name, state in nodes.items() if isinstance(nodes, Mapping) else ():
         if not isinstance(state, Mapping):
             continue
         before, after = (is_drained(state.get(key)) for key in ("state_before", "state_after"))
         if before != after:
             reason = sanitize(state.get("reason") or "", _REASON) if after else ""
-            found.append((sanitize(name, 200), "drain" if after else "resume", reason))
-    return found
+            acts.append((sanitize(name, 200), "drain" if after else "resume", reason))
+    return acts
 
 
 def is_drained(state: object) -> bool:
@@ -149,18 +149,18 @@ def write_provision(
 
 def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
     """Return the provisionings, oldest first, and the number of damaged records."""
-    found, damaged = [], 0
+    provisions, damaged = [], 0
     for path in sorted((results / PROVISIONS).glob("provision-*.json")):
         try:
-            found.append(ProvisionRecord.model_validate_json(read_file(path, RECORD_LIMIT_BYTES)))
+            provisions.append(ProvisionRecord.model_validate_json(read_file(path, RECORD_LIMIT_BYTES)))
         except (OSError, ValidationError):
             damaged += 1
-    return found, damaged
+    return provisions, damaged
 
 
 def last_provisions(provisions: Iterable[ProvisionRecord]) -> dict[str, ProvisionRecord]:
     """Return the last provisioning of each node. The provisionings are given oldest first. No I/O."""
-    return {node: one for one in provisions for node in one.nodes}
+    return {node: provision for provision in provisions for node in provision.nodes}
 
 
 def provision_of(

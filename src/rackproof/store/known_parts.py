@@ -41,7 +41,7 @@ def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
     strange = parts_of(about) - identity_parts(previous)
     # New parts are rare. Search the nights only if there are some, because this takes long.
     places = find_last_places(past, dict.fromkeys(strange, about.name)) if strange else {}
-    return {part: other for part, (other, _) in sorted(places.items())}
+    return {part: last_node for part, (last_node, _) in sorted(places.items())}
 
 
 def without_parts(about: Node, parts: Collection[str] | Mapping[str, str]) -> Node:

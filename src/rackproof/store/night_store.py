@@ -167,7 +167,7 @@ class NodeNight(Record):
 
     def codes(self) -> tuple[str, ...]:
         """Return the codes of failures that affect only this node."""
-        failed = [finding.code for finding in self.findings if _condemns(finding)]
+        failed = [finding.code for finding in self.findings if _is_certain_failure(finding)]
         failed += [
             reason.code for reason in self.reasons if reason.verdict is Verdict.FAIL and not reason.fleetwide
         ]
@@ -213,7 +213,7 @@ class NightRecord(Record):
     sha256: str = Field(default="", exclude=True, description="Digest of the file, read by its readers.")
 
 
-def _condemns(finding: HealthFinding) -> bool:
+def _is_certain_failure(finding: HealthFinding) -> bool:
     """Return whether a finding is a certain failure of this node alone, for which a night drains it."""
     return finding.verdict is Verdict.FAIL and not finding.fleetwide and finding.confidence != "hint"
 
@@ -370,8 +370,8 @@ def read_conditions(
 def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
     """Return the firmware and rack that a night stored, or nothing if they are lost."""
     try:
-        known = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
-        return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in known.items()}
+        conditions = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
+        return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in conditions.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         # The file is damaged or missing. The night is then treated like the night after it.
         return {}
@@ -402,11 +402,11 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
     if before:
         names = [name for name in names if name < before]
     # Check only as many folders as needed, because there may be years of nights.
-    kept = (results / name for name in names if _is_over(results / name))
+    kept = (results / name for name in names if _is_finished(results / name))
     return list(islice(kept, NIGHTS_BACK))
 
 
-def _is_over(folder: Path) -> bool:
+def _is_finished(folder: Path) -> bool:
     """Return whether a night is finished. If its ``night.json`` is lost, its ``run.json`` is still there."""
     return (folder / NIGHT_FILE).exists() or (folder / RECORD_NAME).exists()
 
@@ -416,13 +416,13 @@ def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
     return next((kept for folder in folders if (kept := read_snapshot(folder, node)) is not None), None)
 
 
-def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
+def last_known(folders: Iterable[Path], names: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
     """Return the last known state of each node, and a remark on each damaged night.
 
     The folders of nights are given newest first.
     """
     node_nights: dict[str, NodeNight] = {}
-    missing, remarks = set(wanted), []
+    missing, remarks = set(names), []
     for folder in folders:
         if not missing:
             break
@@ -433,12 +433,12 @@ def last_known(folders: Iterable[Path], wanted: Iterable[str]) -> tuple[dict[str
             continue
         for node in night.nodes:
             if node.node in missing:
-                node_nights[node.node] = _counted_again(node) if remarks else node
+                node_nights[node.node] = _without_passes(node) if remarks else node
                 missing.discard(node.node)
     return node_nights, remarks
 
 
-def _counted_again(node_night: NodeNight) -> NodeNight:
+def _without_passes(node_night: NodeNight) -> NodeNight:
     """Return a state without its passes, because the node may have failed in a lost night."""
     if node_night.hold is None:
         return node_night
@@ -468,15 +468,15 @@ def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tupl
 
     If no night includes the node, all of them are new.
     """
-    seen = kept.snapshot
+    snapshot = kept.snapshot
     if previous is None:
-        return tuple(filter(None, (seen.serial, *(gpu.uuid for gpu in seen.gpus))))
+        return tuple(filter(None, (snapshot.serial, *(gpu.uuid for gpu in snapshot.gpus))))
     before = previous.snapshot
     # An identity that was not accepted is as unknown as in the node's first night.
     known = set(before.identity_gpus) or {gpu.uuid for gpu in (*before.gone_gpus, *before.gpus)}
-    known.add(before.identity_serial or before.serial or seen.serial)
+    known.add(before.identity_serial or before.serial or snapshot.serial)
     return tuple(
-        part for part in (seen.serial, *(gpu.uuid for gpu in seen.gpus)) if part and part not in known
+        part for part in (snapshot.serial, *(gpu.uuid for gpu in snapshot.gpus)) if part and part not in known
     )
 
 
@@ -506,17 +506,17 @@ def _snapshot_files(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
             yield folder, path
 
 
-def _parts_in(folder: Path, path: Path, wanted: Collection[str]) -> list[str]:
+def _parts_in(folder: Path, path: Path, parts: Collection[str]) -> list[str]:
     """Return the wanted parts that a node reported in a night, or none from a damaged snapshot."""
     try:
         # Search the texts first. To parse the whole snapshot takes a hundred times as long.
         words = {word.decode("utf-8", "replace") for word in _QUOTED.findall(read_file(path, _LARGEST))}
     except OSError:
         return []
-    if words.isdisjoint(wanted):
+    if words.isdisjoint(parts):
         return []
     kept = read_snapshot(folder, path.stem)
     if kept is None:
         return []
     has = {kept.about.serial, *(gpu.uuid for gpu in kept.snapshot.gpus)}
-    return sorted(part for part in wanted if part in has)
+    return sorted(part for part in parts if part in has)

@@ -39,7 +39,7 @@ MOST_BYTES = 5 << 30
 CONNECT_S, ANSWER_S = 5.0, 300.0
 """Seconds to connect, and between two bytes of an answer."""
 FOLDER_S, LEAST_BYTES_S = 600.0, 100_000
-"""A folder may take so many seconds, and the time of all its bytes at so many bytes in a second."""
+"""Time limit of a folder's upload in seconds, to which the time of its bytes at this rate is added."""
 PAUSES_S = (1.0, 4.0)
 """A request that got no answer, status 429 or 5xx is repeated after each of these pauses, in seconds."""
 DIGEST = "x-amz-meta-sha256"
@@ -178,7 +178,7 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class StoreAnswer:
-    """Describe an answer of a store: its headers, the SHA-256 of its body (of GET), and text about it."""
+    """An answer of a store: its status and headers, the SHA-256 of its body, and text for an operator."""
 
     status: int
     headers: Mapping[str, str]
@@ -236,8 +236,8 @@ class ObjectStore:
 
     def _holds(self, name: str, file: LocalFile) -> bool:
         """Return whether the store has this file under the name."""
-        answer = self._ask("HEAD", name, file)
-        return answer is not None and _is_same(answer, file)
+        reply = self._request("HEAD", name, file)
+        return reply is not None and _is_same(reply, file)
 
     def _put(self, name: str, file: LocalFile) -> None:
         """Upload a file, and check that it is in the store.
@@ -245,16 +245,16 @@ class ObjectStore:
         Raises:
             ObjectStoreError: The store lacks the object, or stored other bytes.
         """
-        self._ask("PUT", name, file)
-        answer = self._ask("HEAD", name, file)
-        if answer is None or not _is_same(answer, file):
+        self._request("PUT", name, file)
+        reply = self._request("HEAD", name, file)
+        if reply is None or not _is_same(reply, file):
             raise ObjectStoreError(f"{self.bucket} took {name}, but does not hold it")
-        if answer.headers.get("etag", "").strip('"') != file.md5:
-            held = self._ask("GET", name, file)
-            if held is None or held.sha256 != file.sha256:
+        if reply.headers.get("etag", "").strip('"') != file.md5:
+            copy = self._request("GET", name, file)
+            if copy is None or copy.sha256 != file.sha256:
                 raise ObjectStoreError(f"{self.bucket} holds {name} with other bytes than it was given")
 
-    def _ask(self, method: str, name: str, file: LocalFile) -> StoreAnswer | None:
+    def _request(self, method: str, name: str, file: LocalFile) -> StoreAnswer | None:
         """Send a request about a file, and repeat it if the store does not answer or is busy.
 
         Return the answer. Return None if HEAD or GET finds no object.
@@ -263,18 +263,18 @@ class ObjectStore:
             ObjectStoreError: The store is unreachable, or refuses.
         """
         for pause in (*PAUSES_S, None):
-            answer = self._try(method, name, file)
-            if 200 <= answer.status < 300:
-                return answer
-            if answer.status == 404 and method != "PUT":
+            reply = self._request_once(method, name, file)
+            if 200 <= reply.status < 300:
+                return reply
+            if reply.status == 404 and method != "PUT":
                 return None
-            if pause is None or answer.status not in (0, 429, *range(500, 600)):
+            if pause is None or reply.status not in (0, 429, *range(500, 600)):
                 break
             self._sleep(pause)
-        raise ObjectStoreError(f"{self.bucket}: {method} {name}: {answer.text}")
+        raise ObjectStoreError(f"{self.bucket}: {method} {name}: {reply.text}")
 
-    def _try(self, method: str, name: str, file: LocalFile) -> StoreAnswer:
-        """Send a request once. Return the answer. Its status is 0 if there is none that can be read."""
+    def _request_once(self, method: str, name: str, file: LocalFile) -> StoreAnswer:
+        """Send a request once. Return the answer, whose status is 0 if the store gave no readable one."""
         from requests.exceptions import RequestException
         from urllib3.exceptions import HTTPError
 
@@ -300,30 +300,32 @@ class ObjectStore:
                     timeout=(CONNECT_S, ANSWER_S),
                     allow_redirects=False,
                     stream=True,
-                ) as answer,
+                ) as response,
             ):
-                is_copy = method == "GET" and answer.status_code < 300
+                is_copy = method == "GET" and response.status_code < 300
                 # One byte more shows that a copy is too long.
-                sha256, code = _read_body(answer.raw, file.size + 1 if is_copy else _MOST_ERROR_BYTES)
+                sha256, code = _read_body(response.raw, file.size + 1 if is_copy else _MOST_ERROR_BYTES)
         except (RequestException, HTTPError, OSError) as error:
             return StoreAnswer(0, {}, "", f"no answer ({sanitize(error, 200)})")
-        text = f"{answer.status_code} {sanitize(answer.reason or '', 60)}" + (f" ({code})" if code else "")
-        return StoreAnswer(answer.status_code, answer.headers, sha256, text)
+        text = f"{response.status_code} {sanitize(response.reason or '', 60)}" + (
+            f" ({code})" if code else ""
+        )
+        return StoreAnswer(response.status_code, response.headers, sha256, text)
 
 
 def _read_body(stream: Any, limit: int) -> tuple[str, str]:
     """Return the SHA-256 of an answer's first bytes, and the code of S3's error in them."""
-    digest, begin, left = hashlib.sha256(), b"", limit
-    while left and (part := stream.read(min(left, _CHUNK), decode_content=False)):
+    digest, begin, left_bytes = hashlib.sha256(), b"", limit
+    while left_bytes and (part := stream.read(min(left_bytes, _CHUNK), decode_content=False)):
         digest.update(part)
-        begin, left = begin or part, left - len(part)
+        begin, left_bytes = begin or part, left_bytes - len(part)
     code = _CODE.search(begin)
     return digest.hexdigest(), code[1].decode() if code else ""
 
 
-def _is_same(answer: StoreAnswer, file: LocalFile) -> bool:
-    held = (answer.headers.get(DIGEST), answer.headers.get("content-length"))
-    return held == (file.sha256, str(file.size))
+def _is_same(reply: StoreAnswer, file: LocalFile) -> bool:
+    stated = (reply.headers.get(DIGEST), reply.headers.get("content-length"))
+    return stated == (file.sha256, str(file.size))
 
 
 def _files(folder: Path) -> Iterator[Path]:

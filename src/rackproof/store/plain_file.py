@@ -49,8 +49,8 @@ def open_plain(path: Path, flags: int, mode: int = 0o640) -> int:
 def open_lock(path: Path) -> int:
     """Open a file that is only a lock, and return its descriptor.
 
-    A user who can open a file can hold its lock. Only its owner can, and a group that can write the folder.
-    A lock that root makes belongs to the owner of the folder, who needs it later.
+    A user who can open a file can hold its lock. Only the owner can open this file, and a group that can
+    write the folder. A lock that root makes belongs to the owner of the folder, who needs it later.
 
     Raises:
         OSError: As for :func:`open_plain`.
@@ -98,8 +98,8 @@ def wait_for_lock(handle: int, path: Path) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                held = f"{_lock_holder(os.fstat(handle))} holds its lock and does not release it"
-                raise OSError(errno.EAGAIN, held, str(path)) from None
+                reason = f"{_lock_holder(os.fstat(handle))} holds its lock and does not release it"
+                raise OSError(errno.EAGAIN, reason, str(path)) from None
             time.sleep(_POLL_S)
         else:
             return

@@ -118,15 +118,15 @@ def load_run(data: bytes, name: str) -> Run:
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         shown = "; ".join(
-            f"{'.'.join(_printable(part) for part in one['loc']) or 'record'}: {_printable(one['msg'])}"
-            for one in problems[:_ERRORS_SHOWN]
+            f"{'.'.join(map(_printable, problem['loc'])) or 'record'}: {_printable(problem['msg'])}"
+            for problem in problems[:_ERRORS_SHOWN]
         )
         more = f" (and {len(problems) - _ERRORS_SHOWN} more)" if len(problems) > _ERRORS_SHOWN else ""
         raise ResultsError(f"{name} is damaged: {shown}{more}") from None
     if "verdict" not in loaded:
         # A missing verdict would be read as "unproven", whatever the result of the run.
         raise ResultsError(f"{name} is damaged: verdict: is missing. Restore it from a backup.")
-    if problem := _too_good(run):
+    if problem := _part_worse_than_verdict(run):
         raise ResultsError(f"{name} is damaged: {problem}. Restore it from a backup.")
     return run if sealed else _unproven(run)
 
@@ -139,13 +139,13 @@ def _unproven(run: Run) -> Run:
     return run.model_copy(update={"verdict": verdict, "findings": (*run.findings, missing)})
 
 
-def _too_good(run: Run) -> str:
+def _part_worse_than_verdict(run: Run) -> str:
     """Return the first part of a record that is worse than its verdict, or "".
 
     The check finds a changed verdict even in records of earlier versions, which lack a digest.
     """
-    parts = [(f"the judgement of {one.metric}", one.verdict) for one in run.judgements if one.gating]
-    parts += [(f"the finding {one.code}", one.verdict) for one in run.findings if one.verdict]
+    parts = [(f"the judgement of {item.metric}", item.verdict) for item in run.judgements if item.gating]
+    parts += [(f"the finding {item.code}", item.verdict) for item in run.findings if item.verdict]
     for name, verdict in parts:
         if worst([verdict, run.verdict]) is not run.verdict:
             return f"verdict: is {run.verdict.value}, but {name} is {verdict.value}"
@@ -295,9 +295,9 @@ def _explain(error: OSError, path: Path) -> str:
     """Describe the error that prevented writing ``path``, and the remedy."""
     folder = path.parent
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        what = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
+        cause = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
         return (
-            f"cannot write {path}: {what} ({error.strerror}). Free space there, or name another results "
+            f"cannot write {path}: {cause} ({error.strerror}). Free space there, or name another results "
             "folder; nothing half-written was left."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -313,7 +313,7 @@ def _explain(error: OSError, path: Path) -> str:
 
 def why_unwritable(folder: Path) -> str:
     """Return why this user can neither create nor write a folder, or ""."""
-    place = next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one))
+    place = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if not place.is_dir():
         return f"cannot write {folder}: {place} is a file"
     if os.access(place, os.W_OK | os.X_OK):
@@ -353,7 +353,7 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(one) for key, one in value.items()}
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return tuple(_without_surrogates(one) for one in value)
+        return tuple(_without_surrogates(item) for item in value)
     return value

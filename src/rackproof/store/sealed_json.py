@@ -19,8 +19,8 @@ class SealError(ValueError):
 
 def seal_json(text: str) -> bytes:
     """Return the text of a non-empty JSON object with its digest."""
-    rest = text.encode().partition(b"{")[2]
-    return b'{"sha256":"' + hashlib.sha256(rest).hexdigest().encode() + b'",' + rest
+    content = text.encode().partition(b"{")[2]
+    return b'{"sha256":"' + hashlib.sha256(content).hexdigest().encode() + b'",' + content
 
 
 def has_digest(data: bytes) -> bool:
@@ -37,7 +37,7 @@ def open_sealed(data: bytes) -> bytes:
     head = _HEAD.match(data)
     if head is None:
         raise SealError("it has no digest: an earlier version wrote it, or it was changed")
-    rest = data[head.end() :]
-    if hashlib.sha256(rest).hexdigest().encode() != head[1]:
+    content = data[head.end() :]
+    if hashlib.sha256(content).hexdigest().encode() != head[1]:
         raise SealError("it is not as it was written: its digest is another's")
-    return b"{" + rest
+    return b"{" + content

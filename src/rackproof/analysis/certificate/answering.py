@@ -84,13 +84,13 @@ def _answer(question: _Question) -> Answer:
     reasons = dict.fromkeys(part.reason for part in parts if part.verdict is not Verdict.PASS)
     pieces = {part.piece.id: part.piece for part in parts if part.piece}
     holds = not verdict.gates and pieces
-    ends = [piece.moment + question.requirement.max_age for piece in pieces.values()]
+    expiries = [piece.moment + question.requirement.max_age for piece in pieces.values()]
     return Answer(
         id=question.requirement.id,
         verdict=verdict,
         reasons=tuple(reasons)[:_MOST_REASONS],
         by=tuple(sorted(pieces)),
-        until=min(ends) if holds else None,
+        until=min(expiries) if holds else None,
     )
 
 
@@ -148,11 +148,9 @@ def _doubt(question: _Question, piece: EvidencePiece, name: str) -> str:
     if piece.gone or then is None or (piece.verdict.gates and not is_identified(then)):
         return ""
     # In a wider scope, every node of the run must be the same as at that time.
-    others = [node for node in piece.nodes if node.name == name or question.requirement.scope != "node"]
+    nodes = [node for node in piece.nodes if node.name == name or question.requirement.scope != "node"]
     doubts = (
-        hardware_doubt(other, question.present(other.name))
-        for other in others
-        if other.name in question.asked
+        hardware_doubt(node, question.present(node.name)) for node in nodes if node.name in question.asked
     )
     return next(filter(None, doubts), "")
 
@@ -176,13 +174,16 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 
 
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
-    """Return the newest run of each point, and the reason why there is none."""
+    """Return the newest run of each point, and the doubt about the last run that does not count, or "".
+
+    An old run is left out if there are others, unless it failed.
+    """
     newest: dict[str, EvidencePiece] = {}
     doubt = ""
     for piece in _covering(question, name, "run", benchmark):
-        other = _doubt(question, piece, name)
-        if other:
-            doubt = f"{piece.id}: {other}"
+        new_doubt = _doubt(question, piece, name)
+        if new_doubt:
+            doubt = f"{piece.id}: {new_doubt}"
         else:
             newest[piece.point] = piece
     fresh = [piece for piece in newest.values() if not _is_old(question, piece)]
@@ -250,9 +251,9 @@ def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
         yield _Part(Verdict.UNPROVEN, f"{name}: there is no night")
         return
     night = nights[-1]
-    if other := _doubt(question, night, name):
+    if doubt := _doubt(question, night, name):
         # Without its snapshot, a node looks like other hardware.
-        why = "; ".join(night.objections) or other
+        why = "; ".join(night.objections) or doubt
         yield _Part(Verdict.UNPROVEN, f"{name}: {night.id}: {why}", night)
     if question.requirement.codes:
         yield _piece_part(question, night, Verdict.PASS, name)

@@ -36,8 +36,8 @@ def load_catalogue(name: str) -> Catalogue:
     try:
         data = read_file(Path(name), _LARGEST)
     except FileNotFoundError:
-        known = ", ".join(catalogue_names())
-        raise CertificateError(f"no catalogue {name}: it is none of {known}, and no file") from None
+        names = ", ".join(catalogue_names())
+        raise CertificateError(f"no catalogue {name}: it is none of {names}, and no file") from None
     except OSError as error:
         raise CertificateError(f"cannot read the catalogue {name}: {error.strerror}") from None
     return _parse(data, name)

@@ -56,8 +56,8 @@ def _parts(node: Node | None) -> dict[str, str]:
     if node is None:
         return {}
     gpus = {f"GPU {gpu.uuid}": _gpu_text(gpu) for gpu in node.gpus}
-    own = {"product": node.product, "processor": node.cpu, "serial number": node.serial}
-    return {**own, "chassis": node.chassis_serial, **gpus}
+    descriptions = {"product": node.product, "processor": node.cpu, "serial number": node.serial}
+    return {**descriptions, "chassis": node.chassis_serial, **gpus}
 
 
 def _gpu_text(gpu: Gpu) -> str:

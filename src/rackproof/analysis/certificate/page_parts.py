@@ -104,8 +104,8 @@ def _take_out(text: str, mark: str) -> tuple[str, str]:
         raise CertificateError(
             f"the page has {text.count(mark)} times {mark!r}: it is not a certificate's page"
         )
-    before, _, rest = text.partition(mark)
-    inside, end, after = rest.partition(_END)
+    before, _, after_mark = text.partition(mark)
+    inside, end, after = after_mark.partition(_END)
     if not end:
         raise CertificateError("the page is cut off")
     return before + mark + end + after, inside

@@ -39,12 +39,12 @@ def published_system(name: str) -> str | None:
     ``DGX100`` and ``4xLambdaHyperplaneBasic`` are other machines.
     """
     plain = plain_name(name)
-    known = _published_names()
+    systems = _published_names()
     # A name such as 4xSYSTEM refers to that row or to none, never to the single system.
     if re.match(r"\d+x", plain):
-        return known.get(plain)
+        return systems.get(plain)
     return next(
-        (system for part, system in known.items() if re.search(re.escape(part) + r"(?!\d)", plain)), None
+        (system for part, system in systems.items() if re.search(re.escape(part) + r"(?!\d)", plain)), None
     )
 
 

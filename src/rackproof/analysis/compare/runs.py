@@ -100,15 +100,19 @@ def anonymous_key(measurement: Measurement) -> _Key:
     return measurement.name, tuple(sorted(kept.items()))
 
 
-def _pair(
+def _remove_pairs(
     first: list[Measurement], second: list[Measurement], key: Callable[[Measurement], _Key]
 ) -> list[tuple[Measurement, Measurement]]:
     """Remove and return the pairs of measurements with the same key.
 
     The key must be unique in each list.
     """
-    left, right = _unique(first, key), _unique(second, key)
-    pairs = [(measurement, right[name]) for name, measurement in left.items() if name in right]
+    first_by_key, second_by_key = _unique(first, key), _unique(second, key)
+    pairs = [
+        (measurement, second_by_key[name])
+        for name, measurement in first_by_key.items()
+        if name in second_by_key
+    ]
     # Compare identities, because two measurements with equal fields are still two.
     paired = {id(measurement) for pair in pairs for measurement in pair}
     first[:] = [measurement for measurement in first if id(measurement) not in paired]
@@ -125,25 +129,25 @@ def _unique(
     return {name: group[0] for name, group in groups.items() if len(group) == 1}
 
 
-def _compared(measurement: Measurement, other: Measurement) -> ComparedMeasurement:
+def _compared(first: Measurement, second: Measurement) -> ComparedMeasurement:
     """Return two measurements of one number, with the ratio and difference of the second to the first."""
-    direction = measurement.direction or other.direction
+    direction = first.direction or second.direction
     ratio = difference = None
-    if measurement.finite and other.finite and measurement.value:
-        ratio = other.value / measurement.value
-        difference = (other.value - measurement.value) / abs(measurement.value)
+    if first.finite and second.finite and first.value:
+        ratio = second.value / first.value
+        difference = (second.value - first.value) / abs(first.value)
     # Identities that differ are not a label of the pair.
-    labels = {key: value for key, value in measurement.labels.items() if other.labels.get(key) == value}
+    labels = {key: value for key, value in first.labels.items() if second.labels.get(key) == value}
     return ComparedMeasurement(
-        name=measurement.name,
+        name=first.name,
         labels=labels,
-        unit=measurement.unit,
+        unit=first.unit,
         direction=direction,
-        first=measurement.value,
-        second=other.value,
+        first=first.value,
+        second=second.value,
         ratio=ratio,
         difference=difference,
-        better=_better(measurement, other, direction),
+        better=_better(first, second, direction),
     )
 
 
@@ -231,10 +235,12 @@ def compare(first: Run, second: Run) -> Comparison:
     GPUs, so that GPU 0 of one node is compared with GPU 0 of another. A match must be unique on
     both sides.
     """
-    left, right = list(first.measurements), list(second.measurements)
+    first_remaining, second_remaining = list(first.measurements), list(second.measurements)
     # Find exact matches first. Their measurements are then gone, so that the rest can be unique without
     # UUIDs.
-    pairs = _pair(left, right, exact_key) + _pair(left, right, anonymous_key)
+    pairs = _remove_pairs(first_remaining, second_remaining, exact_key) + _remove_pairs(
+        first_remaining, second_remaining, anonymous_key
+    )
     order = {id(measurement): index for index, measurement in enumerate(first.measurements)}
     pairs.sort(key=lambda pair: order[id(pair[0])])
     return Comparison(
@@ -253,7 +259,7 @@ def compare(first: Run, second: Run) -> Comparison:
             for measurement, other in pairs
             if measurement.unit != other.unit
         ),
-        unmatched=(*_unmatched(left, "first"), *_unmatched(right, "second")),
+        unmatched=(*_unmatched(first_remaining, "first"), *_unmatched(second_remaining, "second")),
         differences=_differences(_facts(first), _facts(second)),
     )
 

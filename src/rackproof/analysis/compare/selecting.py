@@ -66,10 +66,10 @@ def published(name: str) -> System:
     round_, _, system = name.rpartition("/")
     results = _results_named(system, find_published(round=round_) if round_ else find_published())
     if not results:
-        known = dict.fromkeys(result.system for result in find_published(round="0.6"))
+        names = dict.fromkeys(result.system for result in find_published(round="0.6"))
         studied = dict.fromkeys(result.system for result in study_points())
         raise NotFoundError(
-            f"no published system {name}; round 0.6 has {', '.join(sorted(known))}, "
+            f"no published system {name}; round 0.6 has {', '.join(sorted(names))}, "
             f"and the scaling studies {', '.join(studied)}"
         )
     # The newest round and the fastest results come first. Reverse the list, so that the fastest result
@@ -118,9 +118,9 @@ def select(
         places = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
         if not places:
             raise NotFoundError(f"nothing matches {name}; quote the pattern, and check the path")
-        return _of_places(_pattern_name(name), places, remarks, benchmark)
+        return _system_of_places(_pattern_name(name), places, remarks, benchmark)
     if _is_place_of_logs(name):
-        return _of_places(_TRIAL.sub("", path.stem) or name, [path], remarks, benchmark)
+        return _system_of_places(_TRIAL.sub("", path.stem) or name, [path], remarks, benchmark)
     if _may_be_system(name, results):
         runs = _runs_of_system(name, results, remarks)
         if runs:
@@ -161,7 +161,7 @@ def _pattern_name(pattern: str) -> str:
     return pattern
 
 
-def _of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark: str) -> System:
+def _system_of_places(name: str, places: Sequence[Path], remarks: list[str], benchmark: str) -> System:
     """Return the runs in folders, which are recorded runs or, if there are none, runs made from logs."""
     skipped: list[str] = []
     try:
@@ -204,6 +204,6 @@ def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
 def _only(runs: tuple[Run, ...], benchmark: str, name: str) -> tuple[Run, ...]:
     kept = tuple(run for run in runs if benchmark in ("", run.benchmark))
     if not kept:
-        known = ", ".join(sorted({run.benchmark for run in runs}))
-        raise NotFoundError(f"{name} has no run of {benchmark}; it has {known}")
+        names = ", ".join(sorted({run.benchmark for run in runs}))
+        raise NotFoundError(f"{name} has no run of {benchmark}; it has {names}")
     return kept

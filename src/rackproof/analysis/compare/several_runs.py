@@ -82,12 +82,12 @@ def _key(measurement: Measurement, labels: Callable[[Measurement], tuple[object,
 
 
 def _common_labels(measurements: Sequence[Measurement]) -> dict[str, str]:
-    """Return the labels that are equal in all runs: a UUID is of one node's GPU, and the row of several."""
-    first, *others = measurements
+    """Return the labels that are equal in all runs. The UUID of one node's GPU is not among them."""
+    first, *following = measurements
     return {
         key: value
         for key, value in first.labels.items()
-        if all(other.labels.get(key) == value for other in others)
+        if all(measurement.labels.get(key) == value for measurement in following)
     }
 
 

@@ -313,9 +313,9 @@ def _aligned_points(benchmark: str, of_each: Sequence[list[_Group]]) -> tuple[li
     """Match each of the first system's points with one point of every other system."""
     rows: list[_Row] = []
     lonely: list[str] = []
-    first, *others = of_each
+    first, *other_systems = of_each
     for group in first:
-        matches = [_counterparts(group, groups) for groups in others]
+        matches = [_counterparts(group, groups) for groups in other_systems]
         if all(len(match) == 1 for match in matches):
             rows.append((benchmark, [group, *(match[0] for match in matches)]))
         else:
@@ -333,12 +333,16 @@ def _counterparts(group: _Group, groups: Sequence[_Group]) -> list[_Group]:
 
     A row of a study fits every point that includes its parameters. The most specific row is used.
     """
-    for other in groups:
-        if other.point == group.point:
-            return [other]
+    for candidate in groups:
+        if candidate.point == group.point:
+            return [candidate]
     mine = dict(group.point).items()
     if _of_study(group):
-        return [other for other in groups if not _of_study(other) and mine <= dict(other.point).items()]
+        return [
+            candidate
+            for candidate in groups
+            if not _of_study(candidate) and mine <= dict(candidate.point).items()
+        ]
     return _most_particular([row for row in groups if _of_study(row) and dict(row.point).items() <= mine])
 
 
@@ -590,13 +594,13 @@ def _is_per_batch(unit: str) -> bool:
 def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -> tuple[str, str]:
     """Return the reason why counts of batches cannot be compared, and their values in equal units."""
     sizes = [dict(group.point).get("batch_size") if group.runs else None for group in groups]
-    known = [size for size in sizes if size is not None]
+    known_sizes = [size for size in sizes if size is not None]
     per_batch = any(_is_per_batch(cell.unit) for cell in cells)
     if per_batch and any(map(_states_no_batch_size, groups)):
         return "the size of the published batches is not stated", ""
-    if len(set(known)) < 2:
+    if len(set(known_sizes)) < 2:
         return "", ""
-    texts = " and ".join(map(_size_text, known))
+    texts = " and ".join(map(_size_text, known_sizes))
     if not per_batch:
         return "", f"global batch sizes {texts}"
     equal = " and ".join(_samples_per_second(cells, sizes))
@@ -656,9 +660,9 @@ def compare_systems(
     if not 0 < confidence < 1:
         raise ValueError(f"the confidence must lie between 0 and 1, not {confidence}")
     # Do this first, so that a copied log does not count as a repeat in any mean.
-    systems = _without_copies(systems)
+    systems = _with_marked_copies(systems)
     groups_by_row, lonely = _aligned([_groups(system) for system in systems])
-    references = [_references(system, systems, reference) if judge else {} for system in systems]
+    references = [_published_counterparts(system, systems, reference) if judge else {} for system in systems]
     rows: list[ComparedMetric] = []
     for benchmark, groups in groups_by_row:
         judged_by = [results.get(benchmark) for results in references]
@@ -721,14 +725,14 @@ def _cells(
 def _ratios(
     cells: Sequence[ComparisonCell], kind: Kind, direction: Direction | None, confidence: float, obstacle: str
 ) -> tuple[Ratio, ...]:
-    base, *others = cells
-    return tuple(_ratio(cell, base, kind, direction, confidence, obstacle) for cell in others)
+    base, *other_cells = cells
+    return tuple(_ratio(cell, base, kind, direction, confidence, obstacle) for cell in other_cells)
 
 
-def _without_copies(systems: Sequence[System]) -> list[System]:
+def _with_marked_copies(systems: Sequence[System]) -> list[System]:
     """Add a finding to each run with a log that is a byte-for-byte copy of an earlier run's log.
 
-    Two systems never write identical logs.
+    Two systems would log different times.
     """
     places: dict[str, str] = {}
     marked = []
@@ -739,18 +743,18 @@ def _without_copies(systems: Sequence[System]) -> list[System]:
 
 
 def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
-    """Return a run, with a finding if ``places`` (by checksum) contains one of its logs.
+    """Return a run, with a finding if one of its logs is in ``places``. Add its logs to ``places``.
 
-    Add its logs there.
+    ``places`` maps the checksum of a log to the place where it was first read.
     """
     # Look up earlier runs before this run's logs are added. Otherwise, these would be copies of
     # themselves.
-    others = {places[log.sha256] for log in run.logs if log.sha256 in places}
+    originals = {places[log.sha256] for log in run.logs if log.sha256 in places}
     for log in run.logs:
         places.setdefault(log.sha256, f"{_log_name(run) or run.run_id} ({system})")
-    if not others or any(finding.code == "duplicate_log" for finding in run.findings):
+    if not originals or any(finding.code == "duplicate_log" for finding in run.findings):
         return run
-    message = f"byte for byte the same log as {', '.join(sorted(others))}: a copy proves nothing"
+    message = f"byte for byte the same log as {', '.join(sorted(originals))}: a copy proves nothing"
     copied = Finding(code="duplicate_log", message=message[:4000], verdict=Verdict.UNPROVEN)
     return run.model_copy(update={"findings": (*run.findings, copied)})
 
@@ -761,12 +765,14 @@ def _shared_point(groups: Sequence[_Group]) -> str:
     return _point_text(points.pop()) if len(points) == 1 else ""
 
 
-def _references(system: System, systems: Sequence[System], wanted: str | None) -> dict[str, PublishedResult]:
+def _published_counterparts(
+    system: System, systems: Sequence[System], reference_name: str | None
+) -> dict[str, PublishedResult]:
     """Return the published results to judge a system's cells against, by benchmark."""
     if system.published:
         return {}
     # A publication may be named with the same prefix as on the command line.
-    name = wanted.removeprefix(PUBLISHED) if wanted else published_system(system.name)
+    name = reference_name.removeprefix(PUBLISHED) if reference_name else published_system(system.name)
     results = _results_beside(systems) if name is None else _results_of_round(name)
     return {canonical_benchmark(result.benchmark): result for result in results}
 
@@ -782,11 +788,11 @@ def _results_beside(systems: Sequence[System]) -> Sequence[PublishedResult]:
 
 
 def _results_of_round(name: str) -> Sequence[PublishedResult]:
-    every = find_published(round="0.6")
-    results = [result for result in every if plain_name(result.system) == plain_name(name)]
+    all_results = find_published(round="0.6")
+    results = [result for result in all_results if plain_name(result.system) == plain_name(name)]
     if not results:
-        known = sorted({result.system for result in every})
-        raise ValueError(f"no published system {name}; round 0.6 has {', '.join(known)}")
+        names = sorted({result.system for result in all_results})
+        raise ValueError(f"no published system {name}; round 0.6 has {', '.join(names)}")
     return results
 
 

@@ -104,25 +104,25 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
 
 def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
     """Yield ``(line number, text)`` of all text with the token, at most 2 MiB at once."""
-    number, rest = 1, ""
+    number, unfinished = 1, ""
     while chunk := stream.readline(_MAX_LINE).decode("latin-1"):
         ended = chunk.endswith("\n")
         if ended or len(chunk) < _MAX_LINE:
-            text, rest = rest + chunk, ""
+            text, unfinished = unfinished + chunk, ""
         else:
-            text, rest = _cut(rest + chunk, token)
+            text, unfinished = _cut(unfinished + chunk, token)
         if token in text:
             # The tool also ends a line at a bare CR.
             for part in text.split("\r"):
                 if token in part:
                     yield number, part
         number += ended
-    if token in rest:
-        yield number, rest
+    if token in unfinished:
+        yield number, unfinished
 
 
 def _cut(text: str, token: str) -> tuple[str, str]:
-    """Return the part of an unfinished line with complete events, and the rest, to continue with."""
+    """Return the part of an unfinished line with complete events, and the part to read on with."""
     cut = text.rfind(token)
     if cut < 0:
         # The token itself may span the end of the piece.
@@ -136,12 +136,12 @@ def _events(line: str, token: str, read_event: Any, number: int, cleaned: Cleane
     """Yield the events of one line as texts to put after the token, and record problems."""
     parts = line.split(token)[1:]
     for index, part in enumerate(parts):
-        event, rest, problem = read_event(part)
+        event, after_event, problem = read_event(part)
         last = index == len(parts) - 1
         if event is not None:
             yield event
-            if last and _ANSI.sub("", rest).strip():
-                _note(cleaned, "glued_line", "text follows the event on its line", number, rest)
+            if last and _ANSI.sub("", after_event).strip():
+                _note(cleaned, "glued_line", "text follows the event on its line", number, after_event)
         elif last:
             cleaned.damaged += 1
             _note(cleaned, "damaged_line", problem, number, part)
@@ -214,7 +214,7 @@ def _problem(event: Any) -> str:
 
 
 def path_problem(key: str, value: Any) -> str:
-    """Return whether the value would lead the tool to a rules file outside its own folder."""
+    """Return why a value would lead the tool to a rules file outside its own folder, or ""."""
     if key in _PATH_KEYS and isinstance(value, str) and ("/" in value or "\0" in value):
         return f"{key} is not a plain name"
     return ""
@@ -225,7 +225,7 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, str):
         return value[:_MAX_STRING]
     if isinstance(value, dict):
-        return {key[:_MAX_STRING]: _shortened(one) for key, one in value.items()}
+        return {key[:_MAX_STRING]: _shortened(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_shortened(one) for one in value[:_MAX_LIST]]
+        return [_shortened(item) for item in value[:_MAX_LIST]]
     return value

@@ -1,6 +1,6 @@
-"""Read published results for ``rackproof compare`` and job bench.
+"""Read published results of MLPerf Training and of two scaling studies.
 
-They are of MLPerf Training and of two scaling studies.
+``rackproof compare`` and job bench compare runs with these results.
 
 ``published/results.csv`` lists the closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons
 (``kind`` official), and the scores of Lambda's published logs of round 5.1 that were not submitted
@@ -145,17 +145,17 @@ def find_published(
         "round": round,
         "kind": kind,
     }
-    wanted = {key: value for key, value in exact.items() if value is not None}
+    criteria = {key: value for key, value in exact.items() if value is not None}
     results = [
         result
         for result in _all_results()
-        if words <= _words(result.accelerator) and _has_values(result, wanted)
+        if words <= _words(result.accelerator) and _has_values(result, criteria)
     ]
     return tuple(sorted(results, key=_newest_and_fastest))
 
 
-def _has_values(result: PublishedResult, wanted: Mapping[str, Any]) -> bool:
-    return all(getattr(result, key) == value for key, value in wanted.items())
+def _has_values(result: PublishedResult, criteria: Mapping[str, Any]) -> bool:
+    return all(getattr(result, key) == value for key, value in criteria.items())
 
 
 def _newest_and_fastest(result: PublishedResult) -> tuple[list[int], float]:
@@ -167,10 +167,10 @@ def _newest_and_fastest(result: PublishedResult) -> tuple[list[int], float]:
 def study_points() -> tuple[PublishedResult, ...]:
     """Return the rows of the published scaling studies, in order. None of them is a result of a round."""
     points = []
-    for given in (*_rows("ddl.csv"), *_rows("mxnet.csv")):
-        given["point"] = dict(part.split("=", 1) for part in given["point"].split())
+    for row in (*_rows("ddl.csv"), *_rows("mxnet.csv")):
+        row["point"] = dict(part.split("=", 1) for part in row["point"].split())
         points.append(
-            PublishedResult.model_validate({"round": "", "kind": "unofficial", "submitter": ""} | given)
+            PublishedResult.model_validate({"round": "", "kind": "unofficial", "submitter": ""} | row)
         )
     return tuple(points)
 
@@ -194,6 +194,6 @@ def _all_results() -> tuple[PublishedResult, ...]:
         ("mlperf-0.6.csv", {"kind": "unofficial"}),
     ):
         for row in _rows(name):
-            given = {renamed.get(key, key): value for key, value in row.items()}
-            results.append(PublishedResult.model_validate(defaults | given))
+            fields = {renamed.get(key, key): value for key, value in row.items()}
+            results.append(PublishedResult.model_validate(defaults | fields))
     return tuple(results)

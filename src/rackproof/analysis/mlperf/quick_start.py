@@ -1,7 +1,7 @@
 """Load MLPerf's tools for the worker without slow parts that they do not need.
 
 The tools import all of ``scipy.stats`` for one function, and read their rules with YAML's Python loader. Both
-together took most of a score's processor time. Tests prove that the answers stay equal.
+together took most of a score's processor time. Tests compare the answers with those of the slow parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TTest(NamedTuple):
 def ttest_ind_from_stats(
     mean1: Any, std1: Any, nobs1: Any, mean2: Any, std2: Any, nobs2: Any, equal_var: bool = True
 ) -> TTest:
-    """Return what ``scipy.stats.ttest_ind_from_stats`` does, bit by bit, for two equal variances.
+    """Return the result of ``scipy.stats.ttest_ind_from_stats``, bit for bit, for two equal variances.
 
     Raises:
         ValueError: ``equal_var`` is false, which the tool never passes.
@@ -46,22 +46,22 @@ def ttest_ind_from_stats(
 
 def load_rcp_checker() -> Any:
     """Return the tool's module ``rcp_checker``, whose ``scipy.stats`` contains the t-test alone."""
-    own = ModuleType("scipy.stats")
-    own.ttest_ind_from_stats = ttest_ind_from_stats  # type: ignore[attr-defined]
-    whole = sys.modules.get("scipy.stats")
-    sys.modules["scipy.stats"] = own
+    stand_in = ModuleType("scipy.stats")
+    stand_in.ttest_ind_from_stats = ttest_ind_from_stats  # type: ignore[attr-defined]
+    scipy_stats = sys.modules.get("scipy.stats")
+    sys.modules["scipy.stats"] = stand_in
     try:
         from mlperf_logging.rcp_checker import rcp_checker
     finally:
         del sys.modules["scipy.stats"]
-        if whole is not None:
-            sys.modules["scipy.stats"] = whole
-    rcp_checker.scipy = SimpleNamespace(stats=own)
+        if scipy_stats is not None:
+            sys.modules["scipy.stats"] = scipy_stats
+    rcp_checker.scipy = SimpleNamespace(stats=stand_in)
     return rcp_checker
 
 
 def read_rules_quickly(checker: Any) -> None:
-    """Have the tool's module ``mlp_compliance`` read its rule files with libyaml, where that is there."""
+    """Make the tool's module ``mlp_compliance`` read its rule files with libyaml, if it is installed."""
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
     def load(file: Any, Loader: Any) -> Any:  # noqa: N803  (the tool names its own loader)

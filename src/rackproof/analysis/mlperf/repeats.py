@@ -165,12 +165,12 @@ def trace_of_events(
         return trace
     trace.early = _earliest_before(trace.start, kept)
     end = math.inf if trace.stop is None else trace.stop
-    within = [one for one in kept if trace.start <= one[0] <= end]
+    within = [event for event in kept if trace.start <= event[0] <= end]
     trace.times = tuple(sorted({time for time, _, _, _ in within})[:_MOST_TIMES])
     trace.values = frozenset(list(_measured(within))[:_MOST_VALUES])
     trace.neighbours = frozenset(_neighbours(within))
-    said = "\n".join(sorted(_said(within, trace.start)))
-    trace.course = hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()
+    course_text = "\n".join(sorted(_event_lines(within, trace.start)))
+    trace.course = hashlib.sha256(course_text.encode("utf-8", "replace")).hexdigest()
     _take_amounts(trace, within)
     if not trace.amounts:
         # stable_diffusion's checkpoints are evaluated after the run, and the last one belongs to its end.
@@ -201,9 +201,9 @@ def _measured(
     for _, key, value, _ in events:
         if key in _EVALUATIONS or key == "tracked_stats":
             named = value.items() if isinstance(value, dict) else (("", value),)
-            for name, one in named:
-                if isinstance(one, float) and math.isfinite(one) and _digits(one) >= _DIGITS:
-                    yield key, str(name), one
+            for name, number in named:
+                if isinstance(number, float) and math.isfinite(number) and _digits(number) >= _DIGITS:
+                    yield key, str(name), number
 
 
 def _neighbours(
@@ -221,13 +221,16 @@ def _neighbours(
 
 
 def _digits(value: float) -> int:
-    """Return the number of digits of a number. 24.13 in single precision is written 24.1299991607666."""
+    """Return the number of significant digits of a number.
+
+    A number in single precision counts with the digits that it needs there. 24.13 is then 24.1299991607666.
+    """
     text = repr(abs(value))
     with contextlib.suppress(OverflowError):
         single = struct.unpack("f", struct.pack("f", value))[0]
         if single == value:
             short = (f"{abs(value):.{digits}g}" for digits in range(1, 10))
-            text = next((one for one in short if _is_single(one, abs(single))), text)
+            text = next((candidate for candidate in short if _is_single(candidate, abs(single))), text)
     return len(text.split("e")[0].replace(".", "").strip("0"))
 
 
@@ -235,7 +238,7 @@ def _is_single(text: str, value: float) -> bool:
     return bool(struct.unpack("f", struct.pack("f", float(text)))[0] == value)
 
 
-def _said(events: Iterable[tuple[float, str, Any, Mapping[str, Any]]], start: float) -> Iterator[str]:
+def _event_lines(events: Iterable[tuple[float, str, Any, Mapping[str, Any]]], start: float) -> Iterator[str]:
     for time, key, value, _ in events:
         if key != "seed":
             yield f"{round((time - start) * 1000)} {key} {value!r}"
@@ -408,10 +411,10 @@ def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem
     """
     for trace in traces:
         named = gpus_of_platform(_platform(trace))
-        for what, seen, wanted in _described_numbers(trace, described, named):
+        for quantity, logged, stated in _described_numbers(trace, described, named):
             message = (
-                f"the log states {seen} {what}, and the system's description {wanted}: the hardware of this "
-                "run is not known; correct systems/SYSTEM.json, or score the run with its own system"
+                f"the log states {logged} {quantity}, and the system's description {stated}: the hardware of "
+                "this run is not known; correct systems/SYSTEM.json, or score the run with its own system"
             )
             yield _unproven("system_contradicts", message, trace.file)
     first = next(iter(traces), None)
@@ -570,26 +573,34 @@ def _sameness(first: RunTrace, second: RunTrace) -> str:
     """Describe values that two logs share although two runs cannot share them, or return ""."""
     if first.course and first.course == second.course:
         return "the same events at the same distances"
-    shared, of = _shared_times(first.times, second.times)
-    if shared >= _FEWEST_TIMES and shared >= SAME_TIMES * of:
-        return f"{shared} of {of} events at the same distances"
+    shared, possible = _shared_times(first.times, second.times)
+    if shared >= _FEWEST_TIMES and shared >= SAME_TIMES * possible:
+        return f"{shared} of {possible} events at the same distances"
     common = first.values & second.values
-    mine, others = _telling_evaluations(first), _telling_evaluations(second)
-    shared, of = len(mine & others), min(len(mine), len(others))
-    if shared >= max(_FEWEST_EVALUATIONS, SAME_VALUES * of):
-        return f"{shared} of {of} evaluations"
+    first_evaluations, second_evaluations = _telling_evaluations(first), _telling_evaluations(second)
+    shared, possible = (
+        len(first_evaluations & second_evaluations),
+        min(len(first_evaluations), len(second_evaluations)),
+    )
+    if shared >= max(_FEWEST_EVALUATIONS, SAME_VALUES * possible):
+        return f"{shared} of {possible} evaluations"
     if first.benchmark != "minigo" and (joint := len(first.neighbours & second.neighbours)):
         # One run may have been joined from parts of others.
         return f"{joint + 1} evaluations, of which two follow each other in both"
-    of = min(len(first.values), len(second.values))
-    telling = len(common) >= _FEWEST_VALUES or any(_digits(value) >= _MANY_DIGITS for _, _, value in common)
-    if of and telling and len(common) >= SAME_VALUES * of:
-        return f"{len(common)} of {of} measured values"
+    possible = min(len(first.values), len(second.values))
+    is_telling = len(common) >= _FEWEST_VALUES or any(
+        _digits(value) >= _MANY_DIGITS for _, _, value in common
+    )
+    if possible and is_telling and len(common) >= SAME_VALUES * possible:
+        return f"{len(common)} of {possible} measured values"
     return ""
 
 
 def _telling_evaluations(trace: RunTrace) -> set[float]:
-    """Return the evaluations that two runs do not share by chance. minigo's are won games of a few."""
+    """Return the evaluations that two runs do not share by chance.
+
+    There are none for minigo, whose evaluations are shares of a few games.
+    """
     if trace.benchmark == "minigo":
         return set()
     return {value for key, _, value in trace.values if key in _EVALUATIONS and _digits(value) >= _MANY_DIGITS}
@@ -599,5 +610,7 @@ def _shared_times(first: Sequence[float], second: Sequence[float]) -> tuple[int,
     """Return how many times of two logs coincide when one is shifted optimally, and out of how many."""
     if not first or not second:
         return 0, 0
-    shifts = Counter(round((one - other) * 1000) for one in first for other in second)
+    shifts = Counter(
+        round((first_time - second_time) * 1000) for first_time in first for second_time in second
+    )
     return max(shifts.values()), min(len(first), len(second))

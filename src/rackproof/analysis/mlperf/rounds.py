@@ -3,7 +3,7 @@
 A log does not contain its round. But the folder may be below one with the round's name
 (``training_results_v5.1``), the benchmark may exist in only one round, and the run was before the end of one
 round and after the end of another. If more than one round is possible, the operator must choose, because a
-score by another round's rules means nothing.
+score by the rules of another round proves nothing.
 """
 
 from __future__ import annotations
@@ -202,14 +202,16 @@ def refusal(evidence: RoundEvidence, usage: str) -> str:
 def not_in_round(evidence: RoundEvidence, ruleset: str, usage: str) -> str:
     """Describe the logs' benchmarks that are of another round and not of this one, or return ""."""
     allowed = allowed_benchmarks(ruleset, usage)
-    strange = {
-        name: ", ".join(one for one in _TRAINING if name in allowed_benchmarks(one))
+    foreign = {
+        name: ", ".join(
+            other_ruleset for other_ruleset in _TRAINING if name in allowed_benchmarks(other_ruleset)
+        )
         for name in evidence.benchmarks - allowed
     }
-    strange = {name: rounds for name, rounds in strange.items() if rounds}
-    if usage != "training" or not allowed or not strange:
+    foreign = {name: rounds for name, rounds in foreign.items() if rounds}
+    if usage != "training" or not allowed or not foreign:
         return ""
-    shown = "; ".join(f"{sanitize(name, 60)} is of {rounds}" for name, rounds in sorted(strange.items()))
+    shown = "; ".join(f"{sanitize(name, 60)} is of {rounds}" for name, rounds in sorted(foreign.items()))
     return f"the round {ruleset} has not this benchmark: {shown}; name the round with --ruleset"
 
 

@@ -47,7 +47,9 @@ def run_in_sandbox(
     timeout_s: float,
     on_answer: Callable[[bytes], None],
 ) -> SandboxExit:
-    """Run a job of a module in a separate process, which never outlives the call.
+    """Run a job of a module in a separate process, and end the process before returning.
+
+    If this process is killed, an alarm ends the other one a few seconds after the time limit.
 
     Args:
         module: The module to start, which calls :func:`serve_job`.
@@ -144,7 +146,7 @@ def serve_job(work: Callable[[Mapping[str, Any], Callable[[str], None]], None]) 
         answers.flush()
 
     job = json.loads(sys.stdin.buffer.read())
-    # If the caller ends, only this alarm stops this process.
+    # If the caller was killed, only this alarm stops this process.
     signal.alarm(int(job["alarm_s"]))
     for kind, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         hard = resource.getrlimit(kind)[1]

@@ -186,14 +186,14 @@ def known_rulesets(usage: str = "training") -> tuple[str, ...]:
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("the package mlperf-logging is not installed")
     rules = Path(next(iter(spec.submodule_search_locations))) / "compliance_checker"
-    found: dict[str, list[str]] = {}
+    rulesets: dict[str, list[str]] = {}
     for folder in rules.iterdir():
         match = re.fullmatch(r"([a-z]+)_(\d+\.\d+\.\d+)", folder.name)
         if match:
-            found.setdefault(match[1], []).append(match[2])
-    if usage not in found:
-        raise ValueError(f"unknown usage {usage!r}; known: {', '.join(sorted(found))}")
-    return tuple(sorted(found[usage], key=lambda name: tuple(map(int, name.split(".")))))
+            rulesets.setdefault(match[1], []).append(match[2])
+    if usage not in rulesets:
+        raise ValueError(f"unknown usage {usage!r}; known: {', '.join(sorted(rulesets))}")
+    return tuple(sorted(rulesets[usage], key=lambda name: tuple(map(int, name.split(".")))))
 
 
 def allowed_failures(benchmark: str) -> int:
@@ -238,7 +238,7 @@ def result_files(folder: Path) -> tuple[Path, ...]:
     files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
     # The last choice reads every file, so it is used only if no name fits.
     chosen = _named_results(files) or _trial_logs(files) or _logs_with_events(files)
-    return tuple(sorted(chosen, key=_natural))
+    return tuple(sorted(chosen, key=_natural_key))
 
 
 def _trial_logs(files: Sequence[Path]) -> list[Path]:
@@ -274,16 +274,16 @@ def _may_be_log(path: Path) -> bool:
     return Path(name_unpacked(path.name)).suffix in (".log", ".txt") and not _CHECKER_OUTPUT.match(path.name)
 
 
-def _encoded_logs(folder: Path) -> str:
+def _encoding_message(folder: Path) -> str:
     """Return a message about the first log that is not plain text, with the remedy, or ""."""
-    for path in sorted(folder.iterdir(), key=_natural):
+    for path in sorted(folder.iterdir(), key=_natural_key):
         looks_like_log = _RESULT_NAME.fullmatch(name_unpacked(path.name)) or _may_be_log(path)
         if looks_like_log and path.is_file() and (problem := encoding_problem_of(path)):
             return f"{sanitize(path.name, 100)} is not read: {problem}"
     return ""
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural_key(path: Path) -> list[tuple[int, str]]:
     """Return a sort key by which result_10 comes after result_2."""
     # Digits that are not ASCII are text, because int() refuses some of them.
     parts = re.split(r"(\d+)", path.name)
@@ -315,8 +315,8 @@ def score_folder(
 ) -> FolderScore:
     """Score the results in one folder (one benchmark on one system) by the MLPerf rules.
 
-    The folder is not changed. The checks run in a separate process on a copy. A score is always
-    returned, if necessary as ``unproven`` with the reason.
+    The folder is not changed. The checks run in a separate process on a copy. If the logs give no score, the
+    returned verdict is ``unproven`` or ``fail``, with the reason.
 
     Args:
         folder: The folder with the result logs (see :func:`result_files`).
@@ -332,28 +332,28 @@ def score_folder(
         ModuleNotFoundError: The package ``mlperf-logging`` is not installed.
     """
     folder = Path(folder)
-    known = known_rulesets(usage)
-    if ruleset is not None and ruleset not in known:
-        raise ValueError(f"unknown ruleset {ruleset!r} for {usage}; known: {', '.join(known)}")
+    rulesets = known_rulesets(usage)
+    if ruleset is not None and ruleset not in rulesets:
+        raise ValueError(f"unknown ruleset {ruleset!r} for {usage}; known: {', '.join(rulesets)}")
     if not timeout_s > 0:
         raise ValueError(f"the time limit must be more than 0 s, not {timeout_s}")
     files = result_files(folder)
     evidence = read_evidence(folder, files)
-    chosen = Round(ruleset) if ruleset is not None else round_of(evidence, known, usage)
+    chosen = Round(ruleset) if ruleset is not None else round_of(evidence, rulesets, usage)
     if chosen.problem and usage == "hpc" and not refusal(evidence, usage):
         # All rounds of HPC use the same benchmarks, so only the path can show the round.
-        raise ValueError(f"name the round's rules; known for hpc: {', '.join(known)}")
-    encoded = _encoded_logs(folder)
+        raise ValueError(f"name the round's rules; known for hpc: {', '.join(rulesets)}")
+    encoded = _encoding_message(folder)
     problem = _why_unchecked(evidence, files, encoded, usage) or chosen.problem
-    strange = "" if problem else not_in_round(evidence, chosen.ruleset, usage)
-    remarks = _unproven("other_round", strange) + _unproven("encoded_log", encoded)
+    other_round = "" if problem else not_in_round(evidence, chosen.ruleset, usage)
+    remarks = _unproven("other_round", other_round) + _unproven("encoded_log", encoded)
     if problem:
         report = WorkerReport(error=problem, findings=remarks)
     else:
         report = _run_worker(folder, files, chosen.ruleset, usage, timeout_s)
         report = report.model_copy(update={"findings": (*report.findings, *remarks)})
     score = score_of_report(report, folder=str(folder), ruleset=chosen.ruleset, usage=usage)
-    return _without_other_round(score, strange).model_copy(update={"ruleset_origin": chosen.origin})
+    return _unproven_if_other_round(score, other_round).model_copy(update={"ruleset_origin": chosen.origin})
 
 
 def _why_unchecked(evidence: RoundEvidence, files: Sequence[Path], encoded: str, usage: str) -> str:
@@ -363,11 +363,11 @@ def _why_unchecked(evidence: RoundEvidence, files: Sequence[Path], encoded: str,
     return problem or ("" if evidence.benchmarks else encoded)
 
 
-def _without_other_round(score: FolderScore, strange: str) -> FolderScore:
-    """Return a score as unproven, because the rules of another round prove no fault."""
-    if not strange:
+def _unproven_if_other_round(score: FolderScore, other_round: str) -> FolderScore:
+    """Return a score as unproven if its logs are of another round, whose rules prove no fault."""
+    if not other_round:
         return score
-    reasons = (strange, *(reason for reason in score.reasons if reason != strange))
+    reasons = (other_round, *(reason for reason in score.reasons if reason != other_round))
     return score.model_copy(update={"verdict": Verdict.UNPROVEN, "reasons": reasons})
 
 
@@ -417,12 +417,12 @@ def score_of_report(
     failed = [run for run in runs if not run.scores]
     # A file without any event shows no run. The run is missing, not failed.
     shown = [run for run in runs if run.events]
-    problems = list(_problems(report, benchmark, shown, failed, drop))
+    problems = list(_reasons_against_pass(report, benchmark, shown, failed, drop))
     scorable = _is_scorable(report, shown)
     mean = _mean_minutes(runs, failed, drop) if scorable else None
     factor = _factor(report)
     if mean is not None:
-        runs = _parts(runs, drop)
+        runs = _with_parts(runs, drop)
     elif not problems:
         problems.append((Verdict.UNPROVEN, "no run is left to take the mean of"))
     return FolderScore(
@@ -439,9 +439,9 @@ def score_of_report(
         scaling_factor=factor,
         minutes=_scaled(mean, factor),
         rcp=report.rcp,
-        verdict=worst([_verdict(problems), *_weakening(report.findings)]),
+        verdict=worst([_verdict(problems), *_degraded_verdicts(report.findings)]),
         reasons=(
-            *_ordered(problems),
+            *_worst_reasons_first(problems),
             *_notes(failed, scorable, drop, report.rcp),
             *_remarks(report.findings),
         ),
@@ -482,7 +482,7 @@ def _scaled(mean: float | None, factor: float) -> float | None:
 def _remarks(findings: Sequence[Finding]) -> list[str]:
     """Return the findings without effect on the verdict, as reasons for readers."""
     gates = [finding.verdict is not None and finding.verdict.gates for finding in findings]
-    remarks = [_with_source(one) for one, bad in zip(findings, gates, strict=True) if not bad]
+    remarks = [_with_source(finding) for finding, bad in zip(findings, gates, strict=True) if not bad]
     if len(remarks) > _MAX_REMARKS:
         remarks[_MAX_REMARKS:] = [f"and {len(remarks) - _MAX_REMARKS} more remarks (see the findings)"]
     return remarks
@@ -507,17 +507,17 @@ def _verdict(problems: Sequence[tuple[Verdict, str]]) -> Verdict:
     return worst(verdict for verdict, _ in problems) if problems else Verdict.PASS
 
 
-def _weakening(findings: Sequence[Finding]) -> list[Verdict]:
+def _degraded_verdicts(findings: Sequence[Finding]) -> list[Verdict]:
     """Return ``degraded`` for each finding with that verdict."""
-    return [one.verdict for one in findings if one.verdict is Verdict.DEGRADED]
+    return [finding.verdict for finding in findings if finding.verdict is Verdict.DEGRADED]
 
 
-def _ordered(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
+def _worst_reasons_first(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
     """Return the reasons for the worst verdict first."""
     return [text for verdict in (Verdict.FAIL, Verdict.UNPROVEN) for v, text in problems if v is verdict]
 
 
-def _problems(
+def _reasons_against_pass(
     report: WorkerReport, benchmark: str, shown: Sequence[RunScore], failed: Sequence[RunScore], drop: int
 ) -> Iterator[tuple[Verdict, str]]:
     """Yield all reasons that rule out a pass."""
@@ -537,13 +537,13 @@ def _problems(
             yield finding.verdict, _with_source(finding)
 
 
-def _count_problems(benchmark: str, found: int, needed: int | None) -> Iterator[tuple[Verdict, str]]:
+def _count_problems(benchmark: str, count: int, needed: int | None) -> Iterator[tuple[Verdict, str]]:
     """Yield a reason if the number of runs is not exactly the required one, or none is known."""
     if needed is None:
         named = f"the benchmark {benchmark!r}" if benchmark else "a benchmark that the logs do not name"
         yield Verdict.UNPROVEN, f"the rules give no number of runs for {named}"
-    elif found != needed:
-        yield Verdict.UNPROVEN, f"{found} run{'s' * (found != 1)} where the rules require exactly {needed}"
+    elif count != needed:
+        yield Verdict.UNPROVEN, f"{count} run{'s' * (count != 1)} where the rules require exactly {needed}"
 
 
 def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterator[tuple[Verdict, str]]:
@@ -615,17 +615,17 @@ def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:
 
     If all times are equal to the millisecond, it is one run.
     """
-    seen: dict[str, str] = {}
+    first_files: dict[str, str] = {}
     pairs = []
     for run in runs:
         if run.events:
-            first = seen.setdefault(run.digest, run.file)
+            first = first_files.setdefault(run.digest, run.file)
             if first != run.file:
                 pairs.append((first, run.file))
     return pairs
 
 
-def _parts(runs: Sequence[RunScore], drop: int) -> tuple[RunScore, ...]:
+def _with_parts(runs: Sequence[RunScore], drop: int) -> tuple[RunScore, ...]:
     """Return the runs, each with its role in the score."""
     good = sorted((run.minutes, index) for index, run in enumerate(runs) if run.scores)
     failed = len(runs) - len(good)

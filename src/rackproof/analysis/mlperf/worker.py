@@ -130,7 +130,7 @@ def check_logs(job: Mapping[str, Any]) -> WorkerReport:
     benchmark = next((run.benchmark for run in runs if run.benchmark), "")
     needed = benchmark_meta.get_result_file_counts(task.usage).get(benchmark)
     complete = sum(bool(run.events) for run in runs) == needed == len(runs)
-    rcp, converged = _compare(task, runs, benchmark, complete)
+    rcp, converged = _compare_convergence(task, runs, benchmark, complete)
     if converged:
         runs = [
             run.model_copy(update={"convergence": amount})
@@ -145,7 +145,7 @@ def check_logs(job: Mapping[str, Any]) -> WorkerReport:
         message = f"{unread}, so the logs cannot be compared with it: restore it from the submission"
         findings.append(Finding(code="description_unread", verdict=Verdict.UNPROVEN, message=message))
     findings += date_findings(traces, round_period(task.ruleset), datetime.now(UTC))
-    if rcp.applies and complete and not any(one.code in ("same_seed", "no_seed") for one in findings):
+    if rcp.applies and complete and not any(finding.code in ("same_seed", "no_seed") for finding in findings):
         findings += _check_seeds(task)
     factor, remark = _folder_factor(folder / "scaling.json", rcp)
     return WorkerReport(
@@ -193,7 +193,7 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
     for event in events:
         if isinstance(event.value, dict):
             values.setdefault(event.key, event.value.get("value"))
-    minutes, status, remarks = _duration(events, cleaned, task.ruleset)
+    minutes, status, remarks = _minutes_and_status(events, cleaned, task.ruleset)
     run = RunScore(
         file=task.names[index],
         sha256=cleaned.sha256,
@@ -231,12 +231,17 @@ def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
     except (OSError, ValueError, RecursionError):
         return None, f"{shown} cannot be read"
     stated = content if isinstance(content, dict) else {}
-    nodes, each = (_number(stated.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
+    nodes, gpus_per_node = (_number(stated.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
     name = stated.get("accelerator_model_name")
-    if not isinstance(name, str) or not nodes or each is None or not 0 <= nodes * each < 1e7:
-        wanted = "number_of_nodes, accelerators_per_node and accelerator_model_name"
-        return None, f"{shown} does not state {wanted}"
-    return DescribedSystem(safe_text(name, 200), gpus=round(nodes * each), nodes=round(nodes)), ""
+    if (
+        not isinstance(name, str)
+        or not nodes
+        or gpus_per_node is None
+        or not 0 <= nodes * gpus_per_node < 1e7
+    ):
+        required_keys = "number_of_nodes, accelerators_per_node and accelerator_model_name"
+        return None, f"{shown} does not state {required_keys}"
+    return DescribedSystem(safe_text(name, 200), gpus=round(nodes * gpus_per_node), nodes=round(nodes)), ""
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
@@ -255,13 +260,13 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
         return RunTrace(run.file), [Finding(code="not_read", verdict=Verdict.UNPROVEN, message=message)]
     events, _ = mlp_parser.parse_file(str(task.copy(index)), ruleset=task.ruleset)
     unit = 1 if task.ruleset == "0.6.0" else 1000
-    read = [(one.timestamp / unit, one.key, _value(one), _metadata(one)) for one in events]
+    read = [(event.timestamp / unit, event.key, _value(event), _metadata(event)) for event in events]
     trace = trace_of_events(run.file, read, benchmark=run.benchmark)
-    stated = [one.value for one in parsed.measurements if one.name == "samples_per_second"]
-    trace.throughput, trace.nodes = (stated[0] if stated else None), nodes
+    speeds = [measured.value for measured in parsed.measurements if measured.name == "samples_per_second"]
+    trace.throughput, trace.nodes = (speeds[0] if speeds else None), nodes
     trace.node_count, trace.stated_nodes = count, stated_nodes
     trace.scores = run.scores
-    if any(one.code == "training_before_run_start" for one in parsed.findings):
+    if any(finding.code == "training_before_run_start" for finding in parsed.findings):
         trace.early = None  # the parser already reported it
     stopped = run.status == "success"
     return trace, findings_of_log(parsed, scores=run.scores, stopped=stopped, script_ended=ended)
@@ -287,21 +292,27 @@ def findings_of_log(
             contains.
         script_ended: Whether the log contains the end of the run script, and is therefore complete.
     """
-    counting = [one for one in parsed.findings if one.verdict is not None or one.code in FAULT_TEXTS]
-    gating = [one for one in counting if one.verdict is not None and one.verdict.gates]
+    counting = [
+        finding for finding in parsed.findings if finding.verdict is not None or finding.code in FAULT_TEXTS
+    ]
+    gating = [finding for finding in counting if finding.verdict is not None and finding.verdict.gates]
     if scores and parsed.verdict.gates and not gating:
         message = "the log does not prove a run that ended well"
         counting.append(Finding(code="not_proven", verdict=parsed.verdict, message=message))
     if scores or stopped:
         return counting
-    if not any(one.code in _FAILURES for one in gating):
+    if not any(finding.code in _FAILURES for finding in gating):
         message = f"the log shows neither that the run ended well nor that it failed: {_NO_END[script_ended]}"
         return [*counting, Finding(code="failure_not_shown", verdict=Verdict.UNPROVEN, message=message)]
-    return [one for one in counting if one.code not in _FAILURES | _FOLLOW_FROM_FAILURE]
+    # The failure makes the run the slowest of the result, and is no finding against the result.
+    return [finding for finding in counting if finding.code not in _FAILURES | _FOLLOW_FROM_FAILURE]
 
 
 def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | None, bool]:
-    """Return the launcher's nodes, their number, the script's number, and whether the script ended."""
+    """Return the launcher's nodes, the job's and the script's number of nodes, and whether the script ended.
+
+    The job's number is the script's or, if the script states none, that of the launcher's nodes.
+    """
     ended = False
     names: set[str] = set()
     counts: set[int] = set()
@@ -324,7 +335,7 @@ def _value(event: Any) -> Any:
     return event.value.get("value") if isinstance(event.value, dict) else event.value
 
 
-def _duration(
+def _minutes_and_status(
     events: Sequence[Any], cleaned: CleanedLog, ruleset: str
 ) -> tuple[float | None, str, list[Finding]]:
     """Return the minutes, the status ("" if the run never ended) and the remarks."""
@@ -398,14 +409,14 @@ def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, 
         mlp_compliance.main(str(copy), _rules(task, copy), checker)
     except Exception as error:  # the tool may raise any exception
         crash = f"the compliance checker crashed: {type(error).__name__}: {safe_text(str(error))}"
-    complaints = [*checker.overwritable.values(), *checker.not_overwritable]
-    messages = [_complaint(text, cleaned) for text in complaints[:_MAX_MESSAGES]]
-    if len(complaints) > _MAX_MESSAGES:
-        messages.append(f"and {len(complaints) - _MAX_MESSAGES} more")
+    tool_messages = [*checker.overwritable.values(), *checker.not_overwritable]
+    messages = [_tool_message(text, cleaned) for text in tool_messages[:_MAX_MESSAGES]]
+    if len(tool_messages) > _MAX_MESSAGES:
+        messages.append(f"and {len(tool_messages) - _MAX_MESSAGES} more")
     if crash:
         messages.append(crash)
     # The tool's messages before a crash count. A crash alone proves nothing.
-    compliant = False if complaints else (None if crash else True)
+    compliant = False if tool_messages else (None if crash else True)
     return compliant, messages
 
 
@@ -420,7 +431,7 @@ def _rules(task: _Task, copy: Path) -> str:
     return f"{task.usage}_{task.ruleset}/{name}.yaml"
 
 
-def _complaint(text: str, cleaned: CleanedLog) -> str:
+def _tool_message(text: str, cleaned: CleanedLog) -> str:
     """Return the tool's message on one line, without dumps, and with the line number of the original log."""
 
     def original(match: re.Match[str]) -> str:
@@ -435,7 +446,7 @@ def _complaint(text: str, cleaned: CleanedLog) -> str:
     return safe_text("; ".join(kept))
 
 
-def _compare(
+def _compare_convergence(
     task: _Task, runs: Sequence[RunScore], benchmark: str, complete: bool
 ) -> tuple[RcpResult, list[float | None]]:
     """Compare convergence with the reference points. Also return each run's own convergence, if readable."""
@@ -443,12 +454,12 @@ def _compare(
     not_compared = _not_compared(task, runs, data, complete)
     if not_compared is not None:
         return not_compared, []
-    # Loaded only here: it needs a part of scipy, and most jobs end before.
+    # The checker is loaded only here, because it needs a part of scipy, and most jobs end before.
     rcp_checker = load_rcp_checker()
     sizes = {run.global_batch_size for run in runs if run.global_batch_size is not None}
     # The package still contains dlrm's points of rounds 1.0 to 2.1, but no longer its number of runs.
-    known = rcp_checker.submission_runs[task.usage]
-    known.setdefault(benchmark, benchmark_meta.get_result_file_counts(task.usage).get(benchmark))
+    run_counts = rcp_checker.submission_runs[task.usage]
+    run_counts.setdefault(benchmark, benchmark_meta.get_result_file_counts(task.usage).get(benchmark))
     if not (data / f"rcps_{benchmark}.json").is_file():
         # A missing reference proves nothing against the runs.
         problem = f"Missing RCP: mlperf-logging has no reference points for {benchmark} in {task.ruleset}"
@@ -534,8 +545,8 @@ def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, siz
             "submission_benchmark": (run.benchmark, benchmark),
             "global_batch_size": (run.global_batch_size, size),
         }
-        for key, (own, shared) in facts.items():
-            if not own:
+        for key, (logged, shared) in facts.items():
+            if not logged:
                 event = {"time_ms": 0, "key": key, "value": shared, "metadata": {}}
                 text += f":::MLLOG {json.dumps(event)}\n"
     target.write_text(text, encoding="latin-1")
@@ -574,17 +585,17 @@ def _check_seeds(task: _Task) -> list[Finding]:
         return [Finding(code="seeds", message=message)]
     if fine:
         return []
-    complaints = "; ".join(task.kept.messages(logging.ERROR))
+    tool_messages = "; ".join(task.kept.messages(logging.ERROR))
     for file, name in zip(files, task.names, strict=True):
-        complaints = complaints.replace(file, name)
-    return [Finding(code="seeds", message=safe_text(complaints, 1000))]
+        tool_messages = tool_messages.replace(file, name)
+    return [Finding(code="seeds", message=safe_text(tool_messages, 1000))]
 
 
 def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Finding]]:
     """Read the factor from a scaling.json beside the logs.
 
-    The review of a round may add this file to slow a score down. The factor is used if it does
-    that, and never if it would make the score faster than the RCP does.
+    The review of a round may add this file to slow a score down. A factor that would make the score faster
+    than the RCP does is not used.
     """
     source = Source(file=file.name)
     try:

@@ -59,7 +59,11 @@ def _same_capacity(described: str, seen: str) -> Doubt | None:
     ours, theirs = _capacities(described), _capacities(seen)
     if not ours or not theirs:
         return Doubt(Verdict.UNPROVEN, "it is not an amount of memory such as 192 GB")
-    near = any(math.isclose(one, other, rel_tol=_TOLERANCE) for one in ours for other in theirs)
+    near = any(
+        math.isclose(our_bytes, their_bytes, rel_tol=_TOLERANCE)
+        for our_bytes in ours
+        for their_bytes in theirs
+    )
     return _contradicted(near)
 
 
@@ -81,7 +85,9 @@ def same_version(described: str, seen: str) -> Doubt | None:
         return None
     if not theirs or not ours:
         return Doubt(Verdict.UNPROVEN, "it is not a version that could be compared")
-    return _contradicted(any(_begins(one, theirs) or _begins(theirs, one) for one in ours))
+    return _contradicted(
+        any(_begins(our_version, theirs) or _begins(theirs, our_version) for our_version in ours)
+    )
 
 
 def _version(text: str) -> list[str]:
@@ -121,8 +127,8 @@ def _same_model(described: str, seen: str) -> Doubt | None:
         return _contradicted(described.casefold() == seen.casefold())
     # Compare whole words, because a B200 is not a GB200. There must also be no second model beside the
     # right one.
-    others = [word for word in ours - theirs if _OTHER_MODEL.fullmatch(word)]
-    return _contradicted(bool(ours & theirs) and not others)
+    other_words = [word for word in ours - theirs if _OTHER_MODEL.fullmatch(word)]
+    return _contradicted(bool(ours & theirs) and not other_words)
 
 
 def model_words(name: str) -> frozenset[str]:

@@ -96,7 +96,7 @@ def build_submission(
         verdict = _verdict(issues)
         # A package without issues is not enough, because the checker never runs without a run.
         if verdict is Verdict.PASS and answer.accepted is True:
-            _finish(draft, system, parts, answer, ruleset)
+            _add_results(draft, system, parts, answer, ruleset)
             put_in_place(draft, out)
             folder = str(out / system.submitter_folder)
     finally:
@@ -110,7 +110,7 @@ def build_submission(
         folder=folder,
         benchmarks=parts,
         description=description,
-        issues=tuple(_ordered(issues)),
+        issues=tuple(_worst_issues_first(issues)),
         checker=answer,
     )
 
@@ -220,7 +220,7 @@ def _unfit_names(groups: Mapping[str, Sequence[ChosenRun]]) -> list[Issue]:
     ]
 
 
-def _finish(
+def _add_results(
     draft: Path,
     system: SystemFile,
     parts: Sequence[BenchmarkPart],
@@ -241,7 +241,7 @@ def _finish(
     write_draft({MANIFEST: manifest_of(draft, facts)}, draft)
 
 
-def _ordered(issues: Sequence[Issue]) -> list[Issue]:
+def _worst_issues_first(issues: Sequence[Issue]) -> list[Issue]:
     """Return the issues with proven faults first and remarks last."""
     weights = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1}
     return sorted(issues, key=lambda issue: 2 if issue.verdict is None else weights.get(issue.verdict, 2))

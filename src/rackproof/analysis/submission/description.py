@@ -161,10 +161,10 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
 
 
 def _key(path: Path, key: object) -> str:
-    known = ("system", "implementation", *FIELDS)
-    if key in known:
+    known_keys = ("system", "implementation", *FIELDS)
+    if key in known_keys:
         return str(key)
-    near = difflib.get_close_matches(str(key), known, 2)
+    near = difflib.get_close_matches(str(key), known_keys, 2)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise SubmissionError(f"{path}: unknown key {sanitize(key, 100)}{hint}")
 
@@ -249,9 +249,9 @@ def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[di
     issues: list[Issue] = []
     issues += _missing(system, description)
     issues += _unlike_nodes(chosen)
-    for one in chosen:
-        issues += _contradictions(system, description, one)
-    issues += _lies_in_logs(system, chosen)
+    for run in chosen:
+        issues += _contradictions(system, description, run)
+    issues += _identity_in_logs(system, chosen)
     return description, issues
 
 
@@ -285,13 +285,13 @@ def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence
         return stated
     stack: dict[str, str] = {}
     for sources in (printed, nodes):
-        found: dict[str, dict[str, None]] = {}
+        versions_by_name: dict[str, dict[str, None]] = {}
         for source in sources:
             versions = source.get(STACK)
             for name, version in versions.items() if isinstance(versions, dict) else ():
-                found.setdefault(name, {})[str(version)] = None
+                versions_by_name.setdefault(name, {})[str(version)] = None
         # Benchmarks use separate images with different libraries, so both versions are true.
-        stack |= {name: "; ".join(versions) for name, versions in found.items()}
+        stack |= {name: "; ".join(versions) for name, versions in versions_by_name.items()}
     if isinstance(stated, dict):
         stack |= stated
     return stack or ""
@@ -377,8 +377,8 @@ def _contradictions(
     )
     for key in FIELDS:
         # A run script sees its container, so a value from the nodes themselves decides.
-        known = [origin for origin in places if origin[1].get(key)]
-        for where, source, file in known if key in _IN_ALL_PLACES else known[:1]:
+        stating = [origin for origin in places if origin[1].get(key)]
+        for where, source, file in stating if key in _IN_ALL_PLACES else stating[:1]:
             for name, doubt, described, seen in _doubts(key, description[key], source[key]):
                 yield _doubtful(
                     system, (key, name), doubt, (described, seen), (chosen_run.run.run_id, where, file)
@@ -463,7 +463,7 @@ def _doubtful(
     )
 
 
-def _lies_in_logs(system: SystemFile, chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
+def _identity_in_logs(system: SystemFile, chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
     """Yield remarks on identity in the logs, where run scripts often put placeholders.
 
     Reviewers use the folder and the description, so these remarks do not block the package.
@@ -472,11 +472,11 @@ def _lies_in_logs(system: SystemFile, chosen: Sequence[ChosenRun]) -> Iterator[I
     expected = {"submission_org": submitter, "submission_status": status}
     for key, ours in expected.items():
         stated = {run.stated[key] for run in chosen if run.stated.get(key)}
-        other = {text for text in stated if _STATUS_IN_LOGS.get(text, text).casefold() != ours.casefold()}
-        if other:
+        differing = {text for text in stated if _STATUS_IN_LOGS.get(text, text).casefold() != ours.casefold()}
+        if differing:
             yield Issue(
                 code="identity_in_logs",
-                message=f"the logs have {key} {', '.join(map(repr, sorted(other)))}, "
+                message=f"the logs have {key} {', '.join(map(repr, sorted(differing)))}, "
                 f"the description {ours!r}",
                 remedy="nothing for this package; set it before the next runs",
             )

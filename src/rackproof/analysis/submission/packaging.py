@@ -264,14 +264,16 @@ def _change_since(out: Path) -> str:
         SubmissionError: The folder contains no manifest, so Rackproof did not write it.
     """
     try:
-        known = json.loads((out / MANIFEST).read_bytes())["files"]
+        recorded = json.loads((out / MANIFEST).read_bytes())["files"]
         hashes = _hashes(out)
     except (OSError, ValueError, KeyError, TypeError):
         raise SubmissionError(
             f"{out} is not a submission that Rackproof wrote (it has no {MANIFEST}), so it stays as it is; "
             "name another folder with --out"
         ) from None
-    changed: list[str] = [name for name in sorted({*known, *hashes}) if known.get(name) != hashes.get(name)]
+    changed: list[str] = [
+        name for name in sorted({*recorded, *hashes}) if recorded.get(name) != hashes.get(name)
+    ]
     if changed:
         return changed[0]
     # The hashes follow links, so a link to the same content would be accepted as the file.

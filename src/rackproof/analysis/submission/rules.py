@@ -31,9 +31,8 @@ def judge_runs(
         ruleset: The ruleset of the round.
     """
     benchmark = chosen[0].benchmark
-    by_file = {f"result_{index}.txt": one for index, one in enumerate(chosen)}
+    by_file = {f"result_{index}.txt": run for index, run in enumerate(chosen)}
     scored = {run.file: run for run in score.runs}
-    benchmark = chosen[0].benchmark
     issues: list[Issue] = []
     if score.runs:
         issues += _count(benchmark, len(chosen), score.runs_needed, ruleset)
@@ -41,7 +40,7 @@ def judge_runs(
     issues += _shared(by_file, scored, system)
     issues += _convergence(benchmark, score, len(chosen))
     issues += _gating_findings(benchmark, by_file, score)
-    # Every objection of the score to the runs must be reported.
+    # A score that gates without a gating issue would be lost.
     if score.verdict.gates and not any(issue.verdict and issue.verdict.gates for issue in issues):
         issues.append(
             Issue(
@@ -60,18 +59,18 @@ def _gating_findings(benchmark: str, by_file: Mapping[str, ChosenRun], score: Fo
     for finding in score.findings:
         if finding.verdict is None or not finding.verdict.gates:
             continue
-        one = by_file.get(finding.source.file or "")
+        chosen_run = by_file.get(finding.source.file or "")
         yield Issue(
             code=finding.code,
             verdict=finding.verdict,
-            run=one.run.run_id if one else "",
-            file=one.log.path if one else benchmark,
+            run=chosen_run.run.run_id if chosen_run else "",
+            file=chosen_run.log.path if chosen_run else benchmark,
             message=finding.message,
             remedy="choose another run in its place",
         )
 
 
-def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iterator[Issue]:
+def _count(benchmark: str, count: int, needed: int | None, ruleset: str) -> Iterator[Issue]:
     if needed is None:
         yield Issue(
             code="unknown_benchmark",
@@ -80,13 +79,13 @@ def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iter
             message=f"the rules {ruleset} give no number of runs for {benchmark}",
             remedy="choose runs of a benchmark of the round",
         )
-    elif found != needed:
-        more = f"make {needed - found} more" if found < needed else f"leave {found - needed} out"
+    elif count != needed:
+        more = f"make {needed - count} more" if count < needed else f"leave {count - needed} out"
         yield Issue(
             code="run_count",
             verdict=Verdict.UNPROVEN,
             file=benchmark,
-            message=f"{found} run{'s' * (found != 1)} where the rules require exactly {needed}",
+            message=f"{count} run{'s' * (count != 1)} where the rules require exactly {needed}",
             remedy=f"{more}; `--latest {needed} --benchmark {benchmark}` takes the newest {needed}",
         )
 
@@ -94,49 +93,46 @@ def _count(benchmark: str, found: int, needed: int | None, ruleset: str) -> Iter
 def _failed(
     benchmark: str, by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore]
 ) -> Iterator[Issue]:
-    """Yield every run that is not good.
-
-    The rules allow as many failures as olympic scoring drops.
-    """
+    """Yield an issue about each run that is not good. As many as olympic scoring drops may fail."""
     bad = []
-    for file, one in by_file.items():
+    for file, chosen_run in by_file.items():
         run = scored.get(file)
-        against = _reasons_against(one, run)
+        against = _reasons_against(chosen_run, run)
         if against:
-            bad.append((one, "; ".join(against), _verdict_against(one, run)))
+            bad.append((chosen_run, "; ".join(against), _verdict_against(chosen_run, run)))
     allowed = allowed_failures(benchmark)
-    for one, reasons, verdict in bad:
+    for chosen_run, reasons, verdict in bad:
         if len(bad) <= allowed:
             yield Issue(
                 code="run_counts_as_slowest",
-                run=one.run.run_id,
-                file=one.log.path,
+                run=chosen_run.run.run_id,
+                file=chosen_run.log.path,
                 message=f"{reasons}; the rules let {allowed} of the runs fail, and drop the slowest",
             )
         else:
             yield Issue(
                 code="run_refused",
                 verdict=verdict,
-                run=one.run.run_id,
-                file=one.log.path,
+                run=chosen_run.run.run_id,
+                file=chosen_run.log.path,
                 message=f"{reasons}; {amount(len(bad), 'run is', 'runs are')} not good, "
                 f"at most {allowed} may be",
                 remedy="make new runs and hand in the newest; read this one's report first",
             )
 
 
-def _reasons_against(one: ChosenRun, run: RunScore | None) -> list[str]:
+def _reasons_against(chosen_run: ChosenRun, run: RunScore | None) -> list[str]:
     """Return the objections to a run from its score and its record, or none if it is good."""
     reasons = [] if run is None or run.scores else [_why_not(run)]
-    if one.run.verdict is not Verdict.PASS:
-        first = f" ({sanitize(one.run.reasons[0], 200)})" if one.run.reasons else ""
-        reasons.append(f"its verdict is {one.run.verdict.value}{first}")
+    if chosen_run.run.verdict is not Verdict.PASS:
+        first = f" ({sanitize(chosen_run.run.reasons[0], 200)})" if chosen_run.run.reasons else ""
+        reasons.append(f"its verdict is {chosen_run.run.verdict.value}{first}")
     return reasons
 
 
-def _verdict_against(one: ChosenRun, run: RunScore | None) -> Verdict:
+def _verdict_against(chosen_run: ChosenRun, run: RunScore | None) -> Verdict:
     # A run that did not end, or could not be checked, does not prove a fault of the system.
-    proven = one.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)
+    proven = chosen_run.run.verdict is Verdict.FAIL or (run is not None and run.compliant is False)
     return Verdict.FAIL if proven else Verdict.UNPROVEN
 
 
@@ -147,11 +143,9 @@ def _why_not(run: RunScore) -> str:
         return f"its log ends with status {run.status!r}" if run.status else "its log has no run_stop"
     if run.minutes is None:
         return "its log shows no possible duration"
-    complaint = f": {run.messages[0]}" if run.messages else ""
+    reason = f": {run.messages[0]}" if run.messages else ""
     return (
-        f"its log is not compliant{complaint}"
-        if run.compliant is False
-        else f"it could not be checked{complaint}"
+        f"its log is not compliant{reason}" if run.compliant is False else f"it could not be checked{reason}"
     )
 
 
@@ -160,61 +154,61 @@ def _shared(
 ) -> Iterator[Issue]:
     """Yield the differences between the runs of one result, and between them and the description."""
     first_size: tuple[float, str] | None = None
-    seen: dict[str, str] = {}
-    for file, one in by_file.items():
+    first_runs: dict[str, str] = {}
+    for file, chosen_run in by_file.items():
         run = scored.get(file)
         # A log without events states nothing to compare.
         if run is None or not run.events:
             continue
-        yield from _other_division(one, run, system)
+        yield from _other_division(chosen_run, run, system)
         if run.global_batch_size:
-            first_size = first_size or (run.global_batch_size, one.run.run_id)
-            yield from _other_batch_size(one, run.global_batch_size, first_size)
-        yield from _same_run(one, seen.setdefault(run.digest, one.run.run_id))
+            first_size = first_size or (run.global_batch_size, chosen_run.run.run_id)
+            yield from _other_batch_size(chosen_run, run.global_batch_size, first_size)
+        yield from _same_run(chosen_run, first_runs.setdefault(run.digest, chosen_run.run.run_id))
 
 
-def _other_division(one: ChosenRun, run: RunScore, system: SystemFile) -> Iterator[Issue]:
+def _other_division(chosen_run: ChosenRun, run: RunScore, system: SystemFile) -> Iterator[Issue]:
     division = system.values["division"]
     if run.division and run.division != division:
         yield Issue(
             code="division",
             verdict=Verdict.FAIL,
-            run=one.run.run_id,
-            file=one.log.path,
+            run=chosen_run.run.run_id,
+            file=chosen_run.log.path,
             message=f"the log is of the division {run.division!r}, the description of {division!r}",
             remedy=f"correct division in {system.file}, or choose runs of that division",
         )
 
 
-def _other_batch_size(one: ChosenRun, size: float, first: tuple[float, str]) -> Iterator[Issue]:
+def _other_batch_size(chosen_run: ChosenRun, size: float, first: tuple[float, str]) -> Iterator[Issue]:
     first_size, first_run = first
     if size != first_size:
         yield Issue(
             code="batch_size",
             verdict=Verdict.FAIL,
-            run=one.run.run_id,
-            file=one.log.path,
+            run=chosen_run.run.run_id,
+            file=chosen_run.log.path,
             message=f"its global batch size is {size:g}, that of run {first_run} {first_size:g}",
             remedy="choose runs of one batch size",
         )
 
 
-def _same_run(one: ChosenRun, owner: str) -> Iterator[Issue]:
+def _same_run(chosen_run: ChosenRun, owner: str) -> Iterator[Issue]:
     """Yield an issue if another run was the first with these events."""
-    if owner != one.run.run_id:
+    if owner != chosen_run.run.run_id:
         yield Issue(
             code="same_run_twice",
             verdict=Verdict.FAIL,
-            run=one.run.run_id,
-            file=one.log.path,
+            run=chosen_run.run.run_id,
+            file=chosen_run.log.path,
             message=f"its log has the same events as that of run {owner}: a copy proves nothing",
             remedy="choose another run in its place",
         )
 
 
-def _convergence(benchmark: str, score: FolderScore, found: int) -> Iterator[Issue]:
+def _convergence(benchmark: str, score: FolderScore, count: int) -> Iterator[Issue]:
     rcp = score.rcp
-    if rcp is None or not rcp.applies or found != score.runs_needed:
+    if rcp is None or not rcp.applies or count != score.runs_needed:
         return
     if rcp.passed is False:
         yield Issue(
@@ -237,11 +231,11 @@ def _convergence(benchmark: str, score: FolderScore, found: int) -> Iterator[Iss
 
 def _too_fast(rcp: RcpResult) -> str:
     """Describe by how much the runs converge too fast, if they do."""
-    own, least = rcp.submission_mean, rcp.smallest_allowed
-    if own is None or least is None or rcp.reference_mean is None or own >= least:
+    mean, least = rcp.submission_mean, rcp.smallest_allowed
+    if mean is None or least is None or rcp.reference_mean is None or mean >= least:
         return ""
     return (
-        f"they need {own:g} {rcp.unit} on average, the reference {rcp.reference_mean:g}; "
+        f"they need {mean:g} {rcp.unit} on average, the reference {rcp.reference_mean:g}; "
         f"less than {least:g} is too fast to be true"
     )
 
@@ -330,8 +324,8 @@ def _rejection(answer: CheckerAnswer) -> Issue:
 def _run_named(text: str, groups: Mapping[str, Sequence[ChosenRun]]) -> str:
     """Return the id of the run whose log is in a text of the checker, or "" unless there is exactly one."""
     names = {(match[1], int(match[2])) for match in _PACKED_LOG.finditer(text)}
-    found = {groups[name][index].run.run_id for name, index in names if index < len(groups.get(name, ()))}
-    return found.pop() if len(found) == 1 else ""
+    run_ids = {groups[name][index].run.run_id for name, index in names if index < len(groups.get(name, ()))}
+    return run_ids.pop() if len(run_ids) == 1 else ""
 
 
 def _describes(ruleset: str) -> bool:

@@ -49,9 +49,9 @@ def latest_runs(
     chosen: list[tuple[Run, Path]] = []
     for benchmark in dict.fromkeys(benchmarks):
         if benchmark not in by_name:
-            known = ", ".join(sorted(by_name)) or "no runs at all"
+            stored_names = ", ".join(sorted(by_name)) or "no runs at all"
             of = f" on nodes of the model {sku}" if sku else ""
-            raise SubmissionError(f"{results} has no runs of {benchmark}{of}; it has {known}")
+            raise SubmissionError(f"{results} has no runs of {benchmark}{of}; it has {stored_names}")
         ordered = _oldest_first(by_name[benchmark], results)
         chosen += [(run, results / run.run_id) for run in ordered[-count:]]
     return chosen
@@ -120,9 +120,9 @@ def _oldest_first(runs: Sequence[Run], results: Path) -> list[Run]:
 
 def moment_of(run: Run, folder: Path) -> float:
     """Return the start of a run in seconds since 1970, or 0 if neither record nor log states it."""
-    known = run.started or stamp_of(run.run_id)
-    if known is not None:
-        return known.timestamp()
+    start = run.started or stamp_of(run.run_id)
+    if start is not None:
+        return start.timestamp()
     log = result_log(run)
     if log is None:
         return 0.0
@@ -169,8 +169,8 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     if isinstance(data, Issue):
         return data
     stated = {key: sanitize(value, 300) for key, value in logs.parse(io.BytesIO(data)).tags.items()}
-    known = run.started or stamp_of(run.run_id)
-    moment = known.timestamp() if known else _first_moment(data)
+    start = run.started or stamp_of(run.run_id)
+    moment = start.timestamp() if start else _first_moment(data)
     return ChosenRun(run, folder, log, moment, stated, system_of(data))
 
 
@@ -220,13 +220,13 @@ def system_of(log: bytes) -> dict[str, Any]:
         except (ValueError, RecursionError):
             continue
         if isinstance(facts, dict):
-            return {key: kept for key, value in facts.items() if (kept := _known(value))}
+            return {key: kept for key, value in facts.items() if (kept := _sanitized(value))}
     return {}
 
 
-def _known(value: Any) -> Any:
+def _sanitized(value: Any) -> Any:
     if isinstance(value, dict):
-        return {sanitize(key, 100): kept for key, one in value.items() if (kept := _known(one))}
+        return {sanitize(key, 100): kept for key, item in value.items() if (kept := _sanitized(item))}
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         text = sanitize(value, 300)
         return "" if text.startswith("UNKNOWN_") else text
@@ -236,6 +236,6 @@ def _known(value: Any) -> Any:
 def by_benchmark(chosen: Iterable[ChosenRun]) -> dict[str, list[ChosenRun]]:
     """Return the runs of each benchmark, in order of their start."""
     groups: dict[str, list[ChosenRun]] = {}
-    for run in sorted(chosen, key=lambda one: (one.moment, one.run.run_id)):
+    for run in sorted(chosen, key=lambda run: (run.moment, run.run.run_id)):
         groups.setdefault(run.benchmark, []).append(run)
     return dict(sorted(groups.items()))

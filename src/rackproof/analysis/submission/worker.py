@@ -62,8 +62,8 @@ class _Listener(logging.Handler):
         message = self._plain(record.getMessage())
         if self.file and record.levelno < logging.ERROR:
             message = f"{self.file}: {message}"
-        for kept, wanted in ((self.messages, True), (self.errors, record.levelno >= logging.ERROR)):
-            if wanted and len(kept) < _MAX_MESSAGES:
+        for kept, is_listed in ((self.messages, True), (self.errors, record.levelno >= logging.ERROR)):
+            if is_listed and len(kept) < _MAX_MESSAGES:
                 kept.append(message)
 
     def _plain(self, text: str) -> str:

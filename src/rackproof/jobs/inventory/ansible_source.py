@@ -48,22 +48,22 @@ def read_ansible_nodes(path: Path) -> AdoptedSource:
         AdoptError: The path is neither, or names no hosts.
         InventoryError: Ansible cannot read the inventory.
     """
-    inventory = _listed(path)
+    inventory = _load_inventory(path)
     remarks: list[str] = []
-    left: dict[str, list[str]] = {}
+    not_taken: dict[str, list[str]] = {}
     nodes = []
     groups = _groups_by_host(inventory)
     for name in sorted(inventory.hosts):
         if problem := name_problem(name):
             remarks.append(f"left out: host {sanitize(name, 80)!r} of {path}: {problem}")
         elif name != "localhost":
-            nodes.append(_node(name, as_mapping(inventory.hosts[name]), groups.get(name, ()), left))
+            nodes.append(_node(name, as_mapping(inventory.hosts[name]), groups.get(name, ()), not_taken))
     if not nodes:
         raise AdoptError(f"{path} has no hosts: is it what `ansible-inventory --list` prints?")
     if any(map(_names_gpus, nodes)):
         nodes = [_without_gpus(node, groups.get(node.name, ())) for node in nodes]
-    if left:
-        remarks.append(_left_text(left))
+    if not_taken:
+        remarks.append(_not_taken_text(not_taken))
     if {node.rack_from for node in nodes} == {BY_NAME}:
         remarks.append(f"racks are guessed by the nodes' names: no variable or group of {path} names them")
     return AdoptedSource(nodes=tuple(nodes), controller=_controller(inventory), remarks=tuple(remarks))
@@ -87,21 +87,21 @@ def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
     return node.model_copy(update={"gpu_count": 0, "gpu_count_from": _NO_GPU})
 
 
-def _left_text(left: Mapping[str, Sequence[str]]) -> str:
+def _not_taken_text(not_taken: Mapping[str, Sequence[str]]) -> str:
     """Return the remark on variables that are not taken over, with the number of hosts of each."""
     shown = ", ".join(
-        f"{variable} ({amount(len(hosts), 'host')})" for variable, hosts in sorted(left.items())[:12]
+        f"{variable} ({amount(len(hosts), 'host')})" for variable, hosts in sorted(not_taken.items())[:12]
     )
-    more = f" and {len(left) - 12} more" if len(left) > 12 else ""
+    more = f" and {len(not_taken) - 12} more" if len(not_taken) > 12 else ""
     return f"variables that are not taken over: {shown}{more}; add those that you need"
 
 
-def _listed(path: Path) -> Inventory:
+def _load_inventory(path: Path) -> Inventory:
     """Return an inventory, from its saved JSON or from Ansible."""
     if not path.is_file() or path.suffix != ".json":
-        inventory, complaints = list_inventory(path, environment_of_written_inventory())
-        if complaints and not inventory.hosts:
-            raise AdoptError(f"{complaints[0].where}: {complaints[0].what}")
+        inventory, mistakes = list_inventory(path, environment_of_written_inventory())
+        if mistakes and not inventory.hosts:
+            raise AdoptError(f"{mistakes[0].where}: {mistakes[0].what}")
         return inventory
     try:
         listed = json.loads(read_text(path))
@@ -140,30 +140,32 @@ def _groups_by_host(inventory: Inventory) -> dict[str, list[str]]:
 
 
 def _node(
-    name: str, values: Mapping[str, Any], groups: Collection[str], left: dict[str, list[str]]
+    name: str, values: Mapping[str, Any], groups: Collection[str], not_taken: dict[str, list[str]]
 ) -> AdoptedNode:
     """Return a host as a node."""
-    variables = _taken_variables(name, values, left)
+    variables = _taken_variables(name, values, not_taken)
     address = str(variables.pop("ansible_host", ""))
-    own = [group for group in groups if group.lower() not in RESERVED_GROUPS]
-    rack = _rack(values, own)
+    own_groups = [group for group in groups if group.lower() not in RESERVED_GROUPS]
+    rack = _rack(values, own_groups)
     return AdoptedNode(
         name=name,
         source="Ansible",
         address=address if address != name else "",
         rack=rack or rack_of_name(name),
         rack_from="its variables and groups" if rack else BY_NAME,
-        partitions=tuple(group.removeprefix("partition_") for group in own if group.startswith("partition_")),
+        partitions=tuple(
+            group.removeprefix("partition_") for group in own_groups if group.startswith("partition_")
+        ),
         gpu_count=stated_gpu_count(values),
         gpu_count_from="variable of GPUs",
-        hints=tuple(_hints(values, own)),
-        sku=_sku(own),
+        hints=tuple(_hints(values, own_groups)),
+        sku=_sku(own_groups),
         variables=variables,
     )
 
 
 def _taken_variables(
-    name: str, values: Mapping[str, Any], left: dict[str, list[str]]
+    name: str, values: Mapping[str, Any], not_taken: dict[str, list[str]]
 ) -> dict[str, str | int | bool]:
     """Return the connection variables of a host. Other variables are added to ``left``."""
     taken: dict[str, str | int | bool] = {}
@@ -171,7 +173,7 @@ def _taken_variables(
         if (fitting := _connection(str(variable), value)) is not None:
             taken[str(variable)] = fitting
         elif str(variable) not in _READ_VARIABLES:
-            left.setdefault(sanitize(variable, 60), []).append(name)
+            not_taken.setdefault(sanitize(variable, 60), []).append(name)
     return taken
 
 

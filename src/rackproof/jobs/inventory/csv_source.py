@@ -127,7 +127,7 @@ def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
     """
     lowered = {key.lower(): value for key, value in values.items()}
     counts = (_gpu_number(lowered.get(key)) for key in COLUMNS["gpus"])
-    count = next((one for one in counts if one is not None), None)
+    count = next((number for number in counts if number is not None), None)
     return count if count is not None and 0 <= count <= _MOST_GPUS else None
 
 
@@ -199,8 +199,8 @@ def _columns(heading: Iterable[str], path: Path, line: int) -> tuple[dict[str, i
     words = [_word(text) for text in texts]
     columns = {
         name: words.index(best)
-        for name, known in COLUMNS.items()
-        if (best := next((word for word in known if word in words), ""))
+        for name, headings in COLUMNS.items()
+        if (best := next((word for word in headings if word in words), ""))
     }
     unread = [
         sanitize(text, 40) for at, text in enumerate(texts) if text.strip() and at not in columns.values()
@@ -262,7 +262,7 @@ def _names(cells: Mapping[str, str], where: str) -> tuple[str, ...]:
     for name in names:
         if problem := name_problem(name):
             raise AdoptError(f"{where}: {sanitize(name, 80)!r} cannot be a host: {problem}")
-    if len(names) > 1 and any(cells.get(own) for own in ("address", "serial", "bmc", "own_name")):
+    if len(names) > 1 and any(cells.get(column) for column in ("address", "serial", "bmc", "own_name")):
         raise AdoptError(f"{where}: {len(names)} nodes cannot share an address, serial, BMC or own name")
     return names
 
@@ -277,9 +277,9 @@ def _check_cells(cells: Mapping[str, str], where: str) -> None:
     address = cells.get("address", "")
     if address and (problem := address_problem(address)):
         raise AdoptError(f"{where}: address {sanitize(address, 60)!r}: {problem}")
-    own = cells.get("own_name", "")
-    if own and name_problem(own):
-        raise AdoptError(f"{where}: {sanitize(own, 60)!r} is not a host's name")
+    own_name = cells.get("own_name", "")
+    if own_name and name_problem(own_name):
+        raise AdoptError(f"{where}: {sanitize(own_name, 60)!r} is not a host's name")
     count = cells.get("gpus", "")
     if count and not re.fullmatch(r"[0-9]{1,4}", count):
         raise AdoptError(f"{where}: {sanitize(count, 40)!r} is not a number of GPUs")

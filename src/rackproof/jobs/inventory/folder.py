@@ -18,7 +18,7 @@ from rackproof.core.child_environment import environment_of_written_inventory
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
-from rackproof.jobs.inventory.lint import Complaint, InventoryError, lint_inventory, list_inventory
+from rackproof.jobs.inventory.lint import InventoryError, InventoryMistake, lint_inventory, list_inventory
 from rackproof.jobs.inventory.merge import merge_texts
 from rackproof.jobs.inventory.nodes import AdoptedNode, AdoptError
 from rackproof.jobs.inventory.read_file import read_text
@@ -73,7 +73,9 @@ def check_folder(folder: Path) -> bool:
 def add_missing_nodes(
     folder: Path, nodes: Sequence[AdoptedNode], *, remove: bool
 ) -> tuple[tuple[AdoptedNode, ...], list[str]]:
-    """Return the nodes, with those of the last adopt that are in no source now, and remarks about these.
+    """Return the nodes, and remarks about nodes of the last adopt that no source names now.
+
+    The latter nodes are added, unless ``remove`` is set.
 
     Raises:
         AdoptError: The list of the last adopt cannot be read.
@@ -82,11 +84,11 @@ def add_missing_nodes(
     if not path.exists():
         return tuple(nodes), []
     try:
-        known = _KeptNodes.model_validate_json(read_text(path)).nodes
+        kept_nodes = _KeptNodes.model_validate_json(read_text(path)).nodes
     except ValidationError:
         raise AdoptError(f"{path} is damaged: remove {folder / _KEPT} and name a new folder") from None
     named = {node.name for node in nodes}
-    gone = [node for node in known if node.name not in named]
+    gone = [node for node in kept_nodes if node.name not in named]
     if not gone:
         return tuple(nodes), []
     shown = sanitize(compress_hostlist(node.name for node in gone), 200)
@@ -147,7 +149,7 @@ def _unused_files(folder: Path, rendered: Mapping[str, str]) -> list[str]:
     return [name for name in names if name not in rendered and (folder / name).exists()]
 
 
-def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[Complaint]:
+def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[InventoryMistake]:
     """Return the errors of the folder after a change, without writing it.
 
     Raises:
@@ -160,19 +162,19 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[C
         for name, text in change.files.items():
             write_file(copy / name, text.encode())
         try:
-            inventory, complaints = list_inventory(copy, environment_of_written_inventory())
+            inventory, mistakes = list_inventory(copy, environment_of_written_inventory())
         except InventoryError as error:
             text = str(error).replace(str(copy), str(folder))
             raise AdoptError(f"{folder} with these changes cannot be read by Ansible: {text}") from None
-        if any("it is not YAML" in complaint.what for complaint in complaints):
-            shown = f"{complaints[0].where}: {complaints[0].what}".replace(str(copy), str(folder))
+        if any("it is not YAML" in mistake.what for mistake in mistakes):
+            shown = f"{mistakes[0].where}: {mistakes[0].what}".replace(str(copy), str(folder))
             raise AdoptError(
                 f"changes by hand and of the sources do not fit together: {shown}; nothing is written"
             )
-        new_complaints = [*complaints, *lint_inventory(inventory, checkout)]
+        all_mistakes = [*mistakes, *lint_inventory(inventory, checkout)]
         return [
-            complaint.model_copy(update={"where": complaint.where.replace(str(copy), str(folder))})
-            for complaint in new_complaints
+            mistake.model_copy(update={"where": mistake.where.replace(str(copy), str(folder))})
+            for mistake in all_mistakes
         ]
 
 
@@ -182,12 +184,11 @@ def write_change(folder: Path, change: InventoryChange, nodes: Sequence[AdoptedN
     Raises:
         ResultsError: A file cannot be written.
     """
-    # Do this first, so that a folder is recognized even if writing is interrupted.
+    # Make the folder of copies first, so that a later adopt recognizes the inventory after an interruption.
     (folder / _KEPT).mkdir(parents=True, exist_ok=True)
     for name, text in change.files.items():
         write_file(folder / name, text.encode())
-    # Write the copies last. After an interruption, files that are already written count as changed by
-    # hand.
+    # Write the copies last. After an interruption, files without a new copy count as changed by hand.
     for name, text in change.bases.items():
         write_file(folder / _KEPT / name, text.encode())
     write_file(folder / _KEPT / _NODES, _KeptNodes(nodes=tuple(nodes)).model_dump_json(indent=1).encode())

@@ -45,7 +45,7 @@ class AdoptedCluster(Record):
 
     @property
     def has_slurm(self) -> bool:
-        """Return whether Slurm lists any of the nodes. Only Slurm states a node's own host name."""
+        """Return whether Slurm lists any of the nodes, so that their own host names are known."""
         return any(node.in_slurm for node in self.nodes)
 
     def skus(self) -> dict[str, list[str]]:
@@ -63,7 +63,7 @@ def build_cluster(
     controller: str,
     controller_address: str = "",
 ) -> AdoptedCluster:
-    """Return the groups of nodes."""
+    """Return the cluster with the groups of its nodes."""
     taken = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
     groups = _rack_groups({node.rack for node in nodes}, taken)
     racks: dict[str, list[str]] = {}
@@ -102,7 +102,7 @@ def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, st
         groups[rack] = (
             name
             if name not in used
-            else next(number for number in numbered if number not in used | set(taken))
+            else next(candidate for candidate in numbered if candidate not in used | set(taken))
         )
     return groups
 
@@ -125,18 +125,20 @@ def render_files(
         shipped_all: The shipped variables of all hosts.
         version: Rackproof's version, for the files' headings.
     """
-    known = {sku.group: sku for sku in shipped}
+    shipped_by_group = {sku.group: sku for sku in shipped}
     files = {
-        "hosts.yml": "\n".join(_hosts_lines(cluster, known)) + "\n",
+        "hosts.yml": "\n".join(_hosts_lines(cluster, shipped_by_group)) + "\n",
         "group_vars/all.yml": _all_vars(cluster, shipped_all),
     }
     for group, hosts in cluster.skus().items():
-        if group not in known:
+        if group not in shipped_by_group:
             files[f"group_vars/{group}.yml"] = _skeleton(cluster, hosts)
             continue
-        for needed in filter(None, (group, known[group].parent)):
+        for needed in filter(None, (group, shipped_by_group[group].parent)):
             origin = f"# From Rackproof {version}, inventory/group_vars/{needed}.yml."
-            files[f"group_vars/{needed}.yml"] = known[needed].text.replace("---\n", f"---\n{origin}\n", 1)
+            files[f"group_vars/{needed}.yml"] = shipped_by_group[needed].text.replace(
+                "---\n", f"---\n{origin}\n", 1
+            )
     return files
 
 
@@ -166,7 +168,9 @@ def _hosts_lines(cluster: AdoptedCluster, shipped: Mapping[str, ShippedSku]) -> 
             yield "      hosts: {}"
         yield from _members(skus.get(group, ()), cluster.racks, slices)
     yield from (
-        f"    {host}:\n" + "\n".join(_members(skus[host], cluster.racks)) for s in tops.values() for host in s
+        f"    {group}:\n" + "\n".join(_members(skus[group], cluster.racks))
+        for slices in tops.values()
+        for group in slices
     )
     yield "    # Nodes on their way into service."
     yield "    new-nodes: {}"
@@ -194,15 +198,15 @@ def _members(
     hosts: Collection[str], racks: Mapping[str, Collection[str]], children: Collection[str] = ()
 ) -> Iterator[str]:
     """Yield the members of a group, which are the names of whole racks and of other hosts."""
-    wanted = set(hosts)
-    whole = [rack for rack, nodes in racks.items() if wanted.issuperset(nodes)]
-    rest = wanted.difference(*(racks[rack] for rack in whole))
-    if whole or children:
+    names = set(hosts)
+    whole_racks = [rack for rack, nodes in racks.items() if names.issuperset(nodes)]
+    other_hosts = names.difference(*(racks[rack] for rack in whole_racks))
+    if whole_racks or children:
         yield "      children:"
-        yield from (f"        {_scalar(name)}:" for name in (*children, *whole))
-    if rest:
+        yield from (f"        {_scalar(name)}:" for name in (*children, *whole_racks))
+    if other_hosts:
         yield "      hosts:"
-        yield from (f"        {_scalar(name)}:" for name in hosts if name in rest)
+        yield from (f"        {_scalar(name)}:" for name in hosts if name in other_hosts)
 
 
 def _host_line(node: AdoptedNode, *, is_checked: bool) -> str:

@@ -30,7 +30,7 @@ def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
     lines = tuple(text.splitlines(keepends=True) for text in (base, mine, theirs))
     merged: list[str] = []
     conflicts = []
-    for old, own, new in _regions(*lines):
+    for old, own, new in _common_regions(*lines):
         taken = new if own == old else own
         merged += taken
         if own not in (old, new) and new != old:
@@ -38,11 +38,11 @@ def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
     return MergedFile("".join(merged), tuple(conflicts))
 
 
-def _regions(
+def _common_regions(
     base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
 ) -> Iterator[tuple[list[str], list[str], list[str]]]:
     """Yield the parts of the three texts between lines common to all, and these lines, in order."""
-    own, new = _partners(base, mine), _partners(base, theirs)
+    own, new = _unchanged_lines(base, mine), _unchanged_lines(base, theirs)
     at = (0, 0, 0)
     for line in range(len(base) + 1):
         is_end = line == len(base)
@@ -55,7 +55,7 @@ def _regions(
             at = (line + 1, own[line] + 1, new[line] + 1)
 
 
-def _partners(base: Sequence[str], other: Sequence[str]) -> dict[int, int]:
+def _unchanged_lines(base: Sequence[str], text: Sequence[str]) -> dict[int, int]:
     """Return the places of base's lines that are unchanged in another text."""
-    blocks = difflib.SequenceMatcher(None, base, other, autojunk=False).get_matching_blocks()
+    blocks = difflib.SequenceMatcher(None, base, text, autojunk=False).get_matching_blocks()
     return {block.a + at: block.b + at for block in blocks for at in range(block.size)}

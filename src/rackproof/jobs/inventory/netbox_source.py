@@ -109,11 +109,11 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
     netbox = _Netbox(url, token)
     netbox.refuse_ignored_filters(pairs)
     keep_all = any(_states_kind(name) for name, _ in pairs)
-    chosen, others = _choose(netbox.devices(pairs), keep_all=keep_all)
+    chosen, left_out = _choose(netbox.devices(pairs), keep_all=keep_all)
     fitting = [device for device in chosen if not name_problem(_name(device))]
     # Only the names of nodes count, because two sites may each contain a switch leaf-1.
     _refuse_doubled_names(fitting)
-    remarks = [*_misnamed_remarks(chosen), *_left_out(others), *_status_remarks(fitting)]
+    remarks = [*_misnamed_remarks(chosen), *_left_out(left_out), *_status_remarks(fitting)]
     racks = _rack_names(fitting)
     nodes = [_node(_name(device), device, racks.get(_rack_id(device), ""), remarks) for device in fitting]
     return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))
@@ -131,15 +131,15 @@ def _states_kind(filter_name: str) -> bool:
 
 def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
     """Return the operator's filters as names and values."""
-    found = []
+    pairs = []
     for text in filters:
         name, bar, value = text.partition("=")
         if not bar or not value or not _FILTER.fullmatch(name) or name in ("limit", "offset", "ordering"):
             raise AdoptError(
                 f"--netbox-filter {sanitize(text, 80)}: it has the form NAME=VALUE, such as role=gpu-node"
             )
-        found.append((name, value))
-    return found
+        pairs.append((name, value))
+    return pairs
 
 
 class _WrongRequestError(AdoptError):
@@ -255,8 +255,8 @@ class _Netbox:
         """Return one page of NetBox's answer."""
         request = urllib.request.Request(url, headers=self._headers)  # noqa: S310  (the scheme was checked)
         try:
-            with self._open(request, timeout=_TIMEOUT_S) as answer:
-                data = self._read_whole(answer)
+            with self._open(request, timeout=_TIMEOUT_S) as response:
+                data = self._read_whole(response)
         except urllib.error.HTTPError as error:
             kind = _WrongRequestError if error.code == 400 else AdoptError
             raise kind(f"{self._shown} {self._refusal(error)}") from None
@@ -308,22 +308,22 @@ class _Netbox:
     def _stated_reason(self, error: urllib.error.HTTPError) -> str:
         """Return NetBox's own reason, such as ``Token expired``, or "" if it states none."""
         try:
-            answer = as_mapping(json.loads(error.read1(4096)))
+            content = as_mapping(json.loads(error.read1(4096)))
         except (OSError, http.client.HTTPException, ValueError, RecursionError):
             return ""
         # A wrong filter gets {"role": ["Select a valid choice. …"]}.
         parts = [
-            part for value in answer.values() for part in (value if isinstance(value, list) else [value])
+            part for value in content.values() for part in (value if isinstance(value, list) else [value])
         ]
         text = " ".join(part for part in parts if isinstance(part, str))
         self._refuse_token_in(text)
         return f", {sanitize(text, 160)}" if text else ""
 
-    def _read_whole(self, answer: Any) -> bytes:
+    def _read_whole(self, response: Any) -> bytes:
         """Return the bytes of a page, with limits for its size and time."""
         parts: list[bytes] = []
         size, end = 0, time.monotonic() + _MOST_PAGE_S
-        while part := answer.read1(1 << 16):
+        while part := response.read1(1 << 16):
             parts.append(part)
             size += len(part)
             if size > _MOST_PAGE_BYTES or time.monotonic() > end:
@@ -331,7 +331,7 @@ class _Netbox:
                     f"{self._shown} sends a page that does not end within {_MOST_PAGE_BYTES >> 20} MiB and "
                     f"{_MOST_PAGE_S:.0f} s"
                 )
-        if answer.length:
+        if response.length:
             raise AdoptError(f"{self._shown} sends a page that is cut off: try again")
         return b"".join(parts)
 
@@ -399,10 +399,10 @@ def _misnamed_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
     for name in filter(None, map(_name, devices)):
         if problem := name_problem(name):
             names.setdefault(problem, []).append(name)
-    for problem, count in names.items():
-        shown = ", ".join(repr(sanitize(name, 80)) for name in count[:5])
-        more = f" and {len(count) - 5} more" if len(count) > 5 else ""
-        remarks.append(f"left out: {_counted_devices(len(count))} of NetBox: {problem} ({shown}{more})")
+    for problem, misnamed in names.items():
+        shown = ", ".join(repr(sanitize(name, 80)) for name in misnamed[:5])
+        more = f" and {len(misnamed) - 5} more" if len(misnamed) > 5 else ""
+        remarks.append(f"left out: {_counted_devices(len(misnamed))} of NetBox: {problem} ({shown}{more})")
     return remarks
 
 
@@ -412,19 +412,19 @@ def _counted_devices(count: int) -> str:
 
 def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
     """Return the remarks about the devices that were left out, by type and role."""
-    named = [device for device in devices if _names_gpu(device)]
-    others = [device for device in devices if not _names_gpu(device)]
+    with_gpu = [device for device in devices if _names_gpu(device)]
+    without_gpu = [device for device in devices if not _names_gpu(device)]
     remarks = []
-    if named:
+    if with_gpu:
         remarks.append(
-            f"left out: {_counted_devices(len(named))} of NetBox with a GPU's name whose type or role is "
-            f"network, power or storage equipment: {_kinds(named)}; --netbox-filter role=NAME takes all of a "
-            "role"
+            f"left out: {_counted_devices(len(with_gpu))} of NetBox with a GPU's name whose type or role is "
+            f"network, power or storage equipment: {_kinds(with_gpu)}; --netbox-filter role=NAME takes all "
+            "of a role"
         )
-    if others:
+    if without_gpu:
         remarks.append(
-            f"left out: {_counted_devices(len(others))} of NetBox that name no GPU, nor have the role of one "
-            f"that does: {_kinds(others)}; --netbox-filter role=NAME takes all of a role"
+            f"left out: {_counted_devices(len(without_gpu))} of NetBox that name no GPU, nor have the role "
+            f"of one that does: {_kinds(without_gpu)}; --netbox-filter role=NAME takes all of a role"
         )
     return remarks
 

@@ -27,7 +27,7 @@ RESERVED_GROUPS = frozenset(
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
 _NAME = re.compile(rf"(?=[A-Za-z0-9].{{0,252}}\Z){_LABEL}(?:\.{_LABEL}){{0,9}}")
 _OLD_ADDRESS = re.compile(r"(?:[0-9]+|0x[0-9a-f]+)(?:\.(?:[0-9]+|0x[0-9a-f]+))*", re.I)
-"""ssh would take such a text for an address, with octal numbers and with missing parts as it likes."""
+"""ssh reads such a text as an IPv4 address with octal numbers or missing parts, and not as a name."""
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "ansible_user": re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}"),
     "ansible_connection": re.compile(r"ssh|local"),
@@ -165,9 +165,9 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     nodes: dict[str, AdoptedNode] = {}
     spelled: dict[str, str] = {}
     for node in (node for source in sources for node in source.nodes):
-        other = spelled.setdefault(node.name.lower(), node.name)
-        if other != node.name:
-            raise AdoptError(f"{other} and {node.name} differ by capitals alone: one host has one name")
+        spelling = spelled.setdefault(node.name.lower(), node.name)
+        if spelling != node.name:
+            raise AdoptError(f"{spelling} and {node.name} differ by capitals alone: one host has one name")
         nodes[node.name] = _joined(nodes[node.name], node) if node.name in nodes else node
     if not nodes:
         raise AdoptError(
@@ -207,10 +207,10 @@ def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
             ("address of a BMC", str(node.variables.get("reimage_bmc_address", ""))),
         ):
             port = node.variables.get("ansible_port", "") if name == "address" else ""
-            other = owners.setdefault((f"{name} {value}".lower(), port), node.name) if value else node.name
-            if other != node.name:
+            owner = owners.setdefault((f"{name} {value}".lower(), port), node.name) if value else node.name
+            if owner != node.name:
                 raise AdoptError(
-                    f"{other} and {node.name} have the same {name} ({sanitize(value, 60)}): each host needs "
+                    f"{owner} and {node.name} have the same {name} ({sanitize(value, 60)}): each host needs "
                     "its own; correct the source, or leave one out with --exclude"
                 )
 

@@ -84,8 +84,8 @@ class ShippedSku(Record):
     @property
     def parent(self) -> str:
         """Return the group of the machine that a slice is a part of, or "" for a whole machine."""
-        whole = _SLICE.sub("", self.group)
-        return whole if whole != self.group else ""
+        machine_group = _SLICE.sub("", self.group)
+        return machine_group if machine_group != self.group else ""
 
 
 class SkuGuess(Record):
@@ -166,10 +166,10 @@ def guess_sku(
             return _named(sku, f"--sku {pattern}", node, shipped)
     if node.sku:
         return _named(node.sku, f"{node.source}: it names the SKU", node, shipped)
-    best, others = _models(node.hints)
+    best, contradictions = _models(node.hints)
     if not best and node.gpu_count == 0:
         return SkuGuess(group="", why=f"{node.gpu_count_from or node.source}: no GPU")
-    unsure = list(others)
+    unsure = list(contradictions)
     count, count_from = _count(node, best, unsure)
     if not best:
         return _unknown(node, count, count_from, unsure)
@@ -183,7 +183,7 @@ def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[
     models = [(model, hint) for hint in hints if (model := model_of_text(hint.text))]
     if not models:
         return None, []
-    others = [
+    contradictions = [
         f"{hint.where} {sanitize(hint.text, 40)} names {model}, {models[0][1].where} {models[0][0]}"
         for model, hint in models[1:]
         # A model without its board does not contradict one with it, such as h100 and H100 PCIe.
@@ -192,11 +192,11 @@ def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[
     # The more precise name of the same model counts: H100 PCIe of a device type, h100 of Gres.
     same = [entry for entry in models if _bare(entry[0]) == _bare(models[0][0])]
     systems = [entry for entry in same if entry[0] != expected_model(entry[0])]
-    return max(systems or same, key=lambda entry: len(entry[0])), others
+    return max(systems or same, key=lambda entry: len(entry[0])), contradictions
 
 
 def _bare(model: str) -> str:
-    """Return a model without its board. For a system's name, return the model of its GPUs."""
+    """Return the model of the GPUs in a model's or system's name, without its board."""
     return expected_model(model).split()[0]
 
 

@@ -21,14 +21,14 @@ from rackproof.store.history.references import NumberKey, Numbers
 _BATCH = 200
 """Largest number of names in a statement."""
 _FLEET_ROWS = 200_000
-"""For each batch, at most this many measurements are read, the newest first."""
+"""Largest number of measurements that are read for a batch, the newest first."""
 _PARTS, _HOMES = schema.hardware.alias("parts"), schema.hardware.alias("homes")
 
 
 def batches(names: Iterable[str]) -> Iterator[list[str]]:
     """Yield names in lists that are short enough for one statement."""
-    rest = iter(sorted(names))
-    while batch := list(islice(rest, _BATCH)):
+    remaining = iter(sorted(names))
+    while batch := list(islice(remaining, _BATCH)):
         yield batch
 
 
@@ -50,11 +50,11 @@ def numbers_of_others(
     medians = _medians_by_part(connection, alike, digests)
     accepted = _accepted_by_part(connection, alike, digests)
     for key in numbers:
-        kind, own, name, unit = key
+        kind, own_key, name, unit = key
         beside = medians.get((kind, name, unit), {})
-        values[key] = [middle for part, middle in beside.items() if part != own]
+        values[key] = [middle for part, middle in beside.items() if part != own_key]
         # The list is in the order of acceptance.
-        of_others = [value for part, value in accepted.get((kind, name, unit), ()) if part != own]
+        of_others = [value for part, value in accepted.get((kind, name, unit), ()) if part != own_key]
         first[key] = of_others[:1]
     return values, first
 

@@ -126,10 +126,10 @@ def _from_path(path: Path) -> Target:
     return Target(f"the history {path}", URL.create("sqlite", database=str(path)))
 
 
-def _from_url(given: str, origin: str) -> Target:
+def _from_url(url_text: str, origin: str) -> Target:
     """Return the database of a URL, and refuse other kinds of databases."""
     usage = f"{origin} must look like postgresql://USER:PASSWORD@HOST:5432/NAME or sqlite:///PATH"
-    url = _parsed_url(given)
+    url = _parsed_url(url_text)
     if url is None:
         raise HistoryError(
             f"{usage}; its value is not a URL. Write special characters of a password as %XX (@ is %40)."
@@ -142,7 +142,7 @@ def _from_url(given: str, origin: str) -> Target:
         return _from_path(Path(url.database))
     if kind not in ("postgresql", "postgres"):
         raise HistoryError(f"{usage}; no other kind of database is supported.")
-    return _postgresql_target(given, url.set(drivername="postgresql+psycopg"))
+    return _postgresql_target(url_text, url.set(drivername="postgresql+psycopg"))
 
 
 def _parsed_url(url: str) -> URL | None:
@@ -154,22 +154,25 @@ def _parsed_url(url: str) -> URL | None:
         return None
 
 
-def _postgresql_target(given: str, url: URL) -> Target:
+def _postgresql_target(url_text: str, url: URL) -> Target:
     """Return a PostgreSQL database with all its secrets, so that no message shows one."""
     options = {key: value for key, value in url.query.items() if key in _SECRET_OPTIONS}
-    hidden = [url.password or "", *(secret for value in options.values() for secret in _each(value))]
-    host = url.host or ", ".join(_each(url.query.get("host", "the local socket")))
+    hidden = [
+        url.password or "",
+        *(secret for value in options.values() for secret in _values_of_option(value)),
+    ]
+    host = url.host or ", ".join(_values_of_option(url.query.get("host", "the local socket")))
     host_and_port = f"{host}:{url.port}" if url.port else host
     return Target(
         f"the PostgreSQL database {url.database or '(of the user)'} on {host_and_port}",
         url,
         # Replace the longest secret first. If a secret contains a shorter one, the rest of it would
         # otherwise stay readable.
-        (given, *sorted(filter(None, hidden), key=len, reverse=True)),
+        (url_text, *sorted(filter(None, hidden), key=len, reverse=True)),
     )
 
 
-def _each(value: str | tuple[str, ...]) -> tuple[str, ...]:
+def _values_of_option(value: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return an option's values, of which a URL may state several."""
     return (value,) if isinstance(value, str) else value
 

@@ -124,15 +124,15 @@ class Topology:
 
     def _place(self, labels: Mapping[str, str]) -> Place:
         """Return the part that labels name, which is a GPU or a link of two, and the other labels."""
-        kept: dict[str, str] = {}
+        general_labels: dict[str, str] = {}
         ends: list[tuple[Part, Part | None]] = []
         # Sort by name, so that "from" is before "to". The two directions of a link are two links.
         for name in sorted(labels):
             end = self._part(name, labels[name])
-            kept[name] = labels[name] if end is None else PLACEHOLDER
+            general_labels[name] = labels[name] if end is None else PLACEHOLDER
             if end is not None:
                 ends.append(end)
-        canonical = canonical_json(kept)
+        canonical = canonical_json(general_labels)
         if not ends:
             return Place(canonical, self.whole, self.only_node)
         if len(ends) == 1:

@@ -136,20 +136,20 @@ class HardwareOfRows:
     """
 
     def __init__(self, connection: Connection, *ids: Iterable[int | None]) -> None:
-        wanted = {part for column in ids for part in column if part is not None}
+        needed = {part for column in ids for part in column if part is not None}
         members, parts = schema.hardware_members, schema.hardware
         self._members: dict[int, list[int]] = {}
         rows = connection.execute(
-            select(members).where(one_of(members.c.whole_id, wanted)).order_by(members.c.position)
+            select(members).where(one_of(members.c.whole_id, needed)).order_by(members.c.position)
         )
         for row in rows:
             # The labels of a link contain its ends, which its rows do not name.
             self._members.setdefault(row.whole_id, []).append(row.member_id)
-            wanted.add(row.member_id)
+            needed.add(row.member_id)
         self._known = {
             row.id: _Hardware(row.kind, row.key, row.name)
             for row in connection.execute(
-                select(parts.c.id, parts.c.kind, parts.c.key, parts.c.name).where(one_of(parts.c.id, wanted))
+                select(parts.c.id, parts.c.kind, parts.c.key, parts.c.name).where(one_of(parts.c.id, needed))
             )
         }
 
@@ -166,12 +166,12 @@ class HardwareOfRows:
         if part is None or PLACEHOLDER not in labels.values():
             return dict(labels)
         named = self._known[part].kind in (Kind.LINK, Kind.GROUP)
-        ends = iter(self._members.get(part, ()) if named else (part,))
+        members = iter(self._members.get(part, ()) if named else (part,))
         full = {}
         # The ends were removed in the order of the labels' names, so restore them in that order.
         for name, value in sorted(labels.items()):
-            end = next(ends, None) if value == PLACEHOLDER else None
-            full[name] = value if end is None else self._label(self._known[end])
+            member = next(members, None) if value == PLACEHOLDER else None
+            full[name] = value if member is None else self._label(self._known[member])
         return full
 
     @staticmethod

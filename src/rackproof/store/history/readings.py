@@ -145,8 +145,8 @@ def read_nights(
             night.append(np.full(len(value), ago, np.int32))
     quantity, hardware, node = np.concatenate([np.empty((3, 0), np.int32), *numbers], axis=1)
     ids = np.array(sorted(known), dtype=np.int64)
-    wanted = np.isin(quantity, ids) & (hardware >= 0)
-    quantity, hardware, node = quantity[wanted], hardware[wanted], node[wanted]
+    is_known = np.isin(quantity, ids) & (hardware >= 0)
+    quantity, hardware, node = quantity[is_known], hardware[is_known], node[is_known]
     parts, part_ids = _parts(connection, np.unique(np.concatenate([hardware, node])))
     return Readings(
         quantities=tuple(known[int(number)] for number in ids),
@@ -154,8 +154,8 @@ def read_nights(
         quantity=np.searchsorted(ids, quantity).astype(np.int32),
         part=_position(part_ids, hardware),
         node=_position(part_ids, node),
-        night=np.concatenate([np.empty(0, np.int32), *night])[wanted],
-        value=np.concatenate([np.empty(0), *values])[wanted],
+        night=np.concatenate([np.empty(0, np.int32), *night])[is_known],
+        value=np.concatenate([np.empty(0), *values])[is_known],
     )
 
 
@@ -360,13 +360,13 @@ def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Intege
 def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDArray[np.int64]]:
     """Return the hardware with the given ids, and its ids in the same (ascending) order."""
     table = schema.hardware
-    wanted = {int(number) for number in ids if number >= 0}
+    needed = {int(number) for number in ids if number >= 0}
     # Read all hardware. Most of it is wanted, and a list of 90,000 ids would not be faster. Use all(),
     # because reading SQLAlchemy's rows one by one takes three times as long.
     known = connection.execute(select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)).all()
     # Always include nodes and GPUs. A link needs the names of its ends, and a GPU the index of its node.
     single = (Kind.GPU.value, Kind.NODE.value)
-    described = sorted(row for row in map(tuple, known) if row[1] in single or row[0] in wanted)
+    described = sorted(row for row in map(tuple, known) if row[1] in single or row[0] in needed)
     order = [row[0] for row in described]
     seats = _seats(connection, dict(zip(order, range(len(order)), strict=True)))
     rows = {row[0]: Part(*row[1:], *seats.get(row[0], ())) for row in described}

@@ -164,8 +164,8 @@ class Store(AbstractContextManager["Store"]):
             The ids of the runs that were written.
         """
         entered: list[str] = []
-        rest = iter(runs)
-        while batch := list(islice(rest, _BATCH)):
+        remaining = iter(runs)
+        while batch := list(islice(remaining, _BATCH)):
             entered += self._write(partial(_enter_runs, batch, again))
         return entered
 
@@ -226,32 +226,33 @@ class Store(AbstractContextManager["Store"]):
         """
         table = schema.runs
         with self._reading() as connection:
-            whole = self._record(connection, run_id)
-            if whole is not None:
-                return whole
-            found = connection.scalars(
+            exact = self._record(connection, run_id)
+            if exact is not None:
+                return exact
+            matching_ids = connection.scalars(
                 select(table.c.run_id)
                 .where(table.c.run_id.startswith(run_id, autoescape=True))
                 .order_by(table.c.run_id)
                 .limit(4)
             ).all()
             shown = self._target.scrub(run_id)[:121]
-            if not found or not run_id:
+            if not matching_ids or not run_id:
                 ids = connection.scalars(
                     select(table.c.run_id).order_by(table.c.moment.desc()).limit(_MOST_IDS)
                 ).all()
                 near = near_names(run_id, ids)
                 hint = f"did you mean {near}?" if near else "`rackproof history` lists them"
                 raise HistoryError(f"no run {shown!r} in {self.description}; {hint}")
-            if len(found) > 1:
-                some = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
-                raise HistoryError(f"several runs begin with {shown!r}: {some}; give more of the id")
-            only = self._record(connection, found[0])
-        if only is None:
+            if len(matching_ids) > 1:
+                listed = ", ".join(matching_ids[:3]) + (", …" if len(matching_ids) > 3 else "")
+                raise HistoryError(f"several runs begin with {shown!r}: {listed}; give more of the id")
+            run = self._record(connection, matching_ids[0])
+        if run is None:
             raise HistoryError(
-                f"{self.description} holds no details of {found[0]} any more (pruned); its own folder does"
+                f"{self.description} holds no details of {matching_ids[0]} any more (pruned); its own folder "
+                "does"
             )
-        return only
+        return run
 
     def estimate_seconds(
         self, benchmark: str, parameters: ParameterMapping, hardware: Sequence[Node] | str
@@ -270,10 +271,10 @@ class Store(AbstractContextManager["Store"]):
             The duration in seconds, or ``None`` if there is no such run.
         """
         if isinstance(hardware, str):
-            whole: Part | None = Part(Kind.NODE, bounded_key(hardware))
+            hardware_part: Part | None = Part(Kind.NODE, bounded_key(hardware))
         else:
-            whole = Topology(hardware).whole
-        if whole is None:
+            hardware_part = Topology(hardware).whole
+        if hardware_part is None:
             return None
         runs, parts = schema.runs, schema.hardware
         query = (
@@ -282,8 +283,8 @@ class Store(AbstractContextManager["Store"]):
             .where(
                 runs.c.benchmark == benchmark,
                 runs.c.parameters_digest == digest_of(canonical_json(parameters)),
-                parts.c.kind == whole.kind.value,
-                parts.c.key == whole.key,
+                parts.c.kind == hardware_part.kind.value,
+                parts.c.key == hardware_part.key,
                 runs.c.exit_status == 0,
                 runs.c.verdict != Verdict.FAIL.value,
                 runs.c.started.is_not(None),
@@ -322,23 +323,23 @@ class Store(AbstractContextManager["Store"]):
             since: The earliest time of a measurement.
             limit: The largest number of measurements, or ``None`` for all.
         """
-        table, wanted = schema.measurements, labels or {}
+        table, required_labels = schema.measurements, labels or {}
         by_quantity = (metric, labels, benchmark, parameters) != (None, None, None, None)
         query = _measurement_query(by_quantity or hardware is not None, since, limit)
         with self._reading() as connection:
             quantities = quantities_by_id(connection, metric, benchmark, parameters)
-            known = _with_labels(quantities, wanted)
+            matching = _with_labels(quantities, required_labels)
             if by_quantity:
-                query = query.where(one_of(table.c.quantity_id, known))
-            for name in _hardware_names(wanted, hardware):
+                query = query.where(one_of(table.c.quantity_id, matching))
+            for name in _hardware_names(required_labels, hardware):
                 query = query.where(on_hardware(connection, table.c, name))
             rows = connection.execute(query).all()
             parts = HardwareOfRows(
                 connection, (row.hardware_id for row in rows), (row.node_id for row in rows)
             )
-        made = [_measurement_row(row, known[row.quantity_id], parts) for row in rows]
+        measured = [_measurement_row(row, matching[row.quantity_id], parts) for row in rows]
         # Filter again. In the query, a label with hardware matched any hardware.
-        return [row for row in made if wanted.items() <= row.labels.items()]
+        return [row for row in measured if required_labels.items() <= row.labels.items()]
 
     # References
 
@@ -366,13 +367,13 @@ class Store(AbstractContextManager["Store"]):
         place = Topology(nodes).place(labels)
         if place.hardware is None:
             return None
-        table, what, parts = schema.baselines, schema.quantities, schema.hardware
+        table, quantities, parts = schema.baselines, schema.quantities, schema.hardware
         query = (
-            select(table, what.c.unit)
-            .join(what, what.c.id == table.c.quantity_id)
+            select(table, quantities.c.unit)
+            .join(quantities, quantities.c.id == table.c.quantity_id)
             .join(parts, parts.c.id == table.c.hardware_id)
             .where(
-                what.c.digest
+                quantities.c.digest
                 == quantity_of(benchmark, canonical_json(parameters), metric, place.labels).digest,
                 parts.c.kind == place.hardware.kind.value,
                 parts.c.key == place.hardware.key,
@@ -401,8 +402,8 @@ class Store(AbstractContextManager["Store"]):
             run_id: The id of a run, to return only its numbers.
             limit: The largest number of candidates.
         """
-        table, runs, kept = schema.judgements, schema.runs, schema.baselines
-        same = (kept.c.quantity_id == table.c.quantity_id, kept.c.hardware_id == table.c.hardware_id)
+        table, runs, accepted = schema.judgements, schema.runs, schema.baselines
+        same = (accepted.c.quantity_id == table.c.quantity_id, accepted.c.hardware_id == table.c.hardware_id)
         query = (
             select(table, runs.c.run_id)
             .join(runs, runs.c.id == table.c.run_pk)
@@ -418,9 +419,9 @@ class Store(AbstractContextManager["Store"]):
             if node is not None:
                 query = query.where(on_hardware(connection, table.c, node))
             rows = connection.execute(query).all()
-            known = quantities_by_id(connection, ids={row.quantity_id for row in rows})
+            quantities = quantities_by_id(connection, ids={row.quantity_id for row in rows})
             parts = HardwareOfRows(connection, (row.hardware_id for row in rows))
-        return [_candidate(row, known[row.quantity_id], parts) for row in rows]
+        return [_candidate(row, quantities[row.quantity_id], parts) for row in rows]
 
     def accept(
         self,
@@ -518,8 +519,8 @@ class Store(AbstractContextManager["Store"]):
         for key, others in self._others(run, topology, numbers).items():
             value, direction = numbers[key]
             if objection := others.objection(value, direction):
-                what = f"{others.metric} on {key[1]}, {objection} {key[3]}".strip()
-                raise HistoryError(f"run {run.run_id} is not a reference: {what}")
+                number_text = f"{others.metric} on {key[1]}, {objection} {key[3]}".strip()
+                raise HistoryError(f"run {run.run_id} is not a reference: {number_text}")
 
     def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
         """Return the numbers to compare each number of a run with."""
@@ -539,7 +540,7 @@ class Store(AbstractContextManager["Store"]):
         return {
             key: Others(
                 metric,
-                [one for name, one in in_run[key[0], "", *key[2:]].items() if name != key[1]],
+                [value for name, value in in_run[key[0], "", *key[2:]].items() if name != key[1]],
                 in_history[key],
                 first[key],
             )
@@ -556,14 +557,15 @@ class Store(AbstractContextManager["Store"]):
         run = self.run(run_id)
         topology = Topology(run.nodes)
         numbers = acceptable_numbers(run, topology)
-        known = {key for key, others in self._others(run, topology, numbers).items() if others.are_known}
-        known |= keys_with_a_bound(run, topology)
-        lacking = set(numbers) - known
+        confirmed = {key for key, others in self._others(run, topology, numbers).items() if others.are_known}
+        confirmed |= keys_with_a_bound(run, topology)
+        unconfirmed = set(numbers) - confirmed
         return sorted(
             {
-                one.name
-                for one in run.measurements
-                if number_key(run, topology.place(one.labels), one.name, one.unit) in lacking
+                measurement.name
+                for measurement in run.measurements
+                if number_key(run, topology.place(measurement.labels), measurement.name, measurement.unit)
+                in unconfirmed
             }
         )
 
@@ -596,8 +598,10 @@ class Store(AbstractContextManager["Store"]):
         """Return the ids of the runs that provide no reference."""
         column = schema.baselines.c.run_id
         with self._reading() as connection:
-            found = set(connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars())
-        return [run_id for run_id in run_ids if run_id not in found]
+            providing = set(
+                connection.execute(select(column).where(column.in_(run_ids)).distinct()).scalars()
+            )
+        return [run_id for run_id in run_ids if run_id not in providing]
 
     # A fleet's nights
 
@@ -682,12 +686,12 @@ class Store(AbstractContextManager["Store"]):
     def _moment(self, run_id: str) -> datetime:
         """Return the time of a run."""
         with self._reading() as connection:
-            found: datetime | None = connection.scalar(
+            moment: datetime | None = connection.scalar(
                 select(schema.runs.c.moment).where(schema.runs.c.run_id == run_id)
             )
-        if found is None:
+        if moment is None:
             raise HistoryError(f"run {run_id} was removed from {self.description} just now")
-        return found
+        return moment
 
     def _summaries(self, connection: Connection, query: Select[Any]) -> list[RunRow]:
         """Return the runs of a query with the names of their nodes."""
@@ -790,7 +794,7 @@ def _reference_rows(
     # Another process may have replaced or removed the run after it was read.
     writer.enter([run])
     parts = writer.find_hardware((kind, key) for kind, key, _, _ in numbers)
-    known = writer.find_quantities((what, unit) for _, _, what, unit in numbers)
+    quantity_ids = writer.find_quantities((quantity, unit) for _, _, quantity, unit in numbers)
     mirrored = {
         "low": mirror_bound(bounds["high"]),
         "high": mirror_bound(bounds["low"]),
@@ -799,13 +803,13 @@ def _reference_rows(
     return [
         {
             "run_id": run.run_id,
-            "quantity_id": known[what, unit],
+            "quantity_id": quantity_ids[quantity, unit],
             "hardware_id": parts[kind, key],
             "value": value,
             **moments,
             **(mirrored if direction is Direction.LOWER else bounds),
         }
-        for (kind, key, what, unit), (value, direction) in sorted(numbers.items())
+        for (kind, key, quantity, unit), (value, direction) in sorted(numbers.items())
     ]
 
 
@@ -823,12 +827,12 @@ def _refuse_drift(
     Raises:
         HistoryError: A new reference is too far from the first accepted one.
     """
-    kept: dict[tuple[int, int], list[AcceptedNumber]] = {}
-    for quantity, hardware, one in _accepted_before(connection, rows, bounding):
-        if one.run_id != run_id:
-            kept.setdefault((quantity, hardware), []).append(one)
+    accepted: dict[tuple[int, int], list[AcceptedNumber]] = {}
+    for quantity, hardware, number in _accepted_before(connection, rows, bounding):
+        if number.run_id != run_id:
+            accepted.setdefault((quantity, hardware), []).append(number)
     for row, direction in zip(rows, directions, strict=True):
-        before = kept.get((row["quantity_id"], row["hardware_id"]), ())
+        before = accepted.get((row["quantity_id"], row["hardware_id"]), ())
         objection = drift_objection(before, row["value"], direction)
         if objection:
             raise HistoryError(f"run {run_id} is not a reference: {objection}")
@@ -844,10 +848,10 @@ def _accepted_before(
     parts = sorted({row["hardware_id"] for row in rows})
     table, measured, runs = schema.baselines, schema.measurements, schema.runs
     standing = set()
-    for one in connection.execute(select(table).where(one_of(table.c.hardware_id, parts))):
-        standing.add((one.run_id, one.quantity_id, one.hardware_id))
-        moment = min(as_utc(one.accepted), bounding.get(one.run_id, as_utc(one.accepted)))
-        yield one.quantity_id, one.hardware_id, AcceptedNumber(one.run_id, one.value, moment)
+    for row in connection.execute(select(table).where(one_of(table.c.hardware_id, parts))):
+        standing.add((row.run_id, row.quantity_id, row.hardware_id))
+        moment = min(as_utc(row.accepted), bounding.get(row.run_id, as_utc(row.accepted)))
+        yield row.quantity_id, row.hardware_id, AcceptedNumber(row.run_id, row.value, moment)
     query = (
         select(runs.c.run_id, measured.c.quantity_id, measured.c.hardware_id, measured.c.value)
         .join(runs, runs.c.id == measured.c.run_pk)
@@ -917,7 +921,9 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
 
 def _with_labels(quantities: Mapping[int, Measured], labels: Mapping[str, str]) -> dict[int, Measured]:
     """Return the quantities that may carry these labels."""
-    return {key: one for key, one in quantities.items() if could_have_labels(one.labels, labels)}
+    return {
+        key: quantity for key, quantity in quantities.items() if could_have_labels(quantity.labels, labels)
+    }
 
 
 def _hardware_names(labels: Mapping[str, str], hardware: str | None) -> list[str]:

@@ -4,7 +4,7 @@
 runs from the results folder.
 
 The rows of several hundred runs are written together, table by table. The order of the tables, and of the
-rows in them, is fixed, so that two writers never deadlock.
+rows in them, is fixed, which avoids deadlocks of two writers.
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ class RunWriter:
         """Store runs (several hundred at most), and return the ids of the runs that were written."""
         now = datetime.now(UTC)
         run_drafts = {run.run_id: _Draft(run, now) for run in runs}
-        known = {} if again else self._known(run_drafts)
+        stored = {} if again else self._known(run_drafts)
         drafts = [
             draft
             for run_id, draft in sorted(run_drafts.items())
-            if run_id not in known or known[run_id].record_sha256 != draft.record_sha256
+            if run_id not in stored or stored[run_id].record_sha256 != draft.record_sha256
         ]
         if not drafts:
             return []
@@ -158,11 +158,11 @@ class RunWriter:
         sightings = _Sightings(drafts)
         parts = sightings.parts
         # Use the order of the keys. Writers that lock rows in the same order cannot deadlock.
-        self._see(schema.hardware, ("kind", "key"), [parts[key] for key in sorted(parts)])
+        self._insert_or_update(schema.hardware, ("kind", "key"), [parts[key] for key in sorted(parts)])
         self.hardware_ids |= self.find_hardware(parts)
         ids = self.hardware_ids
-        self._ignore_known(schema.hardware_members, sightings.member_rows(ids))
-        self._see(
+        self._insert_new(schema.hardware_members, sightings.member_rows(ids))
+        self._insert_or_update(
             schema.host_names,
             ("hardware_id", "name"),
             [
@@ -170,7 +170,7 @@ class RunWriter:
                 for (key, name), row in sorted(sightings.names.items())
             ],
         )
-        self._see(
+        self._insert_or_update(
             schema.placements,
             ("gpu_id", "node_id"),
             [
@@ -181,13 +181,13 @@ class RunWriter:
 
     def _enter_quantities(self, drafts: Sequence[_Draft]) -> None:
         """Store the quantities of runs that are not known yet."""
-        wanted = {
+        quantity_by_key = {
             (quantity.digest, quantity.unit): quantity for draft in drafts for quantity in draft.quantities
         }
-        quantities = self.find_quantities(wanted)
-        missing = sorted(wanted.keys() - quantities.keys())
+        quantities = self.find_quantities(quantity_by_key)
+        missing = sorted(quantity_by_key.keys() - quantities.keys())
         if missing:
-            self._ignore_known(schema.quantities, [vars(wanted[key]) for key in missing])
+            self._insert_new(schema.quantities, [vars(quantity_by_key[key]) for key in missing])
             quantities |= self.find_quantities(missing)
         self.quantity_ids |= quantities
 
@@ -256,7 +256,7 @@ class RunWriter:
             )
         }
 
-    def _see(self, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
+    def _insert_or_update(self, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
         """Insert rows of hardware, or update known ones with the description of the latest run."""
         if not rows:
             return
@@ -274,7 +274,7 @@ class RunWriter:
             statement.on_conflict_do_update(index_elements=list(key), set_=changes), rows
         )
 
-    def _ignore_known(self, table: Table, rows: list[Row]) -> None:
+    def _insert_new(self, table: Table, rows: list[Row]) -> None:
         """Insert rows, except those whose key exists."""
         if rows:
             self._connection.execute(self._insert(table).on_conflict_do_nothing(), rows)
@@ -294,17 +294,17 @@ class _Sightings:
     def _add(self, draft: _Draft) -> None:
         """Add the hardware of one run. Runs are added in the order of time."""
         topology = draft.topology
-        seen = {"first_seen": draft.moment, "last_seen": draft.moment}
+        times = {"first_seen": draft.moment, "last_seen": draft.moment}
         for part in draft.parts:
-            _merge(self.parts, _key(part), {**_describe(part, topology.described.get(part)), **seen})
+            _merge(self.parts, _key(part), {**_describe(part, topology.described.get(part)), **times})
             if part.members:
                 self._members[_key(part)] = part.members
         for name, part in topology.nodes.items():
-            _merge(self.names, (_key(part), storable_text(name, KEY_LIMIT)), dict(seen))
+            _merge(self.names, (_key(part), storable_text(name, KEY_LIMIT)), dict(times))
         for chip, node in topology.gpus.values():
             gpu = topology.described[chip]
             slot = gpu.index if isinstance(gpu, Gpu) else 0
-            _merge(self.places, (_key(chip), _key(node)), {"slot": slot, **seen})
+            _merge(self.places, (_key(chip), _key(node)), {"slot": slot, **times})
 
     def member_rows(self, ids: Mapping[tuple[str, str], int]) -> list[Row]:
         """Return the members of links and groups, in order."""
