@@ -67,7 +67,7 @@ class InventoryError(RackproofError):
     """An inventory that cannot be read. The message gives file and line, as Ansible reports them."""
 
 
-class Complaint(Record):
+class InventoryMistake(Record):
     """One mistake in the inventory, with its place and the remedy."""
 
     where: str
@@ -91,7 +91,7 @@ class Inventory:
 
 def list_inventory(
     path: Path, environment: Mapping[str, str] | None = None
-) -> tuple[Inventory, list[Complaint]]:
+) -> tuple[Inventory, list[InventoryMistake]]:
     """Return an inventory from Ansible, and the mistakes in its files.
 
     These are duplicate keys, files that are not YAML, and parts that Ansible skips.
@@ -130,7 +130,7 @@ def list_inventory(
         remedy = "; set ANSIBLE_VAULT_PASSWORD_FILE to the file of its password" if "vault" in error else ""
         raise InventoryError(error + remedy)
     complaints += [
-        Complaint(where=str(path), what=sanitize(match[1], 300))
+        InventoryMistake(where=str(path), what=sanitize(match[1], 300))
         for match in _SKIPPED.finditer(process.stderr)
     ]
     return read_inventory(json.loads(process.stdout), _variable_files(path)), complaints
@@ -143,7 +143,7 @@ def _first_error(text: str) -> str:
     return " ".join(lines[errors[0] : errors[0] + 3]) if errors else " ".join(lines[-3:])
 
 
-def _yaml_complaints(path: Path) -> Iterator[Complaint]:
+def _yaml_complaints(path: Path) -> Iterator[InventoryMistake]:
     """Yield each file that is not YAML, and each key that is twice in a mapping, with file and line."""
     folder = path if path.is_dir() else path.parent
     # Beside a file, Ansible reads only the variables, and no other inventory.
@@ -158,12 +158,12 @@ def _yaml_complaints(path: Path) -> Iterator[Complaint]:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark is not None else ""
             text = getattr(error, "problem", None) or "it is not text in UTF-8"
-            yield Complaint(where=f"{file}{line}", what=f"it is not YAML: {sanitize(text, 200)}")
+            yield InventoryMistake(where=f"{file}{line}", what=f"it is not YAML: {sanitize(text, 200)}")
         else:
             yield from _doubled_keys(file, tree)
 
 
-def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
+def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[InventoryMistake]:
     """Yield each key that is twice in a mapping, because only the later one counts."""
     queue, seen = [tree] if tree is not None else [], set()
     while queue:
@@ -180,7 +180,7 @@ def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[Complaint]:
                 line, name = key.start_mark.line + 1, str(key.value)
                 if name in first and name != "<<":
                     text = f"{sanitize(name, 100)} is in line {first[name]} already: the later one counts"
-                    yield Complaint(where=f"{file}:{line}", what=text)
+                    yield InventoryMistake(where=f"{file}:{line}", what=text)
                 first.setdefault(name, line)
                 queue.append(value)
 
@@ -210,7 +210,7 @@ def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inve
     return Inventory(hosts=hosts, groups=groups, files=files)
 
 
-def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
+def lint_inventory(inventory: Inventory, root: Path) -> list[InventoryMistake]:
     """Return all mistakes in an inventory, without duplicates.
 
     Args:
@@ -230,18 +230,18 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[Complaint]:
     return list(dict.fromkeys(complaints))
 
 
-def _unusable_names(inventory: Inventory) -> Iterator[Complaint]:
+def _unusable_names(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield each host whose name -l cannot select, or selects together with a group."""
     for host in inventory.hosts:
         if not _HOST_NAME.fullmatch(host):
             text = "no name of a host: use letters, digits, '.', '-' and '_'; its address is ansible_host"
-            yield Complaint(where=repr(sanitize(host, 100)), what=text)
+            yield InventoryMistake(where=repr(sanitize(host, 100)), what=text)
         elif host in inventory.groups:
             text = "it is the name of a host and of a group, so that -l means both: rename one of them"
-            yield Complaint(where=host, what=text)
+            yield InventoryMistake(where=host, what=text)
 
 
-def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
+def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield each value that two hosts share although it identifies one."""
     for name, title in _UNIQUE.items():
         owners: dict[str, list[str]] = {}
@@ -255,13 +255,13 @@ def _shared_values(inventory: Inventory) -> Iterator[Complaint]:
         for key, hosts in owners.items():
             if len(hosts) > 1:
                 shown = ", ".join(sorted(hosts)[:5])
-                yield Complaint(
+                yield InventoryMistake(
                     where=shown,
                     what=f"the same {title} ({name}: {key.rpartition(':')[0]}): each host needs its own",
                 )
 
 
-def _unknown_names(inventory: Inventory, root: Path) -> Iterator[Complaint]:
+def _unknown_names(inventory: Inventory, root: Path) -> Iterator[InventoryMistake]:
     """Yield each variable with a role's prefix, or nearly such a prefix, that no role knows."""
     known, prefixes = known_variables.known_variables(root), known_variables.role_prefixes(root)
     for name, hosts in _owners(inventory).items():
@@ -269,16 +269,16 @@ def _unknown_names(inventory: Inventory, root: Path) -> Iterator[Complaint]:
             try:
                 check([name], known, prefixes)
             except known_variables.UnknownVariableError as error:
-                yield Complaint(where=_some(hosts), what=str(error).partition(". ")[0])
+                yield InventoryMistake(where=_some(hosts), what=str(error).partition(". ")[0])
 
 
-def _connection_names(inventory: Inventory) -> Iterator[Complaint]:
+def _connection_names(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield each variable that is nearly one of Ansible's own, such as ``ansible_hots``."""
     for name, hosts in _owners(inventory).items():
         near = known_variables.nearest(name, _CONNECTION, 0.9) if name not in _CONNECTION else ""
         if near and name.startswith("ansible_"):
             text = f"Ansible has no variable {sanitize(name, 100)} (did you mean {near}?)"
-            yield Complaint(where=_some(hosts), what=text)
+            yield InventoryMistake(where=_some(hosts), what=text)
 
 
 def _owners(inventory: Inventory) -> dict[str, list[str]]:
@@ -306,7 +306,7 @@ def argument_kinds(root: Path) -> dict[str, str]:
     return kinds
 
 
-def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Complaint]:
+def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[InventoryMistake]:
     """Yield each value that is not of its variable's type, and each number beyond its bounds."""
     wrong: dict[str, list[str]] = {}
     for host, variables in inventory.hosts.items():
@@ -319,7 +319,7 @@ def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Com
         except known_variables.VariableValueError as error:
             wrong.setdefault(str(error), []).append(host)
     for text, hosts in wrong.items():
-        yield Complaint(where=_some(hosts), what=text)
+        yield InventoryMistake(where=_some(hosts), what=text)
 
 
 def fits_kind(value: object, kind: str) -> bool:
@@ -347,42 +347,46 @@ def _text_fits(text: str, kind: str) -> bool:
         return False
 
 
-def _files_without_group(inventory: Inventory) -> Iterator[Complaint]:
+def _files_without_group(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield each file of variables whose group does not exist, so that nothing reads the file."""
     for name, path in inventory.files.items():
         if name not in inventory.groups and name != "all":
             near = known_variables.nearest(name, inventory.groups, 0.7)
             hint = f" (did you mean {near}?)" if near else ""
-            yield Complaint(where=str(path), what=f"there is no group {name}{hint}: nothing reads this file")
+            yield InventoryMistake(
+                where=str(path), what=f"there is no group {name}{hint}: nothing reads this file"
+            )
 
 
-def _nodes_without_sku(inventory: Inventory) -> Iterator[Complaint]:
+def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield nodes in service without a SKU or of two, and racks that are named but contain no nodes."""
     skus = {name: set(hosts) for name, hosts in inventory.groups.items() if name.startswith(_SKU)}
     for host in inventory.groups.get(_NODES, ()):
         mine = [name for name, hosts in skus.items() if host in hosts]
         if not mine and host not in inventory.groups.get("new-nodes", ()):
             near = "put its rack below a group sku_NAME: its required parts are unknown"
-            yield Complaint(where=host, what=f"no SKU: {near}")
+            yield InventoryMistake(where=host, what=f"no SKU: {near}")
         elif len(_families(mine)) > 1:
-            yield Complaint(where=host, what=f"of several SKUs ({', '.join(sorted(mine))}): leave one")
+            yield InventoryMistake(where=host, what=f"of several SKUs ({', '.join(sorted(mine))}): leave one")
     for rack in sorted(_asked_racks(inventory.hosts.values())):
         if not inventory.groups.get(rack):
-            yield Complaint(where=rack, what="slurm_racks names it, and it has no nodes: correct the name")
+            yield InventoryMistake(
+                where=rack, what="slurm_racks names it, and it has no nodes: correct the name"
+            )
 
 
-def _no_nodes(inventory: Inventory) -> Iterator[Complaint]:
+def _no_nodes(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield a complaint if no playbook would find a node."""
     # An inventory that could not be read has no groups either, and its own complaint.
     if inventory.groups and not inventory.hosts:
-        yield Complaint(where="all", what="no host is in this inventory: list the nodes below a rack")
+        yield InventoryMistake(where="all", what="no host is in this inventory: list the nodes below a rack")
     racks = [
         name
         for name, hosts in inventory.groups.items()
         if hosts and name not in _NO_RACKS and name not in inventory.hosts
     ]
     if racks and not inventory.groups.get(_NODES):
-        yield Complaint(
+        yield InventoryMistake(
             where=", ".join(sorted(racks)[:5]),
             what=f"no host is in the group {_NODES}: "
             "provision.yml, validate.yml and reimage.yml have no nodes. "
