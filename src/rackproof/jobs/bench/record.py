@@ -173,7 +173,7 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
         # end.
         message = (
             f"{planned.lead}, which followed the Slurm job, was rebooted or lost the process that did; the "
-            "job may go on: start the same command again, which follows it (or scancel --name "
+            "job may still run: start the same command again to follow it (or scancel --name "
             f"{planned.run_id})"
         )
         return _finding(STILL_RUNNING, Verdict.UNPROVEN, message)
