@@ -99,6 +99,34 @@ def test_long_lines_are_found(text: str, lines: list[int]) -> None:
     assert [line for line, _ in too_long(text)] == lines
 
 
+def uneven_rows(text: str) -> Iterator[int]:
+    """Yield the line of each row of a table that has other columns than the table's heading."""
+    columns = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.lstrip().startswith("|"):
+            columns = 0
+            continue
+        cells = len(re.findall(r"(?<!\\)\|", line))
+        columns = columns or cells
+        if cells != columns:
+            yield number
+
+
+def test_rows_of_tables_have_the_columns_of_their_heading(root: Path) -> None:
+    found = [
+        f"{page.relative_to(root)}:{line}"
+        for page in pages(root)
+        for line in uneven_rows(
+            re.sub(r"```.*?```", lambda part: "\n" * part[0].count("\n"), page.read_text(), flags=re.DOTALL)
+        )
+    ]
+    assert not found
+
+
+def test_uneven_rows_are_found() -> None:
+    assert list(uneven_rows("| a | b |\n| - | - |\n| 1 | 2 | | 3 | 4 |\ntext\n| a |\n| `x\\|y` |\n")) == [3]
+
+
 def programs(root: Path, folder: str) -> list[Path]:
     """Return the Python files of a folder, also programs without an extension."""
     named = sorted((root / folder).rglob("*.py"))

@@ -38,17 +38,17 @@ name: rackproof
 type: aggregate
 short_description: Print the runs of a playbook and their verdicts, or its changes on each node
 description:
-  - Collects the runs that C(rackproof_bench_record) recorded and prints one table of them when the playbook
-    ends, whether it ends well or not, with the path of the report.
+  - Prints one table of the runs that M(rackproof_bench_record) recorded, with the path of the report, at the
+    end of the playbook. The table is printed whether the playbook ends well or not.
   - For a playbook that provisions, prints the changes on each node and the nodes that need attention.
-  - Names the hosts that were requested and that no task was run on. With such hosts a playbook does not end
-    with status 0.
-  - Removes terminal escapes from all that Ansible prints, and cuts messages of more than 256 KiB.
+  - Names the requested hosts on which no task ran. With such hosts a playbook does not end with status 0.
+  - Removes terminal escapes from all output of Ansible, and cuts messages of more than 256 KiB.
   - Ends a command or module whose answer over ssh has more than 64 MiB. Only this node's task fails.
   - Adds every node that a task drained or resumed in Slurm to C(audit.jsonl) in the results folder, with
-    user, reason and playbook; keeps the changes that provisioning made to each node in C(provisions), and a
-    run with a page. Not in check mode.
-  - Everything else is only shown. Otherwise the exit status comes from the task that gates.
+    user, reason and playbook. Stores the changes of a provisioning by node in C(provisions), and as a run
+    with a page. In check mode, it stores nothing.
+  - ansible.cfg enables this callback for every playbook. Apart from hosts without a task, the callback does
+    not change the exit status, which comes from the task that gates.
 options:
   show_table:
     description: Whether the table is printed.
@@ -64,13 +64,13 @@ options:
   events:
     description:
       - A named pipe to which the steps of each host are written, as by the callback C(rackproof_events).
-      - Set by C(rackproof nightly), whose playbook has another program's output.
+      - C(rackproof nightly) sets this option, because another program prints its playbook's output.
     type: path
     env: [{name: RACKPROOF_EVENTS_PIPE}]
   descriptor:
     description:
-      - The descriptor of C(rackproof_events), to which the record of a provisioning is reported.
-      - So is the table of the runs, before the task that prints their verdict and the path of the report.
+      - The descriptor of C(rackproof_events). The callback reports the record of a provisioning there, and
+        the table of the runs before the task that prints their verdict.
     type: int
     default: -1
     env: [{name: RACKPROOF_EVENTS_DESCRIPTOR}]

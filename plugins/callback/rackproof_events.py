@@ -18,16 +18,16 @@ short_description: Report a playbook's steps to the command that started it
 description:
   - Writes each step of each host as a line of JSON to a descriptor, from which C(rackproof bench),
     C(provision), C(validate), C(reimage) and C(stop) make one line for each node.
-  - Prints nothing itself. Output of actions and other callbacks is printed without banners.
-  - Chosen by these commands alone. A playbook as typed has Ansible's own output.
+  - The callback prints nothing itself. Output of actions and other callbacks is printed without banners.
+  - Only these commands select this callback. If you type C(ansible-playbook), you get Ansible's own output.
 options:
   descriptor:
-    description: The descriptor, inherited from the command; nothing is written where it is negative.
+    description: The descriptor, inherited from the command. If it is negative, nothing is written.
     type: int
     default: -1
     env: [{name: RACKPROOF_EVENTS_DESCRIPTOR}]
   columns:
-    description: Largest width of tables; the command has the terminal, and the playbook has only a pipe.
+    description: Largest width of tables. The command states it, because the playbook writes to a pipe.
     type: int
     default: 0
     env: [{name: RACKPROOF_COLUMNS}]

@@ -13,14 +13,14 @@ from ansible.plugins.callback.default import CallbackModule as DefaultCallback
 DOCUMENTATION = """
 name: rackproof_output
 type: stdout
-short_description: Ansible's own output, with headings above the progress of tasks
+short_description: Show Ansible's own output, with headings above the progress of tasks
 description:
-  - Where C(display_skipped_hosts) is off, Ansible prints a task's heading with its first result. The plan of
-    a playbook and the progress of a job would be printed before it, under the heading of the task before.
-  - This prints the heading of such a task as it begins.
-  - Hosts that a task cannot reach for the same reason share one line, when the task has ended.
+  - If C(display_skipped_hosts) is off, Ansible prints a task's heading with the task's first result. The plan
+    of a playbook and the progress of a job would then appear under the heading of the task before.
+  - For such a task, this callback prints the heading when the task begins.
+  - Hosts that a task cannot reach for the same reason share one line, which is printed after the task.
   - A failed assertion whose message is a list is printed once, with a line for each entry.
-  - All else is as in C(ansible.builtin.default).
+  - All other output is as in C(ansible.builtin.default). ansible.cfg selects this callback.
 extends_documentation_fragment:
   - default_callback
   - result_format_callback

@@ -78,7 +78,7 @@ runtimes:
   returned: success
   type: dict
 lacking:
-  description: What has to be mended before the runs can be made, each thing once.
+  description: List of the problems to solve before the runs can be made, each problem once.
   returned: success
   type: list
   elements: str

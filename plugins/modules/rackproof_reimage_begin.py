@@ -57,7 +57,7 @@ options:
     type: dict
     default: {}
   again:
-    description: Whether every node begins again, regardless of its journal.
+    description: Whether every node starts at the first step, regardless of its journal.
     type: bool
     default: false
   expect:

@@ -16,9 +16,8 @@ short_description: Drain Slurm nodes, resume them, or report their states
 description:
   - Runs on a host with C(scontrol) and C(squeue) whose user may change nodes, which is the Slurm controller.
     Works with Slurm 21.08 and newer.
-  - The beginning of its reason identifies a drain. If it begins with O(prefix), the drain is ours. Any other
-    drain, or a node that was set down by hand, has another owner. The module neither lifts it nor changes its
-    reason.
+  - A drain whose reason begins with O(prefix) is ours. Any other drain, and a node that was set down by hand,
+    has another owner. The module neither lifts such a drain nor changes its reason.
   - A node that is not in Slurm is reported as such, without an error. If the cluster does not exist yet (no
     C(scontrol) or no configuration), this applies to every node.
 options:

@@ -12,14 +12,14 @@ DOCUMENTATION = r"""
 module: rackproof_validate_probe
 short_description: Measure idle nodes and pairs of nodes with Slurm jobs, within a night's GPU-minutes
 description:
-  - With O(drained=false) it runs on the host of Slurm's controller, as a user who may start jobs with
-    C(srun). The jobs are called C(rackproof-night) and contain their programs. They start at once or not at
-    all. Slurm's time limit ends them even if this machine dies.
-  - It measures every idle node by itself, and then pairs of nodes. Over the nights, every two nodes of a rack
-    are paired. A node that fails gets good partners, and the remaining suspects are tested in halves.
+  - With O(drained=false), the task runs on the host of Slurm's controller, as a user who may start jobs with
+    C(srun). The jobs are called C(rackproof-night) and contain their programs. A job starts at once or not at
+    all. Slurm's time limit ends the jobs even if this machine dies.
+  - The task measures every idle node by itself, and then pairs of nodes. Over the nights, every two nodes of
+    a rack are paired. A node that fails gets good partners, and the remaining suspects are tested in halves.
   - Writes the numbers as a run of benchmark C(probes) and everything else beside the night, for
     M(rackproof_validate_judge).
-  - With O(drained=true) it measures the task's host itself without Slurm, which gives a drained node no
+  - With O(drained=true), the task measures its own host without Slurm, because Slurm gives a drained node no
     job. Use this only for nodes that a night's own drain keeps free.
 options:
   night:

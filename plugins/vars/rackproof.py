@@ -27,11 +27,12 @@ DOCUMENTATION = """
     short_description: Set the variables rackproof_node and rackproof_environment
     description:
       - Gives every host the variable C(rackproof_node), which is the fact of that name.
-      - ansible.cfg keeps facts from becoming variables (C(inject_facts_as_vars)).
-      - A node could else replace variables of the inventory, C(inventory_hostname) too.
       - >-
-        Each play has C(rackproof_environment) as its C(environment). It empties the controller's secrets,
-        which a task on the controller itself would pass on to the programs that it starts.
+        ansible.cfg keeps other facts from becoming variables (C(inject_facts_as_vars)). Otherwise, a node
+        could replace variables of the inventory, even C(inventory_hostname).
+      - >-
+        Each play sets C(rackproof_environment) as its C(environment). This variable empties the controller's
+        secrets. Otherwise, a task on the controller would pass the secrets on to the programs that it starts.
     author: Rackproof
 """
 

@@ -210,3 +210,48 @@ def test_provisioning_sets_every_time_limit_of_its_modules() -> None:
             }
             assert set(given) == options != set(), module
             assert all(value.startswith("{{ provision_") for value in given.values())
+
+
+def options_of(role: str) -> dict[str, dict[str, Any]]:
+    """Return the options of all entry points of a role, by name."""
+    specs = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    return {name: option for spec in specs.values() for name, option in spec.get("options", {}).items()}
+
+
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "bool": bool,
+    "dict": dict,
+    "float": (int, float),
+    "int": int,
+    "list": list,
+    "path": str,
+    "raw": object,
+    "str": str,
+}
+
+
+def is_value_of(option: dict[str, Any], value: object) -> bool:
+    """Return whether an option takes a value, by its type and its choices."""
+    return isinstance(value, TYPES[option["type"]]) and value in (option.get("choices") or [value])
+
+
+def wrong_examples(role: str, readme: str) -> list[str]:
+    """Return the variables of a README's examples that the role lacks, or that have a wrong value."""
+    options = options_of(role)
+    given = [
+        (name, value)
+        for example in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
+        for name, value in yaml.safe_load(example).items()
+        if name.startswith(f"{role}_")
+    ]
+    return [name for name, value in given if name not in options or not is_value_of(options[name], value)]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_examples_of_a_role_set_its_variables(role: str) -> None:
+    assert wrong_examples(role, (ROOT / "roles" / role / "README.md").read_text()) == []
+
+
+@pytest.mark.parametrize("line", ["ofed_flavor: doca", "ofed_flavour: [doca]", "ofed_flavour: doka"])
+def test_wrong_examples_are_found(line: str) -> None:
+    assert wrong_examples("ofed", f"```yaml\n{line}\n```\n") == [line.partition(":")[0]]

@@ -16,8 +16,8 @@ _SYNCHRONIZED = re.compile(r"^NTPSynchronized=(yes|no)$", re.MULTILINE)
 def clock_offset(asked: float, answered: float, begin: object, end: object) -> float | None:
     """Return how many seconds a node's clock is certainly off, or None if that is unknown.
 
-    The offset is 0 if the node's answer fits between the query and the answer on the controller's clock,
-    because the delay of a busy controller is not a fault of the node.
+    The offset is 0 if the node's time fits between the query and the answer on the controller's clock.
+    The delay of a busy controller is not a fault of the node.
 
     Args:
         asked: The moment of the query, by the controller's clock.

@@ -1,7 +1,7 @@
 """Turn a node's raw facts into the record of a node. No I/O.
 
 The facts come from module ``rackproof_facts``, subset ``record``. Job bench stores the :class:`Node` in
-the record of a run, job reimage in the hardware record, and job validate in a snapshot.
+the record of a run. Job reimage stores it in the hardware record, and job validate in a snapshot.
 :func:`findings_from_facts` and :func:`sku_findings` return the faults that count against a run.
 """
 
@@ -145,7 +145,7 @@ def sku_findings(
 def _sku_count_problem(sku: str, count: int, expected_gpus: int) -> dict[str, str]:
     """Return what is wrong with the number of GPUs of a SKU or its node, by the finding's code."""
     if expected_gpus < 1:
-        text = f"how many GPUs SKU {sku} has is not known: set bench_sku_gpus in its group_vars"
+        text = f"the number of GPUs of SKU {sku} is not known: set bench_sku_gpus in its group_vars"
         return {"sku_gpus_unknown": text}
     if count > expected_gpus:
         text = f"has {amount(count, 'GPU')}, SKU {sku} has {expected_gpus}; correct its SKU in the inventory"
@@ -156,7 +156,7 @@ def _sku_count_problem(sku: str, count: int, expected_gpus: int) -> dict[str, st
 def _sku_model_problem(sku: str, gpus: Sequence[Gpu], model: str) -> dict[str, str]:
     """Return what is wrong with the model of the GPUs of a SKU or its node, by the finding's code."""
     if not model:
-        text = f"which GPUs SKU {sku} has is not known: set bench_sku_gpu_name in its group_vars"
+        text = f"the GPU model of SKU {sku} is not known: set bench_sku_gpu_name in its group_vars"
         return {"sku_model_unknown": text}
     others = other_models((gpu.name for gpu in gpus), model)
     if not others:

@@ -106,7 +106,7 @@ def _sku_size(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a SKU without a number of GPUs, and a node with more GPUs than its SKU."""
     sku, size = node.snapshot.sku, node.expected.gpus
     if sku and not size:
-        evidence = f"how many GPUs SKU {sku} has is not known (bench_sku_gpus)"
+        evidence = f"the number of GPUs of SKU {sku} is not known (bench_sku_gpus)"
         yield node.finding("sku_gpus_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
     elif sku and (count := len({gpu.uuid for gpu in node.snapshot.gpus})) > size:
         evidence = f"{amount(count, 'GPU')}, SKU {sku} has {size}: correct its SKU in the inventory"
@@ -118,7 +118,7 @@ def _sku_model(node: NodeSubject) -> Iterator[HealthFinding]:
     sku = node.snapshot.sku
     model = expected_model(sku, node.expected.gpu_name)
     if sku and not model:
-        evidence = f"which GPUs SKU {sku} has is not known (bench_sku_gpu_name)"
+        evidence = f"the GPU model of SKU {sku} is not known (bench_sku_gpu_name)"
         yield node.finding("sku_model_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
     if model and (others := other_models((gpu.name for gpu in node.snapshot.gpus), model)):
         shown = ", ".join(other or "no product name" for other in others)
@@ -369,7 +369,7 @@ def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     identity, new = node.snapshot.identity_gpus, {gpu.uuid for gpu in changes.new}
     for uuid, gpu in gpus_by_uuid(node.snapshot.gpus).items():
         if identity and uuid not in identity and uuid not in new:
-            yield _changed_gpu(node, gpu, "gpu_new", "is none of those that the node is known by")
+            yield _changed_gpu(node, gpu, "gpu_new", "is not in the node's accepted identity")
 
 
 def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:

@@ -134,8 +134,8 @@ PROBES = (
 """The probes of a node. They run one after another in one job. None means that the probe cannot run on
 such a device.
 
-Only bf16 products are measured. Nine runs on one H100 differed by 0.4 % with bf16, but by 2 % with fp8,
-with outliers of 4 %, which nights would report as drift.
+Only bf16 products are measured. Nine runs on one H100 differed by 0.4 % with bf16, and by 2 % with fp8. With
+fp8 there were outliers of 4 %, which nights would report as drift.
 """
 FABRIC_PROBE = Probe(
     FABRIC, "probe_all_reduce.py", "",

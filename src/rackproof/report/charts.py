@@ -1,7 +1,7 @@
 """Draw charts as inline SVG.
 
-The pages of runs show a run's curves and its sweeps over message size, pages of plans the sweep of a
-matrix, and pages of comparisons the ratios. Pages of nights build their own :class:`Chart`. The
+A run's page shows its curves and its sweeps over message size. A plan's page shows the sweep of a matrix,
+and the page of a comparison the ratios. Pages of nights build their own :class:`Chart`. The
 functions ``*_charts`` return the data, and :func:`draw` and :func:`draw_ratios` return the SVG.
 
 Matplotlib draws, and its output is then adapted to a page. Colours become variables of the style sheet,

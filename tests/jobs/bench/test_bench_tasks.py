@@ -567,7 +567,7 @@ def rack_of(site: Site, **by_host: dict[str, Any]) -> PlanOutcome:
     [
         ({"sku": "h200", "sku_gpus": 4}, "skus_differ", "n1 is gb300, n2 is h200"),
         ({}, "skus_differ", "n2 is of no SKU"),
-        ({"sku": "gb300", "sku_gpus": 0}, "sku_gpus_unknown", "n2: how many GPUs"),
+        ({"sku": "gb300", "sku_gpus": 0}, "sku_gpus_unknown", "n2: the number of GPUs"),
         ({"sku": "gb300", "sku_gpus": 8}, "gpus_missing", "n2: has 0 of 8 GPUs"),
         ({"sku": "gb300", "sku_gpus": 4}, "", ""),
     ],

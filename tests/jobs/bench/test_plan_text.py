@@ -72,7 +72,7 @@ def test_one_silent_node_is_in_the_plan_and_is_missing(root: Path) -> None:
     # Those that answered are of one architecture.
     assert "llama2_70b_lora-amd" not in text
     (line,) = lacking(plan)
-    assert "n18 did not answer: mend that, or leave it out with -l 'RACK:!n18'" in line
+    assert "n18 did not answer: repair it, or leave it out with -l 'RACK:!n18'" in line
 
 
 def test_what_is_missing_is_all_in_one_list(root: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_node_is_matched_by_its_serial_number_however_it_is_written() -> None:
         ({"{{ evil }}": True}, "", "", "lists no MAC address"),
         ({MAC: True}, MAC.upper(), "", ""),
         ({MAC: True}, MAC.upper().replace(":", "-"), "", ""),
-        ({MAC: True}, "52:54:00:00:00:09", "", "is none that its BMC lists"),
+        ({MAC: True}, "52:54:00:00:00:09", "", "its BMC does not list reimage_mac"),
         ({}, MAC, "", ""),
     ],
 )

@@ -212,7 +212,7 @@ def test_a_damaged_journal_leaves_its_node_out_and_the_others_go_on(tmp_path: Pa
     path.write_bytes(b"0 nothing\n" + path.read_bytes())
     second = started(tmp_path)
     assert set(second.todo) == {"n1", "n3"}
-    assert "where the node stands is not known" in second.refused["n2"]
+    assert "the step of the node is not known" in second.refused["n2"]
     for name in second.todo:
         work(second, name, *STEPS)
     ended = end_run(second)

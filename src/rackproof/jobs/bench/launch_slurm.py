@@ -114,12 +114,12 @@ def unreached_obstacle(unreached: Sequence[str]) -> str:
     if not unreached:
         return ""
     left_out = (
-        f"leave it out with -l 'RACK:!{unreached[0]}'" if len(unreached) == 1 else "limit those that do"
+        f"repair it, or leave it out with -l 'RACK:!{unreached[0]}'"
+        if len(unreached) == 1
+        else "repair them, or limit -l to the other nodes"
     )
-    return (
-        f"it runs on all nodes of the rack together, and {compress_hostlist(unreached)} did not answer: mend "
-        f"that, or {left_out}"
-    )
+    silent = compress_hostlist(unreached)
+    return f"it runs on all nodes of the rack together, and {silent} did not answer: {left_out}"
 
 
 def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
@@ -136,8 +136,8 @@ def slurm_obstacles(
 ) -> Iterator[str]:
     """Yield each reason why the nodes cannot run the benchmark with Slurm.
 
-    The checks are, in this order, nodes that did not answer, shared storage, an image for the nodes'
-    architecture, a config for the SKU, and the SKU's number of GPUs.
+    The first check is for nodes that did not answer. The others are for shared storage, an image for the
+    nodes' architecture, a config for the SKU, and the SKU's number of GPUs, in this order.
 
     Args:
         loaded: The benchmark's definition.

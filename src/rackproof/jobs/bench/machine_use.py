@@ -19,9 +19,9 @@ from rackproof.core.text import amount, sanitize
 _DISTURBED = 0.1
 """Slowdowns by others in a smaller share of a run's time do not move its speeds beyond their bounds."""
 _STOLEN = 0.05
-"""If the hypervisor takes this share of a machine's processors, averaged over a run, speeds move beyond their
-bounds, even if no window of the run stands out. On a machine with fewer than four processors, it must take
-:data:`_STOLEN_CPUS` of a processor."""
+"""Share of a machine's processors, averaged over a run. If the hypervisor takes this share, speeds move
+beyond their bounds, even if no window of the run stands out. On a machine with fewer than four processors,
+it must take :data:`_STOLEN_CPUS` of a processor."""
 _STOLEN_CPUS = 0.2
 """Processors, averaged over a run, of which a hypervisor may always take less."""
 _FEWEST_S = 1.0

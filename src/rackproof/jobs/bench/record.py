@@ -173,7 +173,7 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
         # end.
         message = (
             f"{planned.lead}, which followed the Slurm job, was rebooted or lost the process that did; the "
-            "job may go on: start the same command again, which follows it (or scancel --name "
+            "job may still run: start the same command again to follow it (or scancel --name "
             f"{planned.run_id})"
         )
         return _finding(STILL_RUNNING, Verdict.UNPROVEN, message)
@@ -463,7 +463,7 @@ def judge_folder(
 
 
 def _words_of_lead(planned: PlannedRun, folder: Path, files: Sequence[LogFile]) -> str:
-    """Return the last words of the lead's log, or "" if it is not kept with the run."""
+    """Return the last lines of the lead's log, or "" if it is not kept with the run."""
     path = f"logs/{planned.lead}.log"
     kept = any(file.path == path for file in files)
     return last_words(read_last_lines(folder / path, _LINES_READ)) if kept else ""

@@ -732,8 +732,8 @@ def _missing(
 ) -> list[str]:
     """Describe what keeps the plan from being complete.
 
-    This can be runs without a record, runs with changed logs, repeats that were given up, and hosts that did
-    not answer or on which nothing could run.
+    A plan lacks runs without a record, runs with changed logs, and repeats that were given up. It also
+    lacks hosts that did not answer, or on which nothing could run.
     """
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"

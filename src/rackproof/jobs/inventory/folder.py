@@ -117,7 +117,7 @@ def plan_change(folder: Path, rendered: Mapping[str, str]) -> InventoryChange:
             files[name] = merged.text
             diffs.append(_diff(name, mine or "", merged.text))
     for name in _unused_files(folder, rendered):
-        remarks.append(f"{name} is of no node any more: remove it if you do not need it")
+        remarks.append(f"no node uses {name} any more: remove it if you do not need it")
     return InventoryChange(files=files, bases=dict(rendered), diff="".join(diffs), remarks=tuple(remarks))
 
 

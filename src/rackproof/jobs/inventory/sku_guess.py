@@ -217,7 +217,7 @@ def _system(text: str) -> tuple[str, int] | None:
 def _count(node: AdoptedNode, named: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
     """Return the number of GPUs and the fact that states it. Add contradictions to ``unsure``."""
     if any(_MIG.search(hint.text) for hint in node.hints):
-        unsure.append("its GPUs are shared out (MIG): how many there are is not known")
+        unsure.append("its GPUs are divided (MIG), so their number is not known")
         return None, ""
     texts = [hint for hint in node.hints if _count_of_text(hint.text)]
     stated = _count_of_text(texts[0].text) if texts else None
@@ -232,7 +232,7 @@ def _count(node: AdoptedNode, named: tuple[str, GpuHint] | None, unsure: list[st
     if stated:
         return stated, ""
     if named or node.gpu_count is None:
-        unsure.append("how many GPUs it has is not known")
+        unsure.append("its number of GPUs is not known")
     return None, ""
 
 
@@ -292,7 +292,7 @@ def _skeleton(kind: str, model: str, count: int | None, why: str, unsure: Sequen
 
 def _unknown(node: AdoptedNode, count: int | None, count_from: str, unsure: list[str]) -> SkuGuess:
     """Return a skeleton for a node whose GPU model is unknown."""
-    unsure.append("which GPUs it has is not known")
+    unsure.append("its GPU model is not known")
     hint = next(iter(node.hints), None)
     shown = f"{hint.where} {sanitize(hint.text, 60)}" if hint else f"{node.source} names no GPU"
     why = f"{shown}, {count_from}" if count_from else shown

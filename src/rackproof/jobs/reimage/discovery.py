@@ -1,11 +1,10 @@
 """Discover the machines of new racks, and match them with nodes.
 
-The action of ``rackproof_reimage_discover`` asks the BMCs for their machines, matches them with nodes by
-serial number, and writes the result into a file of host variables. The action reports each address as
-matched, unknown, refusing or silent. It matches machines that booted over the network in the same way, with
-the MAC address as their address. The answers of BMCs and machines are untrusted. Of the answers, the file
-gets only MAC addresses and system ids of plain characters. The queried address and protocol of a BMC are also
-written.
+The action of ``rackproof_reimage_discover`` queries the BMCs, and matches their machines with nodes by
+serial number. The result goes into a file of host variables. The action reports each address as matched,
+unknown, refusing or silent. Machines that booted over the network are matched in the same way, with the MAC
+address as their address. The answers of BMCs and machines are untrusted. The file gets the queried address
+and protocol of a BMC, and from the answers only MAC addresses and system ids of plain characters.
 """
 
 from __future__ import annotations
@@ -386,7 +385,7 @@ def _boot_mac(name: str, node: KnownNode, machine: MachineIdentity) -> tuple[str
     # A BMC without MAC addresses contradicts nothing.
     if macs and node.mac.strip().lower().replace("-", ":") not in macs:
         shown = sanitize(node.mac, 40)
-        return "", f"{name}: reimage_mac {shown} is none that its BMC lists ({', '.join(macs)})"
+        return "", f"{name}: its BMC does not list reimage_mac {shown}, only {', '.join(macs)}"
     return "", ""
 
 

@@ -68,8 +68,8 @@ class Forecast(Record):
     """The time and load with N nodes at a time, in seconds and bytes per second.
 
     ``server_busy`` and ``controller_busy`` are fractions of the time ``rolling_s``. ``limited_by`` is the
-    cause of most of the waves' time, which is waiting for jobs (drain), for the image server or the
-    controller, or for the nodes themselves.
+    cause of most of the waves' time. The cause is jobs (drain), the image server, the controller, or the
+    nodes themselves.
     """
 
     nodes: int

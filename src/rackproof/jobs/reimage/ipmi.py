@@ -1,9 +1,9 @@
 """Control a machine through IPMI over LAN (RMCP+) with ``ipmitool``, if reimage_bmc_protocol is ipmi.
 
-:mod:`rackproof.jobs.reimage.tasks` calls :func:`open_machine` and :func:`list_systems`. ipmitool is used
-instead of a library, because a process can be ended after a time limit, and because an operator can type
-the same command. Its exit status means little, because it may be 0 although the BMC refused a request.
-Only the value that is read back counts.
+:mod:`rackproof.jobs.reimage.tasks` calls :func:`open_machine` and :func:`list_systems`. This module runs
+the program ipmitool instead of a library. A process can be ended after a time limit, and an operator can
+type the same command. The exit status of ipmitool means little, because it may be 0 although the BMC
+refused a request. Only the value that is read back counts.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class IpmiMachine:
 
     def _user(self) -> str:
         """Return the name of the account for a message."""
-        return sanitize(self._access.user or "nobody", 60)
+        return sanitize(self._access.user or "an unnamed account", 60)
 
     def _no_privilege(self) -> BmcError:
         """Return the error about an account without the necessary privilege."""

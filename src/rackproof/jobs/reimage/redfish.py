@@ -64,7 +64,8 @@ def open_root(node: str, access: Access) -> Iterator[Any]:
         yield sushy.Sushy(redfish_http.redfish_url(access.address), auth=session, connector=http)
     except exceptions.AccessError as error:
         raise BmcError(
-            f"{node}: its BMC at {address} refuses the login of {sanitize(access.user or 'nobody', 60)} "
+            f"{node}: its BMC at {address} refuses the login of "
+            f"{sanitize(access.user or 'an unnamed account', 60)} "
             f"(status {error.status_code}): check reimage_bmc_user and reimage_bmc_password in Vault, "
             "and whether the account is locked"
         ) from None

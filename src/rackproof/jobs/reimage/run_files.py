@@ -205,7 +205,7 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
         line = _parse_line(row, line)
         if line is None:
             raise JournalError(
-                f"{name} is damaged in line {number}: where the node stands is not known. Check the node, "
+                f"{name} is damaged in line {number}: the step of the node is not known. Check the node, "
                 "drain it if it is not, start reimage.yml for it with -e reimage_again=true: it starts "
                 "from the first step"
             )

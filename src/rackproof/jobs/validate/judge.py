@@ -612,8 +612,8 @@ def _lost_snapshot_finding(name: str, night: Path) -> HealthFinding:
         verdict=Verdict.UNPROVEN,
         action="watch",
         confidence="hint",
-        evidence=f"its snapshot of {night.name} is damaged or gone: what was open then, and how far counters "
-        "have grown since, is not known; the next night is compared with tonight",
+        evidence=f"its snapshot of {night.name} is damaged or gone, so earlier faults and the growth of "
+        "counters are not known; the next night is compared with tonight",
     )
 
 

@@ -214,7 +214,7 @@ def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
     )
 
 
-_BY_HAND = "mend it, then resume it by hand (scontrol update NodeName=… State=RESUME)"
+_BY_HAND = "repair it, then resume it by hand (scontrol update NodeName=… State=RESUME)"
 
 
 def _no_pass(one: NodeNight, hold: Hold) -> str:

@@ -1,8 +1,8 @@
 """Read the output of the probe jobs that ran on single nodes.
 
-The probe scheduler calls :func:`read_node_probes` for each job, and gets the measured numbers, the digests of
-the training step, and the faults that need no comparison. :func:`compare_digests` then compares the digests
-of the fleet.
+The probe scheduler calls :func:`read_node_probes` for each job. The result has the measured numbers, the
+digests of the training step, and the faults that need no comparison. :func:`compare_digests` then compares
+the digests of the fleet.
 """
 
 from __future__ import annotations

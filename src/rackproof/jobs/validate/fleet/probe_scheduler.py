@@ -3,8 +3,9 @@
 Job validate calls :func:`probe_night` if GPU-minutes are budgeted for the night. The input is the idle nodes,
 the measurements of earlier nights, and a runner of Slurm jobs. The module does no other I/O.
 
-A night measures in three parts: each idle node alone, and again if the job fails, then nodes with suspect
-numbers again, and then pairs of nodes (:mod:`rackproof.jobs.validate.fleet.pair_runner`).
+A night measures in three parts. It first measures each idle node alone, and again if the job fails. Then it
+measures nodes with suspect numbers again. At the end, it measures pairs of nodes
+(:mod:`rackproof.jobs.validate.fleet.pair_runner`).
 """
 
 from __future__ import annotations
