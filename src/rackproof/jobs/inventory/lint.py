@@ -106,10 +106,10 @@ def list_inventory(
     """
     if not path.exists():
         raise InventoryError(f"there is no inventory at {path}")
-    complaints = list(_yaml_complaints(path))
-    if any("it is not YAML" in complaint.what for complaint in complaints):
+    mistakes = list(_yaml_mistakes(path))
+    if any("it is not YAML" in mistake.what for mistake in mistakes):
         # Ansible would leave the file out with a warning, or name the mistake without its file.
-        return Inventory(hosts={}, groups={}, files={}), complaints
+        return Inventory(hosts={}, groups={}, files={}), mistakes
     beside = Path(sys.executable).with_name("ansible-inventory")
     program = str(beside) if beside.is_file() else "ansible-inventory"
     try:
@@ -129,11 +129,11 @@ def list_inventory(
         error = sanitize(_first_error(process.stderr), 600)
         remedy = "; set ANSIBLE_VAULT_PASSWORD_FILE to the file of its password" if "vault" in error else ""
         raise InventoryError(error + remedy)
-    complaints += [
+    mistakes += [
         InventoryMistake(where=str(path), what=sanitize(match[1], 300))
         for match in _SKIPPED.finditer(process.stderr)
     ]
-    return read_inventory(json.loads(process.stdout), _variable_files(path)), complaints
+    return read_inventory(json.loads(process.stdout), _variable_files(path)), mistakes
 
 
 def _first_error(text: str) -> str:
@@ -143,7 +143,7 @@ def _first_error(text: str) -> str:
     return " ".join(lines[errors[0] : errors[0] + 3]) if errors else " ".join(lines[-3:])
 
 
-def _yaml_complaints(path: Path) -> Iterator[InventoryMistake]:
+def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
     """Yield each file that is not YAML, and each key that is twice in a mapping, with file and line."""
     folder = path if path.is_dir() else path.parent
     # Beside a file, Ansible reads only the variables, and no other inventory.
@@ -217,7 +217,7 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[InventoryMistake]:
         inventory: The inventory.
         root: The checkout, whose roles define the variables.
     """
-    complaints = [
+    mistakes = [
         *_unusable_names(inventory),
         *_shared_values(inventory),
         *_unknown_names(inventory, root),
@@ -227,7 +227,7 @@ def lint_inventory(inventory: Inventory, root: Path) -> list[InventoryMistake]:
         *_nodes_without_sku(inventory),
         *_no_nodes(inventory),
     ]
-    return list(dict.fromkeys(complaints))
+    return list(dict.fromkeys(mistakes))
 
 
 def _unusable_names(inventory: Inventory) -> Iterator[InventoryMistake]:
@@ -376,8 +376,8 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
 
 
 def _no_nodes(inventory: Inventory) -> Iterator[InventoryMistake]:
-    """Yield a complaint if no playbook would find a node."""
-    # An inventory that could not be read has no groups either, and its own complaint.
+    """Yield a mistake if no playbook would find a node."""
+    # An inventory that could not be read has no groups either, and its own mistake.
     if inventory.groups and not inventory.hosts:
         yield InventoryMistake(where="all", what="no host is in this inventory: list the nodes below a rack")
     racks = [
