@@ -15,7 +15,7 @@ _GPUS = "save nvidia-smi -q instead"
 _TOOLS: tuple[tuple[str, str, str], ...] = (
     (
         "Intel MPI Benchmarks (IMB)",
-        r"^# +Intel\(R\) MPI Benchmarks|^[# ]+Benchmarking [\w-]+\s*$|^ +#bytes +#repetitions ",
+        r"^# +Intel\(R\) MPI Benchmarks|^[# ]{1,20}Benchmarking [\w-]{1,60}[ \t\r]*$|^ {1,20}#bytes {1,20}#repetitions ",
         _SPEED_ONLY,
     ),
     ("OSU Micro-Benchmarks", r"^# OSU [A-Z]", _SPEED_ONLY),
@@ -36,18 +36,18 @@ _TOOLS: tuple[tuple[str, str, str], ...] = (
         r"^\[(?:CUDA Bandwidth Test|P2P \(Peer-to-Peer\) GPU Bandwidth)",
         "use nvbandwidth instead",
     ),
-    ("ibstat", r"^CA '[\w.-]+'\s*$", _PORTS),
+    ("ibstat", r"^CA '[\w.-]{1,60}'[ \t\r]*$", _PORTS),
     ("ibv_devinfo", r"^hca_id:\s", _PORTS),
     ("iblinkinfo", r"^CA: .{1,100}:\n +0x[0-9a-f]{8,16} ", _PORTS),
     (
         "mlxlink",
-        r"^Operational Info\s*\n-{5,}|^\s*Troubleshooting Info\s*\n-{5,}",
+        r"^[ \t]{0,20}(?:Operational|Troubleshooting) Info[ \t\r]{0,20}\n-{5}",
         _PORTS,
     ),
     ("ibdiagnet", r"^(?:-I- |-W- |-E- )|^Loading IBDIAGNET", _PORTS),
     (
         "nvidia-smi nvlink --errorcounters",
-        r"^\s*Link \d+: (?:Replay|Recovery|CRC|Data|ECC|FLIT)[ \w]{0,20} Errors?: ",
+        r"^[ \t]{1,20}Link \d+: (?:Replay|Recovery|CRC|Data|ECC|FLIT)[ \w]{0,20} Errors?: ",
         "counters since the driver's start prove nothing alone, and the nights of validate.yml compare them",
     ),
     ("nvidia-smi -L", r"^GPU \d+: .{1,100} \(UUID: GPU-", _GPUS),
