@@ -167,3 +167,22 @@ def test_changes_by_hand_that_do_not_fit_are_refused(adopt: Adopt, tmp_path: Pat
     assert done.exit_code == 1
     assert "hosts.yml" in done.output
     assert hosts.read_text() == broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("SlurmctldHost=ctl(10.0.0.9)", "        ctl: {ansible_host: 10.0.0.9}\n"),
+        ("SlurmctldHost=ctl", "        ctl:\n"),
+        # A node has its address in the line of its rack.
+        ("SlurmctldHost=cpu1(10.0.0.9)", "    slurm_controller:\n      hosts:\n        cpu1:\n"),
+    ],
+)
+def test_the_host_of_slurmctld_is_written_with_its_address(
+    adopt: Adopt, tmp_path: Path, line: str, written: str
+) -> None:
+    result = adopt("--slurm-file", saved(tmp_path, SLURM.replace("SlurmctldHost=ctl", line)))
+    assert result.exit_code == 0, result.output
+    assert written in (tmp_path / "cluster/hosts.yml").read_text()
+    members(tmp_path / "cluster")
