@@ -46,6 +46,7 @@ FAN_ERR = """\
 |   0  NVIDIA GeForce RTX 3060        Off | 00000000:08:00.0  On |                  N/A |
 |ERR!   31C    P0              45W / 170W |    482MiB / 12288MiB |      0%      Default |
 """
+POWER_ERR = FAN_ERR.replace("|ERR!   31C", "|  0%   31C").replace(" 45W /", "ERR! /")
 MIG = """\
 |   0  A100-SXM4-40GB      On   | 00000000:07:00.0 Off |                   On |
 | N/A   30C    P0    43W / 400W |      0MiB / 40536MiB |     N/A      Default |
@@ -108,6 +109,7 @@ def test_faults_in_the_table_fail(rows: str, code: str) -> None:
     ("rows", "code"),
     [
         (FAN_ERR, "gpu_value_unknown"),
+        (POWER_ERR, "gpu_value_unknown"),
         (gpu(degrees=900), "impossible_value"),
         (gpu(0) + gpu(2), "gpu_missing"),
         (gpu(0) + gpu(0), "gpu_twice"),
@@ -132,6 +134,29 @@ def test_an_error_in_place_of_the_table_fails(text: str) -> None:
 @pytest.mark.parametrize("between", ["", "some line of a job\n" * 20_000])
 def test_another_tool_below_a_table_is_judged_as_before(between: str) -> None:
     parsed = read(SOUND + between + samples.NCCL.decode())
+    assert (parsed.format, parsed.verdict) == ("nccl_tests", Verdict.PASS)
+
+
+@pytest.mark.parametrize("between", ["", "some line of a job\n" * 200_000])
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [(gpu(ecc="3"), "ecc_uncorrected"), (H100_ERR, "gpu_lost"), (gpu(degrees=119), "too_hot")],
+)
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_fault_in_a_table_fails_the_log_of_another_tool(
+    between: str, rows: str, code: str, is_before: bool
+) -> None:
+    parts = [HEADING + rows + PROCESSES, between, samples.NCCL.decode()]
+    text = "".join(parts if is_before else parts[::-1])
+    parsed = read(text)
+    assert (parsed.format, parsed.verdict) == ("nccl_tests", Verdict.FAIL)
+    finding = next(one for one in parsed.findings if one.code == code)
+    assert finding.source is not None
+    assert text.splitlines()[(finding.source.line or 0) - 1] in rows.splitlines()
+
+
+def test_settings_in_a_table_are_no_fault_of_another_tools_log() -> None:
+    parsed = read(HEADING + gpu(ecc="Off") + FAN_ERR + PROCESSES + samples.NCCL.decode())
     assert (parsed.format, parsed.verdict) == ("nccl_tests", Verdict.PASS)
 
 

@@ -29,7 +29,7 @@ from rackproof.logs.mxnet import MxnetParser
 from rackproof.logs.nccl_tests import NcclTestsParser
 from rackproof.logs.nvbandwidth import NvbandwidthParser
 from rackproof.logs.nvidia_smi import NvidiaSmiTextParser, NvidiaSmiXmlParser, read_gpus
-from rackproof.logs.nvidia_smi_brief import NvidiaSmiDmonParser, NvidiaSmiTableParser
+from rackproof.logs.nvidia_smi_brief import NvidiaSmiDmonParser, NvidiaSmiTableParser, TableFaults
 from rackproof.logs.nvidia_smi_csv import NvidiaSmiCsvParser
 from rackproof.logs.nvidia_smi_links import NvidiaSmiTopoParser, NvlinkStatusParser
 from rackproof.logs.opening import LogStream, open_log, with_problem
@@ -151,6 +151,7 @@ def parse(
     watching = chosen == "auto"
     head = b""
     tool = ""
+    tables = TableFaults()
     feed = LineFeed(observers)
     for block in _without_mark(stream, log):
         head = head or block[:HEAD_BYTES]
@@ -164,11 +165,13 @@ def parse(
                 tool = tool or unread_tool(block)
         # Scan after the choice, because a kernel log is searched by its own rules.
         log.scan(block)
+        tables.block(log, block)
         if parser is not None:
             parser.block(block)
         if observers:
             feed.feed(block)
         log.end()
+    tables.add_to(log)
     if parser is None:
         return _unrecognised(log, head, tool)
     parsed = parser.finish()

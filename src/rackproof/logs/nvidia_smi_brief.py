@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import ClassVar
 
 from rackproof.core.records import ParsedLog, Verdict
@@ -23,6 +24,8 @@ from rackproof.logs._nvidia_smi import (
 )
 from rackproof.logs._reading import Log, LogParser, clean, number
 
+_TABLE_HEAD = b"| NVIDIA-SMI "
+_ROW = re.compile(rb"(?m)^\|[^\n]{1,300}")
 _HEADING = re.compile(r"^\| NVIDIA-SMI \d")
 _FIRST_ROW = re.compile(
     r"^\|\s+(\d{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|ERR!|WDDM|TCC|MCDM)\s*"
@@ -39,6 +42,8 @@ _FAILED_HEAD = re.compile(
 _DMON_HEAD = re.compile(
     rb"(?m)^#[^\n]{0,40}\bgpu,? +(?:[a-z]+,? +){0,30}(?:pwr|sm|fb|mclk|pviol|dbecc|rxpci)\b"
 )
+_FAULTS_BESIDE_A_JOB = ("gpu_lost", "ecc_uncorrected", "too_hot")
+"""The faults that fail a job's log. Settings, such as ECC that is off, are the choice of a job's owner."""
 _NO_VALUE = ("-", "N/A")
 _NO_PROOF = "save nvidia-smi -q, which also shows repairs of memory, PCIe, and reasons for low clocks"
 
@@ -57,7 +62,7 @@ class NvidiaSmiTableParser(LogParser):
     @staticmethod
     def recognises(head: bytes) -> bool:
         """Return whether the bytes contain the table, or begin with an error of nvidia-smi."""
-        return b"| NVIDIA-SMI " in head or _FAILED_HEAD.match(head) is not None
+        return _TABLE_HEAD in head or _FAILED_HEAD.match(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -117,12 +122,17 @@ class NvidiaSmiTableParser(LogParser):
         judge_gpu(self.log, self.gpus[index], at)
 
     def _find_errors(self, at: int, text: str) -> None:
-        """Record a cell that nvidia-smi could not read. Drivers also fail to read the fan of a sound GPU."""
-        if "ERR!" in text.removeprefix("|ERR!"):
+        """Record cells that nvidia-smi could not read.
+
+        Drivers also fail to read one sensor of a GPU that works, such as its fan.
+        """
+        sensors, _, others = text.removeprefix("|").partition("|")
+        is_named_error = bool(_FIRST_ROW.match(text)) and "ERR!" in sensors
+        if sensors.count("ERR!") > 1 or "ERR!" in others or is_named_error:
             message = f"{self.label} does not answer: reboot the node, and look for XIDs in its kernel log"
             self.log.find("gpu_lost", message, Verdict.FAIL, line=at, excerpt=text)
-        elif text.startswith("|ERR!"):
-            message = f"{self.label}: the speed of its fan cannot be read: look at the fan"
+        elif "ERR!" in sensors:
+            message = f"{self.label}: a sensor (fan, temperature or power) cannot be read: look at it"
             self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _close(self) -> None:
@@ -136,6 +146,35 @@ class NvidiaSmiTableParser(LogParser):
         self._close()
         _find_no_proof(self.log, "the table of nvidia-smi")
         return self.log.parsed(self.format, Verdict.UNPROVEN, [])
+
+
+class TableFaults:
+    """The faults in tables of nvidia-smi that a job prints beside its own output.
+
+    Without a fault, such a table changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._parser: NvidiaSmiTableParser | None = None
+
+    def block(self, log: Log, data: bytes) -> None:
+        """Read the rows of tables in the current block of a log."""
+        if self._parser is None:
+            if _TABLE_HEAD not in data:
+                return
+            self._parser = NvidiaSmiTableParser(Log(log.name))
+        for row in _ROW.finditer(data):
+            self._parser.line(log.line_at(row.start()), row[0].decode("utf-8", "replace"))
+
+    def add_to(self, log: Log) -> None:
+        """Add the faults that a log does not have yet."""
+        if self._parser is None:
+            return
+        present = {(finding.code, finding.message) for found in log.findings.values() for finding in found}
+        for finding in chain.from_iterable(self._parser.log.findings.values()):
+            if finding.code in _FAULTS_BESIDE_A_JOB and (finding.code, finding.message) not in present:
+                line = finding.source.line if finding.source else None
+                log.find(finding.code, finding.message, Verdict.FAIL, line=line, excerpt=finding.excerpt)
 
 
 class NvidiaSmiDmonParser(LogParser):

@@ -15,7 +15,8 @@ _GPUS = "save nvidia-smi -q instead"
 _TOOLS: tuple[tuple[str, str, str], ...] = (
     (
         "Intel MPI Benchmarks (IMB)",
-        r"^# +Intel\(R\) MPI Benchmarks|^[# ]{1,20}Benchmarking [\w-]{1,60}[ \t\r]*$|^ {1,20}#bytes {1,20}#repetitions ",
+        r"^# +Intel\(R\) MPI Benchmarks|"
+        r"^[# ]{1,20}Benchmarking [\w-]{1,60}[ \t\r]*$|^ {1,20}#bytes {1,20}#repetitions ",
         _SPEED_ONLY,
     ),
     ("OSU Micro-Benchmarks", r"^# OSU [A-Z]", _SPEED_ONLY),
