@@ -26,7 +26,7 @@ MOST_LINK_CHANGES = 2
 START_S = 900
 """A start takes no longer. A port that goes down later has a fault, although it comes up again."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
-_LINK = re.compile(r"mlx5_core [0-9a-f:.]{5,20} (\S{1,40}): Link (up|down)\s*$")
+_LINK = re.compile(r"mlx5_core ([0-9a-f:.]{5,20}) \S{1,40}: Link (up|down)\s*$")
 
 
 class XidEvent(Record):
@@ -108,7 +108,7 @@ def read_kernel_log(
     # A node filters its log by words. A line without these words is only among the errors.
     restored = _restored_links(lines, booted)
     for line in (*lines, *(line for line in bad if line not in in_log)):
-        if (link := _LINK.search(line)) and link[1] in restored:
+        if (link := _LINK.search(line)) and (link[2] == "up" or link[1] in restored):
             continue
         level_is_error = None if errors is None else line in of_level
         event = read_kernel_line(line) or read_unknown_line(line, level_is_error, declared)
@@ -118,9 +118,10 @@ def read_kernel_log(
 
 
 def _restored_links(lines: Iterable[str], booted: float) -> set[str]:
-    """Return the network interfaces that went down only while the node started, and are up again.
+    """Return the addresses of ports that went down only while the node started, and are up again.
 
     The driver of a ConnectX logs a port that is still down, and later the port that is up, with level info.
+    Names of interfaces change during a start, and several ports have one name in turn.
     """
     times_down: dict[str, float] = {}
     up: dict[str, bool] = {}
@@ -129,15 +130,16 @@ def _restored_links(lines: Iterable[str], booted: float) -> set[str]:
             continue
         up[link[1]] = link[2] == "up"
         if link[2] == "down":
-            change = 1 if _is_at_start(line, booted) else inf
-            times_down[link[1]] = times_down.get(link[1], 0) + change
-    return {name for name, is_up in up.items() if is_up and times_down.get(name, 0) <= MOST_LINK_CHANGES}
+            times_down[link[1]] = times_down.get(link[1], 0) + _weight(line, booted)
+    return {port for port, is_up in up.items() if is_up and times_down.get(port, 0) <= MOST_LINK_CHANGES}
 
 
-def _is_at_start(line: str, booted: float) -> bool:
-    """Return whether a line was logged while the node started. A line without a time was not."""
+def _weight(line: str, booted: float) -> float:
+    """Return how a line that a port is down counts: 0 before the boot, 1 at the start, else infinity."""
     stamp = _MOMENT.match(line)
-    return stamp is not None and booted <= float(stamp[1]) <= booted + START_S
+    if stamp is None or not booted or float(stamp[1]) > booted + START_S:
+        return inf
+    return 0 if float(stamp[1]) < booted else 1
 
 
 def resolved_by_boot(event: XidEvent) -> bool:

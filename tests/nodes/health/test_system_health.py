@@ -378,8 +378,8 @@ def test_a_tool_that_ended_well_without_a_text_did_not_answer(tool: str, stdout:
     assert U in {one.verdict for one in found}
 
 
-def link(state: str, port: str = "ens1f0np0", at: int = 10) -> str:
-    return f"{1795000000 + at}.5 n1 kernel: mlx5_core 0000:5e:00.0 {port}: Link {state}"
+def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:00.0") -> str:
+    return f"{1795000000 + at}.5 n1 kernel: mlx5_core 0000:{address} {port}: Link {state}"
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,14 @@ def link(state: str, port: str = "ens1f0np0", at: int = 10) -> str:
         ([link("down")], True),
         ([link("up"), link("down")], True),
         ([link("down"), link("up")] * 3, True),
-        ([link("down"), link("up", "ens1f1np1")], True),
+        ([link("down"), link("up", "ens1f1np1", address="5e:00.1")], True),
+        # Before udev renames them, several ports have one name, and one port has two.
+        ([link("down", "eth0"), link("up", "eth0", address="86:00.0")], True),
+        ([link("down", "eth0"), link("up")], False),
+        # The boot before, and a clock that was corrected during the start.
+        ([link("down", at=-9000), link("up", at=-8998), link("down"), link("up")], False),
+        ([link("down", at=-1), link("up", at=1)], False),
+        ([link("down", at=-9000)], True),
         # It went down hours after the start, or at an unknown time, and is up again.
         ([link("down", at=7200), link("up", at=7202)], True),
         ([link("down", at=901), link("up", at=902)], True),
