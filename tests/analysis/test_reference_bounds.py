@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -231,3 +231,12 @@ def test_runs_with_and_without_a_parameter_give_entries_of_their_own() -> None:
     speed = run(0, 1.0).measurements[0]
     for point, value in ((plain, 300.0), (overlay, 200.0)):
         assert [one.reference.value for one in parsed if one.fits("copies", point, speed)] == [value]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("seed", range(10)), ("seconds", (5, 30)), ("target", (0.9, 0.8))]
+)
+def test_runs_that_differ_in_no_speed_are_repeats(name: str, values: Sequence[object]) -> None:
+    runs = [run(n, 331.0, parameters={"gpus": 1, name: values[n % len(values)]}) for n in range(10)]
+    (one,) = propose_references(runs)
+    assert (one.runs, one.objection, one.parameters) == (10, "", {"gpus": 1})

@@ -92,7 +92,7 @@ def propose_references(
     for run in runs:
         if not _is_sound(run):
             continue
-        names[run.benchmark] |= run.parameters.keys()
+        names[run.benchmark] |= _point(run).keys()
         speeds = _judged_speeds(run)
         for one in run.measurements:
             if one.direction is None or not one.finite or not _is_judged(one, speeds):
@@ -150,7 +150,12 @@ def _is_judged(one: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]
 def _key(run: Run, one: Measurement) -> Key:
     """Return the identity of a quantity. Equal parts, such as the GPUs of all machines, are one quantity."""
     labels = tuple(sorted(item for item in one.labels.items() if item[0] not in _PART_LABELS))
-    return run.benchmark, tuple(sorted(run.parameters.items())), one.name, one.unit, labels
+    return run.benchmark, tuple(sorted(_point(run).items())), one.name, one.unit, labels
+
+
+def _point(run: Run) -> dict[str, Any]:
+    """Return the parameters of a run on which its speed depends."""
+    return {name: value for name, value in run.parameters.items() if not _OF_NO_SPEED.fullmatch(name)}
 
 
 def _machine(run: Run) -> str:
@@ -236,9 +241,7 @@ def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
     higher = one.direction is Direction.HIGHER
     entry: dict[str, Any] = {
         "benchmark": one.benchmark,
-        "parameters": {
-            name: value for name, value in one.parameters.items() if not _OF_NO_SPEED.fullmatch(name)
-        },
+        "parameters": one.parameters,
         "metric": one.metric,
         "labels": one.labels,
         "value": int(value) if value == int(value) else value,

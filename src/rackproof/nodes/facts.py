@@ -184,9 +184,14 @@ def _driver_findings(name: str, raw: Mapping[str, Any], source: Source) -> Itera
     if not gpus_from_facts(raw):
         return
     xml = stdout_of(mapping_at(raw, "tools"), "nvidia_smi_xml").encode("utf-8", "replace")
-    for one in parse(BytesIO(xml), format="nvidia_smi_xml").findings:
-        if one.code in _FAULTS_BY_DRIVER and one.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
-            yield _finding(one.code, f"{name}: {one.message}", one.verdict, one.excerpt, source)
+    faults = {
+        (one.code, one.message): one
+        for one in parse(BytesIO(xml), format="nvidia_smi_xml").findings
+        if one.code in _FAULTS_BY_DRIVER and one.verdict in (Verdict.FAIL, Verdict.UNPROVEN)
+    }
+    for (code, message), fault in faults.items():
+        text = f"{name}: {message}; reset the GPU or reboot the node, and see whether it stays"
+        yield _finding(code, text, fault.verdict, fault.excerpt, source)
 
 
 def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:

@@ -530,11 +530,10 @@ def _repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _sharing(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU in MIG mode that the inventory does not declare."""
-    if subject.gpu.mig and subject.node.expected.gpus and not subject.node.expected.mig:
-        evidence = (
-            "MIG is on, or will be after its next reset: no job gets it whole; where that is meant set "
-            "`mig: true` in validate_expect"
-        )
+    gpu, expected = subject.gpu, subject.node.expected
+    if (gpu.mig or gpu.mig_next) and expected.gpus and not expected.mig:
+        when = "is on" if gpu.mig else "will be on after its next reset"
+        evidence = f"MIG {when}: no job gets it whole; where that is meant set `mig: true` in validate_expect"
         yield subject.finding("mig_on", Verdict.FAIL, "configure", evidence)
 
 

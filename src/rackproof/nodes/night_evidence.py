@@ -629,6 +629,7 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
         "repairs_pending", state=_known_state, models=MODELS_WITH_REPAIRS, since_driver=DRIVER_WITH_REPAIRS
     ),
     _gpu_row("mig", models=MODELS_WITH_ALL),
+    _gpu_row("mig_next", models=MODELS_WITH_ALL),
     _gpu_row("memory_total_bytes"),
     _gpu_row("recovery_action"),
     _gpu_row("pcie_generation"),

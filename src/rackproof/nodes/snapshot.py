@@ -100,7 +100,8 @@ class GpuSnapshot(Record):
 
     Attributes:
         margin_c: The distance to the temperature at which the GPU slows down, in degrees.
-        mig: Whether MIG is on, or will be after the next reset, or None if either is unknown.
+        mig: Whether MIG is on, or None if unknown.
+        mig_next: Whether MIG will be on after the next reset, or None if unknown.
         throttled: The active reasons for throttling, without idling, or None if unknown.
         links: Whether each NVLink is up, by its number.
         link_errors: The sum of all error counters of the links, or None if the counters of an active
@@ -129,6 +130,7 @@ class GpuSnapshot(Record):
     ecc_enabled_next: bool | None = None
     """True if ECC will be on after the next reset."""
     mig: bool | None = None
+    mig_next: bool | None = None
     memory_total_bytes: int | None = None
     recovery_action: str = ""
     pcie_generation: int | None = None
@@ -586,7 +588,8 @@ def _read_gpu(
         memory_unrepairable=_flag(text, "ecc_errors/unrepairable_memory", "Yes", "No"),
         repairs_pending=_pending_repairs(text),
         ecc_enabled_next=_flag(text, "ecc_mode/pending_ecc", "Enabled", "Disabled"),
-        mig=_mig(text),
+        mig=_flag(text, "mig_mode/current_mig", "Enabled", "Disabled"),
+        mig_next=_flag(text, "mig_mode/pending_mig", "Enabled", "Disabled"),
         memory_total_bytes=None if total_mib is None else total_mib << 20,
         recovery_action=text("gpu_recovery_action"),
         pcie_generation=_whole_sum(text, pcie + "pcie_gen/current_link_gen"),
@@ -617,12 +620,6 @@ def _read_gpu(
         link_errors=_error_sum(link_speeds, link_errors),
         errors=_driver_errors(text),
     )
-
-
-def _mig(text: Callable[[str], str]) -> bool | None:
-    """Return whether MIG is on, or will be after the next reset. Return None if either is unknown."""
-    states = [_flag(text, f"mig_mode/{when}_mig", "Enabled", "Disabled") for when in ("current", "pending")]
-    return True if True in states else None if None in states else False
 
 
 def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...] | None:

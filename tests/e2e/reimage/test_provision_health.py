@@ -49,11 +49,11 @@ def test_a_node_with_findings_stays_drained_until_it_is_mended(rack: Rack) -> No
     assert done.returncode == 2, said
     reasons = drained_for(rack)
     assert set(reasons) == {"n02", "n03", "n04"}, said
-    assert "a row of its memory waits for a reset" in reasons["n02"]
+    assert "a row or page of its memory waits for a reset" in reasons["n02"]
     assert "NVLink" in reasons["n03"]
     assert "XID" in reasons["n04"]
     summary = done.stdout.split("NODES ****", 1)[1]
-    assert "a row of its memory waits for a reset to be remapped" in summary
+    assert "a row or page of its memory waits for a reset to be replaced" in summary
     assert summary.count("ATTENTION Prove that the node is healthy") == 3
     # Nothing of it is a night, or a claim.
     assert not rack.results.exists() or night_folders(rack.results) == []

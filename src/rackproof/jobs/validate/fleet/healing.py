@@ -396,7 +396,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("ecc_mode", "nvidia-smi -q, ECC mode", _values("ecc_enabled", as_before=("ecc_enabled_next",))),
     _row("unrepairable_memory", "nvidia-smi -q, ECC", _values("memory_unrepairable")),
     _row("pending_repairs", "nvidia-smi -q, ECC", _pending_repairs),
-    _row("mig", "nvidia-smi -q, MIG mode", _values("mig")),
+    _row("mig", "nvidia-smi -q, MIG mode", _values("mig", "mig_next")),
     _row("recovery", "nvidia-smi -q, recovery action", _values("recovery_action")),
     _row("pcie_width", _PCIE, _values("pcie_width", "pcie_width_max")),
     _row(
