@@ -137,12 +137,14 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
     RUN is the id of a run in the history, or its beginning. PLAN is the id of a plan. Each measurement
     without a reference becomes one, and later runs on that hardware are judged against it.
 
-    A run is refused if it shows a finding, if its machine was not idle (unless bench_require_idle=false made
-    it count), or if its record or logs were changed or removed. A number is refused if it is impossible for
-    the GPU model, or worse than on the run's other GPUs or on other machines of the SKU. A number more than 5
-    % from the first accepted one is refused too, unless that is withdrawn with a reason. --despite accepts
-    such numbers, and --list shows its reason. In a plan, each refused run is named, and the others are
-    accepted.
+    A run is refused if a finding makes it worse than a pass, if its machine was not idle (unless
+    bench_require_idle=false made it count), or if its record or logs were changed or removed.
+
+    A number is refused if it is impossible for the GPU model, or worse than on the run's other GPUs or on
+    other machines of the SKU. It is also refused if it is more than 5 % worse than the first accepted number,
+    or would move the median more than 5 % away from that number, unless the first is withdrawn with a reason.
+    --despite accepts such numbers, and --list shows its reason. In a plan, each refused run is named, and the
+    others are accepted.
     """
     despite = sanitize(despite.strip(), 400)
     if listed:

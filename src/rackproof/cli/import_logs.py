@@ -40,7 +40,7 @@ def import_command(
 
     DIR is a folder of logs (with its subfolders) or one log. Each log becomes a run in the results folder,
     with a copy of the log, reports, and an entry in the history. Compressed logs are unpacked. A second
-    import of the same log changes nothing.
+    import of the same log under the same name of a benchmark changes nothing.
 
     The verdict of the run depends on the log alone. The log must show more than a start and an end, and be of
     the last two years. Speed is not judged, because no log shows its SKU.
