@@ -19,8 +19,8 @@ description:
 options:
   address:
     description:
-      - Address of the BMC. With Redfish it is used by https, unless it names another scheme. With IPMI it
-        names the port, unless that is 623.
+      - Address of the BMC. With Redfish, https is used unless the address names another scheme. With IPMI,
+        the address names the port, unless that is 623.
     type: str
     required: true
   system:

@@ -23,8 +23,9 @@ description:
 options:
   which:
     description:
-      - V(before) stores the node's hardware before its new image. V(booted) only checks that the node was
-        rebooted. V(after) stores the hardware after the new image and compares it with the earlier record.
+      - V(before) stores the node's hardware before its new image, unless the run already has such a record.
+        V(booted) only checks that the node was rebooted. V(after) stores the hardware after the new image and
+        compares it with the earlier record.
     type: str
     choices: [before, booted, after]
     required: true
@@ -58,20 +59,20 @@ options:
     type: dict
     suboptions:
       address:
-        description: Address of the BMC. It is used by https, unless it names another scheme.
+        description: Address of the BMC. https is used unless the address names another scheme.
         type: str
         default: ""
       protocol:
-        description: Protocol of the BMC. V(ipmi) reports neither.
+        description: Protocol of the BMC. V(ipmi) reports neither BIOS settings nor firmware.
         type: str
         choices: [redfish, ipmi]
         default: redfish
       user:
-        description: Account. From Vault.
+        description: Account of the BMC, from Vault.
         type: str
         default: ""
       password:
-        description: Its password. A secret, from Vault.
+        description: Password of the account, from Vault.
         type: str
         default: ""
         no_log: true

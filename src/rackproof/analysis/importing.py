@@ -465,8 +465,8 @@ def read_runs(
 
 
 def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
-    # The id depends on the content, so that the same log from another place is the same run. ``copy``
-    # distinguishes several copies in one import.
+    # The id depends on the content and the benchmark, not on the place of the log. ``copy`` distinguishes
+    # several copies in one import.
     started = _moment(log, "started", "start_time", "submission_start")
     stamp = f"{started:%Y%m%dT%H%M%SZ}-" if started else ""
     return f"{stamp}{slug(benchmark) or 'run'}-{text_digest(entry.sha256, str(copy))[:12]}"

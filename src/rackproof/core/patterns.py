@@ -1,13 +1,14 @@
-"""Find the slow regular expressions that an operator wrote, so that they can be refused. No I/O.
+"""Parse regular expressions that an operator wrote, to show how slow a search with them can be. No I/O.
 
-The checks of ``result.lines`` and of the lines that an operator declares harmless call this module.
+:mod:`rackproof.core.line_rules` and :mod:`rackproof.logs.declared_lines` call this module, and refuse slow
+patterns.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from re import _parser  # type: ignore[attr-defined]  # the one reading of a pattern that there is
+from re import _parser  # type: ignore[attr-defined]  # Python has no public parser of patterns
 from typing import Any
 
 
@@ -42,14 +43,17 @@ def is_choice(kind: object) -> bool:
     return str(kind) == "BRANCH"
 
 
-MOST_SMALL = 100
-"""Largest number of repetitions that counts as small: it adds little to the time of a search."""
+LARGEST_SMALL_REPEAT = 100
+"""Largest maximum of a small repeat. A repeat with a larger maximum counts as unlimited."""
 _CHARACTERS = frozenset(map(chr, range(1, 128))) | {"é", "中"}
 _CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}
 
 
 def open_repeats(parsed: Any) -> int:
-    """Return the largest number of unlimited repeats in a pattern that can match the same text.
+    """Return the largest number of unlimited repeats in a row that can match the same text.
+
+    A repeat counts as unlimited if its maximum is above :data:`LARGEST_SMALL_REPEAT`. A repeat inside such a
+    repeat is not counted: ``(a+)+`` gives 1. :mod:`rackproof.core.line_rules` refuses that pattern itself.
 
     A search tries all ways to divide a line among these repeats. With n repeats, the number of steps grows
     with the power n + 1 of the line's length. ``\\s+\\d+\\s+`` contains one such repeat, because the text
@@ -75,7 +79,7 @@ def _flat(parsed: Any, *, optional: bool) -> Iterator[tuple[frozenset[str], bool
         if is_repeat(kind):
             least, most, inner = value
             absent = optional or int(least) == 0
-            if int(most) > MOST_SMALL:
+            if int(most) > LARGEST_SMALL_REPEAT:
                 yield _possible_characters(inner), True, absent
             else:
                 yield from _flat(inner, optional=absent)

@@ -12,7 +12,13 @@ from datetime import date, datetime
 from typing import Any
 
 from rackproof.core.errors import RackproofError
-from rackproof.core.patterns import inner_patterns, is_choice, is_repeat, parsed_pattern
+from rackproof.core.patterns import (
+    LARGEST_SMALL_REPEAT,
+    inner_patterns,
+    is_choice,
+    is_repeat,
+    parsed_pattern,
+)
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
 
@@ -24,7 +30,6 @@ MOST_OPEN_REPEATS = 2
 """Largest number of unbounded repeats in one pattern: each multiplies the time by the length of a line."""
 MOST_CHOICES = 8
 """Largest number of places where a pattern may continue in several ways: each may double the time."""
-_SMALL_REPEAT = 100
 _KEYS = ("pattern", "why", "until")
 
 
@@ -166,7 +171,7 @@ def _choices(parsed: Any, *, within_repeat: bool) -> Iterator[str]:
         elif is_repeat(kind):
             least, most = int(value[0]), int(value[1])
             if least != most:
-                yield "nested" if within_repeat else "open" if most > _SMALL_REPEAT else "bounded"
+                yield "nested" if within_repeat else "open" if most > LARGEST_SMALL_REPEAT else "bounded"
             repeats = within_repeat or most > 1
         for part in inner_patterns(value):
             yield from _choices(part, within_repeat=repeats)

@@ -114,7 +114,10 @@ def note_gpu_state(log: Log, value: object, line: int | None, rank: int | None =
 
 
 def note_state_line(log: Log, at: int, text: str) -> bool:
-    """Read a line with a GPU's state, and return whether it is one. A damaged one states nothing."""
+    """Read a line with a GPU's state, and return whether the text is such a line.
+
+    A damaged line gives an unproven finding.
+    """
     if not text.startswith(STATE_LINE):
         return False
     try:

@@ -29,16 +29,17 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
     "hpl": re.compile(rb"(?m)^HPLinpack \d"),
     "stream": re.compile(rb"(?m)^STREAM version "),
 }
-"""Text that only a tool's output contains, by the tool's format. It is no fault in a training's log, whose
-launcher may run such a tool."""
+"""Text that only a tool's output contains, by the tool's format. Such text in the log of a training is
+allowed, because the launcher may run a tool."""
 
 
 def other_tools(block: bytes, own: str) -> dict[str, int]:
-    """Return the formats of other tools that a part of a log shows, with where each begins.
+    """Return the formats of other tools that a part of a log shows, and the position at which each begins.
 
     Args:
         block: Whole lines.
-        own: The format by which the log is judged. If the format is not a tool's, nothing is returned.
+        own: The format by which the log is judged. If it is not the format of a tool in :data:`MARKS`, the
+            result is empty.
     """
     if own not in MARKS:
         return {}

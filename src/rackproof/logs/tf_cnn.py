@@ -3,16 +3,18 @@
 The last column may be followed by a Unix time. TensorFlow's memory allocator writes of running out
 of memory even if it only retries, so such text together with a good total is a remark.
 
-The total must match the steps, each of which states its worker's mean speed so far. A total far from all of
-them was not measured by this run. With several workers (Horovod's ranks, ``/job:worker``), the total is the
-total of all.
+Each step states its worker's mean speed so far. The total must match the last step's speed and, with one
+worker, the speed by the times of the steps. Otherwise this run did not measure the total. With several
+workers (Horovod's ranks, ``/job:worker``), the total is the total of all workers.
 
 Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI writes a line
-in pieces, mixed with those of other ranks, which are joined by rank and stream. A rank states the total of
-all ranks with Horovod, and also if its batch is that of as many workers as there are ranks. The lowest total
-counts, and each rank must state a total. An evaluation prints ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107
-[50000 examples]``. Rackproof's launcher states what else used the GPUs on lines before and after the
-training.
+in pieces, between the pieces of other ranks, so the parser joins pieces by rank and stream. With Horovod each
+rank prints the total of all ranks. Otherwise a total covers all ranks if the heading lists the devices, and
+the global batch is the batch of one worker times the number of ranks. Each rank must state a total, and the
+lowest total counts.
+
+An evaluation prints ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``. Rackproof's launcher
+states what else used the GPUs on lines before and after the training.
 """
 
 from __future__ import annotations
@@ -39,22 +41,26 @@ _ACCURACY = re.compile(r"^Accuracy @ 1 = (\S{1,30}) Accuracy @ 5 = (\S{1,30}) \[
 _RANK = re.compile(r"^\s*(\d{1,6}): ")
 # Open MPI puts this tag before every piece that a rank writes, even within a line.
 _TAG = re.compile(r"\[\d{1,6},(\d{1,6})\]<std(out|err)>: ?")
-_MOST_PIECES, _MOST_PIECE = 10_000, 1000
+_MAX_UNFINISHED_LINES, _MAX_UNFINISHED_CHARACTERS = 10_000, 1000
 """Largest number of unfinished lines that are stored, and of characters of each."""
-_MOST_RANKS = 100_000
-_AGREE = 0.05
-_ABOVE_STEPS, _BELOW_STEPS = 1.05, 0.95
-"""Limits for the ratio of the total to the last step's speed; in published logs they differ by at
-most 0.1 %."""
-_ROUNDED = 0.05
-"""Rounding tolerance: steps state one decimal, and the total two."""
-_ABOVE_CLOCK, _BELOW_CLOCK = 1.25, 0.5
+_MAX_RANKS = 100_000
+_TOTALS_TOLERANCE = 0.05
+"""Largest relative difference between totals of the same run."""
+_MAX_TOTAL_TO_STEPS, _MIN_TOTAL_TO_STEPS = 1.05, 0.95
+"""Limits for the ratio of the total to the last step's speed. In published logs, total and speed differ
+by at most 0.1 %."""
+_STEP_ROUNDING = 0.05
+"""Rounding error of a step's speed in images/s: steps state one decimal, and the total two."""
+_MAX_TOTAL_TO_CLOCK, _MIN_TOTAL_TO_CLOCK = 1.25, 0.5
+"""Limits for the ratio of the total to the speed by the times of the steps."""
+_MIN_TOTAL_WITH_PAUSES = 0.5
+"""Replaces ``_MIN_TOTAL_TO_STEPS`` if the run did other work between its steps."""
 _PAUSE = re.compile(r"checkpoint|[Ss]aving|[Ss]ummar(?:y|ies)|Accuracy @")
-"""Pattern of work between the steps, which lowers only the total, by at most half."""
-_HEADING = frozenset({"model", "global_batch_size"})
-"""Values that the program states above its first step."""
-_CLOCK_S = 10
-"""Smallest difference of step times that gives a speed: the times are whole seconds."""
+"""Pattern of lines that show work between the steps. Such work lowers only the total."""
+_HEADING_TAGS = frozenset({"model", "global_batch_size"})
+"""Tags of values that the program states above its first step."""
+_MIN_CLOCK_SPAN_S = 10
+"""Smallest time between the first and the last step that gives a speed. Step times are whole seconds."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
 _MEMORY = re.compile(r"(?<!\()\bOOM\b|ran out of memory|Resource exhausted")
 # Without a GPU the program trains on the CPU and still lists '/gpu:0' as its device. A server does not train.
@@ -66,7 +72,7 @@ _HEAD = re.compile(rb"images/sec|tf_cnn_benchmarks|tensorflow/core/|Img/sec")
 
 
 class TfCnnParser(LogParser):
-    """The parser of steps, total, and facts of the header."""
+    """The parser of steps, totals, and facts of the heading."""
 
     format: ClassVar[str] = "tf_cnn"
     description: ClassVar[str] = "tf_cnn_benchmarks"
@@ -114,27 +120,27 @@ class TfCnnParser(LogParser):
         self.last_line = at
         if note_state_line(self.log, at, text):
             return
-        text = self.take_rank(text)
+        text = self.remove_rank(text)
         self.pauses = self.pauses or _PAUSE.search(text) is not None
         if "images/sec" in text:
-            self.note_rank()
-            self.numbers(at, text)
+            self.add_training_rank()
+            self.read_speed(at, text)
         elif text.startswith("Accuracy @ 1"):
-            self.take_accuracy(at, text)
-        elif not self._take_fact(text):
-            self._take_message(at, text)
+            self.record_accuracy(at, text)
+        elif not self._record_fact(text):
+            self._record_message(at, text)
 
-    def _take_message(self, at: int, text: str) -> None:
-        """Read TensorFlow's own messages about GPUs and memory."""
-        if (created := _CREATED.search(text)) and len(self.gpus) < _MOST_RANKS:
+    def _record_message(self, at: int, text: str) -> None:
+        """Record TensorFlow's own messages about GPUs and memory."""
+        if (created := _CREATED.search(text)) and len(self.gpus) < _MAX_RANKS:
             self.gpus.add((self.rank, created[1]))
         elif _MEMORY.search(text):
             self.memory_count += 1
             if self.memory is None:
                 self.memory = (at, text)
 
-    def _take_fact(self, text: str) -> bool:
-        """Read a fact of the header. Return whether the line states one."""
+    def _record_fact(self, text: str) -> bool:
+        """Record a fact of the heading. Return whether the line states a fact."""
         if fact := _FACT.match(text):
             self.log.tag(fact[1].lower().replace(" ", "_"), fact[2])
         elif batch := _BATCH.match(text):
@@ -146,7 +152,7 @@ class TfCnnParser(LogParser):
             return False
         return True
 
-    def take_rank(self, text: str) -> str:
+    def remove_rank(self, text: str) -> str:
         """Record the rank that a launcher wrote before a line, and return the line without it."""
         self.rank = None
         # For most lines the first character decides, so the patterns are not needed.
@@ -160,23 +166,25 @@ class TfCnnParser(LogParser):
     def join_pieces(self, text: str, tag: re.Match[str]) -> str:
         """Store the pieces of an unfinished line. Return the line that ends here."""
         while following := _TAG.search(text, tag.end()):
-            if len(self.pieces) < _MOST_PIECES:
+            if len(self.pieces) < _MAX_UNFINISHED_LINES:
                 began = self.pieces.get((tag[1], tag[2]), "")
-                self.pieces[tag[1], tag[2]] = (began + text[tag.end() : following.start()])[:_MOST_PIECE]
+                self.pieces[tag[1], tag[2]] = (began + text[tag.end() : following.start()])[
+                    :_MAX_UNFINISHED_CHARACTERS
+                ]
             tag = following
         self.rank = int(tag[1])
         return self.pieces.pop((tag[1], tag[2]), "") + text[tag.end() :]
 
-    def note_rank(self) -> None:
-        """Record that the current line's rank trains: it must state a total."""
-        if self.rank is not None and len(self.ranks) < _MOST_RANKS:
+    def add_training_rank(self) -> None:
+        """Record that the current line's rank trains, so that it must state a total."""
+        if self.rank is not None and len(self.ranks) < _MAX_RANKS:
             self.ranks.setdefault(self.rank, None)
             self.first_rank = self.rank if self.first_rank is None else self.first_rank
 
-    def numbers(self, at: int, text: str) -> None:
-        """Read a step or the total."""
+    def read_speed(self, at: int, text: str) -> None:
+        """Read a line that states a speed: a step or a total."""
         if step := _STEP.match(text):
-            self._take_step(at, text, step)
+            self._record_step(at, text, step)
         elif total := _TOTAL.match(text):
             self._read_total(at, text, total[1])
         elif _HALF_STEP.match(text):
@@ -185,7 +193,7 @@ class TfCnnParser(LogParser):
                 "damaged_line", "a step that cannot be read", Verdict.DEGRADED, line=at, excerpt=text
             )
 
-    def _take_step(self, at: int, text: str, match: re.Match[str]) -> None:
+    def _record_step(self, at: int, text: str, match: re.Match[str]) -> None:
         """Record speed and loss of a step."""
         step, speed, loss = float(match[1]), number(match[2]), number(match[3])
         if loss is None or speed is None:
@@ -210,7 +218,7 @@ class TfCnnParser(LogParser):
             self.losses.add(step, loss)
 
     def _read_total(self, at: int, text: str, raw: str) -> None:
-        """Read the total that ends a run."""
+        """Read the total at the end of a run."""
         self.totals += 1
         value = number(raw)
         if value is None:
@@ -223,17 +231,17 @@ class TfCnnParser(LogParser):
             self.log.find("nan", message, Verdict.FAIL, line=at, excerpt=text)
         elif value <= 0:
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
-        self.take_total(value, at)
+        self.record_total(value, at)
 
-    def take_total(self, value: float, at: int) -> None:
+    def record_total(self, value: float, at: int) -> None:
         """Record a total, with its rank."""
         self.total = (value, at)
         self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
         if self.rank in self.ranks:
             self.ranks[self.rank] = (value, at)
 
-    def take_accuracy(self, at: int, text: str) -> None:
-        """Read the result of an evaluation."""
+    def record_accuracy(self, at: int, text: str) -> None:
+        """Record the result of an evaluation."""
         match = _ACCURACY.match(text)
         both = (number(match[1]), number(match[2])) if match else (None, None)
         # A right first guess is always among the top five.
@@ -246,7 +254,7 @@ class TfCnnParser(LogParser):
         else:
             self.accuracy = (both[0] or 0.0, both[1] or 0.0, at)
 
-    def join_ranks(self) -> None:
+    def combine_totals(self) -> None:
         """Combine the totals of several ranks into one, or record why that is impossible."""
         stated = {rank: total for rank, total in self.ranks.items() if total is not None}
         if len(self.ranks) < 2 or not stated:
@@ -255,22 +263,24 @@ class TfCnnParser(LogParser):
         if silent:
             names = ", ".join(map(str, silent[:8]))
             self.log.find("ranks_without_total", f"no total from rank {names}", Verdict.UNPROVEN)
-        if not self._is_of_all():
+        if not self._totals_cover_all_ranks():
             message = (
                 f"{len(stated)} ranks state totals, and their batch is that of {self._workers():g} workers: "
-                "of how many each total is cannot be seen"
+                "it is unknown how many workers each total covers"
             )
             self.log.find("several_totals", message, Verdict.UNPROVEN)
         self.total = min(stated.values())
         highest = max(value for value, _ in stated.values())
-        if not highest <= self.total[0] * (1 + _AGREE):
+        if not highest <= self.total[0] * (1 + _TOTALS_TOLERANCE):
             message = f"ranks state totals from {self.total[0]:g} to {highest:g}: they did not work in step"
             self.log.find("ranks_disagree", message, Verdict.UNPROVEN, line=self.total[1])
         self.totals = 1
 
-    def _is_of_all(self) -> bool:
-        """Return whether one rank's total covers all ranks: its header states the actual number of
-        workers.
+    def _totals_cover_all_ranks(self) -> bool:
+        """Return whether each rank's total covers all ranks.
+
+        It does with Horovod. It also does if the heading lists the devices, and its batches give as many
+        workers as there are ranks.
         """
         tags = self.log.tags
         return tags.get("variables") == "horovod" or (
@@ -290,8 +300,8 @@ class TfCnnParser(LogParser):
     def _find_other_runs(self) -> None:
         """Record further totals, and steps of a run that did not end."""
         if self.totals > 1:
-            # Ranks without labels agree as labelled ones do. Runs that differ leave a choice.
-            differ = not self.highest <= self.lowest * (1 + _AGREE)
+            # Unlabelled ranks of one run print nearly equal totals. Others come from several runs.
+            differ = not self.highest <= self.lowest * (1 + _TOTALS_TOLERANCE)
             span = f"from {self.lowest:g} to {self.highest:g}"
             message = f"{self.totals} totals in one log, {span}; the last one counts"
             self.log.find("several_runs", message, Verdict.UNPROVEN if differ else None)
@@ -303,7 +313,7 @@ class TfCnnParser(LogParser):
         """Judge the log by its total."""
         log = self.log
         self._tag_devices_and_clock()
-        self.join_ranks()
+        self.combine_totals()
         measurements: list[Measurement] = []
         proven = self._judge_total(measurements)
         self._find_other_runs()
@@ -323,7 +333,7 @@ class TfCnnParser(LogParser):
 
     def _judge_heading_and_losses(self) -> None:
         """Find a log without its heading, and a training without a loss."""
-        if lacking := _HEADING - self.log.tags.keys():
+        if lacking := _HEADING_TAGS - self.log.tags.keys():
             message = f"the log's heading does not state {' and '.join(sorted(lacking))}: lines are missing"
             self.log.find("no_heading", message, Verdict.UNPROVEN)
         trains = not self.log.tags.get("mode", "training").startswith(("forward", "eval"))
@@ -369,9 +379,9 @@ class TfCnnParser(LogParser):
         """Find a total that contradicts the steps, according to their stated speeds and their clock."""
         if not {"several_totals", "ranks_disagree"}.isdisjoint(self.log.findings):
             return
-        stated, rounded, workers = self.last_speed, _ROUNDED * (self.last_speed > 0), self._workers()
-        below = _BELOW_CLOCK if self.pauses else _BELOW_STEPS
-        lowest, highest = (stated - rounded) * below, (stated + rounded) * workers * _ABOVE_STEPS
+        stated, rounded, workers = self.last_speed, _STEP_ROUNDING * (self.last_speed > 0), self._workers()
+        below = _MIN_TOTAL_WITH_PAUSES if self.pauses else _MIN_TOTAL_TO_STEPS
+        lowest, highest = (stated - rounded) * below, (stated + rounded) * workers * _MAX_TOTAL_TO_STEPS
         if stated and not lowest * workers <= total <= highest:
             message = (
                 f"the total is {total:g} images/s, and the last step states {stated:g} of each of "
@@ -379,12 +389,15 @@ class TfCnnParser(LogParser):
             )
             self.log.find("total_contradicts_steps", message, Verdict.UNPROVEN, line=at)
         by_clock = self._speed_by_clock()
-        if by_clock is not None and not by_clock * _BELOW_CLOCK <= total <= by_clock * _ABOVE_CLOCK:
+        if (
+            by_clock is not None
+            and not by_clock * _MIN_TOTAL_TO_CLOCK <= total <= by_clock * _MAX_TOTAL_TO_CLOCK
+        ):
             message = f"the total is {total:g} images/s, and by the times of the steps it was {by_clock:.0f}"
             self.log.find("total_contradicts_steps", message, Verdict.UNPROVEN, line=at)
 
     def _workers(self) -> float:
-        """Return the number of workers in the total, each with its share of the global batch."""
+        """Return the number of workers of the global batch, which the total covers."""
         tags = self.log.tags
         batch, share = number(tags.get("global_batch_size")), number(tags.get("batch_size_per_device"))
         # Horovod lists the devices of all ranks, one for each rank.
@@ -397,7 +410,7 @@ class TfCnnParser(LogParser):
         if self.clock is None or not batch or self._workers() > 1:
             return None
         first, began, last, ended = self.clock
-        if last <= first or ended - began < _CLOCK_S:
+        if last <= first or ended - began < _MIN_CLOCK_SPAN_S:
             return None
         return batch * (last - first) / (ended - began)
 

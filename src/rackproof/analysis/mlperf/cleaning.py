@@ -1,10 +1,13 @@
-"""Copy an MLPerf result log in a form that ``mlperf-logging`` can read safely, for both workers.
+"""Copy an MLPerf result log in a form that ``mlperf-logging`` can read safely.
 
 The time of that tool's parser grows with the square of a line's length. The parser crashes on lines that are
 valid JSON but not events, uses only the last of two events on one line, and opens a rules file whose path
 contains text of the log. The copy therefore contains only checked events, one per line. An unreadable event
 becomes a line that the parser reports as an ordinary error, so that the tool, not this module, decides about
 a damaged log.
+
+:mod:`rackproof.analysis.mlperf.worker` copies each log with :func:`clean_log`. The worker of submissions
+calls only :func:`path_problem`.
 """
 
 from __future__ import annotations

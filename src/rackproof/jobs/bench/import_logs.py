@@ -21,7 +21,8 @@ from rackproof.store.history.client import History
 class ImportedRun(Record):
     """A run that was made from a log.
 
-    ``known`` means that the log was imported before. ``history`` is the reason why the run is not in the
+    ``known`` means that the results folder already had the run, so that this import wrote it again.
+    ``history`` is the reason why the run is not in the
     history yet, or "".
     """
 
@@ -97,7 +98,8 @@ def import_logs(
     for run, path in runs:
         run_id, name = run.run_id, run.logs[0].path
         folder = results_folder / run_id
-        # A run's id comes from its log, so the same log always gets the same folder.
+        # The id comes from the log's start and bytes, the benchmark, and the number of equal logs earlier in
+        # this import. So a repeated import with the same benchmark uses the same folder.
         known = (folder / run_folder.RECORD_NAME).is_file()
         # The log is written first, because a record without its log can never be judged again.
         _copy_log(path, folder, name)

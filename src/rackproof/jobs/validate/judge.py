@@ -27,8 +27,8 @@ from rackproof.jobs.validate.fleet.probe_scheduler import unmeasured_night
 from rackproof.jobs.validate.foreign_parts import foreign_parts_finding, settle_foreign_parts
 from rackproof.jobs.validate.inventory import parse_limits, parse_node_expectation
 from rackproof.jobs.validate.measurements import (
-    MeasuredTimes,
     NightNumbers,
+    SuspectNumbers,
     add_probe_reasons,
     failed_elsewhere_finding,
     judge_measurements,
@@ -171,10 +171,10 @@ def judge_fleet(
         started=min(stamp_of(context.night_id) or inputs.now, inputs.now),
         ended=inputs.now,
         verdict=worst(
-            [*(node.verdict for node in decided), *(reason.verdict for reason in measured.between)]
+            [*(node.verdict for node in decided), *(reason.verdict for reason in measured.link_reasons)]
         ),
         nodes=decided,
-        between=measured.between,
+        between=measured.link_reasons,
         remarks=(
             *slurm_remarks,
             *without_root_remarks(inputs.snapshots),
@@ -285,7 +285,7 @@ def _judge_numbers(
         policy,
         # The folder of a dry run is outside of the results.
         inputs.folder.parent != inputs.results,
-        MeasuredTimes(_probed_hardware(inputs, once), _probed_hardware(inputs, set(twice) - once)),
+        SuspectNumbers(_probed_hardware(inputs, once), _probed_hardware(inputs, set(twice) - once)),
         night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
         {name: _nights_ago(inputs.now, hold.since) for name, hold in holds.items()},
         points,

@@ -1,7 +1,8 @@
 """Judge a night's numbers from runs and probes on its nodes, and find new faults in them.
 
-:mod:`rackproof.jobs.validate.judge` calls :func:`judge_measurements`, and gets the reasons by node. The
-numbers come from the history, or from the run folders if no history can be read.
+:mod:`rackproof.jobs.validate.judge` calls :func:`judge_measurements`, which returns the reasons by node. The
+judged numbers come from the history. They come from the run folders if the history cannot be read, or if a
+dry run finds none. :func:`measured_since_last_night` always reads the run folders.
 """
 
 from __future__ import annotations
@@ -26,22 +27,20 @@ from rackproof.jobs.validate.inventory import references_by_sku
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.snapshot import GpuSnapshot
 from rackproof.store import night_store
-from rackproof.store.night_store import (
-    NightReason,
-    StoredSnapshot,
-)
+from rackproof.store.night_store import NightReason, StoredSnapshot
 from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import ResultsError, stamp_of
 
 DRIFT_NIGHTS = 15
-"""This many nights are read, which are tonight and the fourteen nights before it that drift uses."""
+"""Number of nights that are read from the history: tonight, and the fourteen earlier nights that drift uses.
+Without the history, only tonight's numbers are judged."""
 ELSEWHERE_DAYS = 60
 """A GPU's failure in another chassis counts for this many days."""
 
 
 @dataclass(frozen=True)
-class MeasuredTimes:
-    """The benchmark and hardware key of suspect numbers.
+class SuspectNumbers:
+    """The suspect numbers of earlier nights and of tonight, as pairs of benchmark and hardware key.
 
     Attributes:
         once: The numbers that were measured only once.
@@ -59,7 +58,7 @@ class NightNumbers(Record):
         nodes: The nodes with a number from the last 24 hours.
         reasons: The reasons against each judged node.
         verdicts: The verdict of each judged node.
-        between: The reasons against links and groups of nodes.
+        link_reasons: The reasons against links and groups of nodes.
         elsewhere: The findings about GPUs that failed in another chassis.
         remarks: Remarks that change no verdict.
         compared: The comparisons that were made for the numbers of each drained node.
@@ -68,7 +67,7 @@ class NightNumbers(Record):
     nodes: tuple[str, ...] = ()
     reasons: dict[str, tuple[NightReason, ...]] = Field(default={})
     verdicts: dict[str, Verdict] = Field(default={})
-    between: tuple[NightReason, ...] = ()
+    link_reasons: tuple[NightReason, ...] = ()
     elsewhere: tuple[HealthFinding, ...] = ()
     remarks: tuple[str, ...] = ()
     compared: dict[str, tuple[str, ...]] = Field(default={})
@@ -81,7 +80,7 @@ def judge_measurements(
     required: bool,
     policy: AnomalyPolicy,
     dry: bool,
-    times: MeasuredTimes,
+    suspects: SuspectNumbers,
     conditions: Sequence[Conditions],
     held: Mapping[str, int],
     points: Mapping[str, Parameters],
@@ -95,7 +94,7 @@ def judge_measurements(
         required: Whether a node without any number is unproven.
         policy: The limits of the judgement.
         dry: Whether this is a dry run, which creates no history and moves no files.
-        times: The suspect numbers that were measured once or twice.
+        suspects: The suspect numbers that were measured once or twice.
         conditions: The nodes' firmware and rack, one mapping for each night, tonight first.
         held: The nodes that nights hold drained, with the number of nights since then.
         points: The parameters of the night's programs, as
@@ -107,60 +106,63 @@ def judge_measurements(
     from rackproof.analysis.anomaly import judge_night
     from rackproof.analysis.drained_comparisons import comparisons
 
-    readings, accepted, moved, remarks = _read_numbers(results, snapshots, now, dry)
-    homes = _homes_of(snapshots)
+    readings, accepted, failed_elsewhere, remarks = _read_numbers(results, snapshots, now, dry)
+    nodes_by_key = _nodes_by_hardware_key(snapshots)
     night = judge_night(
         readings,
         references_by_sku(snapshots, points),
         requested=[kept.about for kept in snapshots.values()] if required else (),
         accepted=accepted,
         policy=policy,
-        once=times.once,
-        twice=times.twice,
+        once=suspects.once,
+        twice=suspects.twice,
         conditions=conditions,
     )
-    judged = _judged_nodes(night, homes)
-    owners = _measured_tonight(readings)
-    keys = {snapshots[name].about.hardware_key: nights for name, nights in held.items()}
-    compared = comparisons(readings, keys, policy) if keys else {}
+    judged = _judged_nodes(night, nodes_by_key)
+    measured_keys = _measured_tonight(readings)
+    nights_held = {snapshots[name].about.hardware_key: nights for name, nights in held.items()}
+    compared = comparisons(readings, nights_held, policy) if nights_held else {}
     return NightNumbers(
-        nodes=tuple(name for key, names in homes.items() if key in owners for name in names),
-        reasons={name: why for name, (_, why) in judged.items()},
+        nodes=tuple(name for key, names in nodes_by_key.items() if key in measured_keys for name in names),
+        reasons={name: reasons for name, (_, reasons) in judged.items()},
         verdicts={name: verdict for name, (verdict, _) in judged.items()},
-        between=_reasons_between(night, snapshots),
-        elsewhere=tuple(moved),
+        link_reasons=_link_reasons(night, snapshots),
+        elsewhere=tuple(failed_elsewhere),
         remarks=(*remarks, *night.notes),
-        compared={name: tuple(sorted(names)) for key, names in compared.items() for name in homes[key]},
+        compared={
+            name: tuple(sorted(names)) for key, names in compared.items() for name in nodes_by_key[key]
+        },
     )
 
 
-def _homes_of(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
+def _nodes_by_hardware_key(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
     """Return the nodes by the key of their hardware. Trays with the same serial number share a key."""
-    homes: dict[str, list[str]] = {}
+    nodes_by_key: dict[str, list[str]] = {}
     for name, kept in snapshots.items():
-        homes.setdefault(kept.about.hardware_key, []).append(name)
-    return homes
+        nodes_by_key.setdefault(kept.about.hardware_key, []).append(name)
+    return nodes_by_key
 
 
 def _judged_nodes(
-    night: Night, homes: Mapping[str, list[str]]
+    night: Night, nodes_by_key: Mapping[str, list[str]]
 ) -> dict[str, tuple[Verdict, tuple[NightReason, ...]]]:
-    """Return verdict and reasons by node."""
+    """Return the verdict and the reasons of each node in this night."""
     judged: dict[str, tuple[Verdict, tuple[NightReason, ...]]] = {}
     for node in night.nodes:
-        if node.kind == "node" and node.key in homes:
-            why = tuple(map(night_reason, node.reasons))
-            judged |= dict.fromkeys(homes[node.key], _shared_verdict(homes[node.key], node.verdict, why))
+        if node.kind == "node" and node.key in nodes_by_key:
+            names = nodes_by_key[node.key]
+            reasons = tuple(map(night_reason, node.reasons))
+            judged |= dict.fromkeys(names, _shared_verdict(names, node.verdict, reasons))
     return judged
 
 
-def _reasons_between(night: Night, snapshots: Mapping[str, StoredSnapshot]) -> tuple[NightReason, ...]:
-    """Return the reasons against links between nodes in this night."""
+def _link_reasons(night: Night, snapshots: Mapping[str, StoredSnapshot]) -> tuple[NightReason, ...]:
+    """Return the reasons against links and groups whose names list only nodes of this night."""
     return tuple(
-        night_reason(part).model_copy(update={"part": sanitize(node.name, 200)})
+        night_reason(reason).model_copy(update={"part": sanitize(node.name, 200)})
         for node in night.nodes
         if node.kind != "node" and _nodes_in_name(node.name) <= set(snapshots)
-        for part in node.reasons
+        for reason in node.reasons
     )
 
 
@@ -192,7 +194,7 @@ def _shared_verdict(
     if len(names) < 2 or not verdict.gates:
         return verdict, reasons
     # Trays share their only serial number. One of them is bad, but it is unknown which.
-    shared = tuple(why.model_copy(update={"verdict": Verdict.UNPROVEN}) for why in reasons)
+    shared = tuple(reason.model_copy(update={"verdict": Verdict.UNPROVEN}) for reason in reasons)
     return Verdict.UNPROVEN, shared
 
 
@@ -202,22 +204,22 @@ def _measured_tonight(readings: Any) -> set[str]:
     return {readings.parts[node].key for node in tonight if node >= 0}
 
 
-def night_reason(why: Reason) -> NightReason:
-    """Return the reason why a number does not pass, in the form that a night stores."""
+def night_reason(reason: Reason) -> NightReason:
+    """Return a reason in the form that a night stores."""
     return NightReason(
-        check=why.check,
-        verdict=why.verdict,
-        metric=sanitize(why.metric, 200),
-        part=sanitize(why.part, 200),
-        text=sanitize(why.text, 500),
-        deviation=why.deviation if math.isfinite(why.deviation) else None,
-        fleetwide=why.fleetwide,
+        check=reason.check,
+        verdict=reason.verdict,
+        metric=sanitize(reason.metric, 200),
+        part=sanitize(reason.part, 200),
+        text=sanitize(reason.text, 500),
+        deviation=reason.deviation if math.isfinite(reason.deviation) else None,
+        fleetwide=reason.fleetwide,
     )
 
 
 def _nodes_in_name(name: str) -> set[str]:
     """Return the nodes in the name of a link or group. For a large group, these are only the first nodes."""
-    return {part for part in name.replace(">", "+").split("+") if not part.endswith(" more")}
+    return {node for node in name.replace(">", "+").split("+") if not node.endswith(" more")}
 
 
 def measured_since_last_night(
@@ -280,8 +282,8 @@ def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: da
         # A night's numbers are newer than its id.
         if stamp is None or now - stamp > timedelta(days=2):
             break
-        earlier_ = read_probes(folder)
-        names |= set(earlier_.unconfirmed if earlier_ else ())
+        probes = read_probes(folder)
+        names |= set(probes.unconfirmed if probes else ())
     if probed is not None:
         names = (names - set(probed.suspected)) | set(probed.unconfirmed)
     return names
@@ -305,17 +307,17 @@ def add_probe_reasons(
     reasons, verdicts = dict(measured.reasons), dict(measured.verdicts)
     unproven, remarks = unproven_pairs(probed, require_references)
     for name in seen & (set(probed.reasons) | set(unproven)):
-        mine = (*probed.reasons.get(name, ()), *unproven.get(name, ()))
-        if mine:
-            reasons[name] = (*mine, *reasons.get(name, ()))
+        added = (*probed.reasons.get(name, ()), *unproven.get(name, ()))
+        if added:
+            reasons[name] = (*added, *reasons.get(name, ()))
             verdicts[name] = worst(
-                [*([verdicts[name]] if name in verdicts else []), *(reason.verdict for reason in mine)]
+                [*([verdicts[name]] if name in verdicts else []), *(reason.verdict for reason in added)]
             )
     return measured.model_copy(
         update={
             "reasons": reasons,
             "verdicts": verdicts,
-            "between": (*measured.between, *probed.between),
+            "link_reasons": (*measured.link_reasons, *probed.between),
             "remarks": (*measured.remarks, *probed.remarks, *remarks),
         }
     )
@@ -336,11 +338,11 @@ def _readings_from_history(
     with open_store(path) as store:
         # The end is excluded. Add a second, so that a run of this second counts.
         readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
-        # Runs stored by nights were judged there, without floors.
-        mine = np.array(
+        # Leave out the runs that nights stored. Those nights judged the numbers, without floors.
+        from_programs = np.array(
             [quantity.benchmark != night_store.BENCHMARK for quantity in readings.quantities], dtype=bool
         )
-        readings = readings.chosen(mine[readings.quantity]) if len(readings) else readings
+        readings = readings.chosen(from_programs[readings.quantity]) if len(readings) else readings
         failures = store.failures_elsewhere(now - timedelta(days=ELSEWHERE_DAYS))
         lost = lost_acceptances(results, store)
         remarks = [f"not all references are known: {lost}"] if lost else []
@@ -376,11 +378,11 @@ def _gpus_failed_elsewhere(
     failures: Sequence[Any], snapshots: Mapping[str, StoredSnapshot]
 ) -> list[HealthFinding]:
     """Return the GPUs that failed in another chassis, with their latest failure."""
-    homes = {gpu.uuid: (name, gpu) for name, kept in snapshots.items() for gpu in kept.snapshot.gpus}
+    nodes_by_gpu = {gpu.uuid: (name, gpu) for name, kept in snapshots.items() for gpu in kept.snapshot.gpus}
     latest: dict[str, HealthFinding] = {}
     for failure in failures:
-        if failure.gpu in homes and failure.gpu not in latest:
-            name, gpu = homes[failure.gpu]
+        if failure.gpu in nodes_by_gpu and failure.gpu not in latest:
+            name, gpu = nodes_by_gpu[failure.gpu]
             when = f"{failure.moment:%Y-%m-%d}"
             latest[failure.gpu] = failed_elsewhere_finding(
                 name, gpu, failure.metric, when, failure.then, failure.reason

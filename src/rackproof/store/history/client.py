@@ -1,7 +1,7 @@
 """Provide the history to all four jobs, and let a job go on if the history fails.
 
 All four jobs store their runs in the history through :class:`History`. Planning reads estimates from
-it, and recording reads references. The input is the results folder.
+it, and recording reads references.
 """
 
 from __future__ import annotations
@@ -60,14 +60,17 @@ class History:
     """
 
     def __init__(self, results: Path) -> None:
-        self._where = results / "history.sqlite"
+        self._database = results / "history.sqlite"
         self._spool = results / ".spool"
-        self._answers = True
+        self._may_estimate = True
 
     @property
     def exists(self) -> bool:
-        """Return whether there is a history to query."""
-        return self._where.is_file() or bool(os.environ.get("RACKPROOF_DATABASE_URL", "").strip())
+        """Return whether the history's file exists, or RACKPROOF_DATABASE_URL is set.
+
+        The database is not queried, so a method may still fail.
+        """
+        return self._database.is_file() or bool(os.environ.get("RACKPROOF_DATABASE_URL", "").strip())
 
     def baselines(
         self,
@@ -93,8 +96,8 @@ class History:
         references: dict[tuple[object, ...], list[Reference]] = {}
         lost = ""
         try:
-            with open_store(self._where) as store:
-                lost = lost_acceptances(self._where.parent, store)
+            with open_store(self._database) as store:
+                lost = lost_acceptances(self._database.parent, store)
                 for measurement in measurements:
                     baseline = store.baseline(
                         benchmark, parameters, measurement.name, measurement.labels, nodes
@@ -112,14 +115,14 @@ class History:
         """
         from rackproof.store.history.store import HistoryError, open_store
 
-        if not self._answers:
+        if not self._may_estimate:
             return None
         try:
-            with open_store(self._where) as store:
+            with open_store(self._database) as store:
                 return store.estimate_seconds(benchmark, parameters, [node])
         except HistoryError:
             # An estimate is optional. The fault is reported when the run is stored.
-            self._answers = False
+            self._may_estimate = False
             return None
 
     def keep(self, folder: Path) -> str:
@@ -130,5 +133,5 @@ class History:
         """
         from rackproof.store.history.store import keep_or_spool
 
-        outcome = keep_or_spool(folder, self._where, self._spool)
+        outcome = keep_or_spool(folder, self._database, self._spool)
         return "" if outcome.kept else outcome.message
