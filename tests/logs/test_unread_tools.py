@@ -8,6 +8,7 @@ import pytest
 
 from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs import parse
+from rackproof.logs.unread_tools import unread_tool
 
 IMB = """\
 #----------------------------------------------------------------
@@ -51,6 +52,34 @@ LINK_ERRORS = (
     SMI_LIST + "\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: 0\n\t Link 0: CRC Errors: 0\n"
 )
 """Driver 580 on a virtual machine with 4 x H100."""
+IBSTAT_ACTIVE = "CA 'mlx5_0'\r\n\tCA type: MT4123\r\n\tNumber of ports: 1\r\n"
+IBV_DEVINFO = "hca_id:\tmlx4_1\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t2.42.5000\n"
+"""Heioy/Books (ibv_devinfo.md)."""
+IBLINKINFO = """\
+CA: node01 HCA-1:
+      0x0002c903000e0b73      3    1[  ] ==( 4X       10.0 Gbps Active/  LinkUp)==>       1    2[  ] "sw" ( )
+"""
+IBDIAGNET = """\
+Loading IBDIAGNET from: /usr/lib/ibdiagnet1.5.7
+-W- Topology file is not specified.
+    Reports regarding cluster links will use direct routes.
+Loading IBDM from: /usr/lib/ibdm1.5.7
+-I- Using port 1 as the local port.
+-I- Discovering ... 2 nodes (0 Switches & 2 CA-s) discovered.
+"""
+"""A wiki on InfiniBand with ibdiagnet 1.5.7."""
+PMON = """\
+# gpu        pid  type    sm   mem   enc   dec   command
+# Idx          #   C/G     %     %     %     %   name
+    0    3263942     C     -     -     -     -   python
+"""
+ROCM = """\
+========================================= ROCm System Management Interface ====================
+=================================================== Concise Info ==============================
+0       [0x74a1 : 0x00]       45.0°C      173.0W    NPS1, SPX       132Mhz  900Mhz  0%   auto
+"""
+"""stas00/ml-engineering (compute/accelerator/amd/debug.md)."""
+DMON = "#Entity   GPUTL   FBUSD   SMACT   POWR\nID\nGPU 0     0       500     0.005   51.3\n"
 
 
 def read(text: str) -> ParsedLog:
@@ -69,6 +98,16 @@ def read(text: str) -> ParsedLog:
         (FIO, "fio"),
         (FIO_WITH_WARNING, "fio"),
         (IBSTAT, "ibstat"),
+        (IBSTAT_ACTIVE, "ibstat"),
+        (IBV_DEVINFO, "ibv_devinfo"),
+        (IBLINKINFO, "iblinkinfo"),
+        (IBDIAGNET, "ibdiagnet"),
+        (IBDIAGNET.partition("\n")[2], "ibdiagnet"),
+        (IBDIAGNET[IBDIAGNET.index("-I- Using") :], "ibdiagnet"),
+        (IBDIAGNET[IBDIAGNET.index("-I- Disc") :], "ibdiagnet"),
+        ("\n".join(IMB.splitlines()[1:3]) + "\n", "Intel MPI Benchmarks (IMB)"),
+        (ROCM, "rocm-smi or amd-smi"),
+        (DMON, "dcgmi dmon"),
         (MLXLINK, "mlxlink"),
         (IOR, "IOR"),
         (MDTEST, "mdtest"),
@@ -85,6 +124,10 @@ def test_a_tool_that_is_not_read_is_named_and_unproven(text: str, name: str) -> 
     assert f"the output of {name}, which parse does not read: " in parsed.findings[0].message
 
 
+def test_the_table_of_processes_is_named() -> None:
+    assert "the output of nvidia-smi pmon" in unread_tool(PMON.encode())
+
+
 def test_a_failed_diagnostic_of_several_nodes_fails() -> None:
     parsed = read(MNDIAG.replace("Pass", "Fail"))
     assert (parsed.verdict, {one.code for one in parsed.findings}) == (
@@ -95,6 +138,20 @@ def test_a_failed_diagnostic_of_several_nodes_fails() -> None:
 
 def test_a_text_of_no_known_tool_gets_no_name() -> None:
     assert read("hello\nworld\n").findings[0].message == "the log is of no known format"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-I- epoch 3 of 10 begins\n-W- slow loader\n",
+        "-E- retry of a checkpoint\n",
+        "epoch 1\n   Benchmarking model\nepoch 2\n",
+        "# Benchmarking resnet50\nthe next line\n",
+        "-I- Discovering data files ...\n",
+    ],
+)
+def test_a_line_of_a_training_is_no_tool(text: str) -> None:
+    assert read(text).findings[0].message == "the log is of no known format"
 
 
 def test_a_tool_is_named_far_below_other_text() -> None:

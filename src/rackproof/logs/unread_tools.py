@@ -15,8 +15,8 @@ _GPUS = "save nvidia-smi -q instead"
 _TOOLS: tuple[tuple[str, str, str], ...] = (
     (
         "Intel MPI Benchmarks (IMB)",
-        r"^# +Intel\(R\) MPI Benchmarks|"
-        r"^[# ]{1,20}Benchmarking [\w-]{1,60}[ \t\r]*$|^ {1,20}#bytes {1,20}#repetitions ",
+        r"^# {1,20}Intel\(R\) MPI Benchmarks|^ {1,20}#bytes {1,20}#repetitions "
+        r"|^# {1,20}Benchmarking {1,20}[\w-]{1,60}[ \t\r]{0,20}\n(?:# {1,20}#processes = |[ #]{1,20}#bytes )",
         _SPEED_ONLY,
     ),
     ("OSU Micro-Benchmarks", r"^# OSU [A-Z]", _SPEED_ONLY),
@@ -45,7 +45,14 @@ _TOOLS: tuple[tuple[str, str, str], ...] = (
         r"^[ \t]{0,20}(?:Operational|Troubleshooting) Info[ \t\r]{0,20}\n-{5}",
         _PORTS,
     ),
-    ("ibdiagnet", r"^(?:-I- |-W- |-E- )|^Loading IBDIAGNET", _PORTS),
+    (
+        "ibdiagnet",
+        # Training logs and other tools have lines with -I- or -W- as well.
+        r'^Loading IBDIAGNET from: |^(?:# )?Running version ?: {1,20}"IBDIAGNET |"IBDIAGNET_PLUGINS_PATH"'
+        r"|^-I- Using port \d{1,3} as the local port"
+        r"|^-I- Discovering \.\.\. {1,20}\d{1,9} nodes \(|^-W- Topology file is not specified\.",
+        _PORTS,
+    ),
     (
         "nvidia-smi nvlink --errorcounters",
         r"^[ \t]{1,20}Link \d+: (?:Replay|Recovery|CRC|Data|ECC|FLIT)[ \w]{0,20} Errors?: ",

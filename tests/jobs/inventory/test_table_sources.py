@@ -404,3 +404,28 @@ def test_a_word_for_no_value_is_no_value(tmp_path: Path, word: str) -> None:
     text = f"name,ip,serial,bmc,rack,gpus\nn1,{word},{word},{word},{word},{word}\nn2,{word},{word},{word},,\n"
     first, _ = read_csv_nodes(written(tmp_path, text)).nodes
     assert (first.address, first.variables, first.rack, first.gpu_count) == ("", {}, "n", None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Server, list\nname,ip,gpus\nn1,10.0.0.1,8\n",
+        "name\nname;gpus\nn1;8\n",
+        "Server,name\nname,gpus\nn1,8\n",
+        "name,gpus\nn1,8\n",
+    ],
+)
+def test_the_line_with_the_most_headings_is_the_heading(tmp_path: Path, text: str) -> None:
+    first = read_csv_nodes(written(tmp_path, text)).nodes[0]
+    assert (first.name, first.gpu_count) == ("n1", 8)
+
+
+def test_the_first_of_two_lines_with_as_many_headings_is_the_heading(tmp_path: Path) -> None:
+    (node,) = read_csv_nodes(written(tmp_path, "name,rack\nserver,rack\n")).nodes
+    assert (node.name, node.rack) == ("server", "rack")
+
+
+@pytest.mark.parametrize("word", ["-", "none", "N/A", "unknown"])
+def test_a_word_for_an_empty_cell_states_no_gpu_and_no_type(tmp_path: Path, word: str) -> None:
+    (node,) = read_csv_nodes(written(tmp_path, f"name,gpu,type\nn1,{word},{word}\n")).nodes
+    assert node.hints == ()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,6 +53,66 @@ def test_it_is_not_written(path: Path) -> None:
         store.keep(run("run-2"))
     assert str(path) in str(caught.value)
     assert "Give this user the right to write the file and its folder" in str(caught.value)
+
+
+@contextmanager
+def without_roots_rights() -> Iterator[None]:
+    """Take the rights of another user if this one is root, for whom each folder is open."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o000])
+def test_a_closed_folder_is_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    monkeypatch.delenv("RACKPROOF_DATABASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o755)
+    path = Path("results/history.sqlite")
+    open_store(path).close()
+    path.parent.chmod(mode)
+    try:
+        with without_roots_rights(), pytest.raises(HistoryError) as caught:
+            open_store(path)
+    finally:
+        path.parent.chmod(0o755)
+    assert str(path) in str(caught.value)
+    assert "Give this user the right to write the file and its folder" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, "Give this user the right to read the file and its folder, or name another place"),
+        (errno.ENOSPC, f"the temporary folder {tempfile.gettempdir()} is full. Free space there, or"),
+        (errno.EDQUOT, f"the temporary folder {tempfile.gettempdir()} is full. Free space there, or"),
+        (errno.EIO, "rebuild the history from the results folder"),
+    ],
+)
+def test_a_copy_that_fails_says_what_to_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    with pytest.raises(HistoryError) as caught:
+        open_store(path)
+    assert remedy in str(caught.value)
+
+
+def test_a_missing_temporary_folder_is_named(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(HistoryError, match=r"cannot be copied to a temporary folder: .* Set TMPDIR to"):
+        open_store(path)
 
 
 def test_one_that_changes_during_each_copy_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,17 +169,20 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
 def _find_heading(text: str) -> tuple[int, str]:
     """Return the number of lines above the headings, and the delimiter.
 
-    Excel writes its separator into a line of its own, and a spreadsheet may have a title. If no line has
-    headings, the first one counts.
+    Excel writes its separator into a line of its own, and a title may have the word of a column. Of the first
+    lines, the one with the most known headings counts. If no line has headings, the first one counts.
     """
-    found = []
+    found: list[tuple[int, int, str]] = []
     for at, line in enumerate(text.split("\n", _MOST_TITLES)[:_MOST_TITLES]):
         delimiter = max(",;\t", key=line.count)
-        words = [_word(cell) for cell in line.split(delimiter)]
-        if any(word in COLUMNS["name"] for word in words) and (at == 0 or len(set(words) - {""}) > 1):
-            found.append((at, delimiter))
+        words = {_word(cell) for cell in line.split(delimiter)}
+        if words & set(COLUMNS["name"]) and (at == 0 or len(words - {""}) > 1):
+            found.append((sum(bool(words & set(known)) for known in COLUMNS.values()), at, delimiter))
+    if found:
+        _, at, delimiter = max(found, key=lambda line: line[0])
+        return at, delimiter
     first = text.partition("\n")[0]
-    return found[0] if found else (0, max(",;\t", key=first.count))
+    return 0, max(",;\t", key=first.count)
 
 
 def _word(heading: str) -> str:
@@ -238,7 +241,7 @@ def _nodes(
 def _cell(column: str, text: str) -> str:
     """Return the text of a cell, or "" if it only says that there is no value."""
     plain = text.strip()
-    if column in ("name", "gpu", "type"):
+    if column == "name":
         return plain
     if plain.lower() in _EMPTY:
         return ""

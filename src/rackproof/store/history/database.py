@@ -9,6 +9,7 @@ database, host and port, which is what an operator needs.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -275,7 +276,11 @@ def _needs_a_copy(path: Path) -> bool:
     """Return whether SQLite could not even read a file, because this user cannot write its folder."""
     # A file with write-ahead logging needs its index beside it, which SQLite makes if no process has it open.
     shared = path.with_name(f"{path.name}-shm")
-    if not path.is_file() or shared.exists():
+    try:
+        if not path.is_file() or shared.exists():
+            return False
+    except OSError:
+        # SQLite cannot open the file either, and its error comes with the remedy.
         return False
     return not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
 
@@ -284,10 +289,16 @@ def _copy_to_read(path: Path, target: Target) -> tempfile.TemporaryDirectory[str
     """Return a temporary folder with a copy of an SQLite file and its log.
 
     Raises:
-        HistoryError: The file cannot be read, or changes during each copy.
+        HistoryError: The file cannot be read, changes during each copy, or has no room for its copy.
     """
     parts = [path, path.with_name(f"{path.name}-wal")]
-    copy = tempfile.TemporaryDirectory(prefix="rackproof-history-")
+    try:
+        copy = tempfile.TemporaryDirectory(prefix="rackproof-history-")
+    except OSError as error:
+        raise HistoryError(
+            f"{target.description} cannot be copied to a temporary folder: {error.strerror or error}. Set "
+            "TMPDIR to a folder with space that this user may write."
+        ) from None
     try:
         for _ in range(_COPIES):
             before = _states(parts)
@@ -298,8 +309,22 @@ def _copy_to_read(path: Path, target: Target) -> tempfile.TemporaryDirectory[str
             if _states(parts) == before:
                 return copy
     except OSError as error:
-        raise HistoryError(f"{target.description} cannot be read: {error.strerror or error}") from None
-    raise HistoryError(f"{target.description} changes too often to be read without the right to write it")
+        raise HistoryError(f"{target.description} cannot be read: {_copy_advice(error, copy.name)}") from None
+    raise HistoryError(
+        f"{target.description} changes too often to be read without the right to write it. Give this user "
+        "that right, or try again later."
+    )
+
+
+def _copy_advice(error: OSError, folder: str) -> str:
+    """Return why a file could not be copied to a temporary folder, and the remedy."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = Path(folder).parent
+        return f"the temporary folder {place} is full. Free space there, or set TMPDIR to another folder."
+    reason = error.strerror or str(error)
+    if isinstance(error, PermissionError):
+        return f"{reason}. Give this user the right to read the file and its folder, or name another place."
+    return f"{reason}. {_sqlite_advice(reason)}"
 
 
 def _states(parts: Iterable[Path]) -> list[tuple[int, int] | None]:
