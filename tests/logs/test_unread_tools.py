@@ -8,7 +8,6 @@ import pytest
 
 from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs import parse
-from rackproof.logs.unread_tools import unread_tool
 
 IMB = """\
 #----------------------------------------------------------------
@@ -114,6 +113,7 @@ def read(text: str) -> ParsedLog:
         (MNDIAG, "dcgmi mndiag"),
         ('{\n  "DCGM Multi-Node Diagnostic" : {}\n}\n', "dcgmi mndiag"),
         (SMI_LIST, "nvidia-smi -L"),
+        (PMON, "nvidia-smi pmon"),
         (LINK_ERRORS, "nvidia-smi nvlink --errorcounters"),
     ],
 )
@@ -122,10 +122,6 @@ def test_a_tool_that_is_not_read_is_named_and_unproven(text: str, name: str) -> 
     assert (parsed.format, parsed.verdict, parsed.measurements) == ("unknown", Verdict.UNPROVEN, ())
     assert [one.code for one in parsed.findings] == ["unrecognised"]
     assert f"the output of {name}, which parse does not read: " in parsed.findings[0].message
-
-
-def test_the_table_of_processes_is_named() -> None:
-    assert "the output of nvidia-smi pmon" in unread_tool(PMON.encode())
 
 
 def test_a_failed_diagnostic_of_several_nodes_fails() -> None:

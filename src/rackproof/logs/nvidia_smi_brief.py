@@ -40,7 +40,7 @@ _FAILED_HEAD = re.compile(
 )
 """Pattern of messages that nvidia-smi prints in place of its output, at the beginning of a log."""
 _DMON_HEAD = re.compile(
-    rb"(?m)^#[^\n]{0,40}\bgpu,? +(?:[a-z]+,? +){0,30}(?:pwr|sm|fb|mclk|pviol|dbecc|rxpci)\b"
+    rb"(?m)^#[^\n]{0,40}\bgpu,? +(?!pid\b)(?:[a-z]+,? +){0,30}(?:pwr|sm|fb|mclk|pviol|dbecc|rxpci)\b"
 )
 _FAULTS_BESIDE_A_JOB = ("gpu_lost", "ecc_uncorrected", "too_hot")
 """The faults that fail a job's log. Settings, such as ECC that is off, are the choice of a job's owner."""
