@@ -20,7 +20,9 @@ Tool = Callable[..., subprocess.CompletedProcess[str]]
 def python(version: str, venv: bool = True, pip: int = 0, pip_says: str = ":") -> str:
     """A script that answers as a Python of that version does; what it makes says which one made it."""
     fits = (3, 11) <= tuple(map(int, version.split("."))) <= (3, 13)
-    made = f'#!/bin/sh\necho "$@" >> "${{0%/bin/python}}/installed"\n{pip_says}\nexit {pip}\n'
+    made = f'#!/bin/sh\necho "$@" >> "${{0%/bin/python}}/installed"\n{pip_says}\n'
+    # The start script of the command, as pip writes it.
+    made += 'printf "import re\\nimport sys\\n" > "${0%/python}/rackproof"\n' + f"exit {pip}\n"
     return (
         'case "$2" in\n'
         f"*sys.exit*) exit {int(not fits)};;\n"
@@ -183,6 +185,14 @@ def test_make_venv_shows_each_step_and_how_far_it_is(
     steps = re.findall(r"^make: (\d)/4 .*\(about ", done.stderr, re.MULTILINE)
     assert steps == ["1", "2", "3", "4"]
     assert re.findall(r"^make: (\d+) of \d+ packages$", done.stderr, re.MULTILINE) == shown
+
+
+def test_the_start_script_of_make_venv_imports_nothing_before_it_handles_ctrl_c(
+    tool: Tool, tmp_path: Path
+) -> None:
+    done = tool("make-venv", str(tmp_path / "venv"), programs={"python3": python("3.11")})
+    assert done.returncode == 0, done
+    assert (tmp_path / "venv/bin/rackproof").read_text() == "import sys\n"
 
 
 def test_make_venv_is_not_ready_where_pip_failed(tool: Tool, tmp_path: Path) -> None:
