@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from rackproof.core.records import Run, Verdict
-from rackproof.store.history.repository import open_store
+from rackproof.store.history.repository import Store, open_store
 from rackproof.store.night_store import NIGHT_FILE
 from rackproof.store.run_evidence import digest_file
 from rackproof.store.run_folder import iter_runs, write_run
@@ -174,3 +175,18 @@ def test_a_run_on_a_part_of_the_gpus_proves_nothing_in_any_spelling(
     with open_store(folder / "results/history.sqlite") as store:
         store.keep(changed)
     assert verdict(folder).value == expected
+
+
+def test_each_record_of_the_history_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of a fleet's nights are large, and a certificate asked for some of them three times."""
+    reads: Counter[str] = Counter()
+    read_run = Store.run
+
+    def counted(store: Store, run_id: str) -> Run:
+        reads[run_id] += 1
+        return read_run(store, run_id)
+
+    monkeypatch.setattr(Store, "run", counted)
+    assert verdict(folder) is Verdict.PASS
+    assert reads
+    assert set(reads.values()) == {1}

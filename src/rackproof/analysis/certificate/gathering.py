@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from rackproof.analysis.certificate.models import (
@@ -30,6 +31,8 @@ from rackproof.store.run_evidence import digest_file, record_objection
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, dump_run, iter_runs, stamp_of
 
 _MOST_RUNS = 100_000
+_REMEMBERED = 64
+"""Number of the history's records that are kept in memory."""
 _LONGEST = 500
 _MOST_REASONS = 3
 
@@ -45,6 +48,8 @@ class Gathered:
         self._seen: dict[str, tuple[datetime, Node]] = {}
         self._claimed: dict[str, tuple[datetime, Node]] = {}
         self._unchanged: set[str] = set()
+        # A record of the history is asked for up to three times, for runs in a row and for nights soon after.
+        self._known = lru_cache(_REMEMBERED)(self._read_known)
         runs, nights = self._newest_runs(), list(self._newest_nights())
         pieces = [*(self._run_piece(run) for run in runs), *nights]
         self.evidence = tuple(sorted([*pieces, *self._gone(pieces)], key=_order))
@@ -121,7 +126,7 @@ class Gathered:
             objections=(*_doubts(self._known(run.run_id), folder), *_no_logs(run)),
         )
 
-    def _known(self, run_id: str) -> Run | None:
+    def _read_known(self, run_id: str) -> Run | None:
         """Return a run as it is in the history."""
         try:
             known = self._store.run(run_id)
@@ -192,7 +197,10 @@ class Gathered:
 
     def _see_row(self, row: RunRow) -> None:
         """Keep the hardware that the history has of a run or night whose record is gone or altered."""
-        if row.run_id in self._unchanged or not self._asked & set(row.nodes):
+        names = self._asked & set(row.nodes)
+        # The rows come newest first, and an older record shows no newer hardware.
+        is_older = row.ended and all(name in self._seen and self._seen[name][0] > row.ended for name in names)
+        if row.run_id in self._unchanged or not names or is_older:
             return
         known = self._known(row.run_id)
         if known and known.provenance == "ran":
