@@ -146,22 +146,34 @@ def provide_libraries(libraries, runtime):
         return
     why = ""
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        print(f"installing {' '.join(lacking)}", flush=True)
-        install = ["install", "-y", "-q", "--no-install-recommends", *lacking]
-        # On a fresh machine, the lists of packages are missing.
-        for step in (install, ["-q", "update"], install):
-            why = run_apt(step)
-            if step is install and all(loads(library) for library in libraries):
-                return
-    command = f"apt-get install {' '.join(lacking)}"
-    if not shutil.which("apt-get") and shutil.which("dnf"):
-        # dnf finds a package by the library's name.
-        absent = sorted(library for library in libraries if not loads(library))
-        command = "dnf install " + " ".join(f"'{library}()(64bit)'" for library in absent)
+        why = install_packages(lacking, libraries)
+        if why is None:
+            return
     stop(
         f"{runtime} needs libraries that this system lacks{why and f' (apt-get: {why})'}: "
-        f"type: sudo {command}, then start again"
+        f"type: sudo {install_command(libraries, lacking)}, then start again"
     )
+
+
+def install_packages(packages, libraries):
+    """Install packages by apt-get. Return None if all libraries load, or else apt's last error or ""."""
+    print(f"installing {' '.join(packages)}", flush=True)
+    install, why = ["install", "-y", "-q", "--no-install-recommends", *packages], ""
+    # On a fresh machine, the lists of packages are missing.
+    for step in (install, ["-q", "update"], install):
+        why = run_apt(step)
+        if step is install and all(loads(library) for library in libraries):
+            return None
+    return why
+
+
+def install_command(libraries, packages):
+    """Return the command that installs the missing libraries on this system."""
+    if shutil.which("apt-get") or not shutil.which("dnf"):
+        return f"apt-get install {' '.join(packages)}"
+    # dnf finds a package by the library's name.
+    absent = sorted(library for library in libraries if not loads(library))
+    return "dnf install " + " ".join(f"'{library}()(64bit)'" for library in absent)
 
 
 def run_apt(arguments):

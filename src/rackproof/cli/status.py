@@ -45,13 +45,19 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     shown = [row for row in rows if not asked or row.node in asked]
     for remark in filter(None, [why, *remarks]):
         click.echo(f"note: {remark}", err=True)
-    if as_json:
-        print_json([json_value(row) for row in shown])
-    elif shown:
-        click.echo(_table(shown))
-    elif not rows:
+    if not as_json and not rows:
         click.echo(add_results(_empty_text(results, is_slurm_read=ask and not why), results))
+    else:
+        _print_rows(shown, as_json=as_json)
     refuse_unknown_names(asked, [row.node for row in rows], "not known here")
+
+
+def _print_rows(rows: Sequence[NodeRow], *, as_json: bool) -> None:
+    """Print nodes as JSON, or as a table if there are any."""
+    if as_json:
+        print_json([json_value(row) for row in rows])
+    elif rows:
+        click.echo(_table(rows))
 
 
 def _expanded_nodes(hostlists: Sequence[str]) -> list[str]:

@@ -165,7 +165,8 @@ def parse(
                 tool = tool or unread_tool(block)
         # Scan after the choice, because a kernel log is searched by its own rules.
         log.scan(block)
-        tables.block(log, block)
+        if not isinstance(parser, NvidiaSmiTableParser):
+            tables.block(log, block)
         if parser is not None:
             parser.block(block)
         if observers:

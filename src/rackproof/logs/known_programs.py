@@ -7,6 +7,7 @@ A definition of such a program states the same rules (``result.lines``). Here th
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from typing import ClassVar
 
 from rackproof.core.line_rules import LineRules
@@ -82,9 +83,9 @@ class _KnownProgramParser(PlainLinesParser):
         self.compare(at, text)
         super().line(at, text)
 
+    @abstractmethod
     def compare(self, at: int, text: str) -> None:
         """Compare the figures of a line with each other."""
-        raise NotImplementedError
 
     def contradiction(self, at: int, text: str, message: str) -> None:
         """Record figures that contradict each other."""
@@ -114,19 +115,23 @@ class HplParser(_KnownProgramParser):
         """Compare a row's speed with its size and time, and read the number of tests."""
         if row := _HPL_ROW.match(text):
             self.rows += 1
-            size, seconds, speed = float(row[1]), number(row[2]), number(row[3])
-            by_time = (2 / 3 * size + 1.5) * size * size / 1e9 / seconds if seconds else 0.0
-            # Times have two digits after the point.
-            half = 0.006 * by_time / seconds if seconds else 0.0
-            if speed is not None and abs(speed - by_time) > _AGREE * by_time + half:
-                message = f"N = {row[1]} in {row[2]} s are {by_time:.4g} GFLOP/s, not {speed:.4g}"
-                self.contradiction(at, text, message)
+            self._compare_row(at, text, row)
         elif count := _HPL_COUNT.match(text):
             if count[1]:
                 self.finished = int(count[1])
             elif int(count[2]):
                 message = f"{count[2]} tests were skipped because of illegal values: correct HPL.dat"
                 self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def _compare_row(self, at: int, text: str, row: re.Match[str]) -> None:
+        """Compare the speed of a row with the operations for its size in its time."""
+        size, seconds, speed = float(row[1]), number(row[2]), number(row[3])
+        by_time = (2 / 3 * size + 1.5) * size * size / 1e9 / seconds if seconds else 0.0
+        # Times have two digits after the point.
+        half = 0.006 * by_time / seconds if seconds else 0.0
+        if speed is not None and abs(speed - by_time) > _AGREE * by_time + half:
+            message = f"N = {row[1]} in {row[2]} s are {by_time:.4g} GFLOP/s, not {speed:.4g}"
+            self.contradiction(at, text, message)
 
     def finish(self) -> ParsedLog:
         """Return the speed. A test without a row leaves the log unproven."""
@@ -154,16 +159,18 @@ class StreamParser(_KnownProgramParser):
         """Number of an array's elements, and bytes of one."""
 
     def compare(self, at: int, text: str) -> None:
-        """Compare a kernel's rate with its times and the size of its arrays."""
+        """Read the size of the arrays, or compare a row's rate with its times and this size."""
         if size := _STREAM_SIZE.match(text):
             self.elements, self.width = int(size[1] or self.elements), int(size[2] or self.width)
-            return
-        row = _STREAM_ROW.match(text)
-        figures = [number(word) for word in row.groups()[1:]] if row else []
-        rate, average, least, most = (figure or 0.0 for figure in figures or [0.0] * 4)
-        if row and not least <= average <= most:
+        elif row := _STREAM_ROW.match(text):
+            self._compare_row(at, text, row)
+
+    def _compare_row(self, at: int, text: str, row: re.Match[str]) -> None:
+        """Compare a kernel's rate with its times and the size of its arrays."""
+        rate, average, least, most = (number(word) or 0.0 for word in row.groups()[1:])
+        if not least <= average <= most:
             self.contradiction(at, text, f"an average time of {average:g} s outside {least:g} to {most:g} s")
-        elif row and least and self.elements and self.width:
+        elif least and self.elements and self.width:
             by_time = _ARRAYS[row[1]] * self.elements * self.width / 1e6 / least
             if abs(rate - by_time) > (_AGREE + 1e-6 / least) * by_time:
                 message = f"{row[1]} in {least:g} s is {by_time:.1f} MB/s, not {rate:g}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import ClassVar
 
@@ -106,19 +107,11 @@ class NvidiaSmiTableParser(LogParser):
         index = int(self.label.split()[1])
         if row is None or index not in self.gpus:
             return
-        before = self.gpus[index]
         degrees = number(row[1].removesuffix("C"))
         if degrees is not None and not is_possible("gpu_temperature", degrees):
             message = f"{self.label}: a temperature of {degrees:g} °C, which cannot be"
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
-        self.gpus[index] = GpuReadings(
-            label=before.label,
-            name=before.name,
-            ecc=before.ecc,
-            bus_id=before.bus_id,
-            temperature_c=degrees,
-            memory_mib=number(row[2]),
-        )
+        self.gpus[index] = replace(self.gpus[index], temperature_c=degrees, memory_mib=number(row[2]))
         judge_gpu(self.log, self.gpus[index], at)
 
     def _find_errors(self, at: int, text: str) -> None:
@@ -174,7 +167,7 @@ class TableFaults:
         for finding in chain.from_iterable(self._parser.log.findings.values()):
             if finding.code in _FAULTS_BESIDE_A_JOB and (finding.code, finding.message) not in present:
                 line = finding.source.line if finding.source else None
-                log.find(finding.code, finding.message, Verdict.FAIL, line=line, excerpt=finding.excerpt)
+                log.find(finding.code, finding.message, finding.verdict, line=line, excerpt=finding.excerpt)
 
 
 class NvidiaSmiDmonParser(LogParser):

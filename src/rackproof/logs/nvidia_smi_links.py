@@ -340,18 +340,23 @@ def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
     or meshes with equal links for each GPU, as bridged cards and a DGX-1 are. Pairs without NVLink differ by
     their PCIe switch and socket, which is irrelevant.
     """
-    gpus = sorted({first for first, _second in links})
     for first, second in links:
         if links[first, second] != links[second, first]:
             return f"GPU{first} and GPU{second} are connected in two ways, by their rows"
+    gpus = sorted({first for first, _second in links})
     links_of_gpu = {gpu: sorted(links[gpu, other] for other in gpus if other != gpu) for gpu in gpus}
     has_switches = max((sum(counts) for counts in links_of_gpu.values()), default=0) > _MOST_LINKS
     if has_switches:
         return _switched_fault(links_of_gpu, max(links.values()))
-    if not gpus or sorted(links_of_gpu.values()) == _QUAD_OF_DGX1:
+    return _direct_fault(links_of_gpu)
+
+
+def _direct_fault(links_of_gpu: Mapping[int, list[int]]) -> str:
+    """Return the GPUs whose NVLinks differ from those of most GPUs without switches, or ""."""
+    if not links_of_gpu or sorted(links_of_gpu.values()) == _QUAD_OF_DGX1:
         return ""
     usual, _count = Counter(map(tuple, links_of_gpu.values())).most_common(1)[0]
-    odd = [gpu for gpu in gpus if tuple(links_of_gpu[gpu]) != usual]
+    odd = [gpu for gpu, counts in links_of_gpu.items() if tuple(counts) != usual]
     return f"{_named(odd)} reach their neighbours by other NVLinks than the others do" if odd else ""
 
 

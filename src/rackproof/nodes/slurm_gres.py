@@ -73,15 +73,21 @@ class GresConf:
             stated: The GPUs that the Gres of the node states.
         """
         untyped = stated.get("", 0)
-        lines = self._lines.get(name) or (self._lines.get("", {}) if untyped else {})
-        typed = {kind: count for kind, count in lines.items() if kind}
-        if stated and not untyped:
+        if not stated:
+            return _typed_first(self._lines.get(name, {}))
+        if not untyped:
             return dict(stated)
-        if len(typed) == 1 and untyped:
+        lines = self._lines.get(name) or self._lines.get("", {})
+        typed = {kind: count for kind, count in lines.items() if kind}
+        if len(typed) == 1:
             return dict.fromkeys(typed, untyped)
-        if sum(typed.values()) == untyped or not untyped:
-            return {kind: count for kind, count in (typed or lines).items() if count}
-        return dict(stated)
+        return _typed_first(lines) if sum(typed.values()) == untyped else dict(stated)
+
+
+def _typed_first(lines: Mapping[str, int]) -> dict[str, int]:
+    """Return the GPUs with a type, or those without one if there are no others."""
+    typed = {kind: count for kind, count in lines.items() if kind}
+    return {kind: count for kind, count in (typed or lines).items() if count}
 
 
 def _count_of_line(pairs: Mapping[str, str]) -> int:

@@ -49,11 +49,17 @@ def step_after_plan(runs: Sequence[Run], verdict: Verdict, results: Path | None 
     bad = [run for run in runs if run.verdict.gates]
     if not verdict.gates or not bad or not all(map(_can_be_repeated, bad)):
         return "", ""
+    plan_id = bad[0].plan_id
     if len(bad) == 1:
         words, command = step_after_run(bad[0], results)
-        return (words, command.replace(bad[0].run_id, bad[0].plan_id)) if bad[0].plan_id else (words, command)
-    if bad[0].plan_id and all(map(_lacks_a_reference_alone, bad)):
-        return _accept(bad[0].plan_id, results)
+        return words, command.replace(bad[0].run_id, plan_id or bad[0].run_id)
+    if plan_id and all(map(_lacks_a_reference_alone, bad)):
+        return _accept(plan_id, results)
+    return _again_after_several(runs, bad)
+
+
+def _again_after_several(runs: Sequence[Run], bad: Sequence[Run]) -> tuple[str, str]:
+    """Return words and the command that repeats the common suite of runs, or the bad runs' benchmarks."""
     suites = {run.suite for run in runs}
     if len(suites) == 1 and "" not in suites:
         return _again(_nodes(runs), {"suite": suites.pop()})

@@ -16,7 +16,7 @@ import pwd
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,21 @@ def load_run(data: bytes, name: str) -> Run:
         ResultsError: The data is damaged, made by a newer Rackproof, or not a record. The message names the
             field.
     """
+    text, loaded, is_sealed = _open_record(data, name)
+    # Check the version before the schema. Otherwise, a newer record would be called damaged.
+    _check_version(loaded, name)
+    run = _parsed_run(text, name)
+    if "verdict" not in loaded:
+        # A missing verdict would be read as "unproven", whatever the result of the run.
+        raise ResultsError(f"{name} is damaged: verdict: is missing. Restore it from a backup.")
+    if problem := _part_worse_than_verdict(run):
+        raise ResultsError(f"{name} is damaged: {problem}. Restore it from a backup.")
+    return run if is_sealed else _unproven(run)
+
+
+def _open_record(data: bytes, name: str) -> tuple[bytes, dict[str, Any], bool]:
+    """Return a record's text without its digest, its JSON object, and whether it had a digest."""
     try:
-        # Check the version before the schema. Otherwise, a newer record would be called damaged.
         loaded = from_json(data)
         sealed = has_digest(data)
         data = open_sealed(data) if sealed else data
@@ -106,15 +119,24 @@ def load_run(data: bytes, name: str) -> Run:
         ) from None
     if not isinstance(loaded, dict):
         raise ResultsError(f"{name} is not the record of a run: it holds no JSON object.")
+    return data, loaded, sealed
+
+
+def _check_version(loaded: Mapping[str, Any], name: str) -> None:
+    """Refuse a record of a newer Rackproof."""
     version = loaded.get("schema_version", SCHEMA_VERSION)
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise ResultsError(
             f"{name} was written by a newer Rackproof (record version {version}, this one reads up to "
             f"{SCHEMA_VERSION}). Use that Rackproof or a later one."
         )
+
+
+def _parsed_run(text: bytes, name: str) -> Run:
+    """Return the run in a record's text, or refuse a damaged record with the names of its fields."""
     try:
         # Parse the bytes again, because JSON mode reads "NaN", dates and tuples as they were written.
-        run = Run.model_validate_json(data)
+        return Run.model_validate_json(text)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         shown = "; ".join(
@@ -123,12 +145,6 @@ def load_run(data: bytes, name: str) -> Run:
         )
         more = f" (and {len(problems) - _ERRORS_SHOWN} more)" if len(problems) > _ERRORS_SHOWN else ""
         raise ResultsError(f"{name} is damaged: {shown}{more}") from None
-    if "verdict" not in loaded:
-        # A missing verdict would be read as "unproven", whatever the result of the run.
-        raise ResultsError(f"{name} is damaged: verdict: is missing. Restore it from a backup.")
-    if problem := _part_worse_than_verdict(run):
-        raise ResultsError(f"{name} is damaged: {problem}. Restore it from a backup.")
-    return run if sealed else _unproven(run)
 
 
 def _unproven(run: Run) -> Run:

@@ -301,6 +301,13 @@ def findings_of_log(
         counting.append(Finding(code="not_proven", verdict=parsed.verdict, message=message))
     if scores or stopped:
         return counting
+    return _findings_of_failed_run(counting, gating, script_ended=script_ended)
+
+
+def _findings_of_failed_run(
+    counting: Sequence[Finding], gating: Sequence[Finding], *, script_ended: bool
+) -> list[Finding]:
+    """Return the findings against a run that did not stop, whose log has to show its failure."""
     if not any(finding.code in _FAILURES for finding in gating):
         message = f"the log shows neither that the run ended well nor that it failed: {_NO_END[script_ended]}"
         return [*counting, Finding(code="failure_not_shown", verdict=Verdict.UNPROVEN, message=message)]

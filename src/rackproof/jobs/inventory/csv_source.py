@@ -158,9 +158,8 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
     finally:
         csv.field_size_limit(limit_before)
     remarks = [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
-    remarks += [f"{path}: lines that are not read, because they add up others: {', '.join(sums)}"] * bool(
-        sums
-    )
+    if sums:
+        remarks.append(f"{path}: lines that are not read, because they add up others: {', '.join(sums)}")
     if "rack" not in columns:
         remarks.append(f"{path} has no column of racks: they are guessed by the nodes' names")
     return AdoptedSource(nodes=tuple(nodes), remarks=tuple(remarks))

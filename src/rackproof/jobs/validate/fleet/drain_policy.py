@@ -225,16 +225,27 @@ def _no_pass(one: NodeNight, hold: Hold) -> str:
         # Slurm gives a drained node no partner that could prove it good.
         return f"stays drained: it failed with other nodes, and is given none; {_BY_HAND}"
     lacking = {code: lacking_for(code, one.read_again) for code in hold.codes}
-    if never := [code for code, names in lacking.items() if names is None]:
-        codes = sanitize(", ".join(never), 200)
-        return f"stays drained: no reading of a night proves that this is over: {codes}; {_BY_HAND}"
-    seen = {found.code for found in one.findings} | {why.code for why in one.reasons}
-    if still := [code for code in hold.codes if code in seen]:
-        return f"stays drained: not well yet: {sanitize(', '.join(still), 200)}"
-    if texts := [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]:
-        codes = sanitize(", ".join(texts), 300)
-        return f"stays drained: the failed checks were not made again since the night before: {codes}"
-    return ""
+    return _never_proven(lacking) or _still_found(one, hold) or _not_read_again(lacking)
+
+
+def _never_proven(lacking: Mapping[str, Sequence[str] | None]) -> str:
+    """Return that no evidence can heal some codes, or ""."""
+    codes = sanitize(", ".join(code for code, names in lacking.items() if names is None), 200)
+    return codes and f"stays drained: no reading of a night proves that this is over: {codes}; {_BY_HAND}"
+
+
+def _still_found(one: NodeNight, hold: Hold) -> str:
+    """Return that a night found codes of the drain again, or ""."""
+    present = {finding.code for finding in one.findings} | {reason.code for reason in one.reasons}
+    codes = sanitize(", ".join(code for code in hold.codes if code in present), 200)
+    return codes and f"stays drained: not well yet: {codes}"
+
+
+def _not_read_again(lacking: Mapping[str, Sequence[str] | None]) -> str:
+    """Return which evidence was not read since the night before, or ""."""
+    texts = [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]
+    codes = sanitize(", ".join(texts), 300)
+    return codes and f"stays drained: the failed checks were not made again since the night before: {codes}"
 
 
 def _codes_in_reason(reason: str) -> tuple[str, ...]:

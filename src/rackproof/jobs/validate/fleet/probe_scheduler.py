@@ -82,22 +82,14 @@ def probe_night(
     drained = dict(direct or {})
     idle = [target for target in targets if not target.busy]
     tests = plan_optional_tests(plan, idle, past)
-    # Drained nodes were measured with all programs, because no job could use their GPUs.
-    programs = {
-        target.name: tuple(wanted_probes(plan, target))
-        if target.name in drained
-        else tonights_probes(plan, target, tests)
-        for target in targets
-    }
+    programs = {target.name: _programs_of(plan, target, tests, drained) for target in targets}
     probes = _NodeProbes(plan, {target.name: target for target in targets}, jobs, drained, programs)
     probes.leave_out_busy()
     # Measure nodes with a planned test first, while the budget is large enough for the test.
     queue = measuring_order(targets, past, tests)
     probes.measure_nodes([target for target in queue if programs[target.name]])
     twice = probes.retest_suspects(doubts, past)
-    # Use the digests of the newest night with any. A night without the training step stores none.
-    known = next((past_night.digests for past_night in past if past_night.digests), {})
-    odd, agreed, remarks = compare_digests(probes.digests, known)
+    odd, agreed, remarks = compare_digests(probes.digests, _last_digests(past))
     probes.add_reasons(odd)
     # Measure pairs last. Only a node that is good alone may be paired, because a bad node would make
     # its partner suspect.
@@ -121,6 +113,23 @@ def probe_night(
         remarks=(*remarks, *oversized_tests(plan, idle), *fabric.remarks),
     )
     return night, tuple(measurement for mine in probes.numbers.values() for measurement in mine)
+
+
+def _programs_of(
+    plan: ProbePlan,
+    target: ProbeTarget,
+    tests: Mapping[str, Sequence[Probe]],
+    drained: Collection[str],
+) -> tuple[Probe, ...]:
+    """Return the programs for a node. Drained nodes ran all of them, because no job could use their GPUs."""
+    return (
+        tuple(wanted_probes(plan, target)) if target.name in drained else tonights_probes(plan, target, tests)
+    )
+
+
+def _last_digests(past: Sequence[ProbeNight]) -> Mapping[str, str]:
+    """Return the digests of the newest night with any. A night without the training step stores none."""
+    return next((night.digests for night in past if night.digests), {})
 
 
 def _reasons_by_node(
