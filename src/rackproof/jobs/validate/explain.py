@@ -17,6 +17,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import amount, moment, percent, sanitize
+from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
 from rackproof.logs.kernel_events import requested_action, verdict_of
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.slurm_states import drain_owner
@@ -228,8 +229,20 @@ def _next(mine: NodeNight) -> list[str]:
         steps.append(
             f"look at the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
         )
+    steps.append(_soak_step(mine))
     steps = list(dict.fromkeys(filter(None, steps)))
     return [*steps, again] if steps else []
+
+
+def _soak_step(mine: NodeNight) -> str:
+    """Return the command that loads the GPUs of a node drained for heat, or "" if it needs none."""
+    codes = mine.hold.codes if mine.hold else ()
+    if not any(SOAK in (lacking_for(code, mine.read_again) or ()) for code in codes):
+        return ""
+    return (
+        f"ansible-playbook validate.yml -l {mine.node} -e validate_probe_gpu_minutes=240 "
+        '-e \'{"validate_probes": ["soak"]}\'  # heat shows only under load'
+    )
 
 
 def _step(node: str, finding: HealthFinding) -> str:

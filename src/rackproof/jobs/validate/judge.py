@@ -8,7 +8,7 @@ numbers, verdicts, decisions, and the record.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,10 @@ from rackproof.jobs.validate.measurements import (
     add_probe_reasons,
     failed_elsewhere_finding,
     judge_measurements,
-    measured_since_last_night,
+    measured_in,
     nodes_measured_once,
+    runs_since_last_night,
+    soaked_gpus,
 )
 from rackproof.jobs.validate.messages import describe_drain_plan, drain_reason, without_root_remarks
 from rackproof.nodes.health_checks import check_node, check_sku, majority_versions, mark_fleetwide
@@ -324,18 +326,15 @@ def _judge_nodes(
     probed: ProbeNight | None,
 ) -> list[NodeNight]:
     """Return each node of the night with its findings, reasons and evidence of healing."""
-    measured_again = measured_since_last_night(
-        inputs.results,
-        inputs.past,
-        probed,
-        {name: inputs.snapshots[name] for name in holds},
-        inputs.now,
-    )
+    drained = {name: inputs.snapshots[name] for name in holds}
+    runs = runs_since_last_night(inputs.results, inputs.past, inputs.now) if drained else []
+    measured_again = measured_in(runs, probed, drained, inputs.now) if drained else {}
+    soaked = soaked_gpus(runs, probed, drained)
     again = {
         name: (
             *measured_again.get(name, ()),
             *_compared_again(measured.compared.get(name, ()), measured_again.get(name, ())),
-            *healed_evidence(_drained_node(inputs, name, hold)),
+            *healed_evidence(replace(_drained_node(inputs, name, hold), soaked=soaked[name])),
         )
         for name, hold in holds.items()
     }

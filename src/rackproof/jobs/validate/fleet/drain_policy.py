@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import amount, moment, number, percent, sanitize
-from rackproof.jobs.validate.fleet.healing import lacking_for
+from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
 from rackproof.nodes.slurm_states import drain_owner, read_partitions
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight, SlurmState
 
@@ -217,6 +217,12 @@ def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
 _BY_HAND = "repair it, then resume it by hand (scontrol update NodeName=… State=RESUME)"
 
 
+_NEEDS_LOAD = (
+    "; an idle GPU is cool, so a soak must pass (validate_probes, or bench.yml -e suite=soak; see "
+    "docs/using/drained.md), or resume it by hand"
+)
+
+
 def _no_pass(one: NodeNight, hold: Hold) -> str:
     """Return why a night without failures does not count as a pass of a drained node, or ""."""
     if not hold.codes:
@@ -245,7 +251,11 @@ def _not_read_again(lacking: Mapping[str, Sequence[str] | None]) -> str:
     """Return which evidence was not read since the night before, or ""."""
     texts = [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]
     codes = sanitize(", ".join(texts), 300)
-    return codes and f"stays drained: the failed checks were not made again since the night before: {codes}"
+    needs_load = any(SOAK in (names or ()) for names in lacking.values())
+    return codes and (
+        f"stays drained: the failed checks were not made again since the night before: {codes}"
+        f"{_NEEDS_LOAD if needs_load else ''}"
+    )
 
 
 def _codes_in_reason(reason: str) -> tuple[str, ...]:
