@@ -12,6 +12,7 @@ longer shows it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -1221,6 +1222,11 @@ def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
     return tuple(ExpectedMount(mount) if isinstance(mount, str) else mount for mount in expected.mounts)
 
 
+_IN_MEMORY = ("tmpfs", "ramfs")
+_USUALLY_IN_MEMORY = re.compile(r"/(?:$|(?:dev|run|tmp)(?:/|$))")
+"""Paths that many systems keep in memory. The root of a node without a disk is one of them."""
+
+
 def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[HealthFinding]:
     """Find the differences between a mount and the required one."""
     present = node.snapshot.mount_table.get(wanted.path)
@@ -1245,6 +1251,16 @@ def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[Hea
     elif "ro" in options and "ro" not in wanted.options:
         evidence = f"{wanted.path} can only be read"
         yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
+    elif not (wanted.fstype or wanted.source) and _is_in_memory(present["type"], wanted.path):
+        evidence = (
+            f"{wanted.path} is in memory ({present['type']}), not on a storage. If this is wanted, state "
+            f"{{path: {wanted.path}, fstype: {present['type']}}}"
+        )
+        yield node.finding("mount_differs", Verdict.UNPROVEN, "configure", evidence, "hint")
+
+
+def _is_in_memory(fstype: str, path: str) -> bool:
+    return fstype in _IN_MEMORY and not _USUALLY_IN_MEMORY.match(path)
 
 
 _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")

@@ -249,6 +249,29 @@ def test_mounts_are_as_declared(wanted: Any, mountinfo: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("wanted", "fstype", "found"),
+    [
+        ("/shared", "tmpfs", True),
+        ({"path": "/shared", "options": ["rw"]}, "tmpfs", True),
+        ("/shared", "ramfs", True),
+        ("/datasets/imagenet", "tmpfs", True),
+        ("/runs", "tmpfs", True),
+        ({"path": "/shared", "fstype": "tmpfs"}, "tmpfs", False),
+        ("/shared", "lustre", False),
+        ("/shared", "autofs", False),
+        ("/tmp", "tmpfs", False),
+        ("/dev/shm", "tmpfs", False),
+        ("/run/cache", "tmpfs", False),
+        ("/", "tmpfs", False),
+    ],
+)
+def test_a_storage_that_is_only_in_memory_is_unproven(wanted: Any, fstype: str, found: bool) -> None:
+    path = wanted if isinstance(wanted, str) else wanted["path"]
+    seen = node(f"{MOUNTINFO}40 22 0:90 / {path} rw,noatime - {fstype} none rw\n")
+    assert judged(seen, mounts=[wanted]) == ([("mount_differs", U)] if found else [])
+
+
+@pytest.mark.parametrize(
     ("change", "found"),
     [
         (("/dev/nvme0n1p3 rw,attr2", "/dev/nvme0n1p3 ro,attr2"), True),
