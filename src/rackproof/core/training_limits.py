@@ -70,7 +70,7 @@ one. The table's comment says how often a new round needed less."""
 
 OTHER_LEARNING_RATE = 3.0
 """Largest plausible ratio of a learning rate to the published ones. Those of a new round were at most 2 times
-outside the range of the rounds before."""
+outside the range of the rounds before (of the benchmarks with a range in the table)."""
 _ROUNDED = 1e-6
 """Share by which a value may differ from the rules' because a program stores it in 32 bits."""
 
