@@ -212,7 +212,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^mlx5_core \S+ \S+: Link down$|^bnxt_en \S+ \S+: NIC Link is Down$",
-        "imbue-ai/cluster-health, dmesg_whitelist.py (mlx5); drivers/net/ethernet/broadcom/bnxt/bnxt.c: a port "
+        "imbue-ai/cluster-health, dmesg_whitelist.py (mlx5); broadcom/bnxt/bnxt.c: a port "
         "without a cable; nights judge states and counters of ports (port_down, port_link_downed)",
     ),
     (
