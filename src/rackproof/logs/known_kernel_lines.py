@@ -25,8 +25,9 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "github.com/ublue-os/bazzite/issues/1608, void-linux/void-packages/issues/53934 (kern.err)",
     ),
     (
-        r"^ACPI Error: (?:No handler for Region \[POWR\]|Region IPMI \(ID=7\) has no handler)",
-        "drivers/acpi/acpica/evregion.c: servers with a power meter, without acpi_ipmi",
+        r"^ACPI Error: (?:No handler for Region \[(?:POWR|SYSI)\]|Region IPMI \(ID=7\) has no handler)",
+        "drivers/acpi/acpica/evregion.c: servers with a power meter, without acpi_ipmi; SYSI: "
+        "imbue-ai/cluster-health, dmesg_whitelist.py, servers of Dell with H100",
     ),
     (
         r"^No (?:Local Variables|Arguments) are initialized for [Mm]ethod \[",
@@ -208,6 +209,11 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     (
         r"^mlx5_core \S+: Successfully (?:un)?registered panic handler",
         "github.com/oracle/oracle-linux/issues/85: MLNX_OFED at each start and stop",
+    ),
+    (
+        r"^mlx5_core \S+ \S+: Link down$|^bnxt_en \S+ \S+: NIC Link is Down$",
+        "imbue-ai/cluster-health, dmesg_whitelist.py (mlx5); broadcom/bnxt/bnxt.c: a port "
+        "without a cable; nights judge states and counters of ports (port_down, port_link_downed)",
     ),
     (
         r"^nvidia-gpu \S+: i2c timeout error|^ucsi_ccg \S+: (?:i2c_transfer|ucsi_ccg_init) failed",

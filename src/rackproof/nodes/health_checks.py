@@ -784,6 +784,9 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find NVLinks that are down or missing. Report only the first such fault."""
+    if subject.gpu.mig and not subject.gpu.links:
+        # "Nvlink queries are not supported for Devices in MIG mode", and no program uses links there.
+        return
     checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_beside, _nvlinks_inactive)
     findings = (finding for check in checks for finding in check(subject))
     yield from islice(findings, 1)
