@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 
 from rackproof.analysis.certificate.models import Answer, Certificate, EvidencePiece, Requirement
 from rackproof.core.records import Verdict
-from rackproof.core.text import amount, moment, number, quantity, sanitize, size
+from rackproof.core.text import amount, moment, number, quantity, sanitize, shell_command, size
 from rackproof.report.html import environment, style
 from rackproof.report.view import WORDS, Cell, Table, label_text, table, verdict_cell
 
@@ -40,7 +39,7 @@ def certificate_shell(certificate: Certificate) -> str:
             measured=_judgement_table(certificate),
             files=_file_table(certificate),
             made_by=sanitize(certificate.made_by, 200),
-            command=sanitize(shlex.join(certificate.command), 600),
+            command=sanitize(shell_command(certificate.command), 600),
             version=sanitize(certificate.rackproof_version, 60),
         )
     )
@@ -143,7 +142,7 @@ def _piece_table(certificate: Certificate) -> Table:
             _text(piece.point if piece.kind == "run" else "night"),
             _text(", ".join(node.name for node in piece.nodes), 1000),
             Cell(moment(piece.moment)),
-            _code(shlex.join(piece.command), 600),
+            _code(shell_command(piece.command), 600),
             _text("; ".join([*piece.objections, *_finding_texts(piece)]), 2000),
         )
         for piece in certificate.evidence

@@ -6,14 +6,13 @@ The HTML and Markdown reports show it below the verdict.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from rackproof.core.advised_commands import add_results_everywhere
 from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import Run, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import sanitize, shell_command
 
 _LONGEST = 1000
 """A command is cut after this many characters."""
@@ -94,7 +93,7 @@ def _again(nodes: Sequence[str], options: dict[str, object]) -> tuple[str, str]:
         words += ["-e", f"{name}={value}"]
     else:
         words += ["-e", json.dumps(options)]
-    command = sanitize(shlex.join(words), _LONGEST)
+    command = sanitize(shell_command(words), _LONGEST)
     return "Once the reason is removed, run it again:", command
 
 

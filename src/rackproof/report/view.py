@@ -7,7 +7,6 @@ modules ``html``, ``markdown`` and ``junit`` only escape it.
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from rackproof.core.text import (
     percent,
     quantity,
     sanitize,
+    shell_command,
     size,
     unit_text,
 )
@@ -446,7 +446,7 @@ def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
         *_node_pairs(run),
         ("Launched with", _text(run.launcher)),
         # Quoted for a shell, so that it can be pasted there.
-        ("Command", _code(shlex.join(run.command), 2000)),
+        ("Command", _code(shell_command(run.command), 2000)),
         ("Environment", _code(_environment_text(run), 2000)),
         ("Container", _code(container_text(run), 400)),
         ("Configuration", _code(run.configuration, 1000)),

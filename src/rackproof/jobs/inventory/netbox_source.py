@@ -11,7 +11,6 @@ import http.client
 import json
 import os
 import re
-import shlex
 import ssl
 import stat
 import time
@@ -24,7 +23,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from rackproof.core.addresses import is_this_machine
-from rackproof.core.text import amount, sanitize
+from rackproof.core.text import amount, sanitize, shell_word
 from rackproof.core.untrusted import as_int, as_mapping, list_at, mapping_at, text_at
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.nodes import (
@@ -80,7 +79,7 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
                 about = os.fstat(descriptor)
                 if not stat.S_ISREG(about.st_mode) or about.st_mode & 0o077:
                     raise AdoptError(
-                        f"{path} holds a token that others may read: chmod 600 {shlex.quote(str(path))}"
+                        f"{path} holds a token that others may read: chmod 600 {shell_word(str(path))}"
                     )
                 text = stream.read(4096).decode("ascii", "replace")
         except OSError as error:
