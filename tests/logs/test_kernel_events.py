@@ -648,8 +648,6 @@ HARMLESS_OF_LEVEL_ERROR = [
     "pci 0000:0b:00.0: BAR 13: failed to assign [io  size 0x1000]",
     "pci 0000:e1:00.0: DOE: [2c8] ABORT timed out",
     "ACPI Error: No handler for Region [SYSI] (00000000e3b0c442) [IPMI] (20230331/evregion-130)",
-    "mlx5_core 0000:5e:00.1 enp94s0f1np1: Link down",
-    "bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down",
     "pci 0000:e1:00.0: DOE: [2c8] failed to create mailbox: -5",
     "ACPI: \\: failed to evaluate _DSM (0x1001)",
     "[Firmware Warn]: GHES: Poll interval is 0 for generic hardware error source: 1, disabled.",

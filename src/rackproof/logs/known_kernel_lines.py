@@ -211,11 +211,6 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "github.com/oracle/oracle-linux/issues/85: MLNX_OFED at each start and stop",
     ),
     (
-        r"^mlx5_core \S+ \S+: Link down$|^bnxt_en \S+ \S+: NIC Link is Down$",
-        "imbue-ai/cluster-health, dmesg_whitelist.py (mlx5); broadcom/bnxt/bnxt.c: a port "
-        "without a cable; nights judge states and counters of ports (port_down, port_link_downed)",
-    ),
-    (
         r"^nvidia-gpu \S+: i2c timeout error|^ucsi_ccg \S+: (?:i2c_transfer|ucsi_ccg_init) failed",
         "github.com/TLATER/nixos-hosts/issues/69, NVIDIA/open-gpu-kernel-modules/issues/116: the USB-C port "
         "that a card lacks",
