@@ -1,6 +1,7 @@
 """Define the base classes of the action plugins.
 
-The base classes read options from the documentation, and translate errors for Ansible.
+An action of a task on the controller is a :class:`RackproofAction`, and one that also contacts a node is a
+:class:`NodeAction`. Both read their options from the documentation, and translate errors for Ansible.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read the argument specs of actions from the documentation that ``ansible-doc`` shows.
 
-In Ansible, an action's documentation is in a module of the same name, and its argument spec in the
-action's code. Here, the documentation is the only declaration of an option.
+:mod:`rackproof_ansible.action` calls :func:`read_argument_spec`. By Ansible's convention, a module of the
+same name has an action's documentation, and the action's code has its argument spec. Here, the documentation
+is the only declaration of an option.
 """
 
 from __future__ import annotations

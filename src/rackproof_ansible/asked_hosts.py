@@ -1,8 +1,10 @@
 """Find tasks and hosts that a command line leaves out of a playbook.
 
-Ansible ends with status 0 if tags leave no task, if the task to start at is not found, or if a host of
-``--limit`` is in no play. A play's pattern is evaluated even if the command line limits it, and this
-module is called there.
+The filter ``refuse_partial_runs`` calls :func:`check_hosts`, which raises :class:`PartialRunError`. The
+filter is in a play's pattern, which is evaluated even if the command line limits the play.
+
+Ansible ends with status 0 if tags leave no task, or if the task to start at is not found. It also does so if
+a host of ``--limit`` is in no play.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Follow a job on a node for the action ``rackproof_bench_follow``.
 
-Poll the node every few seconds, show the job's progress, and return how it ended.
+Begin with :class:`JobFollower`, which polls the node every few seconds, shows the job's progress, and returns
+the job's end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Check for the programs to reach nodes, before ``rackproof_check_variables`` lets a job start."""
+"""Check for the programs to reach nodes.
+
+The action ``rackproof_check_variables`` calls :func:`check_ssh_client` before it lets a job start.
+"""
 
 from __future__ import annotations
 

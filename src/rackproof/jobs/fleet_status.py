@@ -1,6 +1,7 @@
 """Show every node in one table, for ``rackproof status``.
 
-A row shows Slurm's state, the last night, provisioning, re-imaging, and the command to type next.
+The command calls :func:`read_rows` with the results folder and Slurm's answer (:func:`ask_slurm`). A row
+shows Slurm's state, the last night, provisioning, re-imaging, and the command to type next.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read the GPUs in Slurm's generic resources, and the lines of gres.conf. No I/O.
 
-:mod:`rackproof.nodes.slurm_listing` calls this module. The source is the manual page gres.conf(5) of
-releases 21.08 to 25.05.
+:mod:`rackproof.nodes.slurm_listing` calls :func:`read_gres` with a node's resources, and reads gres.conf with
+:class:`GresConf`. The source is the manual page gres.conf(5) of releases 21.08 to 25.05.
 """
 
 from __future__ import annotations

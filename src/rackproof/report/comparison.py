@@ -1,8 +1,8 @@
 """Write a comparison of systems as HTML page, Markdown and terminal text.
 
-``rackproof compare`` calls this module, and so does task ``report`` of bench.yml if a plan ran on several
-systems. Only the page shows charts. The terminal leaves out the list of single runs, and the columns of
-:data:`_PAGE_COLUMNS`.
+Begin with :func:`write_comparison`. ``rackproof compare`` calls this module, and so does task ``report`` of
+bench.yml if a plan ran on several systems. Only the page shows charts. The terminal leaves out the list of
+single runs, and the columns of :data:`_PAGE_COLUMNS`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Choose the next step after a run or a plan of benchmarks, as one command to type. No I/O.
 
-The HTML and Markdown reports show it below the verdict.
+The HTML and Markdown reports show the result of :func:`step_after_run` or :func:`step_after_plan` below the
+verdict.
 """
 
 from __future__ import annotations

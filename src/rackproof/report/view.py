@@ -1,7 +1,8 @@
 """Prepare the content of a report as tables of sanitized text, for both HTML and Markdown.
 
-All text from a log or a node passes through :func:`rackproof.core.text.sanitize` here, exactly once. The
-modules ``html``, ``markdown`` and ``junit`` only escape it.
+A report calls one function for each part, such as :func:`overview_table` and :func:`measurement_table`, which
+return a :class:`Table`. All text from a log or a node passes through :func:`rackproof.core.text.sanitize`
+here, exactly once. The modules ``html``, ``markdown`` and ``junit`` only escape it.
 """
 
 from __future__ import annotations

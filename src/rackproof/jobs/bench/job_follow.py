@@ -1,8 +1,8 @@
 """Build the command that polls a job on a node, read its answer, and choose the lines to show. No I/O.
 
-The action of ``rackproof_bench_follow`` runs the command on the node, and gives this module the answer
-and the time. A poll is one small shell command. A module call would take a hundred times as much of the
-node's time, and would slow the job.
+The action of ``rackproof_bench_follow`` runs the command of :func:`poll_command` on the node. It reads the
+answer with :func:`parse_poll`, and shows what :class:`ProgressPrinter` returns. A poll is a small shell
+command, because a module call would take a hundred times as much of the node's time.
 """
 
 from __future__ import annotations

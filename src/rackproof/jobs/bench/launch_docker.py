@@ -1,9 +1,11 @@
-"""Describe the launch of a benchmark whose image is built on the node.
+"""Describe the start of a benchmark whose image each node builds.
 
-Planning calls this module for a definition ``with: docker``, and gets the specification that
-workloads/docker_run.py reads. The specification is one JSON text with sources, image, data and config. It
-contains no secrets. The supervisor starts the program on every host that --limit selects. With
-``bench_together``, only one node's supervisor starts the program, which submits a Slurm job for all nodes.
+Planning calls :func:`docker_specification` for a definition ``with: docker``, or :func:`docker_obstacle` for
+the reason against a run. The result is one JSON text for workloads/docker_run.py, with sources, image, data
+and config. It contains no secrets.
+
+The supervisor starts that program on every host that --limit selects. With ``bench_together``, only one node
+starts it, and it submits a Slurm job for all nodes.
 """
 
 from __future__ import annotations

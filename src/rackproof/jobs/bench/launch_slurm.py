@@ -1,9 +1,8 @@
 """Build the command line of workloads/slurm_run.py, which runs a benchmark on a rack with Slurm. No I/O.
 
-Planning calls this module for a definition ``with: slurm``, and gets the program's arguments and
-specification, or the obstacles to a run. The bench role starts the program on one node of the rack,
-under the supervisor. The specification is one JSON text with image, data, config and nodes. It contains
-the names of secret variables, but not their values.
+For a definition ``with: slurm``, planning calls :func:`slurm_obstacles`. It then calls
+:func:`slurm_specification` and :func:`program_arguments`. The specification is one JSON text with image,
+data, config and nodes. It contains the names of secret variables, but not their values.
 """
 
 from __future__ import annotations

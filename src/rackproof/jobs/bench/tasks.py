@@ -1,7 +1,8 @@
-"""Run the tasks select, plan, record and report of bench.yml, one function for each task.
+"""Run the tasks select, plan, record and report of bench.yml.
 
-The Ansible plugins check arguments, call these functions, and turn :class:`BenchError` into a failed
-task.
+Each task calls one function: :func:`select_benchmarks`, :func:`plan_runs`, :func:`record_run` and
+:func:`report_plan`, in this order. The plugins check the arguments, and turn :class:`BenchError` into a
+failed task.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Discover the machines of new racks, and match them with nodes.
 
-The action of ``rackproof_reimage_discover`` queries the BMCs, and matches their machines with nodes by
-serial number. The result goes into a file of host variables. The action reports each address as matched,
-unknown, refusing or silent. Machines that booted over the network are matched in the same way, with the MAC
-address as their address. The answers of BMCs and machines are untrusted. The file gets the queried address
-and protocol of a BMC, and from the answers only MAC addresses and system ids of plain characters.
+The action of ``rackproof_reimage_discover`` calls :func:`ask_bmcs`, and then :func:`match_machines`, which
+compares serial numbers. :func:`write_discovered` writes the result into a file of host variables. Machines
+that booted over the network are matched in the same way, with the MAC address as their address.
+
+Each address is reported as matched, unknown, refusing or silent. The answers of BMCs and machines are
+untrusted. The file gets the queried address and protocol of a BMC. From the answers, it gets only MAC
+addresses and system ids of plain characters.
 """
 
 from __future__ import annotations

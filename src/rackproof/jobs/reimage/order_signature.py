@@ -1,10 +1,11 @@
 """Sign a node's order for one boot, with a key that never leaves the controller.
 
-The roles netboot and reimage call this module through the filters ``order_key_problem`` and
-``order_signature``. Any machine in the boot network could replace files on the boot host, or files sent to
-nodes. The ramdisk draws a random number when it boots, and executes only an order that was signed together
-with this number. The ramdisk therefore accepts neither a changed nor an old order
-(``rackproof-write-image``).
+The roles netboot and reimage call :func:`find_signing_problem` and :func:`sign_order` through the filters
+``order_key_problem`` and ``order_signature``.
+
+Any machine in the boot network could replace files on the boot host, or files sent to nodes. When the ramdisk
+boots, it draws a random number. It executes only an order that was signed together with this number. A
+changed or old order is therefore refused (``rackproof-write-image``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Control a machine through Redfish, with the library ``sushy`` from OpenStack Ironic.
 
-:mod:`rackproof.jobs.reimage.tasks` calls this module if ``reimage_bmc_protocol`` is redfish. sushy is
-imported in functions, because it is an optional dependency (``rackproof[ansible]``) that IPMI does not
-need.
+If ``reimage_bmc_protocol`` is redfish, :mod:`rackproof.jobs.reimage.tasks` calls :func:`open_machine`, and
+gets a :class:`RedfishMachine`. sushy is imported in functions, because it is an optional dependency
+(``rackproof[ansible]``) that IPMI does not need.
 """
 
 from __future__ import annotations

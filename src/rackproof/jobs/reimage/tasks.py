@@ -1,8 +1,8 @@
 """Run the tasks of reimage.yml, and read the progress of nodes for ``rackproof reimage status``.
 
-The actions of ``rackproof_reimage_*`` call these functions. The tasks start and end a run, start and end a
-step of a node, and access a BMC by its protocol. ``run_files`` stores the files of a run, and ``hardware``
-compares the hardware of its nodes.
+The actions of ``rackproof_reimage_*`` call :func:`begin_run` and :func:`end_run` once per run, and
+:func:`write_step` at the start and end of each step of a node. :func:`open_machine` opens a BMC by its
+protocol. ``run_files`` stores the files of a run, and ``hardware`` compares the hardware of its nodes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Read the expectations of nodes from the inventory's variables, and check them. No I/O.
 
-The tasks of validate.yml call this module when they store a node's snapshot, measure it, and judge it.
+The tasks of validate.yml call :func:`parse_node_expectation` and :func:`parse_limits` before they store,
+measure or judge a node. The night's measurements and probes use :func:`references_by_sku`.
 """
 
 from __future__ import annotations

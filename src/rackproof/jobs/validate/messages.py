@@ -1,6 +1,7 @@
 """Write a night's messages for operators: the summary, changes, planned actions and reasons. No I/O.
 
-The tasks of validate.yml print them, and ``rackproof nightly`` sends them.
+The tasks of validate.yml print the texts of :func:`summarize_night` and :func:`describe_drain_plan`, and
+``rackproof nightly`` sends them. :func:`drain_reason` returns the text that Slurm stores with a drain.
 """
 
 from __future__ import annotations

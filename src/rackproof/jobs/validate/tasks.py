@@ -1,8 +1,8 @@
-"""Run the tasks of validate.yml, one function for each task.
+"""Run the tasks of validate.yml.
 
-The Ansible plugins check arguments, call these functions, and turn :class:`ValidateError` into a failed
-task. A night's folder is a run folder, ``results/NIGHT_ID/``, and the history stores the night's
-measurements like those of any run.
+The actions call :func:`begin_night`, then :func:`store_snapshot` for each node, and at the end
+:func:`close_night`. They turn :class:`ValidateError` into a failed task. A night's folder is a run folder,
+``results/NIGHT_ID/``, and the history stores the night's measurements like those of any run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Plan which optional tests (``sdc``, ``soak``, ``llm``) a night runs on which nodes. No I/O.
 
-The probe scheduler of job validate calls this module before it measures. The input is the plan of the
-night's measurements, the idle nodes, and the tests that earlier nights ran.
+The probe scheduler of job validate calls :func:`plan_optional_tests` before it measures. The input is the
+plan of the night's measurements, the idle nodes, and the tests that earlier nights ran.
 
 A soak of a whole fleet takes longer than a night. Each night therefore runs only some of the optional tests,
-within a share of its budget. The test that ran longest ago on its node comes first. A suspect node gets its
+within a share of its budget. The test that ran longest ago on its node is the first. A suspect node gets its
 turn sooner. All other measurements use the rest of the budget.
 """
 

@@ -1,11 +1,11 @@
 """Choose the nodes to pair each night, and find the node or link at fault if pairs fail. No I/O.
 
-:mod:`rackproof.jobs.validate.fleet.pair_runner` of job validate calls these functions. The input is the
-names of nodes, and whether each measured pair passed.
+:mod:`rackproof.jobs.validate.fleet.pair_runner` calls :func:`pairs_of_night` before the measurements, and
+:func:`find_culprits` after them. The input is the names of nodes, and whether each measured pair passed.
 
 The pairs form a round-robin tournament (circle method). In each night, nearly every node gets exactly one
-partner. After n - 1 nights for n nodes (n nights if n is odd), each pair met once, and the rounds start
-again.
+partner. After n - 1 nights for n nodes (n nights if n is odd), each pair was measured once. The rounds then
+start again.
 """
 
 from __future__ import annotations
