@@ -1,8 +1,8 @@
-"""Read how GPUs are used before and after a run, by processes, memory, utilisation and clocks.
+"""Read the use of GPUs before and after a run: processes, memory, utilisation and clocks.
 
-Standard library only. The supervisor in common.py runs nvidia-smi before its ranks start and after they
-ended, so that any use belongs to other programs. A container does not see other processes. There, used memory
-and utilisation show them.
+The supervisor in common.py and the program state_gpus.py call :func:`read_states` before ranks start and
+after they ended. Any use is therefore by other programs. A container does not see other processes. There,
+used memory and utilisation show them. The module needs only the standard library.
 """
 
 from __future__ import annotations

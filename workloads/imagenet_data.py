@@ -1,8 +1,8 @@
 """Read images in folders like ImageNet's, which are DATA/train/CLASS/FILE and DATA/val/CLASS/FILE.
 
-imagenet_torch.py uses this module. torchvision or Pillow reads JPEG and PNG, whichever is installed. Neither
-is needed if every image is PPM. The first part of this file uses only the standard library, for the
-supervisor.
+imagenet_torch.py checks a folder with :func:`check`, and reads its images through :class:`Images`.
+torchvision or Pillow decodes JPEG and PNG, whichever is installed. Neither is needed if every image is PPM.
+The first part of this file uses only the standard library, for the supervisor.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Pack images as MXNet's RecordIO and TensorFlow's TFRecords for stage_imagenet.py.
 
-Read a JPEG's properties without decoding it.
-
-Standard library only, Python 3.8+. TFRecords need google-crc32c, and an image that is encoded again
-needs Pillow.
+Begin with :func:`recordio_record` and :func:`tfrecord`. :func:`facts_of` reads a JPEG's properties without
+decoding it. The module needs only the standard library (Python 3.8+). TFRecords also need google-crc32c, and
+an image that is encoded again needs Pillow.
 """
 
 from __future__ import annotations

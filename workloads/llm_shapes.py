@@ -1,6 +1,7 @@
 """Define the sizes of llm_torch.py's networks, and compute the cost of a token. No I/O.
 
-Standard library only, because the supervisor checks sizes before a framework is imported.
+Begin with :func:`shape_of`, which returns a :class:`Shape`. The module needs only the standard library,
+because the supervisor checks sizes before a framework is imported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Provide Rackproof's filters to Ansible.
 
-Rackproof's roles and playbooks use them, except parse_log and verdict, which are for the playbooks of a site.
-Most filters check the types of their input, call a function of the package, and translate errors into
-Ansible's. A file with the filter's name beside this one documents it.
+:class:`FilterModule` lists the filters by name. Rackproof's roles and playbooks use them, except parse_log
+and verdict, which are for the playbooks of a site. Most filters check the types of their input, call a
+function of the package, and translate errors into Ansible's. A file with the filter's name beside this one
+documents it.
 
 Errors are raised `from None`. Otherwise, Ansible would show the cause, too, which repeats the text.
 """

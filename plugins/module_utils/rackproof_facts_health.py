@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather subset `health` of rackproof_facts, which health checks read (Python 3.8+, Linux)."""
+"""Gather subset `health` of rackproof_facts, which health checks read (Python 3.8+, Linux).
+
+The module calls :func:`gather`, which returns the kernel log, ports, cards, disks and the answers of tools.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather subset `provision` of rackproof_facts, which provisioning roles compare (Python 3.8+)."""
+"""Gather subset `provision` of rackproof_facts, which provisioning roles compare (Python 3.8+).
+
+The module calls :func:`gather`, which returns packages, services, mounts, files and kernel modules of the
+node.
+"""
 
 from __future__ import annotations
 

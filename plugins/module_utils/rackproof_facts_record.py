@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather subset `record` of rackproof_facts, for a run's record (Python 3.8+, Linux)."""
+"""Gather subset `record` of rackproof_facts, for a run's record (Python 3.8+, Linux).
+
+The module calls :func:`gather`, which returns the node's hardware, libraries, addresses and interpreters.
+"""
 
 from __future__ import annotations
 

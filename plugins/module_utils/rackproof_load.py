@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the use of a node by others than one job (standard library only, Python 3.8+, Linux).
+"""Measure the use of a node by other processes than one job (standard library only, Python 3.8+, Linux).
 
-rackproof_job measures with this module while a job runs. The kernel counts the time of the processors that
-the job may use. The time of the job, its playbook and kernel threads is subtracted. The rest belongs to
-others.
+rackproof_job creates a :class:`LoadWatch`, and calls it while the job runs. The kernel counts the time of the
+processors that the job may use. The time of the job, its playbook and kernel threads is subtracted. The rest
+is the use by others.
 """
 
 from __future__ import annotations

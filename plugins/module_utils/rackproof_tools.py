@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Share helpers of modules that gather facts (Python 3.8+).
 
-The helpers run tools with limited time and output, and read small files and disk space.
+:func:`ask` runs a tool with limited time and output. Other functions read small files, limits and disk space.
 """
 
 from __future__ import annotations

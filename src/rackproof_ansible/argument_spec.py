@@ -23,8 +23,8 @@ _SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases", "
 def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
     """Return the argument spec of an action.
 
-    Files are read, not imported, and are found by their place beside the action, not by Ansible's loaders, so
-    that an ``ansible.cfg`` with only the folder of actions works too.
+    Files are read, not imported. They are found by their place beside the action, not by Ansible's loaders.
+    An ``ansible.cfg`` with only the folder of actions therefore works, too.
 
     Args:
         plugins: The folder with ``modules/`` and ``doc_fragments/``.

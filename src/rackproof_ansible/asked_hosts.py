@@ -103,8 +103,8 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
         limit: The limit of the command line, or None.
 
     Raises:
-        PartialRunError: A term of the limit means nothing, or a host that is not in the play, or no host is
-            left, or a host's name contains invisible characters.
+        PartialRunError: A term of the limit matches nothing, or a host that is not in the play. No host is
+            left. A host's name contains invisible characters.
     """
     inventory = _inventory(groups)
     covered = [str(host.name) for host in inventory.get_hosts(pattern)]
@@ -139,7 +139,7 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
 
 def _check_names(hosts: Iterable[str]) -> None:
     """Refuse host names with invisible characters."""
-    # Two names that look the same are two nodes for the history, for a drain, and for an order to write
+    # Two names that appear equal are two nodes for the history, for a drain, and for an order to write
     # a disk.
     for host in hosts:
         if not host.isprintable():

@@ -32,7 +32,7 @@ from rackproof_ansible.action import NodeAction
 
 # Sixteen chunks of 256 KiB are the 4 MiB of backlog beyond which a follower skips ahead anyway.
 CATCH_UP_POLLS = 16
-"""The number of polls without a pause when a follower meets a long log."""
+"""The number of polls without a pause if the log is long at the start."""
 
 display = Display()
 

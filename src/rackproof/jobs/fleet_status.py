@@ -58,7 +58,7 @@ class SlurmNow(Record):
 
 
 class NodeRow(Record):
-    """The row of one node in the table. An empty text means that nothing is known."""
+    """The row of one node in the table. An empty text means unknown."""
 
     node: str
     slurm: str = ""
@@ -192,7 +192,7 @@ def _slurm_of_night(mine: NodeNight | None) -> SlurmNow | None:
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
-    """Return who drained a node.
+    """Return the job or person that drained a node.
 
     The audit log names the person. Slurm names only the account through which the playbook reached its
     controller.

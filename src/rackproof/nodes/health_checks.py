@@ -188,8 +188,8 @@ def mark_fleetwide(
 ) -> tuple[tuple[HealthFinding, ...], tuple[str, ...]]:
     """Mark a fleet's findings that affect too many nodes, and return remarks about them.
 
-    A finding on more than ``share`` of ``nodes`` (and on at least ``least``) is probably a fault of the tool
-    or the fabric. The finding becomes unproven, and drains no node.
+    If more than ``share`` of ``nodes`` (and at least ``least``) have a finding, the tool or fabric is
+    probably at fault. The finding becomes unproven, and drains no node.
     """
     nodes_by_code: dict[str, set[str]] = {}
     for finding in findings:
@@ -234,10 +234,10 @@ def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
             yield port.finding(code, verdict, evidence)
 
 
-def _alike(found: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
+def _alike(lacking: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
     """Group missing evidence by code and verdict, so that each group becomes one finding."""
     alike: dict[tuple[str, Verdict], list[LackingEvidence]] = {}
-    for lack in found:
+    for lack in lacking:
         code = "tool_hung" if lack.state is EvidenceState.HUNG else lack.code
         alike.setdefault((code, lack.verdict), []).append(lack)
     return alike.values()
@@ -263,9 +263,9 @@ def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, 
 
 def _other_hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find hung tools that the night itself does not need. Other gatherers need them."""
-    asked = {row.name for row in TOOL_EVIDENCE}
+    evidence_tools = {row.name for row in TOOL_EVIDENCE}
     for tool, status in node.snapshot.tools.items():
-        if status != "hung" or tool in asked or tool.startswith("statfs "):
+        if status != "hung" or tool in evidence_tools or tool.startswith("statfs "):
             continue
         evidence = f"{tool} gave no answer in time"
         if tool in DRIVER_TOOLS:
@@ -408,9 +408,9 @@ def _twins(node: NodeSubject) -> Iterator[HealthFinding]:
     gpus = node.snapshot.gpus
     serials = Counter(gpu.serial for gpu in gpus if identifies_gpu(gpu.serial, gpu.name))
     addresses = Counter(gpu.bus_id for gpu in gpus if gpu.bus_id)
-    for what, counts in (("the serial number", serials), ("the address", addresses)):
+    for property_name, counts in (("the serial number", serials), ("the address", addresses)):
         for value in sorted(value for value, count in counts.items() if count > 1):
-            evidence = f"{counts[value]} GPUs have {what} {sanitize(value, 60)}"
+            evidence = f"{counts[value]} GPUs have {property_name} {sanitize(value, 60)}"
             yield node.finding("gpu_twice", Verdict.UNPROVEN, "inspect", evidence, "hint")
 
 
@@ -459,7 +459,7 @@ def _unreadable_values(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _unknown_values(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find values of nvidia-smi that this version of Rackproof does not know."""
+    """Find values of nvidia-smi that this version of Rackproof cannot interpret."""
     if unknown := subject.gpu.unknown_values:
         evidence = f"unknown values: {', '.join(unknown)}"
         yield subject.finding("gpu_value_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
@@ -603,7 +603,7 @@ def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
     if subject.node.expected.pcie_width or not gpu.pcie_width or not gpu.pcie_width_max:
         return
-    widest = max((one.pcie_width_max or 0 for one in _gpus_alike(subject)), default=0)
+    widest = max((gpu.pcie_width_max or 0 for gpu in _gpus_alike(subject)), default=0)
     if gpu.pcie_width > gpu.pcie_width_max or gpu.pcie_width_max < widest:
         evidence = (
             f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, x{widest} beside it; where slots differ by "
@@ -1083,7 +1083,7 @@ def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding
     """Find a port that is slower than the SKU's rate or than its own rate in earlier nights."""
     wanted_gbps = subject.node.expected.port_gbps
     before = subject.before
-    # Without an expectation, the port is compared with its own past.
+    # Without an expectation, the port is compared with earlier nights.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
     if wanted_gbps and rate_gbps < wanted_gbps:
         evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
@@ -1257,13 +1257,13 @@ def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
     for path, mount in node.snapshot.mount_table.items():
         if mount["type"] not in _ON_DISKS or path in known:
             continue
-        system, here = mount["super_options"].split(","), mount["options"].split(",")
+        system, options = mount["super_options"].split(","), mount["options"].split(",")
         was = before.get(path, {}).get("options", "").split(",")
         # On an error, the kernel makes the file system read-only, but not the mount.
-        if "ro" in system and "rw" in here:
+        if "ro" in system and "rw" in options:
             evidence = f"{path} can only be read: the kernel has met an error of its file system"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
-        elif "ro" in here and "rw" in was:
+        elif "ro" in options and "rw" in was:
             evidence = f"{path} can only be read; last night it could be written"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
 

@@ -120,8 +120,8 @@ def read_kernel_log(
 def _restored_links(lines: Iterable[str], booted: float) -> set[str]:
     """Return the addresses of ports that went down only while the node started, and are up again.
 
-    The driver of a ConnectX logs a port that is still down, and later the port that is up, with level info.
-    Names of interfaces change during a start, and several ports have one name in turn.
+    With level info, the driver of a ConnectX logs a port that is still down, and later that it is up. Names
+    of interfaces change during a start, and several ports have one name in turn.
     """
     times_down: dict[str, float] = {}
     up: dict[str, bool] = {}

@@ -112,8 +112,8 @@ class GpuSnapshot(Record):
         mig_next: Whether MIG will be on after the next reset, or None if unknown.
         throttled: The active reasons for throttling, without idling, or None if unknown.
         links: Whether each NVLink is up, by its number.
-        link_errors: The sum of all error counters of the links, or None if the counters of an active
-            link cannot be read.
+        link_errors: Sum of all error counters of the links, or None if those of an active link cannot be
+            read.
     """
 
     uuid: str
@@ -224,7 +224,8 @@ class NodeSnapshot(Record):
     boot_id: str = ""
     loaded: bool = False
     asked_as_root: bool | None = None
-    """False if the query ran as another user, who may not see the kernel's log and serial numbers."""
+    """False if the query ran as another user, because that user may not read the kernel's log and serial
+    numbers."""
     container: bool = False
     """True if the node is a container. Its clock and services may belong to its host."""
     gpus: tuple[GpuSnapshot, ...] = ()

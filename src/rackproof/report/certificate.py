@@ -153,8 +153,8 @@ def _piece_table(certificate: Certificate) -> Table:
 
 
 def _finding_texts(piece: EvidencePiece) -> list[str]:
-    bad = (finding for finding in piece.findings if finding.verdict is not Verdict.PASS)
-    return [f"{finding.node} {finding.code}: {finding.text}".strip() for finding in bad]
+    findings = (finding for finding in piece.findings if finding.verdict is not Verdict.PASS)
+    return [f"{finding.node} {finding.code}: {finding.text}".strip() for finding in findings]
 
 
 def _judgement_table(certificate: Certificate) -> Table:

@@ -56,8 +56,8 @@ def lead(comparison: SystemComparison) -> str:
     judged = comparison.judgements
     if not judged:
         return "Nothing here was judged: no system has a published counterpart."
-    totals = {one: sum(judgement.verdict is one for judgement in judged) for one in Verdict}
-    counts = ", ".join(f"{count} {one.value}" for one, count in totals.items() if count)
+    totals = {verdict: sum(judgement.verdict is verdict for judgement in judged) for verdict in Verdict}
+    counts = ", ".join(f"{count} {verdict.value}" for verdict, count in totals.items() if count)
     return f"{amount(len(judged), 'cell')} judged against published results: {counts}."
 
 
@@ -144,16 +144,16 @@ def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
 
     With separate columns, the table of six systems would be three times as wide as a window.
     """
-    each = (len(cells) - 1) // (len(ratios) + 1)
+    width = (len(cells) - 1) // (len(ratios) + 1)
     new_cells = list(cells)
     for column, ratio in enumerate(ratios, start=1):
-        at = 1 + column * each
+        index = 1 + column * width
         shown, interval, conclusion = _ratio(ratio)
         parts = [f"ratio {shown.text}"] if ratio.value is not None else []
         parts += [interval.text] if interval.text != "none" else []
         parts += [conclusion.text, conclusion.note]
-        note = ", ".join(part for part in (new_cells[at].note, *parts) if part)
-        new_cells[at] = replace(new_cells[at], note=note)
+        note = ", ".join(part for part in (new_cells[index].note, *parts) if part)
+        new_cells[index] = replace(new_cells[index], note=note)
     return new_cells
 
 
@@ -432,10 +432,10 @@ _PAGE_COLUMNS = ("Published in", "Run")
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
     """Format a table for a terminal, without the columns for which only a page is wide enough."""
-    kept = [column for column, name in enumerate(shown.columns) if name not in left_out]
-    rows = [[_plain(row[column]) for column in kept] for row in shown.rows]
-    names = [shown.columns[column] for column in kept]
-    return text_table(names, rows, width, range(len(kept)))
+    shown_columns = [column for column, name in enumerate(shown.columns) if name not in left_out]
+    rows = [[_plain(row[column]) for column in shown_columns] for row in shown.rows]
+    names = [shown.columns[column] for column in shown_columns]
+    return text_table(names, rows, width, range(len(shown_columns)))
 
 
 def _plain(cell: Cell) -> str:

@@ -26,15 +26,15 @@ from rackproof.report.next_step import step_after_plan, step_after_run
 @cache
 def environment() -> Environment:
     """Return the Jinja environment of the templates, which escapes all values."""
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("rackproof.report", "templates"),
         autoescape=True,
         # A misspelt name in a template is an error instead of a gap in a page.
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    made.globals.update(symbols=view.SYMBOLS, dashes=charts.DASHES)
-    return made
+    jinja.globals.update(symbols=view.SYMBOLS, dashes=charts.DASHES)
+    return jinja
 
 
 @cache
@@ -44,10 +44,10 @@ def style() -> Markup:
     return Markup(resources.files("rackproof.report").joinpath("style.css").read_text("utf-8"))  # noqa: S704  # nosec B704
 
 
-def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
+def _draw(requested: Sequence[charts.Chart]) -> list[charts.Drawn]:
     """Return the charts as SVG, each with its own prefix for ids."""
     # Inline SVGs share the page's ids, and their clip paths refer to ids.
-    return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
+    return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(requested, start=1)]
 
 
 def run_page(run: Run, log_end: Sequence[str] = (), results: Path | None = None) -> str:

@@ -115,14 +115,14 @@ class Table:
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
     """Build a table with a limited number of rows. A column with a numeric cell is formatted as numeric."""
     every = [tuple(row) for row in rows]
-    kept = tuple(every[:MAX_ROWS])
+    shown = tuple(every[:MAX_ROWS])
     numeric = frozenset(
         index
         for index in range(len(columns))
-        if any(row[index].kind == "number" for row in kept)
-        and all(row[index].kind == "number" or not row[index].text for row in kept)
+        if any(row[index].kind == "number" for row in shown)
+        and all(row[index].kind == "number" or not row[index].text for row in shown)
     )
-    return Table(caption, tuple(columns), kept, len(every) - len(kept), numeric)
+    return Table(caption, tuple(columns), shown, len(every) - len(shown), numeric)
 
 
 def _text(value: object, limit: int = 300) -> Cell:
@@ -232,7 +232,7 @@ def spread_text(spread: Spread | None) -> str:
 
 
 def _short_spread(spread: Spread | None) -> str:
-    """Write half of the distance between the ends of a spread (``±3 %``), or "" if it is below 0.5 %."""
+    """Write half the width of a spread (``±3 %``), or "" if it is below 0.5 %."""
     if spread is None or not spread.median:
         return ""
     half = (spread.high - spread.low) / 2 / abs(spread.median)
@@ -322,8 +322,8 @@ def finding_table(run: Run) -> Table:
 
 def _node_name(node: Node) -> str:
     """Return a node's name, with its own hostname if that differs. localhost may be any machine."""
-    other = node.hostname and node.hostname.partition(".")[0] != node.name.partition(".")[0]
-    return f"{node.name} ({node.hostname})" if other else node.name
+    has_other_name = node.hostname and node.hostname.partition(".")[0] != node.name.partition(".")[0]
+    return f"{node.name} ({node.hostname})" if has_other_name else node.name
 
 
 def node_table(run: Run) -> Table:
@@ -383,8 +383,8 @@ def software_table(run: Run) -> Table:
     for (kind, name), versions in sorted(_nodes_by_version(run.nodes).items()):
         # The most common value comes first, and then the exceptions.
         for version, nodes in sorted(versions.items(), key=lambda item: -len(item[1])):
-            where = _where_text(nodes, len(run.nodes))
-            rows.append((_text(kind), _text(name), _code(version, 200), _text(where)))
+            place = _where_text(nodes, len(run.nodes))
+            rows.append((_text(kind), _text(name), _code(version, 200), _text(place)))
     return table("Versions as found when the run started", ("Kind", "Name", "Version", "Where"), rows)
 
 
@@ -480,10 +480,10 @@ def _node_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
     """Return the names and values of the nodes that a run used, and of those that took no part."""
     hosts = [_node_name(node) for node in run.nodes]
     names = {node.name for node in run.nodes}
-    asked = [name for name in run.asked_nodes if name not in names]
+    missing = [name for name in run.asked_nodes if name not in names]
     return (
         ("Nodes used", _text(f"{len(hosts)}: {', '.join(hosts)}" if hosts else "", 600)),
-        ("Requested, not used", _text(", ".join(asked), 600)),
+        ("Requested, not used", _text(", ".join(missing), 600)),
     )
 
 
@@ -620,8 +620,8 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
     measurements with one name, :func:`~rackproof.analysis.representative.pick_representative` chooses.
     """
     judged = _judged_headlines(run)
-    others = _other_headlines(run, judged.keys())
-    ordered = (*_in_principal_order(judged), *_in_principal_order(others))
+    unjudged = _other_headlines(run, judged.keys())
+    ordered = (*_in_principal_order(judged), *_in_principal_order(unjudged))
     return ordered[:limit]
 
 
@@ -796,8 +796,8 @@ def _counted_rate(run: Run) -> float | None:
 
 def _times_cpu(run: Run, cpu_rates: Mapping[object, Sequence[float]]) -> Cell:
     """Return the ratio of a run's rate to the CPU's. Several CPU runs are averaged."""
-    own, base = _counted_rate(run), cpu_rates.get(_cpu_key(run))
-    return _number(f"{own / fmean(base):.1f}" if own and base else NOTHING)
+    rate, base = _counted_rate(run), cpu_rates.get(_cpu_key(run))
+    return _number(f"{rate / fmean(base):.1f}" if rate and base else NOTHING)
 
 
 def _sweep_row(run: Run, times_cpu: Cell) -> tuple[Cell, ...]:
@@ -872,8 +872,8 @@ def overall(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
 def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the reason why each run is missing or not a plain pass, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
-    bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
-    lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
+    ordered = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
+    lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in ordered]
     # Missing runs come first, because no table of the report contains them.
     lines[:0] = [f"missing: {sanitize(text, 300)}" for text in missing]
     if len(lines) > _MAX_REASONS:

@@ -83,11 +83,11 @@ def docker_obstacle(
 
 def _no_config(configs: Configs, site: Site) -> str:
     """Return the message that there is no config for a site's SKU, with the existing configs."""
-    known, how = configs.systems, ""
+    known, together_text = configs.systems, ""
     if site.together:
-        known, how = configs.together, " together (bench_together)"
+        known, together_text = configs.together, " together (bench_together)"
     return (
-        f"no config for SKU {site.sku or '(none: set bench_sku)'}{how}; there are "
+        f"no config for SKU {site.sku or '(none: set bench_sku)'}{together_text}; there are "
         f"{', '.join(known) or 'none'}; or set bench_config"
     )
 
@@ -159,11 +159,11 @@ def docker_environment(
         DefinitionError: The definition names an unknown variable.
     """
     known = {**variables, "data": docker_data_folder(loaded, site, variables)}
-    own = {
+    settings = {
         key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
-    return {**own, **site.environment, **site.hidden}
+    return {**settings, **site.environment, **site.hidden}
 
 
 def describe_docker_launch(

@@ -111,8 +111,8 @@ class Drivers(_Part):
 class ExtraOptions(_Part):
     """The keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
 
-    They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused,
-    because disk layout, network, users, commands and the address for reports come only from the order.
+    They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused. Disk
+    layout, network, users, commands and the address for reports come only from the order.
     """
 
     apt: dict[str, Any] | None = None

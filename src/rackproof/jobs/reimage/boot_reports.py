@@ -125,7 +125,7 @@ def summarize(reports: Reports, discovered: discovery.Discovery, awaited: Awaite
     summary = discovered.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
-        # The folder is being flooded. The summary must not look as if everything was read.
+        # Another host floods the folder. The summary must say that not everything was read.
         summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
         summary["gates"] = True
     return {**summary, "hardware": _describe_hardware(reports, discovered)}

@@ -31,7 +31,7 @@ from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, Machine
 from rackproof.store.run_folder import ResultsError, write_file
 
 MAX_ADDRESSES = 4096
-"""One call queries at most this many addresses, so that a typing error in a range does not query a whole
+"""One call queries at most this many addresses. A typing error in a range then does not query a whole
 building."""
 PARALLEL = 32
 TIMEOUT_S = 60.0
@@ -438,8 +438,8 @@ def _unmatched(
 def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     """Write host variables into an inventory file. Return whether it changed.
 
-    Nodes that were not found this time remain in the file. A node's MAC address remains if its BMC does
-    not show it, and its BMC remains if the node was found by booting.
+    Nodes that were not found this time remain in the file. A node's MAC address remains if its BMC does not
+    show it. Its BMC remains if the node was found by booting.
 
     Raises:
         DiscoveryError: The file is not such an inventory file, or cannot be written.

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from rackproof.core.errors import RackproofError
 
 SIGNED_AS = b"rackproof order\n"
-"""All signed texts begin with this prefix, so that no other signature of this key can be used for an
+"""All signed texts begin with this prefix. No other signature of this key can therefore be used for an
 order."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _HOW = "make one with `openssl genpkey -algorithm ed25519`, or let playbooks/image.yml make it"
@@ -57,7 +57,7 @@ def sign_order(order: str, report: str, path: Path) -> str:
 
 
 def _read_nonce(report: str) -> str:
-    """Return the random number that a ramdisk wants to be signed with its order."""
+    """Return the random number that a ramdisk requires in the signature of its order."""
     try:
         asked = json.loads(report)
     except (ValueError, RecursionError):

@@ -120,7 +120,7 @@ def _unreachable(node: str, access: Access, reason: str) -> BmcError:
 
 
 def _untrusted(node: str, access: Access) -> BmcError:
-    """Return the error about a certificate that is not trusted, with its fingerprint and the remedy."""
+    """Return the error about an untrusted certificate, with its fingerprint and the remedy."""
     shown = redfish_http.read_fingerprint(access) or "unknown"
     if access.fingerprint:
         return BmcError(

@@ -116,7 +116,7 @@ def begin_run(
         limits_s: The time limits of steps in seconds that differ from the defaults.
         images: The digest of the image that each node should get, if there is one. A node that got
             another image is imaged again.
-        again: Whether to start from the first step, whatever the journals contain.
+        again: Whether to start from the first step, and ignore the journals.
 
     Raises:
         ReimageError: Another playbook works on one of the nodes, the options are unusable, or a file

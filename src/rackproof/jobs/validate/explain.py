@@ -200,9 +200,9 @@ def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
     _, mine = nights[0]
     lines = []
     for code in mine.codes() or (mine.hold.codes if mine.hold else ()):
-        seen = [night.night_id for night, about in nights if code in about.codes()]
-        if seen:
-            count = f"in {len(seen)} of the last {amount(len(nights), 'night')}, first {seen[-1]}"
+        night_ids = [night.night_id for night, about in nights if code in about.codes()]
+        if night_ids:
+            count = f"in {len(night_ids)} of the last {amount(len(nights), 'night')}, first {night_ids[-1]}"
             lines.append(f"{code}: failed {count}")
     lines += [f"{moment(night.ended)}: {about.did}" for night, about in nights[:_NIGHTS_SHOWN] if about.did]
     if mine.hold and mine.hold.passes:
@@ -214,7 +214,7 @@ def _next(mine: NodeNight) -> list[str]:
     """Return the next commands to type."""
     if mine.unreached:
         return [f"ssh {mine.node} true; then: ansible-playbook validate.yml -l {mine.node}"]
-    again = f"ansible-playbook validate.yml -l {mine.node}"
+    retry_command = f"ansible-playbook validate.yml -l {mine.node}"
     wide = [finding for finding in mine.findings if finding.fleetwide]
     steps = [
         _step(mine.node, finding)
@@ -229,7 +229,7 @@ def _next(mine: NodeNight) -> list[str]:
             f"look at the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
         )
     steps = list(dict.fromkeys(filter(None, steps)))
-    return [*steps, again] if steps else []
+    return [*steps, retry_command] if steps else []
 
 
 def _step(node: str, finding: HealthFinding) -> str:
@@ -268,15 +268,15 @@ def rma_packet(results: Path, node: str) -> str:
     explanation = explain_node(results, node)
     folders = night_store.night_folders(results)
     nights = list(night_store.nights_of_node(folders, node))
-    kept = night_store.last_snapshot(folders, node)
+    stored = night_store.last_snapshot(folders, node)
     lines = [
         f"# RMA packet: {_cell(node)}",
         "",
         f"Made from the night {explanation.night_id} ({explanation.when}).",
         "",
     ]
-    if kept is not None:
-        about, seen = kept.about, kept.snapshot
+    if stored is not None:
+        about, snapshot = stored.about, stored.snapshot
         lines += _table(
             ("what", "value"),
             [
@@ -284,19 +284,19 @@ def rma_packet(results: Path, node: str) -> str:
                 ("node's serial", about.serial),
                 ("chassis' serial", about.chassis_serial),
                 ("SKU", about.sku),
-                ("rack", kept.rack),
+                ("rack", stored.rack),
             ],
         )
-        bad = {finding.name for finding in nights[0][1].findings if finding.part == "gpu"}
+        bad_parts = {finding.name for finding in nights[0][1].findings if finding.part == "gpu"}
         # The part of a measurement is the GPU and its slot.
-        bad |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
-        gone = {gpu.uuid for gpu in seen.gone_gpus}
+        bad_parts |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
+        gone = {gpu.uuid for gpu in snapshot.gone_gpus}
         lines += ["## GPUs", ""]
         lines += _table(
             ("suspect", "slot", "bus", "UUID", "serial", "VBIOS", "module"),
             [
                 (
-                    "is missing" if gpu.uuid in gone else "yes" if gpu.uuid in bad else "",
+                    "is missing" if gpu.uuid in gone else "yes" if gpu.uuid in bad_parts else "",
                     gpu.index,
                     gpu.bus_id,
                     gpu.uuid,
@@ -304,11 +304,11 @@ def rma_packet(results: Path, node: str) -> str:
                     gpu.vbios,
                     gpu.module,
                 )
-                for gpu in (*seen.gpus, *seen.gone_gpus)
+                for gpu in (*snapshot.gpus, *snapshot.gone_gpus)
             ],
         )
         lines += ["## Versions", ""]
-        lines += _table(("what", "version"), sorted(seen.versions.items()))
+        lines += _table(("what", "version"), sorted(snapshot.versions.items()))
     lines += ["## Findings tonight", "", *(f"- {_cell(line)}" for line in explanation.wrong), ""]
     lines += ["## XIDs", ""]
     lines += _table(("night", "GPU", "XID", "times", "text"), _xids(folders, node))
@@ -343,13 +343,13 @@ def _partners(
         night = read_probes(folder)
         for pair in night.pairs if night else ():
             if node in pair.nodes:
-                others = ", ".join(name for name in pair.nodes if name != node)
-                rows.append((folder.name, others, "pass" if pair.passed else "fail", pair.text))
+                partners = ", ".join(name for name in pair.nodes if name != node)
+                rows.append((folder.name, partners, "pass" if pair.passed else "fail", pair.text))
         # A link is named A>B, a group A+B.
         for reason in between.get(folder.name, ()):
             if node in (ends := reason.part.replace(">", "+").split("+")):
-                others = ", ".join(name for name in ends if name != node)
-                rows.append((folder.name, others, reason.verdict.value, reason.text))
+                partners = ", ".join(name for name in ends if name != node)
+                rows.append((folder.name, partners, reason.verdict.value, reason.text))
     return rows[:_PARTNERS_SHOWN]
 
 
@@ -358,10 +358,10 @@ def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     # A vendor reads the timeline from the first error on.
     for folder in reversed(folders):
-        kept = night_store.read_snapshot(folder, node)
+        stored = night_store.read_snapshot(folder, node)
         rows += [
             (folder.name, xid.uuid or xid.bus_id, xid.xid, xid.times, xid.text)
-            for xid in (kept.snapshot.xids if kept else ())
+            for xid in (stored.snapshot.xids if stored else ())
             # An event that is still open from an earlier night is in that night's rows.
             if not xid.carried
         ]

@@ -184,15 +184,15 @@ def references_by_sku(
         ValidateError: A reference is invalid.
     """
     gpus: dict[str, int] = {}
-    for kept in snapshots.values():
-        sku = kept.snapshot.sku
-        gpus[sku] = max(gpus.get(sku, 0), len(kept.snapshot.gpus))
+    for stored in snapshots.values():
+        sku = stored.snapshot.sku
+        gpus[sku] = max(gpus.get(sku, 0), len(stored.snapshot.gpus))
     try:
         return {
-            kept.snapshot.sku: _with_program_references(
-                kept.sku_references(), points, gpus[kept.snapshot.sku]
+            stored.snapshot.sku: _with_program_references(
+                stored.sku_references(), points, gpus[stored.snapshot.sku]
             )
-            for kept in snapshots.values()
+            for stored in snapshots.values()
         }
     except SkuReferenceError as error:
         raise ValidateError(str(error)) from error

@@ -111,7 +111,7 @@ def judge_measurements(
     night = judge_night(
         readings,
         references_by_sku(snapshots, points),
-        requested=[kept.about for kept in snapshots.values()] if required else (),
+        requested=[stored.about for stored in snapshots.values()] if required else (),
         accepted=accepted,
         policy=policy,
         once=suspects.once,
@@ -138,8 +138,8 @@ def judge_measurements(
 def _nodes_by_hardware_key(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
     """Return the nodes by the key of their hardware. Trays with the same serial number share a key."""
     nodes_by_key: dict[str, list[str]] = {}
-    for name, kept in snapshots.items():
-        nodes_by_key.setdefault(kept.about.hardware_key, []).append(name)
+    for name, stored in snapshots.items():
+        nodes_by_key.setdefault(stored.about.hardware_key, []).append(name)
     return nodes_by_key
 
 
@@ -229,7 +229,7 @@ def measured_since_last_night(
     snapshots: Mapping[str, StoredSnapshot],
     now: datetime,
 ) -> dict[str, tuple[str, ...]]:
-    """Return what was measured on each node since the last night ended, as names of quantities and programs.
+    """Return the quantities and programs that were measured on each node since the last night ended.
 
     A night judges the numbers of 24 hours, so it may judge a number that the last night already judged. Such
     a number does not show that a drained node is good again, and is left out here.
@@ -263,8 +263,8 @@ def measured_since_last_night(
             )
     programs = probed.sound if probed else {}
     return {
-        name: tuple(sorted({*programs.get(name, ()), *measured.get(kept.about.hardware_key, ())}))
-        for name, kept in snapshots.items()
+        name: tuple(sorted({*programs.get(name, ()), *measured.get(stored.about.hardware_key, ())}))
+        for name, stored in snapshots.items()
     }
 
 
@@ -378,7 +378,9 @@ def _gpus_failed_elsewhere(
     failures: Sequence[Any], snapshots: Mapping[str, StoredSnapshot]
 ) -> list[HealthFinding]:
     """Return the GPUs that failed in another chassis, with their latest failure."""
-    nodes_by_gpu = {gpu.uuid: (name, gpu) for name, kept in snapshots.items() for gpu in kept.snapshot.gpus}
+    nodes_by_gpu = {
+        gpu.uuid: (name, gpu) for name, stored in snapshots.items() for gpu in stored.snapshot.gpus
+    }
     latest: dict[str, HealthFinding] = {}
     for failure in failures:
         if failure.gpu in nodes_by_gpu and failure.gpu not in latest:
@@ -391,7 +393,7 @@ def _gpus_failed_elsewhere(
 
 
 def failed_elsewhere_finding(
-    name: str, gpu: GpuSnapshot, quantity: str, when: str, other: str, reason: str
+    name: str, gpu: GpuSnapshot, quantity: str, when: str, other_node: str, reason: str
 ) -> HealthFinding:
     """Return the finding about a GPU that failed in another node, as a hint, not a reason to drain."""
     return HealthFinding(
@@ -403,5 +405,5 @@ def failed_elsewhere_finding(
         verdict=Verdict.DEGRADED,
         action="watch",
         confidence="hint",
-        evidence=sanitize(f"failed {quantity} on {when} in another node, {other}: {reason}", 400),
+        evidence=sanitize(f"failed {quantity} on {when} in another node, {other_node}: {reason}", 400),
     )

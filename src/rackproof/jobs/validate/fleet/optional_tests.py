@@ -51,16 +51,16 @@ def plan_optional_tests(
         past: The measurements of earlier nights, newest first.
     """
     tonight: dict[str, tuple[Probe, ...]] = {}
-    left = BUDGET_SHARE * plan.minutes
+    minutes_left = BUDGET_SHARE * plan.minutes
     for turn in _turns(plan, targets, past):
         name = turn.node.name
         mine = tonight.get(name, ())
         longer = _job_minutes(plan, turn.node, (*mine, turn.probe))
         added = longer - _job_minutes(plan, turn.node, mine)
         # The most urgent test is not postponed because it is long. Otherwise, it would never run.
-        if longer <= plan.minutes and (added <= left or not tonight):
+        if longer <= plan.minutes and (added <= minutes_left or not tonight):
             tonight[name] = (*mine, turn.probe)
-            left -= added
+            minutes_left -= added
     return tonight
 
 
