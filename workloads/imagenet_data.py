@@ -46,8 +46,8 @@ class Listing(NamedTuple):
 def scan(folder: Path, wanted: str = "") -> Listing:
     """List the images in a folder, in order of names.
 
-    The number of objects and their size come from ``dataset.json`` if it exists, because on some storage, a
-    stat of a million objects takes an hour. Without that file, images are counted.
+    ``dataset.json`` states the number of objects and their size, if it exists. On some storage, a stat of a
+    million objects takes an hour. Without that file, images are counted.
 
     Args:
         folder: The folder of the data set.

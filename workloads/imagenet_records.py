@@ -101,8 +101,8 @@ def encode_again(data: bytes, shorter_edge: int, quality: int) -> tuple[bytes, i
 def recordio_record(data: bytes) -> bytes:
     """Return a record as dmlc's RecordIO frames it.
 
-    A reader finds records by their magic number. If the data contain it at a multiple of four, it is taken
-    out, and the record is written in one more piece for each.
+    A reader finds records by their magic number. Where the data contain it at a multiple of four, it is
+    removed, and a new piece of the record begins.
     """
     cuts = []
     at = data.find(RECORDIO_MAGIC)

@@ -122,7 +122,7 @@ def open_limited(
     limits: Limits,
     *handlers: urllib.request.BaseHandler,
 ) -> Any:
-    """Open an address, as ``urllib.request.urlopen`` does, whose answer can only be read within limits.
+    """Open an address as ``urllib.request.urlopen`` does. Its answer can only be read within the limits.
 
     The caller checks the scheme of the address, and adds handlers for redirects.
 

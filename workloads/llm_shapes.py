@@ -70,8 +70,8 @@ class Shape:
 
         N weights need 6 N (2 forward, 4 backward). The attention of L layers of width d over sequences of s
         tokens needs 12 L d s / 2, halved because a token depends only on earlier ones. The embedding is a
-        table and needs none. With LoRA, the N frozen weights get no gradients and need 4 N, and each weight
-        of an adapter needs 6. Operations that are repeated to save memory count once.
+        table and needs none. With LoRA, the N frozen weights get no gradients and need 4 N. Each weight of an
+        adapter needs 6. Operations that are repeated to save memory count once.
 
         Args:
             sequence: The number of tokens in a sequence.

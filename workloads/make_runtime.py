@@ -338,7 +338,7 @@ def install(python, folder, requirements, runtime, needs):
         ):
             continue
         if path.endswith(CUDA):
-            # Only this place knows which build it is. A build for the CPU needs none of these libraries.
+            # Only here the kind of build is known. A build for the CPU needs none of these libraries.
             check_free(
                 folder,
                 cuda_bytes,

@@ -521,7 +521,7 @@ def plugin_complaint(host: str, error: str) -> str:
 
 
 def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
-    """Return why the ranks on a host do not form one world of that size, with the remedy, or "" if they do.
+    """Return the reason why the ranks on a host do not form one world of that size, with the remedy, or "".
 
     Args:
         host: The node to judge.
@@ -591,7 +591,7 @@ def domain_complaints(hosts: list[str], text: str) -> list[str]:
 
 
 def membership_complaint(groups: str, domain: str) -> str:
-    """Return why a node's GPUs are not in the domain of the others, with the remedy, or "" if they are."""
+    """Return the reason why a node's GPUs are not in the domain of the others, with the remedy, or ""."""
     if not is_domain(groups):
         return f"its GPUs are in no NVLink domain ({groups or 'nothing reported'}); see {FABRIC}"
     if groups != domain:
@@ -702,7 +702,7 @@ def variables_of(tree: Any) -> list[str]:
 
 
 def keeps_rule(rule: Mapping[str, Any], variables: Mapping[str, str]) -> bool | None:
-    """Return whether a config keeps a rule, or None if a variable of the rule is no number or not set."""
+    """Return whether a config keeps a rule, or None if a variable of the rule is not a number or not set."""
     left, right = (config_value(rule[side], variables) for side in ("left", "right"))
     if left is None or right is None:
         return None
@@ -720,7 +720,7 @@ def keeps_rule(rule: Mapping[str, Any], variables: Mapping[str, str]) -> bool | 
 def broken_rules(
     rules: Sequence[Mapping[str, Any]], variables: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Return the rules that a config breaks, and the rules whose variables only the log can show."""
+    """Return the rules that a config breaks, and the rules with variables that only the log shows."""
     broken, unknown = [], []
     for rule in rules:
         is_met = keeps_rule(rule, variables)
@@ -971,7 +971,7 @@ class Work:
         return digest
 
     def prove_image(self, digest: str) -> None:
-        """Refuse an image whose manifest's digest is another, or that is for another architecture.
+        """Refuse an image with a manifest of another digest, or for another architecture.
 
         enroot does not check this. It compares only the digests of the parts that a manifest names, and only
         warns about another architecture.
@@ -1049,7 +1049,7 @@ class Work:
         return known_digest
 
     def pull(self) -> None:
-        """Store the image where the job looks for it, on shared storage or on each node."""
+        """Store the image for the job, on shared storage or on each node."""
         self.check_shared()
         (self.shared / "images").mkdir(exist_ok=True)
         with locked(self.shared / "images" / f".{self.slug}.lock", f"the image {self.slug}"):
@@ -1160,7 +1160,7 @@ class Work:
     def cancel_step(self, command: Sequence[str]) -> None:
         """Cancel the job of a failed command of srun.
 
-        srun cannot give back an allocation whose prolog is not over in Slurm's view. Such a job, without a
+        srun cannot release an allocation while its prolog is not over in Slurm's view. Such a job, without a
         time limit, would hold its nodes until a person cancels it.
         """
         names = [word.partition("=")[2] for word in command if word.startswith("--job-name=")]
@@ -1298,7 +1298,7 @@ class Work:
         return self.data / f".staged-{re.sub(r'[^A-Za-z0-9._-]+', '+', step['creates'])}.json"
 
     def compare_content(self, step: Mapping[str, Any]) -> None:
-        """Refuse data whose content differs from this step's first download.
+        """Refuse data that differs from this step's first download.
 
         The first download records the checksums. A source without a pinned digest is therefore trusted on
         first use. A later replacement is found, but not content that was wrong from the start.
@@ -1460,11 +1460,11 @@ class Work:
         return True
 
     def check_mpi(self, kind: str, environment: Mapping[str, str]) -> bool:
-        """Refuse a job whose ranks would not meet, so that each runs alone or dies at the start.
+        """Refuse a job if its ranks would not connect, because each would run alone or die at the start.
 
-        Only ranks in the image show this. Slurm also lists a plugin whose library is missing, and a
-        container may lack files that a hook of enroot should bring. If the nodes are busy, the check is
-        left out, and the job's own output shows the fault.
+        Only ranks in the image show this. Slurm also lists a plugin without its library. A container may lack
+        files that a hook of enroot should bring. If the nodes are busy, the check is left out, and the job's
+        own output shows the fault.
 
         Returns:
             Whether the check was made.
@@ -1479,7 +1479,7 @@ class Work:
         return complaints is not None
 
     def meeting_complaints(self, kind: str, environment: Mapping[str, str]) -> list[str] | None:
-        """Return why ranks on the job's nodes do not meet, or None if the nodes were busy."""
+        """Return the reasons why ranks on the job's nodes do not connect, or None if the nodes were busy."""
         hosts = self.spec["hosts"]
         together = self.try_ranks(hosts, kind, environment)
         if not together or len(hosts) == 1:
@@ -1497,8 +1497,7 @@ class Work:
     def try_ranks(self, hosts: list[str], kind: str, environment: Mapping[str, str]) -> list[str] | None:
         """Start two ranks in the image on one node, or one on each of several.
 
-        Returns:
-            Why they do not meet, or None if the nodes were busy.
+        Returns: The reasons why they do not connect, or None if the nodes were busy.
         """
         each = 2 if len(hosts) == 1 else 1
         by_pmix = kind.startswith("pmix")
@@ -1520,7 +1519,7 @@ class Work:
         return complaints
 
     def check_devices(self, environment: Mapping[str, str]) -> bool:
-        """Refuse a job whose containers lack adapters, IMEX channels or GPUs that the nodes have.
+        """Refuse a job if its containers lack adapters, IMEX channels or GPUs of the nodes.
 
         Without them a job still runs, but over slower connections. If the nodes are busy, the check is left
         out, and the job's own NCCL preflight shows the fault.
@@ -1620,7 +1619,7 @@ class Work:
             print_event(phase=f"{config.name}: global batch size {size}; {points}")
 
     def check_rules(self, config: Path, env: Mapping[str, str]) -> None:
-        """Refuse a config whose result would break a rule of its round, before a GPU works for it."""
+        """Refuse a config that breaks a rule of its round, before the job starts."""
         ruleset, rules = self.spec.get("ruleset", ""), self.spec.get("rules") or []
         broken, unknown = broken_rules(rules, env)
         if ruleset and env.get("SEED"):
@@ -1963,7 +1962,7 @@ class Work:
             watch.hung = {"queue": True, "reason": reason}
 
     def cancel_if_silent(self, watch: Watch, tail: Tail, now: float) -> None:
-        """Cancel a running job whose output did not grow for too long."""
+        """Cancel a running job if its output did not grow for too long."""
         hang_s = float(self.spec["hang_s"])
         # After the training, a checker reads the log, perhaps for minutes, and prints nothing.
         patience_s = max(hang_s, CHECKER_S) if tail.over else hang_s

@@ -415,7 +415,7 @@ class Keeper:
     def take(
         self, window: Window, steps_s: Sequence[float], read: Callable[[], tuple[int, dict[str, float]]]
     ) -> None:
-        """Add a window. Write a line as soon as it is long enough, or at once if something was wrong.
+        """Add a window. Write a line when it is long enough, or at once after a fault.
 
         Args:
             window: The window.

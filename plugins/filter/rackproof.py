@@ -133,7 +133,7 @@ def _expectations(expected: Any) -> preflight.Expected:
     """Return a playbook's expectations of a node."""
     if not isinstance(expected, Mapping):
         raise AnsibleFilterError("preflight_remarks needs a dict of expectations")
-    # Refuse a misspelt expectation, because every node would meet it.
+    # Refuse a misspelt expectation, because no check would use it.
     known = {field.name for field in fields(preflight.Expected)}
     if stray := sorted(set(expected) - known):
         raise AnsibleFilterError(f"preflight_remarks: unknown expectation {', '.join(map(str, stray))}")
@@ -268,7 +268,7 @@ def refuse_partial_runs(pattern: Any, groups: Any) -> str:
 
 
 class FilterModule:
-    """The filters by name, as Ansible looks them up."""
+    """The filters by name, for Ansible."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""

@@ -416,7 +416,7 @@ def files_below(folder):
 
 
 def drop_file_pages(paths):
-    """Ask the kernel to give back the pages of files."""
+    """Request that the kernel drops the cached pages of files."""
     os.sync()
     for path in paths:
         try:
@@ -550,7 +550,7 @@ def read_json(path):
 
 
 def set_up_node(options):
-    """Set the node up, or return how it was set up for this run before."""
+    """Set the node up, or return its earlier setup for this run."""
     path = os.path.join(options["folder"], "point.json")
     earlier = read_json(path)
     begun = os.path.exists(os.path.join(options["folder"], "state.json"))

@@ -298,7 +298,7 @@ def job_processes(session, root=None, token=None, log=None):
         session: The process group and session of the program, or None if unknown.
         root: The supervisor. As subreaper, it inherits orphans, so that all processes descend from it
             while it lives.
-        token: The value of the variable in their environment, or None while there is a better way, because
+        token: The value of the variable in their environment. It is None while another way exists, because
             reading the environment of a process that is stuck in the driver can take forever.
         log: The path of the log that they write to.
     """
@@ -547,7 +547,7 @@ def final_state(state, **changes):
 
 
 def end_sentence(state):
-    """Return a sentence about how a job ended."""
+    """Return a sentence about the end of a job."""
     reasons = {
         "timeout": "stopped at its time limit of {:g} s".format(state["timeout_s"]),
         "hang": "stopped: no growth of the log for {:g} s".format(state["hang_s"]),
@@ -775,7 +775,7 @@ class Supervisor:
         os.close(self.lock)
 
     def write_final(self, state):
-        """Write the final state, however long that takes."""
+        """Write the final state, and repeat this until it succeeds."""
         while True:
             try:
                 self.folder.write_state(state)
@@ -805,7 +805,7 @@ def is_shutting_down():
 
 
 def open_own_lock(path):
-    """Open a lock that no other user can hold, which opening it for reading would be enough for."""
+    """Open a lock that no other user can hold. Access for reading would be enough to hold it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     # Earlier versions let all users read their locks.
     with suppress(PermissionError):
@@ -920,7 +920,7 @@ def file_owner(path):
 
 
 def unkillable_processes(unkillable, holder):
-    """Return which processes of an earlier job cannot be killed, in words."""
+    """Describe the processes of an earlier job that cannot be killed."""
     pids, job = ", ".join(map(str, unkillable)), str(holder.get("id"))[:200]
     return f"processes {pids} of job {job!r} survive SIGKILL on this node: reboot it"
 
@@ -935,7 +935,7 @@ def read_lock_owner(descriptor):
 
 
 def busy_error(path, holder):
-    """Describe which job holds the lock, and the remedy."""
+    """Return the error that another job holds the lock, with the remedy."""
     if not holder:
         return f"the node is busy: an unknown process holds {path}; find it with: fuser -v {path}"
     return (

@@ -378,7 +378,7 @@ def apt_arguments(options, wanted, removed):
 
 
 def printed_text(result):
-    """Return all that a call printed."""
+    """Return the output and the errors of a call as one text."""
     return result.get("stdout", "") + "\n" + result.get("stderr", "")
 
 
@@ -455,7 +455,7 @@ def stray_kernels(options, changes, wanted):
 
 
 def stray_removals(options, gone, removed):
-    """Return the packages to remove whose removal was neither requested nor allowed."""
+    """Return the packages that apt would remove without a request or permission."""
     allowed = options["allow_remove"]
     return sorted(name for name in gone if name not in removed and not matches_any(name, allowed))
 
@@ -509,8 +509,8 @@ def refuse_unrequested_changes(apt, options, simulation, wanted, removed):
 def settled_packages(options):
     """Return the installed packages, and whether dpkg's work was interrupted.
 
-    While another process installs packages, dpkg's files look as after a power cut, so wait for that
-    process.
+    While another process installs packages, dpkg's files are in the same state as after a power cut. The
+    function therefore waits for that process.
     """
     deadline = time.monotonic() + options["lock_timeout_s"]
     while True:
@@ -523,7 +523,7 @@ def settled_packages(options):
 
 
 def configure_all(options):
-    """Let dpkg finish its work, and return its output. dpkg does not wait for its lock."""
+    """Finish dpkg's interrupted work, and return its output. dpkg does not wait for its lock."""
     argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
     return ask_until_unlocked(
         lambda: ask(argv, options["timeout_s"], bounded=False, environment=ENVIRONMENT),

@@ -280,7 +280,7 @@ def drain_owner(known, prefix):
 
 
 def has_configuration(timeout_s):
-    """Return whether there is a cluster, with a configuration here or one that scontrol finds elsewhere.
+    """Return whether there is a cluster. Its configuration is here, or scontrol finds it elsewhere.
 
     Args:
         timeout_s: Seconds that scontrol may take.
@@ -446,7 +446,7 @@ class Request:
 
 
 def nodes_to_change(request, nodes):
-    """Return the nodes to drain, which are not drained, or to resume, whose drain is ours."""
+    """Return the nodes to change: those to drain that are not drained, or those to resume that we drained."""
     wanted = {"drained": "none", "returned": "ours"}.get(request.state)
     return [
         name

@@ -55,7 +55,7 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
     ],
     ("rackproof/nodes/health_checks.py", "f'xid_{event.xid}'"): lambda: ["xid_*"],
     ("rackproof/nodes/health_checks.py", "f'port_{_snake(name)}'"): lambda: [
-        f"port_{health_checks._snake(name)}" for name in health_checks._COUNTER_LIMITS
+        f"port_{health_checks._code_name(name)}" for name in health_checks._COUNTER_LIMITS
     ],
     ("rackproof/nodes/health_checks.py", "f'link_{quantity}'"): lambda: ["link_width", "link_speed"],
     # Of versions and services: each is made of a name that the operator's variables have.

@@ -223,18 +223,18 @@ def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
 def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find missing evidence for the night's verdict, before any other check."""
     of_node = lacking_evidence((*TOOL_EVIDENCE, *NODE_EVIDENCE), node)
-    for lacking in _alike(of_node):
+    for lacking in _group_by_code(of_node):
         yield node.finding(*_lacking_finding(lacking))
     for gpu in _gpu_subjects(node):
-        for lacking in _alike(lacking_evidence(GPU_EVIDENCE, gpu)):
+        for lacking in _group_by_code(lacking_evidence(GPU_EVIDENCE, gpu)):
             yield gpu.finding(*_lacking_finding(lacking))
     for port in _port_subjects(node):
-        for lacking in _alike(lacking_evidence(PORT_EVIDENCE, port)):
+        for lacking in _group_by_code(lacking_evidence(PORT_EVIDENCE, port)):
             code, verdict, _, evidence, _ = _lacking_finding(lacking)
             yield port.finding(code, verdict, evidence)
 
 
-def _alike(lacking: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
+def _group_by_code(lacking: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
     """Group missing evidence by code and verdict, so that each group becomes one finding."""
     alike: dict[tuple[str, Verdict], list[LackingEvidence]] = {}
     for lack in lacking:
@@ -318,7 +318,7 @@ def _short_name(name: str) -> str:
     return name.partition(".")[0].lower()
 
 
-def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
+def _serial_number(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a serial number that differs from the node's accepted one."""
     known, present = node.snapshot.identity_serial, node.snapshot.serial
     if present and known != present:
@@ -353,7 +353,7 @@ def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
                 "gpu_missing",
                 Verdict.FAIL,
                 "reboot",
-                f"was there {_when(gpu.uuid in changes.last_night)}; "
+                f"was there {_time_text(gpu.uuid in changes.last_night)}; "
                 "after a reboot it is back, or is to be replaced",
             )
 
@@ -403,7 +403,7 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("gpu_unlisted", Verdict.UNPROVEN, "inspect", evidence, "hint")
 
 
-def _twins(node: NodeSubject) -> Iterator[HealthFinding]:
+def _duplicate_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find GPUs with the serial number or the address of another GPU: the list is wrong or combined."""
     gpus = node.snapshot.gpus
     serials = Counter(gpu.serial for gpu in gpus if identifies_gpu(gpu.serial, gpu.name))
@@ -518,7 +518,7 @@ def _ecc_after_reset(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("ecc_off", Verdict.FAIL, "configure", "ECC is off after the next reset")
 
 
-def _repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _memory_repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find memory that cannot be repaired, and repairs that wait for a reset."""
     if subject.gpu.memory_unrepairable:
         evidence = "the driver has memory that cannot be repaired"
@@ -528,7 +528,7 @@ def _repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("repair_pending", Verdict.FAIL, "reset", evidence)
 
 
-def _sharing(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _undeclared_mig(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU in MIG mode that the inventory does not declare."""
     gpu, expected = subject.gpu, subject.node.expected
     if (gpu.mig or gpu.mig_next) and expected.gpus and not expected.mig:
@@ -638,7 +638,7 @@ def _throttling(subject: GpuSubject) -> Iterator[HealthFinding]:
         "throttled",
         Verdict.FAIL if by_hardware else Verdict.DEGRADED,
         "inspect",
-        f"slowed down: {', '.join(reasons)}; {_degrees(subject.gpu.temperature_c)}",
+        f"slowed down: {', '.join(reasons)}; {_degrees_text(subject.gpu.temperature_c)}",
         "certain" if thermal else "likely",
     )
 
@@ -699,7 +699,7 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
             "temperature",
             Verdict.FAIL if margin_c <= 0 else Verdict.DEGRADED,
             "inspect",
-            f"{number(margin_c)} °C left until it slows down, at {_degrees(subject.gpu.temperature_c)}",
+            f"{number(margin_c)} °C left until it slows down, at {_degrees_text(subject.gpu.temperature_c)}",
         )
 
 
@@ -709,7 +709,7 @@ def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
     The margin that the driver reports is not used.
     """
     if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
-        evidence = f"at {_degrees(subject.gpu.temperature_c)}"
+        evidence = f"at {_degrees_text(subject.gpu.temperature_c)}"
         yield subject.finding("too_hot", Verdict.FAIL, "inspect", evidence)
 
 
@@ -719,7 +719,7 @@ def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
     if memory_c is not None and memory_c >= limit_c:
         verdict = Verdict.FAIL if memory_c >= limit_c + 10 else Verdict.DEGRADED
         yield subject.finding(
-            "memory_temperature", verdict, "inspect", f"its memory is at {_degrees(memory_c)}"
+            "memory_temperature", verdict, "inspect", f"its memory is at {_degrees_text(memory_c)}"
         )
 
 
@@ -755,7 +755,7 @@ def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
     yield subject.finding("remap_spent", Verdict.DEGRADED, "rma", evidence)
 
 
-def _settings_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _lower_settings(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU whose highest clock, power limit or PCIe generation is below that of others of its name."""
     alike = _gpus_alike(subject)
     for name, field, unit in (
@@ -783,7 +783,7 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find NVLinks that are down or missing. Report only the first such fault."""
-    checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_beside, _nvlinks_inactive)
+    checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_others, _nvlinks_inactive)
     findings = (finding for check in checks for finding in check(subject))
     yield from islice(findings, 1)
 
@@ -805,11 +805,11 @@ def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence)
 
 
-def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _nvlinks_fewer_than_others(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU with fewer NVLinks than others of its name, if the SKU states no number."""
     links = subject.gpu.links
     count = sum(links.values())
-    if subject.node.expected.nvlinks or not (beside := _links_beside(subject)):
+    if subject.node.expected.nvlinks or not (beside := _most_links(subject)):
         return
     if not count or len(links) < beside:
         evidence = (
@@ -830,7 +830,7 @@ def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("nvlink_inactive", Verdict.DEGRADED, "watch", evidence, "hint")
 
 
-def _links_beside(subject: GpuSubject) -> int:
+def _most_links(subject: GpuSubject) -> int:
     """Return the largest number of active NVLinks among GPUs of the same name, or 0 if unreadable."""
     if subject.node.snapshot.tools.get("nvlink_status") != "ok":
         return 0
@@ -856,7 +856,7 @@ def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("nvlink_errors", Verdict.DEGRADED, "watch", evidence)
 
 
-def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _nvlink_fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU whose NVLink fabric is not ready, unhealthy, or without the domain that the SKU needs."""
     gpu = subject.gpu
     in_domain = subject.node.expected.nvlink_domain
@@ -1042,7 +1042,7 @@ def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
             name=f"{device}/{port}",
             verdict=Verdict.FAIL,
             action="reboot",
-            evidence=f"was there {_when(recent)}",
+            evidence=f"was there {_time_text(recent)}",
         )
 
 
@@ -1107,7 +1107,7 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
         growth = now - before if now >= before else now
         if growth > limit * days:
             evidence = f"{name}: {growth} more in {days * 24:.1f} h"
-            yield subject.finding(f"port_{_snake(name)}", Verdict.FAIL, evidence)
+            yield subject.finding(f"port_{_code_name(name)}", Verdict.FAIL, evidence)
 
 
 def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:
@@ -1125,7 +1125,7 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
             now, highest = link.get(f"current_link_{quantity}", ""), link.get(f"max_link_{quantity}", "")
             if quantity == "width" and node.expected.card_pcie_width:
                 highest = str(node.expected.card_pcie_width)
-            if now and highest and _leading(now) < _leading(highest):
+            if now and highest and _leading_number(now) < _leading_number(highest):
                 yield HealthFinding(
                     node=node.snapshot.node,
                     code=f"link_{quantity}",
@@ -1144,7 +1144,7 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
 def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find versions that differ from those of the SKU."""
     for name, wanted in sorted(node.expected.versions.items()):
-        code, version = f"version_{_snake(name)}", node.snapshot.versions.get(name)
+        code, version = f"version_{_code_name(name)}", node.snapshot.versions.get(name)
         if not version:
             evidence = f"{name} is unknown, not {wanted}"
             yield node.finding(code, Verdict.UNPROVEN, "configure", evidence)
@@ -1158,7 +1158,9 @@ def _unusual_versions(node: NodeSubject) -> Iterator[HealthFinding]:
         version = node.snapshot.versions.get(name)
         if name not in node.expected.versions and version and version != usual:
             evidence = f"{name} is {version}; most nodes of its model have {usual}"
-            yield node.finding(f"version_{_snake(name)}", Verdict.DEGRADED, "configure", evidence, "likely")
+            yield node.finding(
+                f"version_{_code_name(name)}", Verdict.DEGRADED, "configure", evidence, "likely"
+            )
 
 
 def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1169,7 +1171,7 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
         version = versions.get(name)
         if driver and version and version != driver:
             evidence = f"{name} is {version}, the driver {driver}"
-            yield node.finding(f"mismatch_{_snake(name)}", Verdict.FAIL, "configure", evidence)
+            yield node.finding(f"mismatch_{_code_name(name)}", Verdict.FAIL, "configure", evidence)
 
 
 # System: check memory, limits, mounts, disks, clock and units.
@@ -1350,7 +1352,7 @@ def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[str]) -> HealthFinding:
     """Return the finding on a service. A service that starts or stops at the moment is unproven."""
-    code = f"service_{_snake(names[0].removesuffix('.service'))}"
+    code = f"service_{_code_name(names[0].removesuffix('.service'))}"
     evidence = f"{' or '.join(names)} does not run: {', '.join(dict.fromkeys(states))}"
     if any(state in _STARTING for state in states):
         return node.finding(code, Verdict.UNPROVEN, "watch", evidence, "hint")
@@ -1363,20 +1365,20 @@ def service_units(wanted: str) -> tuple[str, ...]:
     return tuple(name if "." in name else f"{name}.service" for name in names)
 
 
-def _when(last_night: bool) -> str:
+def _time_text(last_night: bool) -> str:
     return "last night" if last_night else "in an earlier night"
 
 
-def _degrees(value: float | None) -> str:
+def _degrees_text(value: float | None) -> str:
     return "temperature unknown" if value is None else f"{number(value)} °C"
 
 
-def _snake(name: str) -> str:
+def _code_name(name: str) -> str:
     """Return a name in lower case, with ``_`` in place of other characters, for a finding code."""
     return "".join(character if character.isalnum() else "_" for character in name).lower()
 
 
-def _leading(text: str) -> float:
+def _leading_number(text: str) -> float:
     """Return the number of a link's speed or width: 32 for ``32.0 GT/s PCIe``, 0 for unreadable text."""
     return leading_number(text) or 0.0
 
@@ -1387,13 +1389,13 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _slow_driver,
     _truncated_answers,
     _hostname,
-    _machine,
+    _serial_number,
     _gone_gpus,
     _new_gpus,
     _gpu_serials,
     _gpu_count,
     _gpu_list,
-    _twins,
+    _duplicate_gpus,
     _smi_remarks,
     _each_gpu,
     _fabric_membership,
@@ -1428,8 +1430,8 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _correctable_errors,
     _ecc_mode,
     _ecc_after_reset,
-    _repairs,
-    _sharing,
+    _memory_repairs,
+    _undeclared_mig,
     _memory_of_gpu,
     _recovery_action,
     _pcie_link,
@@ -1443,11 +1445,11 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _power_limit,
     _compute_mode,
     _spare_memory,
-    _settings_beside,
+    _lower_settings,
     _nvlinks,
     _slow_nvlinks,
     _nvlink_errors,
-    _fabric,
+    _nvlink_fabric,
     _leftover_memory,
 )
 PORT_CHECKS: tuple[Callable[[PortSubject], Iterable[HealthFinding]], ...] = (

@@ -27,7 +27,7 @@ from markupsafe import Markup
 from rackproof.analysis.representative import SIZE_LABEL
 from rackproof.core.records import Judgement, Reference, Run
 from rackproof.core.text import number, quantity, sanitize, unit_text
-from rackproof.report.view import label_text, value_of, words
+from rackproof.report.view import first_measurement, label_text, metric_words
 
 MAX_CHARTS = 12
 # The style sheet defines this many colours (--c0 to --c7), and DASHES this many patterns.
@@ -231,11 +231,11 @@ def _curve_chart(run: Run, name: str, unit: str, x_unit: str, curves: Sequence[L
     """Return the chart of one metric over time or steps."""
     lines, notes = _bounded(curves)
     level, level_label = _level(run.judgements, name, unit)
-    title = f"{words(name)} over {'time' if x_unit == 's' else sanitize(x_unit, 40)}"
+    title = f"{metric_words(name)} over {'time' if x_unit == 's' else sanitize(x_unit, 40)}"
     return Chart(
         title=_capitalized(title.replace("gpu ", "GPU ")),
         x_label=sanitize("seconds" if x_unit == "s" else x_unit, 60),
-        y_label=unit_text(unit) or words(name)[:60],
+        y_label=unit_text(unit) or metric_words(name)[:60],
         lines=lines,
         # On a long curve, markers would overlap.
         markers=max(len(line.x) for line in lines) <= 40,
@@ -261,9 +261,9 @@ def _size_charts(run: Run) -> list[Chart]:
             shown, notes = _bounded(lines)
             charts.append(
                 Chart(
-                    title=_capitalized(f"{words(name)} over message size"),
+                    title=_capitalized(f"{metric_words(name)} over message size"),
                     x_label="message size",
-                    y_label=unit_text(unit) or words(name)[:60],
+                    y_label=unit_text(unit) or metric_words(name)[:60],
                     lines=shown,
                     log_x=True,
                     markers=True,
@@ -354,7 +354,7 @@ def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line
     repeats: dict[str, dict[float, list[float]]] = {}
     unit = ""
     for run in points:
-        measured, batch = value_of(run, *names), _batch(run)
+        measured, batch = first_measurement(run, *names), _batch(run)
         if measured is None or batch is None or not _number(measured.value):
             continue
         unit = unit or measured.unit

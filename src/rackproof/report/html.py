@@ -69,11 +69,11 @@ def run_page(run: Run, log_end: Sequence[str] = (), results: Path | None = None)
             point=view.point_text(run),
             hardware=view.hardware_text(run),
             verdict=run.verdict,
-            meaning=add_results_everywhere(view.meaning(run), results),
+            meaning=add_results_everywhere(view.verdict_meaning(run), results),
             reasons=[
                 add_results_everywhere(reason, results)
-                for reason in view.reasons(run)
-                if reason != view.meaning(run)
+                for reason in view.verdict_reasons(run)
+                if reason != view.verdict_meaning(run)
             ],
             headlines=view.main_measurements(run),
             judgements=view.judgement_table(run),
@@ -102,7 +102,7 @@ def plan_page(
     results: Path | None = None,
 ) -> str:
     """Return the HTML page of several runs, with overall verdict, runs, omissions, tables and curves."""
-    verdict = view.overall(runs, missing)
+    verdict = view.overall_verdict(runs, missing)
     ends = [run.ended for run in runs if run.ended is not None]
     return (
         environment()
@@ -116,7 +116,7 @@ def plan_page(
             counts=view.summary_line(runs),
             verdict=verdict,
             meaning=add_results_everywhere(
-                view.meaning_of_all(runs, verdict, runs[0].plan_id if runs else ""), results
+                view.plan_meaning(runs, verdict, runs[0].plan_id if runs else ""), results
             ),
             reasons=[add_results_everywhere(reason, results) for reason in view.plan_reasons(runs, missing)],
             next_step=step_after_plan(runs, verdict, results),

@@ -125,7 +125,7 @@ def _run_suite(run: Run) -> ElementTree.Element:
         name = sanitize(judgement.metric, 200) + (f" [{labels}]" if labels else "")
         reason = sanitize(judgement.reason, 1000)
         cases.append(_case(name, judgement.verdict, reason, _details(judgement), gating=judgement.gating))
-    reasons = view.reasons(run)
+    reasons = view.verdict_reasons(run)
     cases.append(_case("verdict of the run", run.verdict, reasons[0], "\n".join(reasons)))
     took = elapsed(run.started, run.ended)
     suite = junit_suite(

@@ -76,7 +76,7 @@ def run_markdown(run: Run, results: Path | None = None) -> str:
     parts = [
         f"# {view.SYMBOLS[run.verdict]} {run.verdict.value}: {escape(run.benchmark)}"
         + (f" ({escape(point)})" if point else ""),
-        _reasons(view.reasons(run), results),
+        _reasons(view.verdict_reasons(run), results),
         _step(step_after_run(run, results)),
     ]
     sections = (
@@ -108,7 +108,7 @@ def _step(step: tuple[str, str]) -> str:
 
 
 def _facts(run: Run) -> Table:
-    return view.table(
+    return view.build_table(
         "The run", ("Fact", "Value"), ((Cell(name), cell) for name, cell in view.fact_pairs(run))
     )
 
@@ -121,7 +121,7 @@ def plan_markdown(
     results: Path | None = None,
 ) -> str:
     """Return the report on several runs: overall verdict, all runs, sweep table, and a study's tables."""
-    verdict = view.overall(runs, missing)
+    verdict = view.overall_verdict(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",
         f"{escape(view.summary_line(runs))}.",

@@ -13,7 +13,7 @@ from rackproof.core.records import Run
 from rackproof.core.text import NOTHING, amount, moment, number, quantity, sanitize, size, unit_text
 from rackproof.report import view
 from rackproof.report.charts import MAX_LINES, Chart, Line
-from rackproof.report.view import Cell, Table, table
+from rackproof.report.view import Cell, Table, build_table
 
 _FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 _LIBRARIES = ("cuda", "cudnn", "nccl", "mpi")
@@ -48,7 +48,7 @@ def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None
         related = [study for study in every if study.benchmark == benchmark]
         varying = _varying(related)
         rows = [_row(study, row, varying, link) for study in related for row in study.rows]
-        tables.append(table(_scaling_caption(related[0], varying), _COLUMNS, rows))
+        tables.append(build_table(_scaling_caption(related[0], varying), _COLUMNS, rows))
     return tuple(tables)
 
 
@@ -166,7 +166,7 @@ def environment_table(runs: Sequence[Run]) -> Table:
         rows.append((Cell(title), Cell(sanitize(text, 400), "code")))
     containers = dict.fromkeys(view.container_text(run) for run in runs if run.container)
     rows.append((Cell("Container"), Cell(sanitize("; ".join(containers) or "none", 400), "code")))
-    return table("Environment", ("Stack", "Version"), rows)
+    return build_table("Environment", ("Stack", "Version"), rows)
 
 
 def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
@@ -238,7 +238,7 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
         "Input data (objects, size)",
         "Summary",
     )
-    return table("The experiments, one by one", columns, rows)
+    return build_table("The experiments, one by one", columns, rows)
 
 
 def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, ...]:
@@ -261,7 +261,7 @@ def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, 
         Cell(sanitize("; ".join(_expected_results(run)) or "none stated", 400)),
         Cell(_or_nothing(_storage_options(run), 200), "code"),
         Cell(_or_nothing(", ".join(_input_data(run)), 300)),
-        Cell(sanitize("; ".join([view.reasons(run)[0], *filter(None, [run.notes])]), 400)),
+        Cell(sanitize("; ".join([view.verdict_reasons(run)[0], *filter(None, [run.notes])]), 400)),
     )
 
 
@@ -292,21 +292,24 @@ def _storage_options(run: Run) -> str:
 def _results(run: Run) -> list[str]:
     """Return the rate and the accuracies of a run."""
     rate = rate_of(run)
-    results = [f"{view.words(rate.name)} {quantity(rate.value, rate.unit)}"] if rate is not None else []
+    results = (
+        [f"{view.metric_words(rate.name)} {quantity(rate.value, rate.unit)}"] if rate is not None else []
+    )
     accuracies = [
         measurement
         for measurement in run.measurements
         if measurement.name in _ACCURACIES and not measurement.labels
     ]
     return results + [
-        f"{view.words(measurement.name)} {number(measurement.value)}" for measurement in accuracies
+        f"{view.metric_words(measurement.name)} {number(measurement.value)}" for measurement in accuracies
     ]
 
 
 def _expected_results(run: Run) -> list[str]:
     """Return the references that the run was judged by."""
     return [
-        f"{view.words(judgement.metric)}: {quantity(reference.value, reference.unit)} ({reference.source})"
+        f"{view.metric_words(judgement.metric)}: "
+        f"{quantity(reference.value, reference.unit)} ({reference.source})"
         for judgement in run.judgements
         if (reference := judgement.reference) is not None
     ]
@@ -344,7 +347,9 @@ def cause_table(runs: Sequence[Run]) -> Table:
         for row in study.rows
         for explanation in row.explanations
     ]
-    return table("Why points scale badly", ("Point", "Efficiency", "What the samples show", "Evidence"), rows)
+    return build_table(
+        "Why points scale badly", ("Point", "Efficiency", "What the samples show", "Evidence"), rows
+    )
 
 
 def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:

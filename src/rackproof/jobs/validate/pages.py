@@ -21,7 +21,7 @@ from rackproof.report import view
 from rackproof.report.charts import Chart, Drawn, Line, draw
 from rackproof.report.html import environment, style
 from rackproof.report.junit import Case, junit_document, junit_suite
-from rackproof.report.view import Cell, Table, table
+from rackproof.report.view import Cell, Table, build_table
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
 from rackproof.store.probe_results import read_probes
@@ -243,7 +243,7 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
                 ),
             )
         )
-    return table("Nodes that did not pass, the worst first", ("Verdict", "Node", "What", "To do"), rows)
+    return build_table("Nodes that did not pass, the worst first", ("Verdict", "Node", "What", "To do"), rows)
 
 
 def _acts(night: NightRecord) -> Table:
@@ -261,7 +261,7 @@ def _acts(night: NightRecord) -> Table:
                     Cell(sanitize(node.did, 300)),
                 )
             )
-    return table("Drains and returns", ("Node", "Plan", "Why", "What was done"), rows)
+    return build_table("Drains and returns", ("Node", "Plan", "Why", "What was done"), rows)
 
 
 def _between(night: NightRecord) -> Table:
@@ -271,7 +271,7 @@ def _between(night: NightRecord) -> Table:
 
 def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
     """Return a table of reasons."""
-    return table(
+    return build_table(
         caption,
         ("Verdict", "Measurement", "Part", "Compared with"),
         [
@@ -288,7 +288,7 @@ def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
 
 def _findings(mine: NodeNight) -> Table:
     """Return the table of a node's findings."""
-    return table(
+    return build_table(
         "What health checks found",
         ("Verdict", "Part", "Evidence", "To do", "How sure"),
         [
@@ -310,7 +310,7 @@ def _gpus(stored: StoredSnapshot | None) -> Table:
     def shown(value: float | None, unit: str) -> Cell:
         return Cell("" if value is None else quantity(value, unit), "number")
 
-    return table(
+    return build_table(
         "GPUs",
         ("Slot", "UUID", "Serial", "Bus", "VBIOS", "Temperature", "Left", "Power limit", "NVLinks up"),
         [
@@ -332,7 +332,7 @@ def _gpus(stored: StoredSnapshot | None) -> Table:
 
 def _versions(stored: StoredSnapshot | None) -> Table:
     """Return the table of a node's versions."""
-    return table(
+    return build_table(
         "Versions",
         ("What", "Version"),
         [
@@ -344,7 +344,7 @@ def _versions(stored: StoredSnapshot | None) -> Table:
 
 def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
     """Return the table of a node's nights."""
-    return table(
+    return build_table(
         "Nights, newest first",
         ("Verdict", "When (UTC)", "What", "What was done"),
         [
@@ -441,7 +441,7 @@ class _Series:
                 Line(label, tuple(float(-ago) for ago in order), tuple(points[ago] for ago in order))
             )
         return Chart(
-            sanitize(view.words(measured.metric), 80),
+            sanitize(view.metric_words(measured.metric), 80),
             "night (0 is this one)",
             unit_text(measured.unit),
             tuple(lines),
