@@ -5,13 +5,13 @@
     docker_run.py image --spec=JSON               only fetch the sources and build the image
     docker_run.py cancel --id=RUN_ID --spec=JSON  end the container, or the Slurm job of several nodes
 
-bench.yml starts this program on a node, under Rackproof's supervisor. The program needs only the standard
-library of Python 3.8 or newer, and prints its progress as lines `:::RACKPROOF {JSON}`, and the output of
-run.sub as it grows. With `together`, every node builds the image, and run.sub is submitted once to Slurm, as
-slurm_run.py does.
+Begin with :meth:`Docker.everything`, which calls one method for each step. bench.yml starts this program on a
+node, under Rackproof's supervisor. The program needs only the standard library of Python 3.8 or newer. It
+prints its progress as lines `:::RACKPROOF {JSON}`, and the output of run.sub as it grows. With `together`,
+every node builds the image, and run.sub is submitted once to Slurm, as slurm_run.py does.
 
-run.sub ends with the status of its own cleanup, so its output decides. Its container, a child of Docker's
-daemon, is therefore ended by name, even if the run that started it was killed.
+run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of Docker's
+daemon. It is therefore ended by name, even if its run was killed.
 
 Exit status: 0 if run.sub ended, and 1 if it failed, hung, or was cancelled. The others are 5 for data, 6 for
 sources or image, and 7 for the config or Slurm.

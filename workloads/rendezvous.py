@@ -12,8 +12,8 @@ node starts the program. NCCL's and Gloo's variables name the interface. If ther
 program gets --nodes, --node-rank and --rendezvous. With --only-first, only the first node starts it. The
 measurements, and the traffic of the interface during the program, are written to rendezvous.json.
 
-The exit status is the program's, or 1 if another node's program failed, and 8 if the nodes did not meet or do
-not reach each other.
+The exit status is the program's, or 1 if another node's program failed. It is 8 if the nodes did not connect
+to each other.
 """
 
 from __future__ import annotations

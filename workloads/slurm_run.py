@@ -6,11 +6,11 @@
     slurm_run.py check --spec=JSON                print the reasons to refuse a run, and change nothing
     slurm_run.py cancel --id=RUN_ID --spec=JSON   end the job
 
-Finished steps are not repeated. With --plan=PLAN_ID, all runs of a plan use the image to which the tag
-pointed in the first run.
+Begin with :meth:`Work.everything`, which calls one method of :class:`Work` for each step. Finished steps are
+not repeated. With --plan=PLAN_ID, all runs of a plan use the image to which the tag pointed in the first run.
 
 bench.yml starts this program on one node, under Rackproof's supervisor. The program needs only the standard
-library of Python 3.8 or newer, and prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own
+library of Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own
 output as it grows. The run's folder on shared storage contains the number of the job. If the program is
 started again, it finds that job and does not submit a second one. The registry's key is read from the file in
 which provisioning put it, and sent only to the registry.
