@@ -1,8 +1,10 @@
 """List the evidence for judging a node's night in tables. No I/O.
 
-``health_checks.check_node`` evaluates the tables for the node, its GPUs, its ports and its tools before any
-check. A row names a field of the snapshot, or a tool of the gatherer, and a test compares these names. If a
-machine may lack some evidence, the row states when it is needed, or why its absence is harmless.
+Begin with :data:`NODE_EVIDENCE`, :data:`GPU_EVIDENCE`, :data:`PORT_EVIDENCE` and :data:`TOOL_EVIDENCE`.
+``health_checks.check_node`` evaluates these tables before any check, and reports each lacking piece.
+
+A row names a field of the snapshot, or a tool of the gatherer, and a test compares these names. If a machine
+may lack some evidence, the row states when it is needed, or why its absence is harmless.
 """
 
 from __future__ import annotations

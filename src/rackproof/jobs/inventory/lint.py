@@ -79,7 +79,7 @@ class Inventory:
     """The inventory as Ansible reads it.
 
     Attributes:
-        hosts: The variables of each host, as they are written.
+        hosts: The variables of each host, without evaluation.
         groups: The hosts of each group, including those of its child groups.
         files: The file or folder of variables in group_vars, by the name of its group.
     """
@@ -275,7 +275,7 @@ def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
 
 
 def _unknown_names(inventory: Inventory, root: Path) -> Iterator[InventoryMistake]:
-    """Yield each variable with a role's prefix, or nearly such a prefix, that no role knows."""
+    """Yield each variable with a role's prefix, or nearly such a prefix, that no role defines."""
     known, prefixes = known_variables.known_variables(root), known_variables.role_prefixes(root)
     for name, hosts in _owners(inventory).items():
         for check in (known_variables.check_names, known_variables.check_misspelt_prefixes):

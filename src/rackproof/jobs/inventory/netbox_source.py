@@ -41,7 +41,7 @@ from rackproof.jobs.inventory.slurm_source import rack_of_name
 
 _DEVICES = "/api/dcim/devices/"
 _PAGE = 200
-"""One request asks for this many devices."""
+"""One request fetches this many devices."""
 _MOST_PAGE_BYTES = 32 << 20
 _MOST_DEVICES = 100_000
 _TIMEOUT_S = 30.0
@@ -224,7 +224,7 @@ class _Netbox:
         return list(by_id.values())
 
     def refuse_ignored_filters(self, filters: Sequence[tuple[str, str]]) -> None:
-        """Refuse filters that NetBox does not know, because it then lists all devices.
+        """Refuse filters that NetBox ignores, because it then lists all devices.
 
         Raises:
             AdoptError: NetBox ignores a filter, or refuses its value.
@@ -351,8 +351,8 @@ def _choose(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the devices that can be nodes, and the others.
 
-    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU, or if its
-    role is that of a device with a GPU. If a filter states the kind of device, every device can be one.
+    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU, or if another
+    device of its role does. If a filter states the kind of device, every device can be one.
     """
     if keep_all:
         return list(devices), []

@@ -115,7 +115,7 @@ def judge_measurements(
     night = judge_night(
         readings,
         references_by_sku(snapshots, points),
-        requested=[kept.about for kept in snapshots.values()] if required else (),
+        requested=[stored.about for stored in snapshots.values()] if required else (),
         accepted=accepted,
         policy=policy,
         once=suspects.once,
@@ -142,8 +142,8 @@ def judge_measurements(
 def _nodes_by_hardware_key(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
     """Return the nodes by the key of their hardware. Trays with the same serial number share a key."""
     nodes_by_key: dict[str, list[str]] = {}
-    for name, kept in snapshots.items():
-        nodes_by_key.setdefault(kept.about.hardware_key, []).append(name)
+    for name, stored in snapshots.items():
+        nodes_by_key.setdefault(stored.about.hardware_key, []).append(name)
     return nodes_by_key
 
 
@@ -425,7 +425,9 @@ def _gpus_failed_elsewhere(
     failures: Sequence[Any], snapshots: Mapping[str, StoredSnapshot]
 ) -> list[HealthFinding]:
     """Return the GPUs that failed in another chassis, with their latest failure."""
-    nodes_by_gpu = {gpu.uuid: (name, gpu) for name, kept in snapshots.items() for gpu in kept.snapshot.gpus}
+    nodes_by_gpu = {
+        gpu.uuid: (name, gpu) for name, stored in snapshots.items() for gpu in stored.snapshot.gpus
+    }
     latest: dict[str, HealthFinding] = {}
     for failure in failures:
         if failure.gpu in nodes_by_gpu and failure.gpu not in latest:
@@ -438,7 +440,7 @@ def _gpus_failed_elsewhere(
 
 
 def failed_elsewhere_finding(
-    name: str, gpu: GpuSnapshot, quantity: str, when: str, other: str, reason: str
+    name: str, gpu: GpuSnapshot, quantity: str, when: str, other_node: str, reason: str
 ) -> HealthFinding:
     """Return the finding about a GPU that failed in another node, as a hint, not a reason to drain."""
     return HealthFinding(
@@ -450,5 +452,5 @@ def failed_elsewhere_finding(
         verdict=Verdict.DEGRADED,
         action="watch",
         confidence="hint",
-        evidence=sanitize(f"failed {quantity} on {when} in another node, {other}: {reason}", 400),
+        evidence=sanitize(f"failed {quantity} on {when} in another node, {other_node}: {reason}", 400),
     )

@@ -1,8 +1,8 @@
 """List the evidence that a drained node needs before a pass counts. No I/O.
 
-Job validate calls :func:`healed_evidence` with the snapshot of a node that nights drained, and
-:func:`lacking_for` with each code of its drain. A night counts as a pass only if all evidence for the
-codes was read, and none of the codes was found again.
+Job validate calls :func:`healed_evidence` with the snapshot of a node that nights drained. It then calls
+:func:`lacking_for` with each code of the drain. A night counts as a pass only if all evidence for the codes
+was read, and no code was found again.
 
 The table :data:`HEALED_BY` lists the evidence for each code that can drain a node and that a night can see
 healed. After a code without row and rule, the node remains drained until an operator resumes it.
@@ -109,8 +109,8 @@ def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tupl
     if check in _COMPARED or check == "floor":
         # Only the same comparison shows that a finding from a comparison no longer applies.
         mark = f"{check}:" if check in _COMPARED else ""
-        words = {text.partition(" ")[0] for text in read if not text.startswith(_MARK)}
-        is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in words)
+        quantities = {text.partition(" ")[0] for text in read if not text.startswith(_MARK)}
+        is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in quantities)
         return () if is_read else (f"{metric}{_COMPARED.get(check, '')}",)
     if check not in ("bits", "probe"):
         return None
@@ -170,8 +170,8 @@ def _all_gpus(node: DrainedNode) -> EvidenceState:
         len({gpu.uuid for gpu in snapshot.gpus} | {gpu.uuid for gpu in snapshot.gone_gpus})
         for snapshot in node.earlier
     ]
-    wanted = node.expected.gpus or max(known, default=1)
-    return _state(len({gpu.uuid for gpu in node.tonight.gpus}) >= max(wanted, 1))
+    expected_count = node.expected.gpus or max(known, default=1)
+    return _state(len({gpu.uuid for gpu in node.tonight.gpus}) >= max(expected_count, 1))
 
 
 def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], EvidenceState]:
@@ -226,20 +226,20 @@ def _readings(node: DrainedNode) -> EvidenceState:
 
 def _driver_tools(node: DrainedNode) -> EvidenceState:
     """Return whether each driver tool answers that answered or hung in an earlier night."""
-    asked = {
+    tools = {
         tool
         for snapshot in node.earlier
         for tool, status in snapshot.tools.items()
         if tool.startswith(_DRIVER_TOOLS) and status in ("ok", "hung")
     }
-    states = [_tool(tool)(node) for tool in sorted({"nvidia_smi_xml", *asked})]
+    states = [_tool(tool)(node) for tool in sorted({"nvidia_smi_xml", *tools})]
     return next((state for state in states if state is not EvidenceState.THERE), EvidenceState.THERE)
 
 
 def _booted(node: DrainedNode) -> EvidenceState:
     """Return whether the node was booted since it failed. Some faults end only with a boot."""
-    then = node.failed.boot_id if node.failed else ""
-    return _state(bool(then and node.tonight.boot_id and then != node.tonight.boot_id))
+    boot_id_then = node.failed.boot_id if node.failed else ""
+    return _state(bool(boot_id_then and node.tonight.boot_id and boot_id_then != node.tonight.boot_id))
 
 
 def _reset_or_booted(node: DrainedNode) -> EvidenceState:
@@ -266,12 +266,12 @@ def _nvlinks(node: DrainedNode) -> EvidenceState:
     if answer is not EvidenceState.THERE:
         return answer
     past = [sum(gpu.links.values()) for gpu in (node.before.gpus if node.before else ())]
-    wanted = node.expected.nvlinks or max(past, default=0)
+    expected_count = node.expected.nvlinks or max(past, default=0)
 
     def is_up(gpu: GpuSnapshot) -> bool:
         up = sum(gpu.links.values())
         # If the number of links is unknown, an inactive link may be the faulty one.
-        return up >= wanted if wanted else bool(up) and all(gpu.links.values())
+        return up >= expected_count if expected_count else bool(up) and all(gpu.links.values())
 
     return _gpus(is_up)(node)
 
@@ -325,8 +325,8 @@ def _writable_mounts(node: DrainedNode) -> EvidenceState:
     wanted = {mount.path for mount in expected}.union(
         *(_disk_mounts(snapshot.mount_table) for snapshot in node.earlier)
     )
-    bad = {path for path, mount in table.items() if _is_read_only(mount)} - read_only
-    return _state(wanted - read_only <= table.keys() and not bad & (wanted | _disk_mounts(table)))
+    damaged = {path for path, mount in table.items() if _is_read_only(mount)} - read_only
+    return _state(wanted - read_only <= table.keys() and not damaged & (wanted | _disk_mounts(table)))
 
 
 def _disk_mounts(table: Mapping[str, Mapping[str, str]]) -> set[str]:
