@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rackproof.core.finding_codes import registry
 from rackproof.core.records import Measurement, Run, Verdict
-from rackproof.jobs.validate.explain import _next
+from rackproof.jobs.validate.explain import _next_commands
 from rackproof.jobs.validate.fleet import healing
 from rackproof.jobs.validate.fleet.drain_policy import decide_drains
 from rackproof.jobs.validate.fleet.healing import (
@@ -236,8 +236,8 @@ def test_the_reason_names_the_load_that_a_drain_for_heat_needs() -> None:
     assert "throttled (soak); an idle GPU is cool, so a soak must pass" in one.why
     assert "resume it by hand" in one.why
     soak = one.model_copy(update={"read_again": healed_evidence(node())})
-    assert any('"validate_probes": ["soak"]' in step for step in _next(one))
-    assert not _next(soak)
+    assert any('"validate_probes": ["soak"]' in step for step in _next_commands(one))
+    assert not _next_commands(soak)
 
 
 def test_a_pending_repair_heals_on_a_driver_that_knows_no_unrepairable_memory() -> None:
