@@ -53,6 +53,17 @@ gpu_error | what(): parallel_for failed: cudaErrorLaunchFailure: unspecified lau
 gpu_error | could not synchronize on CUDA context: CUDA_ERROR_ECC_UNCORRECTABLE
 gpu_error | ncclUnhandledCudaError: Call to CUDA function failed.
 gpu_error | RuntimeError: CUDA driver error: unknown error
+gpu_error | CUDA failure 719: unspecified launch failure
+gpu_error | CUDA failure at matmul.cu:42: an illegal memory access was encountered
+gpu_error | node7: Test CUDA failure common.cu:1020 'unspecified launch failure'
+gpu_error_unclear | Failed to initialize NVML: Driver/library version mismatch
+gpu_error_unclear | NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.
+gpu_error_unclear | No devices were found
+gpu_error_unclear | WARNING: infoROM is corrupted at gpu 0000:3B:00.0
+nccl_failed |  .. node7 pid 4711: Test failure common.cu:1067
+network_failed |  Completion with error at client
+task_failed | Command exited with non-zero status 1
+task_failed | Command terminated by signal 9
 gpu_error | RuntimeError: CUDA driver error: an illegal memory access was encountered
 out_of_memory | hipErrorOutOfMemory
 out_of_memory | slurmstepd: error: Step 174.0 exceeded memory limit (4294968 > 4194304), being killed

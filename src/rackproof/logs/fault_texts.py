@@ -163,8 +163,12 @@ _RULES = (
     ),
     _rule(
         "gpu_error",
-        b"CUDA error|Cuda failure| error|_STATUS_|CUFFT_|HIP error|access fault|CudaError|GPU Hang",
-        rb"CUDA (?:driver )?error(?:: | \d|\()|Cuda failure (?:\d|')|unhandled (?:cuda|hip|system) error",
+        (
+            b"CUDA error|Cuda failure|CUDA failure| error|_STATUS_|CUFFT_|HIP error|access fault|CudaError|"
+            b"GPU Hang"
+        ),
+        rb"CUDA (?:driver )?error(?:: | \d|\()|C(?:uda|UDA) failure(?:: | at | \d| \S{1,100}:\d| ')",
+        rb"unhandled (?:cuda|hip|system) error",
         rb"ncclUnhandledCudaError|\bHIP error(?:: | \d|\()",
         _LIBRARY
         + rb"(?:STATUS_)?(?:EXECUTION_FAILED|EXEC_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LAUNCH_FAILURE)",
@@ -172,11 +176,17 @@ _RULES = (
     ),
     _rule(
         "gpu_error_unclear",
-        b"_STATUS_|CUFFT_|cuDNN error|cuBLAS error|cuFFT error",
+        (
+            b"_STATUS_|CUFFT_|cuDNN error|cuBLAS error|cuFFT error|initialize NVML| fail|"
+            b"No devices were found|infoROM is corr"
+        ),
         _LIBRARY
         + rb"STATUS_(?!SUCCESS|NOT_SUPPORTED|EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|ERROR)[A-Z]",
         rb"\bCUFFT_(?:ALLOC_FAILED|SETUP_FAILED|INVALID_\w{1,20}|NO_WORKSPACE|LICENSE_ERROR|PARSE_ERROR)",
         rb"\bcu(?:DNN|BLAS|FFT) error: [A-Z]",
+        # nvidia-smi and programs that use its library.
+        rb"Failed to initialize NVML: |NVIDIA-SMI has failed because|^No devices were found\s*$",
+        rb"\binfoROM is corrupted at gpu ",
     ),
     _rule(
         "ecc_error",
@@ -212,15 +222,18 @@ _RULES = (
     ),
     _rule(
         "nccl_failed",
-        b"CCL error|CCL failure|SystemError|InternalError|RemoteError|icator was aborted",
+        b"CCL error|CCL failure|SystemError|InternalError|RemoteError|icator was aborted| fail",
         rb"\b[NR]CCL (?:error|failure)(?: in)?(?:: | \S+:\d| \d)|\b[NR]CCL communicator was aborted on rank",
         rb"(?<![`'\"])\bnccl(?:SystemError|InternalError|RemoteError)\b",
+        # The tests of NCCL and RCCL.
+        rb"\bTest failure \S{1,100}:\d",
     ),
     _rule(
         "network_failed",
         b"n with error|etry count|IBV_WC_|async event",
         rb"[Gg]ot async event ?: ?(?:port error|device fatal|[QC]P \w{0,20} ?(?:fatal|error))",
-        rb"got completion with error|(?:transport|RNR) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
+        rb"got completion with error|Completion with error at (?:client|server)",
+        rb"(?:transport|RNR) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
     ),
     _rule(
         "collective_timeout",
@@ -240,13 +253,14 @@ _RULES = (
         "task_failed",
         (
             b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|create step|sending signal|+ exit |"
-            b"exited due to"
+            b"exited due to|by signal "
         ),
         rb"(?:mpirun|mpiexec|prterun) has exited due to process rank",
         rb"^timeout: sending signal \w{1,10} to command|^\++ exit (?!0\b)\d{1,3}\s*$",
         rb"error while loading shared libraries: |srun: error: Unable to create step",
         rb"failed \(exitcode: (?!0\))|exitcode *: (?!0\b)-?\d{1,3} *\(pid",
         rb"process(?:es)? (?:returned a|exited with) non-zero|BAD TERMINATION OF ONE",
+        rb"^Command (?:exited with non-zero status|terminated by signal) \d",
         rb"[Aa] daemon (?:\(pid|died|on node .{1,200} failed)",
     ),
     _rule(
