@@ -168,6 +168,7 @@ def inventory(
     known = folder / "known_hosts"
     built = json.loads((image / "netboot.json").read_text())
     secrets = ROOT / ".rackproof/rack"
+    check_image = (secrets / "mirror/images/SHA256SUMS").read_text().split()[0]
     if not any("secure=" in one["firmware"] for one in machines):
         # The others go by iPXE, as most sites' machines do.
         built["netboot_uki"] = ""
@@ -177,6 +178,7 @@ def inventory(
             # Differences by the place of the inventory, by a kernel that others share, or by a Grace's.
             "apt_mirror_key_file": str(secrets / "mirror.asc"),
             "ngc_api_key": f"{{{{ lookup('ansible.builtin.file', '{secrets / 'ngc_key'}') }}}}",
+            "nvidia_container_check_image_checksum": f"sha256:{check_image}",
             "node_tuning_kernel": True,
             "peer_memory_dmabuf_kernel": "",
             "imex_enabled": False,

@@ -61,8 +61,8 @@ def use_ipmi() -> None:
         ("scontrol", ask_slurm_listing, SLURM),
         ("sinfo", ask_slurm, SLURM),
         ("ipmitool", use_ipmi, set()),
-        ("ansible-inventory", lambda: list_inventory(Path("/")), ALL - set(OWN_SECRETS)),
-        ("ansible-inventory", lambda: read_ansible_nodes(Path("/")), ANSIBLE),
+        ("ansible-inventory", lambda: list_inventory(Path(__file__).parent), ALL - set(OWN_SECRETS)),
+        ("ansible-inventory", lambda: read_ansible_nodes(Path(__file__).parent), ANSIBLE),
         ("ssh-keygen", lambda: sign_bytes(b"x", Path("key")), SSH),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_machine_with_an_empty_disk_becomes_a_node_that_takes_jobs(folder: Pat
         "ansible-playbook playbooks/netboot.yml > $FOLDER/netboot.again || exit",
         "reimage -l vm1",
         "keep after",
-        f'ssh $CONTROLLER "srun -N2 -w vm1,{KNOWN_GOOD} --time=5 hostname" > $FOLDER/work',
+        f'ssh $CONTROLLER "srun --immediate=120 -N2 -w vm1,{KNOWN_GOOD} --time=5 hostname" > $FOLDER/work',
     )
     # The role netboot changes nothing the second time, and restarts nothing.
     assert re.search(r" changed=0 ", (folder / "netboot.again").read_text()), said
@@ -184,7 +184,8 @@ def test_a_machine_with_an_empty_disk_becomes_a_node_that_takes_jobs(folder: Pat
 def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path) -> None:
     """The second time from the running system: other host keys, another boot, the same machine."""
     ask = "ansible vms -m ansible.builtin.command -a 'cat /etc/hostname /proc/sys/kernel/random/boot_id'"
-    work = "ssh $CONTROLLER \"sinfo -hN -n vm1,vm2 -o '%N %T'; srun -N2 -w vm1,vm2 --time=5 hostname\""
+    start = "srun --immediate=120 -N2 -w vm1,vm2 --time=5 hostname"
+    work = f"ssh $CONTROLLER \"sinfo -hN -n vm1,vm2 -o '%N %T'; {start}\""
     said = machines(
         folder,
         2,

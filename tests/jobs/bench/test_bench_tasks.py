@@ -168,7 +168,7 @@ def test_an_interpreter_without_the_runtime_is_found_before_the_run(
 
 def test_a_parameter_that_is_given_as_a_variable_is_refused(site: Site) -> None:
     with pytest.raises(BenchError) as caught:
-        site.choose(benchmarks=["train"], given={"batch_size": "32", "suite": "two"})
+        site.choose(benchmarks=["train"], variables={"batch_size": "32", "suite": "two"})
     assert "batch_size is a parameter of train, and no variable" in str(caught.value)
     # What it advises does it.
     advised = str(caught.value).partition("-e '")[2].partition("'")[0]

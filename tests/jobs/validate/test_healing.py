@@ -236,7 +236,7 @@ def test_the_reason_names_the_load_that_a_drain_for_heat_needs() -> None:
     assert "throttled (soak); an idle GPU is cool, so a soak must pass" in one.why
     assert "resume it by hand" in one.why
     soak = one.model_copy(update={"read_again": healed_evidence(node())})
-    assert any('"validate_probes": ["soak"]' in step for step in _next_commands(one))
+    assert any('"validate_probes":["soak"]' in step for step in _next_commands(one))
     assert not _next_commands(soak)
 
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 import yaml
@@ -153,7 +154,15 @@ def _pipe_or_device(path: Path) -> Path | None:
     Ansible would wait for the other end of a pipe, and read a device without an end.
     """
     parts = path.rglob("*") if path.is_dir() else [path]
-    return next((part for part in parts if part.exists() and not (part.is_file() or part.is_dir())), None)
+    return next((part for part in parts if _is_pipe_or_device(part)), None)
+
+
+def _is_pipe_or_device(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # Ansible names a file that it cannot read.
+        return False
+    return not (S_ISREG(mode) or S_ISDIR(mode))
 
 
 def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:

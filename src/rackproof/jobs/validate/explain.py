@@ -241,7 +241,7 @@ def _soak_step(mine: NodeNight) -> str:
         return ""
     return (
         f"ansible-playbook validate.yml -l {mine.node} -e validate_probe_gpu_minutes=240 "
-        '-e \'{"validate_probes": ["soak"]}\'  # heat shows only under load'
+        '-e \'{"validate_probes":["soak"]}\'  # heat shows only under load'
     )
 
 
