@@ -1,7 +1,7 @@
 """Read tar archives of strangers with limits for memory, size and number of members.
 
 Programs that stage data or sources open archives with :class:`Member`. ``tarfile`` reads a long name or a PAX
-header of any size into memory, and loops without end over some damaged headers.
+header of any size into memory. It loops without end over some damaged headers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Supervise ranks, write logs, and find GPUs. All trainings and probes of this folder use this module.
 
 A workload calls :func:`run`, which starts the same program again as a child process for each rank. The first
-process, the supervisor, imports no framework, so it can always log how the run ended and end all ranks. Ranks
-die with their supervisor. The module needs only the standard library and mllog.
+process, the supervisor, imports no framework. It can therefore always log the end of the run, and end all
+ranks. Ranks die with their supervisor. The module needs only the standard library and mllog.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Rank:
 
     @property
     def rendezvous(self) -> str:
-        """Return the URL at which the ranks of this run meet.
+        """Return the URL at which the ranks of this run connect.
 
         On a single node it is a file, because another run could hold a port.
         """
@@ -119,7 +119,7 @@ class Rank:
 class Spread:
     """The spread of a measurement's samples, computed as in ``rackproof.core.spread``.
 
-    With five samples or more, the lowest and the highest 5 %, at least one each, are outside of the spread.
+    With five samples or more, the spread excludes the lowest and the highest 5 %, at least one each.
     """
 
     count: int
@@ -224,7 +224,8 @@ class Log:
         epochs: int | None = None,
         target: float | None = None,
     ) -> None:
-        """Log how far the run is, at most once a second. With a target, the run ends when it is reached."""
+        """Log the progress of the run, at most once a second. With a target, the run ends when it is
+        reached."""
         now = time.monotonic()
         if now - self._progress_at >= 1.0:
             self._progress_at = now
@@ -652,7 +653,7 @@ def _start_ranks(
 
 
 def _log_gpu_states(log: Log, moment: str, watched: list[Gpu], folder: Path) -> None:
-    """Log which processes use each GPU while no rank of this run does.
+    """Log the processes that use each GPU while no rank of this run does.
 
     Args:
         log: The log.

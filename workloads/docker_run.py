@@ -5,13 +5,13 @@
     docker_run.py image --spec=JSON               only fetch the sources and build the image
     docker_run.py cancel --id=RUN_ID --spec=JSON  end the container, or the Slurm job of several nodes
 
-bench.yml starts this program on a node, under Rackproof's supervisor. The program needs only the standard
-library of Python 3.8 or newer, and prints its progress as lines `:::RACKPROOF {JSON}`, and the output of
-run.sub as it grows. With `together`, every node builds the image, and run.sub is submitted once to Slurm, as
-slurm_run.py does.
+Begin with :meth:`Docker.everything`, which calls one method for each step. bench.yml starts this program on a
+node, under Rackproof's supervisor. The program needs only the standard library of Python 3.8 or newer. It
+prints its progress as lines `:::RACKPROOF {JSON}`, and the output of run.sub as it grows. With `together`,
+every node builds the image, and run.sub is submitted once to Slurm, as slurm_run.py does.
 
-run.sub ends with the status of its own cleanup, so its output decides. Its container, a child of Docker's
-daemon, is therefore ended by name, even if the run that started it was killed.
+run.sub ends with the status of its own cleanup, so its output decides. Its container is a child of Docker's
+daemon. It is therefore ended by name, even if its run was killed.
 
 Exit status: 0 if run.sub ended, and 1 if it failed, hung, or was cancelled. The others are 5 for data, 6 for
 sources or image, and 7 for the config or Slurm.
@@ -52,10 +52,10 @@ from slurm_run import (
     inherited_environment,
     last_lines,
     locked,
+    print_event,
     read_json,
-    run,
-    say,
-    write,
+    run_command,
+    write_whole,
 )
 
 LABEL = "rackproof.ref"
@@ -177,13 +177,13 @@ class Docker(slurm_run.Work):
                 draft = self.tree.with_name(f".{spec['ref']}.part")
                 shutil.rmtree(str(draft), ignore_errors=True)
                 draft.mkdir(parents=True)
-                say(phase="fetching the sources")
+                print_event(phase="fetching the sources")
                 archive = draft / ".archive"
                 known = {"url": spec["sources"], "sha256": self.fetch(archive)}
                 self.unpack(archive, draft)
                 archive.unlink()
                 known["tree"] = self.compared_tree(draft)
-                write(draft / note.name, json.dumps(known) + "\n")
+                write_whole(draft / note.name, json.dumps(known) + "\n")
                 shutil.rmtree(str(self.tree), ignore_errors=True)
                 draft.replace(self.tree)
                 self.changed = True
@@ -194,7 +194,7 @@ class Docker(slurm_run.Work):
                     f"{spec['sources']} holds no {spec['folder']}/{name}: see bench_mlperf06_sources",
                 )
         self.told.update(sources=spec["sources"], ref=spec["ref"], sha256=known["sha256"], tree=known["tree"])
-        say(**self.told)
+        print_event(**self.told)
 
     def fetch(self, archive: Path) -> str:
         """Fetch the archive, and return its checksum."""
@@ -281,7 +281,7 @@ class Docker(slurm_run.Work):
     def build(self) -> None:
         """Build the image of the commit, unless it exists."""
         spec = self.spec
-        status, out, err = run(["docker", "info", "--format", "{{.DockerRootDir}}"])
+        status, out, err = run_command(["docker", "info", "--format", "{{.DockerRootDir}}"])
         if status != 0:
             raise Refusal(
                 EXIT_IMAGE, f"Docker does not answer on {os.uname().nodename}: {last_lines(err)}; {REMEDY}"
@@ -297,7 +297,7 @@ class Docker(slurm_run.Work):
                         f"{root} on {os.uname().nodename} has {free_gb(root):.0f} GB free, the image needs "
                         f"{spec['image_gb']:g} GB: make room (docker system prune)",
                     )
-                say(phase=f"building {spec['image']}")
+                print_event(phase=f"building {spec['image']}")
                 command = ["docker", "build", "--pull", "-t", spec["image"]]
                 command += ["--label", f"{LABEL}={spec['ref']}", str(self.code)]
                 status, output = self.watch(command, [], f"building {spec['image']}")
@@ -310,7 +310,7 @@ class Docker(slurm_run.Work):
                     )
                 self.changed = True
         self.told.update(image=spec["image"], digest=digest)
-        say(**self.told)
+        print_event(**self.told)
 
     def ready(self) -> None:
         """Make sure that this node can take part in a job of several."""
@@ -324,7 +324,7 @@ class Docker(slurm_run.Work):
     def there(self) -> tuple[str, str]:
         """Return commit and id of the present image, or empty texts."""
         form = '{{index .Config.Labels "' + LABEL + '"}} {{.Id}}'
-        status, out, _err = run(["docker", "image", "inspect", "--format", form, self.spec["image"]])
+        status, out, _err = run_command(["docker", "image", "inspect", "--format", form, self.spec["image"]])
         words = out.split()
         return (words[0], words[1]) if status == 0 and len(words) == 2 else ("", "")
 
@@ -350,7 +350,7 @@ class Docker(slurm_run.Work):
             status, output = self.watch(command, watched, phase)
         finally:
             if mount:
-                run(["docker", "rm", "-f", name])
+                run_command(["docker", "rm", "-f", name])
             shutil.rmtree(str(scratch), ignore_errors=True)
         if status != 0:
             raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {os.uname().nodename}: {output}")
@@ -400,7 +400,7 @@ class Docker(slurm_run.Work):
         """Give run.sub the command that it calls where only the newer runtime is installed."""
         if shutil.which("nvidia-docker", path=environment.get("PATH")):
             return
-        status, out, _err = run(["docker", "info", "--format", "{{json .Runtimes}}"])
+        status, out, _err = run_command(["docker", "info", "--format", "{{json .Runtimes}}"])
         if status != 0 or '"nvidia"' not in out:
             raise Refusal(
                 EXIT_IMAGE,
@@ -417,7 +417,7 @@ class Docker(slurm_run.Work):
         for note in sorted(self.note.parent.glob("cont_*")) if self.note.parent.is_dir() else ():
             if lives(note):
                 continue
-            say(phase=f"ending {note.name}, which an earlier run left")
+            print_event(phase=f"ending {note.name}, which an earlier run left")
             if self.remove(note.name):
                 note.unlink()
 
@@ -430,10 +430,10 @@ class Docker(slurm_run.Work):
         environment["DATESTAMP"] = self.run_id
         self.note.parent.mkdir(parents=True, exist_ok=True)
         self.end_left_over()
-        write(self.note, f"{os.getpid()}\n")
+        write_whole(self.note, f"{os.getpid()}\n")
         shown = {key: environment[key] for key in ("LOGDIR", "PULL", "DGXSYSTEM", "NEXP", "SEED")}
         shown = {**{key: str(value) for key, value in self.spec["environment"].items()}, **shown}
-        say(
+        print_event(
             phase="starting",
             dgxsystem=self.spec["system"],
             config=config.name,
@@ -470,20 +470,20 @@ class Docker(slurm_run.Work):
             elif silent > hang_s:
                 why = f"no output for {silent:.0f} s"
                 hang = {"phase": tail.phase, "step": tail.step, "silent_s": round(silent), "last": tail.last}
-                say(hang=hang)
+                print_event(hang=hang)
             if why:
-                say(cancel=why)
+                print_event(cancel=why)
                 self.end_training()
                 break
             if tail.phase and tail.phase != last:
                 last = tail.phase
-                say(phase=last)
+                print_event(phase=last)
             time.sleep(0.3)
         while tail.copy():
             pass
         tail.flush()
         status = training.wait()
-        say(end={"status": status, "errors": tail.errors[:3], "node": os.uname().nodename})
+        print_event(end={"status": status, "errors": tail.errors[:3], "node": os.uname().nodename})
         return 0 if status == 0 and not tail.errors and not why else EXIT_JOB
 
     def end_training(self) -> None:
@@ -510,7 +510,7 @@ class Docker(slurm_run.Work):
     @staticmethod
     def remove(container: str) -> bool:
         """End a container. Return whether it ended, which is false if Docker does not answer."""
-        status, _out, err = run(["docker", "rm", "-f", container], timeout=45)
+        status, _out, err = run_command(["docker", "rm", "-f", container], timeout=45)
         return status == 0 or "No such container" in err
 
     def stop(self, _signal: int, _frame: Any) -> None:
@@ -537,7 +537,7 @@ class Together(Docker):
     def images(self) -> None:
         """Make every node build the image."""
         hosts = self.spec["hosts"]
-        say(phase=f"building {self.spec['image']} on {len(hosts)} nodes")
+        print_event(phase=f"building {self.spec['image']} on {len(hosts)} nodes")
         program = str(Path(self.spec["workloads"]) / Path(__file__).name)
         command = [*self.on_nodes("build"), "python3", program, "image"]
         status, output = self.watch(
@@ -558,7 +558,7 @@ class Together(Docker):
         variables = super().job_environment(config)
         names = ("DGXNNODES", "DGXNGPU", "WALLTIME")
         script = 'source "$1" >&2 && printf "%s\\n" "$DGXNNODES" "$DGXNGPU" "$WALLTIME"'
-        status, out, err = run(["bash", "-c", script, "bash", str(config)], env=variables)
+        status, out, err = run_command(["bash", "-c", script, "bash", str(config)], env=variables)
         values = dict(zip(names, out.splitlines()))  # noqa: B905  (Python 3.8)
         minutes = minutes_of(values.get("WALLTIME", ""))
         if status != 0 or minutes < 1 or not all(values.get(name, "").isdigit() for name in names[:2]):
@@ -652,7 +652,7 @@ def main(words: list[str] | None = None) -> int:
             work.job = str(read_json(work.folder / "job.json").get("job", ""))
             if work.job:
                 work.cancel("asked for")
-            run(["docker", "rm", "-f", work.container])
+            run_command(["docker", "rm", "-f", work.container])
             return 0
         work.sources()
         work.build()
@@ -660,14 +660,14 @@ def main(words: list[str] | None = None) -> int:
             work.ready()
         print(json.dumps({"changed": work.changed}))
     except Refusal as refusal:
-        say(refused=str(refusal), status=refusal.status)
+        print_event(refused=str(refusal), status=refusal.status)
         print(f"docker_run: {refusal}", file=sys.stderr, flush=True)
         return refusal.status
     except OSError as error:
-        say(refused=f"{error.filename or work.shared}: {error.strerror or error}", status=EXIT_DATA)
+        print_event(refused=f"{error.filename or work.shared}: {error.strerror or error}", status=EXIT_DATA)
         return EXIT_DATA
     except Stopped:
-        say(refused="told to end before the training was started", status=EXIT_JOB)
+        print_event(refused="told to end before the training was started", status=EXIT_JOB)
         return EXIT_JOB
     return 0
 

@@ -1,8 +1,8 @@
-"""Read how GPUs are used before and after a run, by processes, memory, utilisation and clocks.
+"""Read the use of GPUs before and after a run: processes, memory, utilisation and clocks.
 
-Standard library only. The supervisor in common.py runs nvidia-smi before its ranks start and after they
-ended, so that any use belongs to other programs. A container does not see other processes. There, used memory
-and utilisation show them.
+The supervisor in common.py and the program state_gpus.py call :func:`read_states` before ranks start and
+after they ended. Any use is therefore by other programs. A container does not see other processes. There,
+used memory and utilisation show them. The module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def ask_nvidia_smi(options: list[str], seconds: float) -> str:
 
 
 def number_of_cell(text: str) -> float | None:
-    """Return the number of a cell, or None if it is not a finite number of 0 or more, such as "[N/A]"."""
+    """Return the number of a cell, or None for a text such as "[N/A]", or a number below 0."""
     text = text.strip()
     try:
         # Bits are printed as 0x0000000000000001.
@@ -139,7 +139,7 @@ def read_states(
     while queries and len(readings) < READINGS:
         text = answer(queries[0])
         if text is None:
-            # The driver knows no field of this name, or the tool is missing or hangs, so later calls fail
+            # The driver has no field of this name, or the tool is missing or hangs, so later calls fail
             # too.
             queries.pop(0)
             continue

@@ -1,8 +1,9 @@
 """Read ImageNet's official archives (ILSVRC2012).
 
-stage_imagenet.py uses this module, and gets checksums, the place of each image, and labels. Standard library
-only, Python 3.8+. An archive is read once from beginning to end. The same pass computes its MD5 sum and lists
-its images. Nothing is unpacked, because an image can be read at its place in the archive.
+stage_imagenet.py calls :func:`scan` for each archive, and :func:`join` for the checksums, the place of each
+image, and the labels. An archive is read once from beginning to end. The same pass computes its MD5 sum and
+lists its images. Nothing is unpacked, because an image can be read at its place in the archive
+(:func:`read_at`). Standard library only, Python 3.8+.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read images in folders like ImageNet's, which are DATA/train/CLASS/FILE and DATA/val/CLASS/FILE.
 
-imagenet_torch.py uses this module. torchvision or Pillow reads JPEG and PNG, whichever is installed. Neither
-is needed if every image is PPM. The first part of this file uses only the standard library, for the
-supervisor.
+imagenet_torch.py checks a folder with :func:`check`, and reads its images through :class:`Images`.
+torchvision or Pillow decodes JPEG and PNG, whichever is installed. Neither is needed if every image is PPM.
+The first part of this file uses only the standard library, for the supervisor.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Listing(NamedTuple):
 def scan(folder: Path, wanted: str = "") -> Listing:
     """List the images in a folder, in order of names.
 
-    The number of objects and their size come from ``dataset.json`` if it exists, because on some storage, a
-    stat of a million objects takes an hour. Without that file, images are counted.
+    ``dataset.json`` states the number of objects and their size, if it exists. On some storage, a stat of a
+    million objects takes an hour. Without that file, images are counted.
 
     Args:
         folder: The folder of the data set.

@@ -1,8 +1,8 @@
 """Define ResNet-50 and VGG16 for imagenet_torch.py, as in their papers and torchvision.
 
-ResNet-50 is version 1.5 (the stride is in the 3 x 3 convolution) with 25,557,032 parameters for 1,000
-classes. VGG16 is without batch normalisation, with 138,357,544 parameters. ``width`` below 1 makes smaller
-networks for tests.
+Begin with :func:`build`. ResNet-50 is version 1.5 (the stride is in the 3 x 3 convolution) with 25,557,032
+parameters for 1,000 classes. VGG16 is without batch normalisation, with 138,357,544 parameters. ``width``
+below 1 makes smaller networks for tests.
 """
 
 from __future__ import annotations

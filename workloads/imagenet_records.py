@@ -1,9 +1,8 @@
 """Pack images as MXNet's RecordIO and TensorFlow's TFRecords for stage_imagenet.py.
 
-Read a JPEG's properties without decoding it.
-
-Standard library only, Python 3.8+. TFRecords need google-crc32c, and an image that is encoded again
-needs Pillow.
+Begin with :func:`recordio_record` and :func:`tfrecord`. :func:`facts_of` reads a JPEG's properties without
+decoding it. The module needs only the standard library (Python 3.8+). TFRecords also need google-crc32c, and
+an image that is encoded again needs Pillow.
 """
 
 from __future__ import annotations
@@ -102,8 +101,8 @@ def encode_again(data: bytes, shorter_edge: int, quality: int) -> tuple[bytes, i
 def recordio_record(data: bytes) -> bytes:
     """Return a record as dmlc's RecordIO frames it.
 
-    A reader finds records by their magic number. If the data contain it at a multiple of four, it is taken
-    out, and the record is written in one more piece for each.
+    A reader finds records by their magic number. Where the data contain it at a multiple of four, it is
+    removed, and a new piece of the record begins.
     """
     cuts = []
     at = data.find(RECORDIO_MAGIC)

@@ -143,7 +143,7 @@ def plan(options: argparse.Namespace) -> int:
 class Clock:
     """A clock for steps on the device that runs them, by a GPU's own events or by the host's clock.
 
-    ``waits`` lists the idle time of the device before each step, when data were missing or the host launched
+    ``waits`` lists the idle time of the device before each step. The data were missing, or the host launched
     the step too slowly.
     """
 
@@ -316,9 +316,9 @@ class Trainer:
     def flat_exchange(self) -> Callable[[], None]:
         """Return a function that averages all gradients over the ranks in one piece of memory.
 
-        One piece moves half of DDP's bytes in bf16, and needs one collective instead of one for each bucket,
-        and two copying kernels instead of one for each parameter. All ranks begin equal, because their seed
-        is the same.
+        In bf16, one piece moves half of DDP's bytes. It needs one collective instead of one for each bucket.
+        It needs two copying kernels instead of one for each parameter. All ranks begin equal, because their
+        seed is the same.
         """
         parameters = list(self.model.parameters())
         kind = torch.bfloat16 if self.options.precision == "bf16" else torch.float32
@@ -686,7 +686,7 @@ def log_speed(
         if not gpus:
             labels["device"] = "cpu"
         elif node == 0:
-            # A rank only knows the UUIDs of its own node's GPUs.
+            # A rank has only the UUIDs of its own node's GPUs.
             labels.update(gpus[rank].labels)
         log.measurement("local_step_time", local, "s", LOWER, **labels)
         log.measurement("data_wait_share", wait, "fraction", LOWER, **labels)

@@ -1,9 +1,9 @@
 """Open addresses of servers that may be slow, silent or endless, within limits of rate, time and size.
 
-The programs of this folder that download use this module. urllib only limits the time between two bytes, so
-a server that sends a byte every ten seconds never exceeds that limit. The limits here include status line,
-headers, redirects and the sizes of chunks. For the rate, only the time spent waiting for the server counts.
-The module needs only the standard library of Python 3.8 or newer.
+The programs of this folder download with :func:`open_limited`. urllib only limits the time between two bytes,
+so it accepts a server that sends one byte every ten seconds. The limits here include status line, headers,
+redirects and the sizes of chunks. For the rate, only the time spent waiting for the server counts. The module
+needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def open_limited(
     limits: Limits,
     *handlers: urllib.request.BaseHandler,
 ) -> Any:
-    """Open an address, as ``urllib.request.urlopen`` does, whose answer can only be read within limits.
+    """Open an address as ``urllib.request.urlopen`` does. Its answer can only be read within the limits.
 
     The caller checks the scheme of the address, and adds handlers for redirects.
 

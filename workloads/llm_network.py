@@ -1,7 +1,8 @@
 """Define the Llama-shaped network of llm_torch.py, with bf16 or fp8 products, LoRA, and a chunked loss.
 
-Its parameters are bf16. For a product in fp8, each matrix is scaled by its current largest value (e4m3
-forward, e5m2 for gradients). On a CPU, fp8 is emulated with products of the rounded values.
+Begin with :class:`Llama`. Its parameters are bf16. For a product in fp8, each matrix is scaled by its current
+largest value (e4m3 forward, e5m2 for gradients). On a CPU, fp8 is emulated with products of the rounded
+values.
 """
 
 from __future__ import annotations

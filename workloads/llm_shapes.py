@@ -1,6 +1,7 @@
 """Define the sizes of llm_torch.py's networks, and compute the cost of a token. No I/O.
 
-Standard library only, because the supervisor checks sizes before a framework is imported.
+Begin with :func:`shape_of`, which returns a :class:`Shape`. The module needs only the standard library,
+because the supervisor checks sizes before a framework is imported.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class Shape:
 
         N weights need 6 N (2 forward, 4 backward). The attention of L layers of width d over sequences of s
         tokens needs 12 L d s / 2, halved because a token depends only on earlier ones. The embedding is a
-        table and needs none. With LoRA, the N frozen weights get no gradients and need 4 N, and each weight
-        of an adapter needs 6. Operations that are repeated to save memory count once.
+        table and needs none. With LoRA, the N frozen weights get no gradients and need 4 N. Each weight of an
+        adapter needs 6. Operations that are repeated to save memory count once.
 
         Args:
             sequence: The number of tokens in a sequence.

@@ -3,8 +3,8 @@
 
 The benchmark llm and the optional test llm of a night start this program. There is one process per GPU.
 Weights and tokens come from the seed, so nothing is downloaded. The first steps are trained twice from the
-same weights, with kernels that give the same bits each time, and the losses of both times are compared. Then
-the speed is measured with the fastest kernels. The log contains MLPerf's events, which common.Log writes.
+same weights, with kernels that give the same bits each time. The losses of both times are compared. Then the
+speed is measured with the fastest kernels. The log contains MLPerf's events, which common.Log writes.
 
 Exit status: 0 done, 1 error, 2 usage, 3 loss not finite, 4 GPU requested but absent, 124 time limit, 128+N
 stopped by signal N.

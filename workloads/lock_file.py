@@ -1,7 +1,7 @@
 """Open a lock that no other user of the node can hold.
 
-A user who can open a file, even for reading alone, can hold its lock for ever. Programs that stage data or
-make a runtime open their locks here.
+Programs that stage data or make a runtime call :func:`open_lock`. A user with access to a file, even only to
+read it, can hold its lock forever.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ imported, because importing PyTorch takes seconds. Otherwise a virtual environme
 contains the checksum of the requirements. A second call then takes milliseconds, and an incomplete
 environment is made again. With --found, nothing is made.
 
-The last line of output is JSON: {"changed": bool, "python": PATH}. While pip works, lines `:::RACKPROOF
-{JSON}` state the present and the final size of the environment, because pip shows no progress without a
-terminal. If there is no environment, the exit status is not 0, and a line on standard error states why.
+The last line of output is JSON: {"changed": bool, "python": PATH}. pip shows no progress without a terminal.
+While it works, lines `:::RACKPROOF {JSON}` therefore state the present and the final size of the environment.
+If there is no environment, the exit status is not 0, and a line on standard error states why.
 """
 
 import argparse
@@ -338,7 +338,7 @@ def install(python, folder, requirements, runtime, needs):
         ):
             continue
         if path.endswith(CUDA):
-            # Only this place knows which build it is. A build for the CPU needs none of these libraries.
+            # Only here the kind of build is known. A build for the CPU needs none of these libraries.
             check_free(
                 folder,
                 cuda_bytes,

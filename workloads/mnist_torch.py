@@ -320,8 +320,8 @@ class Trainer:
 
         Args:
             lr: Learning rate.
-            report: Called after every step with the number of steps done and a function that waits for
-                the device and returns this rank's loss since the call before.
+            report: Called after every step with the number of steps done, and a function. The function waits
+                for the device, and returns this rank's loss since the call before.
         """
         self.order.copy_(self.next_order, non_blocking=True)
         self.position.zero_()

@@ -230,7 +230,7 @@ class Buffers:
         return numbers(part * self.rank.count + rank, index, chunk, self.seed)
 
     def prepare(self) -> None:
-        """Clear the place of the result, so that nothing there looks like a result."""
+        """Clear the place of the result, so that it contains no earlier result."""
         if self.collective.in_place and (self.name == "all_reduce" or self.rank.index == 0):
             self.got.copy_(self.sent)
         else:
@@ -473,8 +473,7 @@ def find_straggler(seconds: float, rank: Rank, device: torch.device, log: Log, o
 def nccl_tests_rows(text: str, in_place: bool) -> Iterator[tuple[int, float, int]]:
     """Yield size in bytes, bus bandwidth in GB/s, and wrong values of each row of an nccl-tests table.
 
-    A row that was not checked ("N/A", such as alltoall in place) counts as one wrong value, because
-    nothing shows that it is right.
+    A row that was not checked ("N/A", such as alltoall in place) counts as one wrong value.
     """
     row = re.compile(r"\s*([0-9]+)\s+[0-9]+\s+\S+\s+\S+\s+-?[0-9]+" + r"\s+(\S+)" * 8 + r"\s*")
     for line in text.splitlines():

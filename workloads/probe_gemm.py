@@ -190,7 +190,7 @@ def sustained(dtype: str, size: int, device: torch.device) -> tuple[float, float
     for _ in range(3):
         multiply(out)
     torch.cuda.synchronize(device)
-    # Queue them at once. Otherwise, a slow host would look like another process on the GPU.
+    # Queue them at once. Otherwise, a slow host has the same effect as another process on the GPU.
     count = max(20, min(2000, round(SUSTAINED_S / common.median_seconds(lambda: multiply(out), device, 0.0))))
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     marks[0].record()

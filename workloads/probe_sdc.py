@@ -259,7 +259,7 @@ class Memory:
 
 
 def fill(gpu: GpuPaths, chunk: torch.Tensor, first: int, kind: int) -> None:
-    """Queue a kernel that writes a pattern, whose first word is of a given number."""
+    """Queue a kernel that writes a pattern, from a given number of its first word."""
     count = ctypes.c_uint64(chunk.numel())
     gpu.queue("fill", 8 * gpu.sms, pointer(chunk), count, ctypes.c_uint64(first), ctypes.c_uint32(kind))
 

@@ -3,12 +3,13 @@
 
 The benchmark soak and nights (validate.yml) start this program. There is one process per GPU. A step consists
 of bf16 products, attention and memory traffic while the host sends data. With several GPUs, a step ends with
-an all-reduce, which does not count as computing time, so that a slow GPU can be identified. Steps are queued
-ahead, so that a slow host does not affect the numbers. Each second, the reasons for low clocks, the
-temperature and the power are read, and the last product is compared with the first.
+an all-reduce. It does not count as computing time, so that a slow GPU can be identified. Steps are queued
+ahead, so that a slow host does not affect the numbers. Each second, the program reads the reasons for low
+clocks, the temperature and the power. It also compares the last product with the first.
 
-With ``--notes``, the seconds are stored on disk (soak_resume.py), and a load that was killed, or whose node
-restarted, is continued after another warm-up, whose seconds do not count as time, but whose faults count.
+With ``--notes``, the seconds are stored on disk (soak_resume.py). If the load was killed or the node
+restarted, the load continues after another warm-up. The seconds of the warm-up do not count as time, but its
+faults count.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Train a small network for a few steps, the same on every device, and log a digest of the result.
 
 Nights (validate.yml) start this program. There is one process per GPU, and they do not exchange data. Data
-and first weights are made on the CPU from one seed, and only deterministic kernels run, so that devices of
-one model with the same software end with the same bits. A device with other bits computes wrongly, which no
+and first weights are made on the CPU from one seed, and only deterministic kernels run. Devices of one model
+with the same software therefore end with the same bits. A device with other bits computes wrongly, which no
 other check would find. The speed is not measured.
 """
 

@@ -7,13 +7,13 @@ bench.yml starts this program on each node of a point with `nodes`, `network` or
 supervisor. It needs only Python's standard library. The module rackproof_bench_setup wrote interface and
 addresses to point.json in the run's folder.
 
-The nodes meet at the first one, which measures the TCP bandwidth to and from each other node. Then each node
-starts the program. NCCL's and Gloo's variables name the interface. If there are several nodes, the program
-gets --nodes, --node-rank and --rendezvous. With --only-first, only the first node starts it. The
+All nodes connect to the first one, which measures the TCP bandwidth to and from each other node. Then each
+node starts the program. NCCL's and Gloo's variables name the interface. If there are several nodes, the
+program gets --nodes, --node-rank and --rendezvous. With --only-first, only the first node starts it. The
 measurements, and the traffic of the interface during the program, are written to rendezvous.json.
 
-The exit status is the program's, or 1 if another node's program failed, and 8 if the nodes did not meet or do
-not reach each other.
+The exit status is the program's, or 1 if another node's program failed. It is 8 if the nodes did not connect
+to each other.
 """
 
 from __future__ import annotations

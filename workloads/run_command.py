@@ -1,8 +1,8 @@
 """Run a program of the node, and state which file it was.
 
-bench.yml starts this program for a definition with `launch.command`, which names the other program. The
-output of that program goes to the log unchanged, after one line with its path and digest, because another
-build is another program. This program needs only the standard library of Python 3.8 or newer.
+bench.yml starts this program for a definition with `launch.command`, which names the other program. A line
+with the path and digest of that program begins the log, because another build is another program. The output
+follows unchanged. This program needs only the standard library of Python 3.8 or newer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sample the GPUs and the network during a run.
 
-common.py and probe_soak.py use this module. The samples contain utilisation, power, temperature, clocks and
-traffic. The module needs only the standard library. The supervisor samples in a separate thread through NVML,
+common.py and probe_soak.py call :func:`start`, which returns a :class:`Sampler`. The samples contain
+utilisation, power, temperature, clocks and traffic. The supervisor samples in a separate thread through NVML,
 if the driver provides NVML. Without GPUs, nothing is sampled. If a call hangs in the driver, only samples are
-missing.
+missing. The module needs only the standard library.
 """
 
 from __future__ import annotations

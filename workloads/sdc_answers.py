@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Judge the answers of data paths for wrong SMs, wrong answers, and what was not checked.
+"""Judge the answers of data paths for wrong SMs, wrong answers, and unchecked paths.
 
-probe_sdc.py uses this module. Standard library only. Called with logs of ``probe_sdc.py`` from one node or a
-fleet, it lists GPUs whose answers differ from the others', and prints the rows that the logs would add to
-``sdc_golden.csv``.
+probe_sdc.py calls :func:`settle` with the answers of one node's GPUs. Started as a program with logs of
+``probe_sdc.py``, :func:`main` compares the GPUs of a node or a fleet. It lists GPUs whose answers differ from
+those of the others. It also prints the rows that the logs would add to ``sdc_golden.csv``. Standard library
+only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Compile CUDA kernels without a compiler on the node, with PyTorch's NVRTC and the driver.
 
-probe_sdc.py calls this module to compile sdc_kernels.cu, and to start its kernels on a GPU.
+probe_sdc.py compiles sdc_kernels.cu with a :class:`Compiler`, and starts its kernels on a GPU through
+:class:`Kernels`.
 """
 
 from __future__ import annotations

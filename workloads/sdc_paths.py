@@ -1,7 +1,8 @@
 """Compute the right words of ``sdc_kernels.cu``'s data paths on the CPU.
 
-probe_sdc.py compares the GPU's words with these, which need integers and IEEE arithmetic. A set is one seed
-of data. The words of a path are those of a block, which are 32 bits of each thread for each set.
+probe_sdc.py calls :func:`exact_words`, and compares the GPU's words with the result. Both need only integers
+and IEEE arithmetic. A set is one seed of data. The words of a path are those of a block, which are 32 bits of
+each thread for each set.
 """
 
 from __future__ import annotations

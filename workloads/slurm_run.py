@@ -6,11 +6,11 @@
     slurm_run.py check --spec=JSON                print the reasons to refuse a run, and change nothing
     slurm_run.py cancel --id=RUN_ID --spec=JSON   end the job
 
-Finished steps are not repeated. With --plan=PLAN_ID, all runs of a plan use the image to which the tag
-pointed in the first run.
+Begin with :meth:`Work.everything`, which calls one method of :class:`Work` for each step. Finished steps are
+not repeated. With --plan=PLAN_ID, all runs of a plan use the image to which the tag pointed in the first run.
 
 bench.yml starts this program on one node, under Rackproof's supervisor. The program needs only the standard
-library of Python 3.8 or newer, and prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own
+library of Python 3.8 or newer. It prints its progress as lines `:::RACKPROOF {JSON}`, and the job's own
 output as it grows. The run's folder on shared storage contains the number of the job. If the program is
 started again, it finds that job and does not submit a second one. The registry's key is read from the file in
 which provisioning put it, and sent only to the registry.
@@ -250,12 +250,12 @@ class Leaving(Exception):  # noqa: N818
     """A shutdown of the node. Another launcher will follow the job."""
 
 
-def say(**what: Any) -> None:
+def print_event(**fields: Any) -> None:
     """Print a line of progress, which Rackproof reads."""
-    print(MARK + json.dumps(what), flush=True)
+    print(MARK + json.dumps(fields), flush=True)
 
 
-def run(
+def run_command(
     command: list[str], timeout: float = 60, env: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:
     """Run a short command and return its exit status, output and error output."""
@@ -296,16 +296,16 @@ def locked(path: Path, what: str) -> Iterator[None]:
     """Hold a lock on shared storage. While waiting for it, print which process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_lock(path) as stream:
-        told = 0.0
+        reported_s = 0.0
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() - told > SAY_S:
+                if time.monotonic() - reported_s > SAY_S:
                     stream.seek(0)
-                    told = time.monotonic()
-                    say(phase=f"waiting for {what}", held_by=stream.read(200).strip())
+                    reported_s = time.monotonic()
+                    print_event(phase=f"waiting for {what}", held_by=stream.read(200).strip())
                 time.sleep(0.5)
         stream.truncate(0)
         stream.write(f"{os.uname().nodename} pid {os.getpid()}\n")
@@ -313,7 +313,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
         yield
 
 
-def write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with draft.open("w") as stream:
@@ -326,10 +326,10 @@ def write(path: Path, text: str) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the content of a file that this program wrote, or nothing if it is missing or cut off."""
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 @dataclass
@@ -371,9 +371,9 @@ def docker_authorisation(text: str, names: set[str]) -> str | None:
 
 def netrc_authorisation(text: str, names: set[str]) -> str | None:
     """Return the Authorization header for a registry from a netrc file, the format that enroot uses."""
-    words = re.sub(r"(?m)^\s*#.*$", "", text).split()
+    fields = re.sub(r"(?m)^\s*#.*$", "", text).split()
     entries: list[dict[str, str]] = []
-    for key, value in zip(words, words[1:]):  # noqa: B905, RUF007  (Python 3.8)
+    for key, value in zip(fields, fields[1:]):  # noqa: B905, RUF007  (Python 3.8)
         if key == "machine":
             entries.append({"machine": value})
         elif key in ("login", "password") and entries:
@@ -411,8 +411,12 @@ def fetch_token(challenge: str, header: str | None, scheme: str, limits: Limits)
     if header:
         request.add_unredirected_header("Authorization", header)
     with open_limited(request, limits, SafeRedirects()) as answer:
-        said = json.loads(answer.read(TOKEN_BYTES))
-    token = (said.get("token") or said.get("access_token")) if isinstance(said, dict) else None
+        token_answer = json.loads(answer.read(TOKEN_BYTES))
+    token = (
+        (token_answer.get("token") or token_answer.get("access_token"))
+        if isinstance(token_answer, dict)
+        else None
+    )
     # The token becomes a header, so it may contain no space or control character.
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
         raise ValueError(f"{realm[:200]} sends no token")
@@ -446,10 +450,10 @@ def image_architectures(manifest: bytes, read_config: Callable[[str], bytes]) ->
         # In addition to images, a list may contain signatures and similar entries, whose platform is unknown.
         platforms = [entry.get("platform") or {} for entry in listed]
     named = {str(one.get("architecture", "")) for one in platforms if one.get("os", "linux") == "linux"}
-    found = sorted(named - {"", "unknown"})
-    if not found:
+    architectures = sorted(named - {"", "unknown"})
+    if not architectures:
         raise ValueError("it names no architecture")
-    return found
+    return architectures
 
 
 def has_mellanox() -> bool:
@@ -464,13 +468,13 @@ def has_mellanox() -> bool:
 
 def read_devices(text: str) -> dict[str, list[set[str]]]:
     """Return each node's devices of each kind, from the output of DEVICES there."""
-    found = {}
+    devices = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("DEVICES|")
         cells = rest.split("|")
         if mark and len(cells) == 6 and cells[0]:
-            found[cells[0]] = [set(cell.split()) for cell in cells[1:5]]
-    return found
+            devices[cells[0]] = [set(cell.split()) for cell in cells[1:5]]
+    return devices
 
 
 def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
@@ -481,13 +485,13 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
         nodes: The output of DEVICES on them.
         containers: Its output in the container on each.
     """
-    there, inside = read_devices(nodes), read_devices(containers)
-    silent = [host for host in hosts if host not in there or host not in inside]
+    outside, inside = read_devices(nodes), read_devices(containers)
+    silent = [host for host in hosts if host not in outside or host not in inside]
     if silent:
         return [f"{', '.join(silent)}: the devices of a container there are not known"]
     complaints = []
     for number, (kind, remedy) in enumerate(DEVICE_KINDS):
-        lacking = {host: there[host][number] - inside[host][number] for host in hosts}
+        lacking = {host: outside[host][number] - inside[host][number] for host in hosts}
         lacking = {host: names for host, names in lacking.items() if names}
         if lacking:
             first = next(iter(lacking))
@@ -499,25 +503,25 @@ def devices_lacking(hosts: list[str], nodes: str, containers: str) -> list[str]:
 
 def read_world(text: str) -> dict[str, dict[str, list[str]]]:
     """Return the ranks' output of WORLD, by node and key."""
-    found: dict[str, dict[str, list[str]]] = {}
+    worlds: dict[str, dict[str, list[str]]] = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("WORLD|")
         cells = rest.strip().split("|")
         if mark and len(cells) == 3:
-            found.setdefault(cells[0], {}).setdefault(cells[1], []).append(cells[2])
-    return found
+            worlds.setdefault(cells[0], {}).setdefault(cells[1], []).append(cells[2])
+    return worlds
 
 
 def plugin_complaint(host: str, error: str) -> str:
     """Return why Slurm on a host cannot start ranks, or "" if its output contains no known complaint."""
-    for pattern, words in NO_PLUGIN:
+    for pattern, text in NO_PLUGIN:
         if re.search(pattern.replace("{host}", re.escape(host)), error):
-            return f"{host}: {words}"
+            return f"{host}: {text}"
     return ""
 
 
 def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
-    """Return why the ranks on a host do not form one world of that size, with the remedy, or "" if they do.
+    """Return the reason why the ranks on a host do not form one world of that size, with the remedy, or "".
 
     Args:
         host: The node to judge.
@@ -525,21 +529,23 @@ def world_complaint(host: str, ranks: int, text: str, error: str) -> str:
         text: The output of the ranks.
         error: The error output of srun and the ranks.
     """
-    there, said = read_world(text).get(host, {}), last_lines(error, 3)
-    started, sizes = there.get("server", []), there.get("size", [])
+    world, error_text = read_world(text).get(host, {}), last_lines(error, 3)
+    started, sizes = world.get("server", []), world.get("size", [])
     if not started:
-        return plugin_complaint(host, error) or f"{host}: no rank started in the image: {said}"
+        return plugin_complaint(host, error) or f"{host}: no rank started in the image: {error_text}"
     if "no" in started:
-        return f"{host}: Slurm gives a rank no PMIx server ({said or 'no error'}); {BY_SLURMD}"
-    if "library" in there:
+        return f"{host}: Slurm gives a rank no PMIx server ({error_text or 'no error'}); {BY_SLURMD}"
+    if "library" in world:
         return f"{host}: the image has neither Open MPI nor libpmix, by which ranks meet: see bench_images"
     if len(sizes) == len(started) and set(sizes) == {str(ranks)}:
         return ""
-    if "no" in there.get("folder", []):
+    if "no" in world.get("folder", []):
         # A missing folder is no fault by itself, because ranks met without it.
         return f"{host}: a container has not the folder of the PMIx server; {BY_HOOK}"
     known = ", ".join(sorted(set(sizes))) or "none"
-    return f"{host}: a rank counts a world of {known}, not of {ranks} ({said or 'no error'}); {BY_SLURMD}"
+    return (
+        f"{host}: a rank counts a world of {known}, not of {ranks} ({error_text or 'no error'}); {BY_SLURMD}"
+    )
 
 
 def read_domains(text: str) -> dict[str, tuple[str, str, str]]:
@@ -547,13 +553,13 @@ def read_domains(text: str) -> dict[str, tuple[str, str, str]]:
 
     Return the groups of GPUs, the digest of IMEX's list, and the state of IMEX, by node.
     """
-    found = {}
+    domains = {}
     for line in text.splitlines():
         _label, mark, rest = line.partition("DOMAIN|")
         cells = [cell.strip() for cell in rest.split("|")]
         if mark and len(cells) == 5:
-            found[cells[0]] = (cells[1], cells[2], cells[3])
-    return found
+            domains[cells[0]] = (cells[1], cells[2], cells[3])
+    return domains
 
 
 def most_common(values: list[str]) -> str:
@@ -568,22 +574,24 @@ def domain_complaints(hosts: list[str], text: str) -> list[str]:
         hosts: The nodes of the job, all of an NVL72.
         text: The output of DOMAIN on them.
     """
-    found = read_domains(text)
-    domain = most_common([found[host][0] for host in hosts if host in found and is_domain(found[host][0])])
-    listed = most_common([found[host][1] for host in hosts if host in found and found[host][1]])
+    domains = read_domains(text)
+    domain = most_common(
+        [domains[host][0] for host in hosts if host in domains and is_domain(domains[host][0])]
+    )
+    listed = most_common([domains[host][1] for host in hosts if host in domains and domains[host][1]])
     complaints = []
     for host in hosts:
-        if host not in found:
+        if host not in domains:
             complaints.append(f"{host}: its NVLink domain is not known")
             continue
-        groups, digest, state = found[host]
-        said = (membership_complaint(groups, domain), imex_complaint(digest, listed, state))
-        complaints += [f"{host}: {words}" for words in said if words]
+        groups, digest, state = domains[host]
+        reasons = (membership_complaint(groups, domain), imex_complaint(digest, listed, state))
+        complaints += [f"{host}: {text}" for text in reasons if text]
     return complaints
 
 
 def membership_complaint(groups: str, domain: str) -> str:
-    """Return why a node's GPUs are not in the domain of the others, with the remedy, or "" if they are."""
+    """Return the reason why a node's GPUs are not in the domain of the others, with the remedy, or ""."""
     if not is_domain(groups):
         return f"its GPUs are in no NVLink domain ({groups or 'nothing reported'}); see {FABRIC}"
     if groups != domain:
@@ -645,42 +653,42 @@ def is_domain(groups: str) -> bool:
     return len(groups.split()) == 1 and all(re.search(r"[1-9a-f]", part) for part in (cluster, clique))
 
 
-def global_batch_size(found: Mapping[str, str]) -> int | None:
+def global_batch_size(variables: Mapping[str, str]) -> int | None:
     """Return the batch size over all GPUs that a published config requests, or None if it cannot be read.
 
     flux1 states it as BATCHSIZE. The language models state the size of one data-parallel group as MINIBS.
     """
     parts = [
-        [found.get("TENSOR_MODEL_PARALLEL") or found.get("TP") or "1"],
-        [found.get("PIPELINE_MODEL_PARALLEL") or found.get("PP") or "1"],
-        [found.get("CONTEXT_PARALLEL") or found.get("CP") or "1"],
+        [variables.get("TENSOR_MODEL_PARALLEL") or variables.get("TP") or "1"],
+        [variables.get("PIPELINE_MODEL_PARALLEL") or variables.get("PP") or "1"],
+        [variables.get("CONTEXT_PARALLEL") or variables.get("CP") or "1"],
     ]
     try:
-        if found.get("BATCHSIZE"):
-            size = int(found["BATCHSIZE"])
+        if variables.get("BATCHSIZE"):
+            size = int(variables["BATCHSIZE"])
         else:
-            gpus = int(found["DGXNNODES"]) * int(found["DGXNGPU"])
+            gpus = int(variables["DGXNNODES"]) * int(variables["DGXNGPU"])
             for (part,) in parts:
                 gpus //= int(part)
-            size = gpus * int(found["MINIBS"])
+            size = gpus * int(variables["MINIBS"])
     except (LookupError, ValueError, ZeroDivisionError):
         return None
     return size if size > 0 else None
 
 
-def config_value(tree: Any, found: Mapping[str, str]) -> float | None:
+def config_value(tree: Any, variables: Mapping[str, str]) -> float | None:
     """Compute one side of a rule from the variables of a config.
 
     Return None if a variable is not a number.
     """
     if isinstance(tree, str):
         try:
-            return float(found.get(tree, ""))
+            return float(variables.get(tree, ""))
         except ValueError:
             return None
     if not isinstance(tree, list):
         return float(tree)
-    left, right = config_value(tree[1], found), config_value(tree[2], found)
+    left, right = config_value(tree[1], variables), config_value(tree[2], variables)
     if left is None or right is None:
         return None
     return {"-": left - right, "+": left + right, "*": left * right}[tree[0]]
@@ -693,9 +701,9 @@ def variables_of(tree: Any) -> list[str]:
     return [tree] if isinstance(tree, str) else []
 
 
-def is_kept(rule: Mapping[str, Any], found: Mapping[str, str]) -> bool | None:
-    """Return whether a config keeps a rule, or None if a variable of the rule is no number or not set."""
-    left, right = (config_value(rule[side], found) for side in ("left", "right"))
+def keeps_rule(rule: Mapping[str, Any], variables: Mapping[str, str]) -> bool | None:
+    """Return whether a config keeps a rule, or None if a variable of the rule is not a number or not set."""
+    left, right = (config_value(rule[side], variables) for side in ("left", "right"))
     if left is None or right is None:
         return None
     near = math.isclose(left, right, rel_tol=1e-9)
@@ -709,20 +717,20 @@ def is_kept(rule: Mapping[str, Any], found: Mapping[str, str]) -> bool | None:
     return comparisons[rule["comparison"]]
 
 
-def config_complaints(
-    rules: Sequence[Mapping[str, Any]], found: Mapping[str, str]
+def broken_rules(
+    rules: Sequence[Mapping[str, Any]], variables: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Return the rules that a config breaks, and the rules whose variables only the log can show."""
+    """Return the rules that a config breaks, and the rules with variables that only the log shows."""
     broken, unknown = [], []
     for rule in rules:
-        kept = is_kept(rule, found)
+        is_met = keeps_rule(rule, variables)
         names = dict.fromkeys([*variables_of(rule["left"]), *variables_of(rule["right"])])
-        if kept is None:
+        if is_met is None:
             unknown.append(
-                f"{rule['rule']} ({', '.join(name for name in names if not found.get(name))} is not set)"
+                f"{rule['rule']} ({', '.join(name for name in names if not variables.get(name))} is not set)"
             )
-        elif not kept:
-            values = ", ".join(f"{name}={found[name]}" for name in names)
+        elif not is_met:
+            values = ", ".join(f"{name}={variables[name]}" for name in names)
             broken.append(f"{rule['rule']}, and it has {values}")
     return broken, unknown
 
@@ -775,15 +783,15 @@ class Work:
 
     def check_storage(self) -> list[str]:
         """Return why the shared folder cannot be used."""
-        there = existing_parent(self.shared)
+        place = existing_parent(self.shared)
         # Other nodes would not see a folder on the root file system.
-        if there != self.shared and there == Path("/"):
+        if place != self.shared and place == Path("/"):
             return [
                 f"{self.shared} is not on {os.uname().nodename}, nor is a folder above it: is the shared "
                 f"storage mounted? {self.variable} names the folder"
             ]
-        if not os.access(str(there), os.W_OK):
-            return [f"{there} on {os.uname().nodename} cannot be written: {self.variable} is below it"]
+        if not os.access(str(place), os.W_OK):
+            return [f"{place} on {os.uname().nodename} cannot be written: {self.variable} is below it"]
         return []
 
     def check_image(self) -> list[str]:
@@ -794,7 +802,7 @@ class Work:
         digest = self.digest()
         self.prove_image(digest)
         self.image = {"digest": digest, "cont": ""}
-        say(
+        print_event(
             phase=f"{spec['registry']}/{spec['repository']}:{spec['tag']} is {digest} for {self.architecture}"
         )
         return []
@@ -810,36 +818,38 @@ class Work:
         wanted += [(step["creates"], max(0.0, self.missing_gb(step))) for step in missing]
         name = self.spec["benchmark"]
         if not wanted:
-            say(phase=f"{name}: image and data are there")
+            print_event(phase=f"{name}: image and data are there")
             return []
-        there = existing_parent(self.shared)
-        need, have = sum(size for _part, size in wanted), free_gb(there)
+        place = existing_parent(self.shared)
+        need, have = sum(size for _part, size in wanted), free_gb(place)
         listed = ", ".join(f"{part} {size:g} GB" for part, size in wanted)
-        say(phase=f"{name}: not there yet: {listed}; {have:.0f} GB are free")
+        print_event(phase=f"{name}: not there yet: {listed}; {have:.0f} GB are free")
         if have >= need:
             return []
         return [
-            f"{there} has {have:.0f} GB free, and {need:.0f} GB of {name} are to come ({listed}): make room, "
+            f"{place} has {have:.0f} GB free, and {need:.0f} GB of {name} are to come ({listed}): make room, "
             f"or set {self.variable} to another file system"
         ]
 
     def check_slurm(self) -> list[str]:
         """Return what Slurm lacks on this node, and which of the job's nodes cannot take a job."""
-        here, hosts = os.uname().nodename, self.spec["hosts"]
+        host, hosts = os.uname().nodename, self.spec["hosts"]
         lacking = [name for name in ("sbatch", "srun", "sinfo") if not shutil.which(name)]
         if lacking:
-            return [f"{here} has no {', '.join(lacking)}: provision.yml installs Slurm"]
+            return [f"{host} has no {', '.join(lacking)}: provision.yml installs Slurm"]
         complaints = []
-        _status, text, _errors = run(["srun", "--help"])
+        _status, text, _errors = run_command(["srun", "--help"])
         if "--container-image" not in text:
-            complaints.append(f"{here}: srun has no --container-image: pyxis is missing (role enroot_pyxis)")
+            complaints.append(f"{host}: srun has no --container-image: pyxis is missing (role enroot_pyxis)")
         kind = self.plain.get("SLURM_MPI_TYPE") or "pmix"
-        _status, text, errors = run(["srun", "--mpi=list"])
+        _status, text, errors = run_command(["srun", "--mpi=list"])
         if not re.search(rf"(?m)^\s*{re.escape(kind)}\b", text + errors):
-            complaints.append(f"{here}: srun --mpi=list has no {kind} (slurm_mpi_packages of role slurm)")
-        status, text, errors = run(["sinfo", "--noheader", "-N", "-n", ",".join(hosts), "-o", "%N|%T|%E"])
+            complaints.append(f"{host}: srun --mpi=list has no {kind} (slurm_mpi_packages of role slurm)")
+        status, text, errors = run_command(
+            ["sinfo", "--noheader", "-N", "-n", ",".join(hosts), "-o", "%N|%T|%E"]
+        )
         if status:
-            return [*complaints, f"{here}: sinfo does not answer: {last_lines(errors)}"]
+            return [*complaints, f"{host}: sinfo does not answer: {last_lines(errors)}"]
         return [*complaints, *node_complaints(hosts, text)]
 
     def check_known_config(self) -> list[str]:
@@ -850,14 +860,14 @@ class Work:
         """
         if not any(self.configs_folder().glob("config_*.sh")):
             name = self.spec["benchmark"]
-            say(
+            print_event(
                 phase=f"{name}: config, batch size and rules are read once its image is there, before the job"
             )
             return []
         config = self.choose_config()
-        found = self.source_config(config)
-        self.check_batch(config, found)
-        self.check_rules(config, found)
+        variables = self.source_config(config)
+        self.check_batch(config, variables)
+        self.check_rules(config, variables)
         return []
 
     # -- the shared storage, the registry, the image ------------------------------------------------
@@ -961,18 +971,18 @@ class Work:
         return digest
 
     def prove_image(self, digest: str) -> None:
-        """Refuse an image whose manifest's digest is another, or that is for another architecture.
+        """Refuse an image with a manifest of another digest, or for another architecture.
 
         enroot does not check this. It compares only the digests of the parts that a manifest names, and only
         warns about another architecture.
         """
         _named, manifest = self.ask_registry("GET", digest)
-        found = digest_of_bytes(manifest)
-        if found != digest:
+        actual = digest_of_bytes(manifest)
+        if actual != digest:
             image = f"{self.spec['registry']}/{self.spec['repository']}"
             raise Refusal(
                 EXIT_IMAGE,
-                f"{image}: the manifest that the registry has under {digest} has the digest {found}. It was "
+                f"{image}: the manifest that the registry has under {digest} has the digest {actual}. It was "
                 "replaced there or on the way. Nothing was pulled. Ask the registry's operator",
             )
         self.check_architecture(manifest)
@@ -986,17 +996,17 @@ class Work:
             "Nothing was pulled"
         )
         try:
-            there = image_architectures(
+            architectures = image_architectures(
                 manifest, lambda digest: self.ask_registry("GET", digest, kind="blobs")[1]
             )
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise Refusal(
                 EXIT_IMAGE, f"{image}: its architecture cannot be read ({error!r}): {remedy}"
             ) from error
-        if self.architecture not in there:
+        if self.architecture not in architectures:
             raise Refusal(
                 EXIT_IMAGE,
-                f"{image} is for {', '.join(there)}, and {hosts[0]} is {self.architecture} "
+                f"{image} is for {', '.join(architectures)}, and {hosts[0]} is {self.architecture} "
                 f"({len(hosts)} nodes): {remedy}",
             )
 
@@ -1030,16 +1040,16 @@ class Work:
                 EXIT_IMAGE, f"{tag} is not a tag with a digest: bench_image_tags has TAG@sha256:HEX"
             )
         note = self.shared / "images" / "plans" / f"{self.plan_id}_{self.slug}.json"
-        found = str(read_json(note).get("digest", "")) if self.plan_id else ""
-        if not DIGEST.fullmatch(found):
-            found = self.resolve()
+        known_digest = str(read_json(note).get("digest", "")) if self.plan_id else ""
+        if not DIGEST.fullmatch(known_digest):
+            known_digest = self.resolve()
             if self.plan_id:
                 note.parent.mkdir(exist_ok=True)
-                write(note, json.dumps({"digest": found}) + "\n")
-        return found
+                write_whole(note, json.dumps({"digest": known_digest}) + "\n")
+        return known_digest
 
     def pull(self) -> None:
-        """Store the image where the job looks for it, on shared storage or on each node."""
+        """Store the image for the job, on shared storage or on each node."""
         self.check_shared()
         (self.shared / "images").mkdir(exist_ok=True)
         with locked(self.shared / "images" / f".{self.slug}.lock", f"the image {self.slug}"):
@@ -1054,10 +1064,10 @@ class Work:
                 self.pull_on_nodes(digest, cont)
             self.image = {"digest": digest, "cont": cont, "tag": self.spec["tag"]}
             if read_json(self.image_file()) != self.image:
-                write(self.image_file(), json.dumps(self.image) + "\n")
+                write_whole(self.image_file(), json.dumps(self.image) + "\n")
                 self.changed = True
         self.told.update(image=f"{self.spec['registry']}/{self.spec['repository']}", digest=digest, cont=cont)
-        say(**self.told)
+        print_event(**self.told)
 
     @staticmethod
     def is_imported(target: Path) -> bool:
@@ -1068,7 +1078,7 @@ class Work:
             return False
         if read_json(target.with_suffix(".json")).get("bytes") == size:
             return True
-        say(phase=f"{target} has changed since its import: importing it again")
+        print_event(phase=f"{target} has changed since its import: importing it again")
         return False
 
     def import_image(self, digest: str, target: Path) -> None:
@@ -1085,12 +1095,12 @@ class Work:
         draft = target.with_name(f".{target.name}.part")
         if draft.exists():
             draft.unlink()
-        say(phase=f"importing {self.slug}")
+        print_event(phase=f"importing {self.slug}")
         command = ["enroot", "import", "-o", str(draft), f"docker://{self.uri(digest)}"]
-        status, said = self.watch(command, [draft], f"importing {self.slug}")
+        status, output = self.watch(command, [draft], f"importing {self.slug}")
         if status != 0 or not draft.is_file():
-            raise Refusal(EXIT_IMAGE, f"enroot import of {self.uri(digest)} failed ({status}): {said}")
-        write(
+            raise Refusal(EXIT_IMAGE, f"enroot import of {self.uri(digest)} failed ({status}): {output}")
+        write_whole(
             target.with_suffix(".json"), json.dumps({"digest": digest, "bytes": draft.stat().st_size}) + "\n"
         )
         draft.replace(target)
@@ -1098,19 +1108,19 @@ class Work:
 
     def pull_on_nodes(self, digest: str, cont: str) -> None:
         """Unpack the image once on every node, before anything is timed."""
-        seen = self.shared / "images" / f"{self.slug}_{digest[7:19]}.nodes"
-        seen.mkdir(exist_ok=True)
-        lacking = [host for host in self.spec["hosts"] if not (seen / host).exists()]
+        note = self.shared / "images" / f"{self.slug}_{digest[7:19]}.nodes"
+        note.mkdir(exist_ok=True)
+        lacking = [host for host in self.spec["hosts"] if not (note / host).exists()]
         if not lacking:
             return
         self.prove_image(digest)
-        say(phase=f"pulling on {len(lacking)} nodes")
+        print_event(phase=f"pulling on {len(lacking)} nodes")
         command = [*self.srun(lacking, f"pull-{self.slug}"[:60]), *self.image_options(cont), "true"]
-        status, said = self.watch(command, [], f"pulling on {len(lacking)} nodes")
+        status, output = self.watch(command, [], f"pulling on {len(lacking)} nodes")
         if status != 0:
-            raise Refusal(EXIT_IMAGE, f"{cont} cannot be had on {', '.join(lacking)}: {said}")
+            raise Refusal(EXIT_IMAGE, f"{cont} cannot be had on {', '.join(lacking)}: {output}")
         for host in lacking:
-            (seen / host).write_text("")
+            (note / host).write_text("")
         self.changed = True
 
     # -- steps that run in the container ------------------------------------------------------------
@@ -1141,8 +1151,8 @@ class Work:
         return f"--job-name={name}-{self.run_id}" if self.run_id else f"--job-name={name}"
 
     def run_step(self, command: list[str], **how: Any) -> tuple[int, str, str]:
-        """Run a command of srun as :func:`run` does. If it fails, cancel its job."""
-        status, out, err = run(command, **how)
+        """Run a command of srun as :func:`run_command` does. If it fails, cancel its job."""
+        status, out, err = run_command(command, **how)
         if status != 0:
             self.cancel_step(command)
         return status, out, err
@@ -1150,12 +1160,12 @@ class Work:
     def cancel_step(self, command: Sequence[str]) -> None:
         """Cancel the job of a failed command of srun.
 
-        srun cannot give back an allocation whose prolog is not over in Slurm's view. Such a job, without a
+        srun cannot release an allocation while its prolog is not over in Slurm's view. Such a job, without a
         time limit, would hold its nodes until a person cancels it.
         """
         names = [word.partition("=")[2] for word in command if word.startswith("--job-name=")]
         if command[0] == "srun" and self.run_id and names:
-            run(["scancel", f"--name={names[0]}", OWN_JOBS])
+            run_command(["scancel", f"--name={names[0]}", OWN_JOBS])
 
     def image_options(self, cont: str = "") -> list[str]:
         """Return the options of a step in the image. Without an image, pyxis refuses all of them."""
@@ -1165,8 +1175,8 @@ class Work:
         self, script: str, mounts: list[str], name: str, watched: list[Path], phase: str
     ) -> None:
         """Run a script for bash in the container on this node."""
-        here = self.spec["hosts"][0] if os.uname().nodename not in self.spec["hosts"] else os.uname().nodename
-        command = self.srun([here], name)
+        host = self.spec["hosts"][0] if os.uname().nodename not in self.spec["hosts"] else os.uname().nodename
+        command = self.srun([host], name)
         command += [
             *self.image_options(),
             f"--container-mounts={','.join(mounts)}",
@@ -1174,9 +1184,9 @@ class Work:
             "--container-remap-root",
             *("bash", "-euo", "pipefail", "-c", script),
         ]
-        status, said = self.watch(command, watched, phase)
+        status, output = self.watch(command, watched, phase)
         if status != 0:
-            raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {here}: {said}")
+            raise Refusal(EXIT_DATA, f"{phase} failed ({status}) on {host}: {output}")
 
     def watch(self, command: list[str], watched: list[Path], phase: str) -> tuple[int, str]:
         """Run a long command and print the size of its result while it runs.
@@ -1184,7 +1194,7 @@ class Work:
         Returns:
             The exit status, and the end of the output.
         """
-        began = told = time.monotonic()
+        began = reported_s = time.monotonic()
         with open(os.devnull) as nothing:
             log = self.shared / f".step-{os.uname().nodename}-{os.getpid()}.log"
             with log.open("wb") as out:
@@ -1192,22 +1202,22 @@ class Work:
                 try:
                     while self.child.poll() is None:
                         time.sleep(0.3)
-                        if time.monotonic() - told > SAY_S / 3:
-                            told = time.monotonic()
+                        if time.monotonic() - reported_s > SAY_S / 3:
+                            reported_s = time.monotonic()
                             size = sum(tree_size(folder) for folder in watched) / 1e9
-                            words = f"{phase}: {told - began:.0f} s" + (
+                            text = f"{phase}: {reported_s - began:.0f} s" + (
                                 f", {size:.2f} GB there" if watched else ""
                             )
-                            say(
-                                phase=words, said=last_lines(log.read_text(errors="replace")[-2000:], 1)[:200]
+                            print_event(
+                                phase=text, said=last_lines(log.read_text(errors="replace")[-2000:], 1)[:200]
                             )
                 finally:
                     self.end_child()
                     if self.child.returncode != 0:
                         self.cancel_step(command)
-            said = last_lines(log.read_text(errors="replace")[-8000:])
+            output = last_lines(log.read_text(errors="replace")[-8000:])
             log.unlink()
-        return self.child.returncode, said
+        return self.child.returncode, output
 
     def end_child(self) -> None:
         """End the running step, if any."""
@@ -1259,7 +1269,7 @@ class Work:
         """Run the script of a step in the image, and note the files that it made."""
         target = self.data / step["creates"]
         self.check_room_for(step)
-        say(phase=title)
+        print_event(phase=title)
         self.in_container(step["run"], [f"{self.data}:{step['mount']}"], "stage", [target], title)
         files = inventory_of(target)
         if not files or not sum(files.values()):
@@ -1267,7 +1277,7 @@ class Work:
         if step.get("recorded"):
             self.compare_content(step)
         note = {"run": digest_of(step["run"]), "files": files}
-        write(self.staging_note(step), json.dumps(note) + "\n")
+        write_whole(self.staging_note(step), json.dumps(note) + "\n")
 
     def missing_gb(self, step: Mapping[str, Any]) -> float:
         """Return the size of a step without the files that an interrupted attempt left."""
@@ -1288,7 +1298,7 @@ class Work:
         return self.data / f".staged-{re.sub(r'[^A-Za-z0-9._-]+', '+', step['creates'])}.json"
 
     def compare_content(self, step: Mapping[str, Any]) -> None:
-        """Refuse data whose content differs from this step's first download.
+        """Refuse data that differs from this step's first download.
 
         The first download records the checksums. A source without a pinned digest is therefore trusted on
         first use. A later replacement is found, but not content that was wrong from the start.
@@ -1302,23 +1312,25 @@ class Work:
         )
         title = f"reading {step['creates']} for its checksums"
         self.in_container(script, [f"{self.data}:{step['mount']}"], "stage", [listing], title)
-        found = read_checksums(listing.read_text(errors="replace"))
+        sums = read_checksums(listing.read_text(errors="replace"))
         listing.unlink()
         known = read_json(record)
         if known.get("run") != digest_of(step["run"]) or not isinstance(known.get("sha256"), dict):
-            write(record, json.dumps({"run": digest_of(step["run"]), "sha256": found}, indent=1) + "\n")
-            say(phase=f"{step['creates']}: checksums of {len(found)} files recorded, trusted on first use")
+            write_whole(record, json.dumps({"run": digest_of(step["run"]), "sha256": sums}, indent=1) + "\n")
+            print_event(
+                phase=f"{step['creates']}: checksums of {len(sums)} files recorded, trusted on first use"
+            )
             return
         before = known["sha256"]
-        other = sorted(name for name in {*found, *before} if found.get(name) != before.get(name))
-        if other:
+        changed = sorted(name for name in {*sums, *before} if sums.get(name) != before.get(name))
+        if changed:
             raise Refusal(
                 EXIT_DATA,
-                f"{step['creates']} came with other content than the first time: {', '.join(other[:5])} "
-                f"({len(other)} of {len({*found, *before})} files). Find out what changed at its source; if "
+                f"{step['creates']} came with other content than the first time: {', '.join(changed[:5])} "
+                f"({len(changed)} of {len({*sums, *before})} files). Find out what changed at its source; if "
                 f"it is to be trusted, remove {record}",
             )
-        say(phase=f"{step['creates']}: {len(found)} files have the checksums of the first time")
+        print_event(phase=f"{step['creates']}: {len(sums)} files have the checksums of the first time")
 
     def is_staged(self, step: Mapping[str, Any]) -> bool:
         """Return whether all files of a step are there and have their sizes."""
@@ -1328,11 +1340,11 @@ class Work:
             return False
         for name, size in files.items():
             try:
-                found = (target / name if name else target).stat().st_size
+                size_on_disk = (target / name if name else target).stat().st_size
             except OSError:
-                found = -1
-            if found != size:
-                say(phase=f"{target / name} is missing or has another size: staging it again")
+                size_on_disk = -1
+            if size_on_disk != size:
+                print_event(phase=f"{target / name} is missing or has another size: staging it again")
                 return False
         return True
 
@@ -1341,19 +1353,21 @@ class Work:
     def choose_config(self) -> Path:
         """Return the config file for these nodes."""
         folder, named = self.configs_folder(), self.spec["config"]
-        there = sorted(path.name for path in folder.glob("config_*.sh") if not SHARED_CONFIG.match(path.name))
-        if named and named not in there:
+        configs = sorted(
+            path.name for path in folder.glob("config_*.sh") if not SHARED_CONFIG.match(path.name)
+        )
+        if named and named not in configs:
             raise Refusal(
-                EXIT_SLURM, f"bench_config: {named} is not in the image; there are {', '.join(there)}"
+                EXIT_SLURM, f"bench_config: {named} is not in the image; there are {', '.join(configs)}"
             )
         if named:
             return folder / named
-        chosen = self.fitting_configs(there)
+        chosen = self.fitting_configs(configs)
         if len(chosen) != 1:
-            self.refuse_configs(chosen, there)
+            self.refuse_configs(chosen, configs)
         return folder / chosen[0]
 
-    def fitting_configs(self, there: list[str]) -> list[str]:
+    def fitting_configs(self, configs: list[str]) -> list[str]:
         """Return the configs of this system for the number of nodes and GPUs, in the requested precision."""
         spec = self.spec
         fits = re.compile(
@@ -1361,15 +1375,15 @@ class Work:
             r"(_8b)?(_[a-z0-9]+)?\.sh"
         )
         # An image may contain configs of a larger model, too, whose names lack the mark of the smaller one.
-        marked = any("_8b" in name for name in there)
-        found_by = {name: fits.fullmatch(name) for name in there}
+        marked = any("_8b" in name for name in configs)
+        found_by = {name: fits.fullmatch(name) for name in configs}
         matching = {name: found for name, found in found_by.items() if found and bool(found[1]) is marked}
         wanted = f"_{spec['precision']}" if spec["precision"] else None
         chosen = [name for name, found in matching.items() if found[2] == wanted]
         # If the image contains no config without a precision, one of the others is meant.
         return list(matching) if not chosen and not spec["precision"] else chosen
 
-    def refuse_configs(self, chosen: list[str], there: list[str]) -> None:
+    def refuse_configs(self, chosen: list[str], configs: list[str]) -> None:
         """Refuse the run, because no config fits or several do."""
         spec = self.spec
         kind = f" in {spec['precision']}" if spec["precision"] else ""
@@ -1377,20 +1391,20 @@ class Work:
         problem = f"several configs fit {what}" if chosen else f"no config for {what}"
         raise Refusal(
             EXIT_SLURM,
-            f"{problem}: there are {', '.join(chosen or there)}. Set bench_config, or limit other nodes",
+            f"{problem}: there are {', '.join(chosen or configs)}. Set bench_config, or limit other nodes",
         )
 
     def job_environment(self, config: Path) -> dict[str, str]:
         """Source the config in a clean environment, check the result, and return the job's variables."""
-        found = self.source_config(config)
-        self.check_environment(config, found)
-        self.check_batch(config, found)
-        self.check_rules(config, found)
-        kind = found.get("SLURM_MPI_TYPE") or "pmix"
-        self.once_for_plan(lambda: self.check_mpi(kind, found), "mpi", kind)
-        self.once_for_plan(lambda: self.check_devices(found), "devices")
+        variables = self.source_config(config)
+        self.check_environment(config, variables)
+        self.check_batch(config, variables)
+        self.check_rules(config, variables)
+        kind = variables.get("SLURM_MPI_TYPE") or "pmix"
+        self.once_for_plan(lambda: self.check_mpi(kind, variables), "mpi", kind)
+        self.once_for_plan(lambda: self.check_devices(variables), "devices")
         self.check_domain()
-        return found
+        return variables
 
     def source_config(self, config: Path) -> dict[str, str]:
         """Return the variables that a config sets in a clean environment."""
@@ -1404,23 +1418,23 @@ class Work:
         base.update(self.plain)
         # A job runs one trial (NEXP). In a second trial, run.sub would overwrite its checker's report, and
         # each repeat is judged before the next begins.
-        ours = {
+        inherited = {
             "CONT": self.cont(),
             "LOGDIR": str(folder / "results"),
             "SEED_BASE": str(spec["seed_base"]),
             "NEXP": "1",
         }
-        base.update(ours)
-        status, out, err = run(
+        base.update(inherited)
+        status, out, err = run_command(
             ["bash", "-c", 'source "$1" >&2 && env -0', "bash", str(config)], env=base, timeout=60
         )
         if status != 0:
             raise Refusal(EXIT_SLURM, f"{config.name} cannot be sourced ({status}): {last_lines(err)}")
-        found = dict(item.split("=", 1) for item in out.split("\0") if "=" in item)
-        found.update(ours)
+        variables = dict(item.split("=", 1) for item in out.split("\0") if "=" in item)
+        variables.update(inherited)
         # The original takes it from the name of the outermost sourced file, which may be another one here.
-        found["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
-        return found
+        variables["DGXSYSTEM"] = re.sub(r"^config_|\.sh$", "", config.name)
+        return variables
 
     def once_for_plan(self, check: Callable[[], bool], folder: str, *names: str) -> None:
         """Make a check on the nodes, unless a run of this plan has made it before.
@@ -1442,15 +1456,15 @@ class Work:
         """Return whether Slurm had no room for a step, and print what is left out because of it."""
         if status == 0 or not re.search(r"Unable to allocate|unavailable|no answer", err):
             return False
-        say(phase=f"{left_out}: {last_lines(err, 1)}")
+        print_event(phase=f"{left_out}: {last_lines(err, 1)}")
         return True
 
     def check_mpi(self, kind: str, environment: Mapping[str, str]) -> bool:
-        """Refuse a job whose ranks would not meet, so that each runs alone or dies at the start.
+        """Refuse a job if its ranks would not connect, because each would run alone or die at the start.
 
-        Only ranks in the image show this. Slurm also lists a plugin whose library is missing, and a
-        container may lack files that a hook of enroot should bring. If the nodes are busy, the check is
-        left out, and the job's own output shows the fault.
+        Only ranks in the image show this. Slurm also lists a plugin without its library. A container may lack
+        files that a hook of enroot should bring. If the nodes are busy, the check is left out, and the job's
+        own output shows the fault.
 
         Returns:
             Whether the check was made.
@@ -1465,7 +1479,7 @@ class Work:
         return complaints is not None
 
     def meeting_complaints(self, kind: str, environment: Mapping[str, str]) -> list[str] | None:
-        """Return why ranks on the job's nodes do not meet, or None if the nodes were busy."""
+        """Return the reasons why ranks on the job's nodes do not connect, or None if the nodes were busy."""
         hosts = self.spec["hosts"]
         together = self.try_ranks(hosts, kind, environment)
         if not together or len(hosts) == 1:
@@ -1483,8 +1497,7 @@ class Work:
     def try_ranks(self, hosts: list[str], kind: str, environment: Mapping[str, str]) -> list[str] | None:
         """Start two ranks in the image on one node, or one on each of several.
 
-        Returns:
-            Why they do not meet, or None if the nodes were busy.
+        Returns: The reasons why they do not connect, or None if the nodes were busy.
         """
         each = 2 if len(hosts) == 1 else 1
         by_pmix = kind.startswith("pmix")
@@ -1495,18 +1508,18 @@ class Work:
         if self.nodes_are_busy(status, err, "the meeting of ranks was not tested"):
             return None
         # srun itself loads the plugin, too, before any node does.
-        own = "\n".join(line for line in err.splitlines() if line.startswith("srun: error:"))
-        here = plugin_complaint(os.uname().nodename, own) if not read_world(out) else ""
-        if here:
-            return [here]
+        srun_errors = "\n".join(line for line in err.splitlines() if line.startswith("srun: error:"))
+        complaint = plugin_complaint(os.uname().nodename, srun_errors) if not read_world(out) else ""
+        if complaint:
+            return [complaint]
         worlds = [world_complaint(host, each * len(hosts), out, err) for host in hosts] if by_pmix else []
-        complaints = [one for one in worlds if one]
+        complaints = [complaint_text for complaint_text in worlds if complaint_text]
         if status != 0 and not complaints:
             return [f"ranks on {', '.join(hosts)} ended with {status}: {last_lines(err, 3)}"]
         return complaints
 
     def check_devices(self, environment: Mapping[str, str]) -> bool:
-        """Refuse a job whose containers lack adapters, IMEX channels or GPUs that the nodes have.
+        """Refuse a job if its containers lack adapters, IMEX channels or GPUs of the nodes.
 
         Without them a job still runs, but over slower connections. If the nodes are busy, the check is left
         out, and the job's own NCCL preflight shows the fault.
@@ -1543,12 +1556,12 @@ class Work:
         if complaints:
             raise Refusal(EXIT_SLURM, "; ".join(complaints))
 
-    def check_environment(self, config: Path, found: Mapping[str, str]) -> None:
+    def check_environment(self, config: Path, settings: Mapping[str, str]) -> None:
         """Refuse settings that run.sub would accept silently, and that would make it fail later."""
         where = config.name
         numbers: dict[str, int] = {}
         for name in ("DGXNNODES", "DGXNGPU", "WALLTIME", "WALLTIME_RUNANDTIME"):
-            text = found.get(name, "")
+            text = settings.get(name, "")
             if not re.fullmatch(r"\d{1,6}", text) or int(text) < 1:
                 raise Refusal(
                     EXIT_SLURM,
@@ -1568,28 +1581,30 @@ class Work:
                 EXIT_SLURM,
                 f"{where} is for {numbers['DGXNGPU']} GPUs a node, these nodes have {self.spec['gpus']}",
             )
-        if found.get("DATADIR", "").rstrip("/").endswith("/8b"):
+        if settings.get("DATADIR", "").rstrip("/").endswith("/8b"):
             raise Refusal(
                 EXIT_SLURM, "DATADIR names the folder 8b itself: it has to be the one that holds 8b"
             )
         for name, value in self.spec["environment"].items():
             # Only the variables of folders are checked, because a config may override any other variable.
             if name in ("DATADIR", "DATAROOT", "MODEL"):
-                if found.get(name) != value:
+                if settings.get(name) != value:
                     raise Refusal(
-                        EXIT_SLURM, f"{where} sets {name} to {found.get(name)!r}; it has to be {value}"
+                        EXIT_SLURM, f"{where} sets {name} to {settings.get(name)!r}; it has to be {value}"
                     )
                 if not Path(value).is_dir():
                     raise Refusal(EXIT_DATA, f"{name}: {value} is not there, although it was staged")
 
-    def check_batch(self, config: Path, found: Mapping[str, str]) -> None:
+    def check_batch(self, config: Path, variables: Mapping[str, str]) -> None:
         """Refuse a batch size above all those with reference convergence points, and list these sizes."""
-        known, size = self.spec.get("reference_batches") or [], global_batch_size(found)
+        known, size = self.spec.get("reference_batches") or [], global_batch_size(variables)
         if not known:
             return
         points = f"reference convergence points for {', '.join(map(str, known))}"
         if size is None:
-            say(phase=f"{config.name}: its global batch size is known when the job runs; there are {points}")
+            print_event(
+                phase=f"{config.name}: its global batch size is known when the job runs; there are {points}"
+            )
         elif size > max(known):
             raise Refusal(
                 EXIT_SLURM,
@@ -1597,17 +1612,19 @@ class Work:
                 "result could not be scored. Choose a smaller one with bench_config, or limit fewer nodes",
             )
         elif size < min(known):
-            say(phase=f"{config.name}: global batch size {size}; valid if it converges no faster: {points}")
+            print_event(
+                phase=f"{config.name}: global batch size {size}; valid if it converges no faster: {points}"
+            )
         else:
-            say(phase=f"{config.name}: global batch size {size}; {points}")
+            print_event(phase=f"{config.name}: global batch size {size}; {points}")
 
-    def check_rules(self, config: Path, found: Mapping[str, str]) -> None:
-        """Refuse a config whose result would break a rule of its round, before a GPU works for it."""
+    def check_rules(self, config: Path, env: Mapping[str, str]) -> None:
+        """Refuse a config that breaks a rule of its round, before the job starts."""
         ruleset, rules = self.spec.get("ruleset", ""), self.spec.get("rules") or []
-        broken, unknown = config_complaints(rules, found)
-        if ruleset and found.get("SEED"):
+        broken, unknown = broken_rules(rules, env)
+        if ruleset and env.get("SEED"):
             broken.append(
-                f"runs of different seeds, and it has SEED={found['SEED']} for every run: leave it out, each "
+                f"runs of different seeds, and it has SEED={env['SEED']} for every run: leave it out, each "
                 "run gets its own"
             )
         if broken:
@@ -1619,7 +1636,9 @@ class Work:
             )
         if rules:
             later = f"; known when the job runs: {'; '.join(unknown)}" if unknown else ""
-            say(phase=f"{config.name}: keeps {len(rules) - len(unknown)} rules of MLPerf {ruleset}{later}")
+            print_event(
+                phase=f"{config.name}: keeps {len(rules) - len(unknown)} rules of MLPerf {ruleset}{later}"
+            )
 
     def submit(self) -> None:
         """Find the job of this run, or submit exactly one."""
@@ -1633,8 +1652,8 @@ class Work:
             else:
                 self.submit_new()
                 phase = f"submitted as job {self.job}"
-            write(self.folder / "job.json", json.dumps({"job": self.job}) + "\n")
-        say(**{**self.told, "phase": phase, "job": self.job})
+            write_whole(self.folder / "job.json", json.dumps({"job": self.job}) + "\n")
+        print_event(**{**self.told, "phase": phase, "job": self.job})
 
     def submit_new(self) -> None:
         """Submit the job with the config for these nodes, and note what was requested."""
@@ -1650,8 +1669,8 @@ class Work:
             dgxsystem=environment["DGXSYSTEM"],
             command=" ".join(command),
         )
-        write(self.folder / "asked.json", json.dumps(self.told) + "\n")
-        status, out, err = run(command, env=self.with_secrets(environment), timeout=120)
+        write_whole(self.folder / "asked.json", json.dumps(self.told) + "\n")
+        status, out, err = run_command(command, env=self.with_secrets(environment), timeout=120)
         number = re.match(r"\s*(\d+)", out)
         if status == 0 and number:
             self.job = number[1]
@@ -1677,8 +1696,8 @@ class Work:
         if int(environment["DGXNNODES"]) == len(hosts):
             nodes = [f"--nodelist={','.join(hosts)}"]
         else:
-            others = [one for one in self.all_nodes() if one not in hosts]
-            nodes = [f"--exclude={','.join(others)}"] if others else []
+            excluded = [node for node in self.all_nodes() if node not in hosts]
+            nodes = [f"--exclude={','.join(excluded)}"] if excluded else []
         return [
             "sbatch",
             "--parsable",
@@ -1714,7 +1733,7 @@ class Work:
         if set(stated) <= {environment["DGXNGPU"]}:
             return []
         gpus = environment["DGXNGPU"]
-        say(phase=f"run.sub asks for nodes of {stated[-1]} GPUs: {gpus} are requested instead")
+        print_event(phase=f"run.sub asks for nodes of {stated[-1]} GPUs: {gpus} are requested instead")
         return [f"--gpus-per-node={gpus}"]
 
     def more_options(self, _environment: Mapping[str, str]) -> list[str]:
@@ -1760,9 +1779,9 @@ class Work:
                 text = path.read_bytes()
                 for value in sorted(values, key=len, reverse=True):
                     text = text.replace(value.encode(), HIDDEN.encode())
-                write(path, text.decode("utf-8", "replace"))
+                write_whole(path, text.decode("utf-8", "replace"))
             except OSError as error:
-                say(phase=f"{path} may hold secrets: {error.strerror}")
+                print_event(phase=f"{path} may hold secrets: {error.strerror}")
 
     def find_job(self) -> str:
         """Return the number of this user's job with this run's name, or "" if there is none.
@@ -1770,32 +1789,32 @@ class Work:
         On a node that just booted, Slurm may not answer at first. Wait for its answer, because no answer does
         not mean that there is no job.
         """
-        began = told = time.monotonic()
+        began = reported_s = time.monotonic()
         while True:
-            own = [f"--name={self.run_id}", OWN_JOBS]
-            queue = ["squeue", "--noheader", "--states=all", *own, "--format=%i"]
-            status, out, err = run(queue)
+            selection = [f"--name={self.run_id}", OWN_JOBS]
+            queue = ["squeue", "--noheader", "--states=all", *selection, "--format=%i"]
+            status, out, err = run_command(queue)
             if status == 0:
                 break
             if status == 127 or time.monotonic() - began > SLURM_ANSWERS_S:
-                here = os.uname().nodename
+                host = os.uname().nodename
                 raise Refusal(
                     EXIT_SLURM,
-                    f"Slurm does not answer on {here} ({last_lines(err, 2)}): see scontrol ping and "
+                    f"Slurm does not answer on {host} ({last_lines(err, 2)}): see scontrol ping and "
                     "systemctl status munge there, then start the same command again",
                 )
-            if time.monotonic() - told > SAY_S:
-                told = time.monotonic()
-                say(phase=f"waiting for Slurm to answer: {last_lines(err, 1)}")
+            if time.monotonic() - reported_s > SAY_S:
+                reported_s = time.monotonic()
+                print_event(phase=f"waiting for Slurm to answer: {last_lines(err, 1)}")
             time.sleep(POLL_S)
         # Ended jobs leave the queue after some minutes. Then only accounts list them, which some sites lack.
-        accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", *own, "-o", "JobIDRaw"]
-        words = out.split() or run(accounts)[1].split()
-        return words[0] if words and words[0].isdigit() else ""
+        accounts = ["sacct", "-n", "-P", "-X", "-S", "now-7days", *selection, "-o", "JobIDRaw"]
+        job_ids = out.split() or run_command(accounts)[1].split()
+        return job_ids[0] if job_ids and job_ids[0].isdigit() else ""
 
     def all_nodes(self) -> list[str]:
         """Return the names of all nodes of the cluster."""
-        status, out, err = run(["sinfo", "--noheader", "-N", "-o", "%N"])
+        status, out, err = run_command(["sinfo", "--noheader", "-N", "-o", "%N"])
         if status != 0:
             raise Refusal(EXIT_SLURM, f"sinfo does not answer: {last_lines(err)}")
         return sorted(set(out.split()))
@@ -1805,7 +1824,7 @@ class Work:
 
         If Slurm does not answer, the state is "" and the second text is its error.
         """
-        status, out, err = run(
+        status, out, err = run_command(
             ["squeue", "--noheader", "--states=all", f"--jobs={self.job}", "--format=%T|%r"]
         )
         if status == 0 and out.strip():
@@ -1822,14 +1841,14 @@ class Work:
         # Times are in seconds, because dates state no time zone. A log's times are compared with them later.
         in_seconds = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
         command = ["sacct", "-n", "-P", "-X", "-j", self.job, "-o", fields]
-        status, out, _err = run(command, env=in_seconds)
+        status, out, _err = run_command(command, env=in_seconds)
         if status == 0 and out.strip():
             parts = out.strip().splitlines()[0].split("|")
             if len(parts) >= 6:
-                found = dict(zip(names, parts))  # noqa: B905  (Python 3.8)
-                found["state"] = found["state"].split()[0] if found["state"] else ""
-                return found
-        status, out, _err = run(["scontrol", "show", "job", self.job, "-o"], env=in_seconds)
+                values = dict(zip(names, parts))  # noqa: B905  (Python 3.8)
+                values["state"] = values["state"].split()[0] if values["state"] else ""
+                return values
+        status, out, _err = run_command(["scontrol", "show", "job", self.job, "-o"], env=in_seconds)
         words = dict(word.split("=", 1) for word in out.split() if "=" in word) if status == 0 else {}
         return {
             "state": words.get("JobState", ""),
@@ -1844,15 +1863,15 @@ class Work:
     def steps(self) -> list[dict[str, Any]]:
         """Return the steps of the job, each with its nodes, state and exit code."""
         fields = "JobID,NodeList,State,ExitCode,ElapsedRaw,Start"
-        status, out, _err = run(
+        status, out, _err = run_command(
             ["sacct", "-n", "-P", "-j", self.job, "-o", fields], env={**os.environ, "SLURM_TIME_FORMAT": "%s"}
         )
-        found = []
+        job_steps = []
         for line in out.splitlines() if status == 0 else ():
             parts = line.split("|")
             if len(parts) == 6 and re.fullmatch(r"\d+\.\d+", parts[0]):
                 seconds = int(parts[4]) if parts[4].isdigit() else 0
-                found.append(
+                job_steps.append(
                     {
                         "step": parts[0].partition(".")[2],
                         "nodes": parts[1],
@@ -1862,12 +1881,12 @@ class Work:
                         "start": int(parts[5]) if parts[5].isdigit() else None,
                     }
                 )
-        return found
+        return job_steps
 
     def queue_place(self) -> str:
         """Return the job's place in the queue as "2 of 5", or "" if it is not in the queue."""
         options = [f"--partition={self.spec['partition']}"] if self.spec["partition"] else []
-        status, out, _err = run(
+        status, out, _err = run_command(
             ["squeue", "--noheader", "--states=PENDING", "--sort=-p", "--format=%i", *options]
         )
         waiting = out.split()
@@ -1890,7 +1909,7 @@ class Work:
                 return self.conclude(tail, watch.state, watch.hung)
             if tail.phase and tail.phase != watch.shown and watch.started:
                 watch.shown = tail.phase
-                say(phase=tail.phase)
+                print_event(phase=tail.phase)
             self.cancel_if_silent(watch, tail, now)
             time.sleep(0.5)
 
@@ -1927,7 +1946,7 @@ class Work:
             return True
         elif not watch.started:
             watch.started, watch.grown = True, now
-            say(phase="running", waited_s=round(now - watch.began))
+            print_event(phase="running", waited_s=round(now - watch.began))
         return False
 
     def wait_in_queue(self, watch: Watch, now: float, reason: str) -> None:
@@ -1936,14 +1955,14 @@ class Work:
         phase = f"pending ({reason or 'no reason given'})"
         if phase != watch.shown or now - watch.shown_at > SAY_S:
             watch.shown, watch.shown_at = phase, now
-            say(phase=phase, queue=self.queue_place(), waited_s=round(now - watch.began))
+            print_event(phase=phase, queue=self.queue_place(), waited_s=round(now - watch.began))
         if now - watch.began > self.spec["queue_s"] and not watch.cancelled:
             watch.cancelled = True
             self.cancel(f"did not start in {self.spec['queue_s']} s: {reason}")
             watch.hung = {"queue": True, "reason": reason}
 
     def cancel_if_silent(self, watch: Watch, tail: Tail, now: float) -> None:
-        """Cancel a running job whose output did not grow for too long."""
+        """Cancel a running job if its output did not grow for too long."""
         hang_s = float(self.spec["hang_s"])
         # After the training, a checker reads the log, perhaps for minutes, and prints nothing.
         patience_s = max(hang_s, CHECKER_S) if tail.over else hang_s
@@ -1952,7 +1971,7 @@ class Work:
             return
         watch.cancelled = True
         watch.hung = {"phase": tail.phase, "step": tail.step, "silent_s": round(silent_s), "last": tail.last}
-        say(hang=watch.hung)
+        print_event(hang=watch.hung)
         self.cancel(f"no output for {silent_s:.0f} s in phase {tail.phase or 'start'}")
 
     def tail(self, path: Path) -> Tail:
@@ -1964,11 +1983,11 @@ class Work:
         self.forget_secrets()
         self.hide_in_environments()
         deadline = time.monotonic() + QUIET_AFTER_END_S
-        how: dict[str, str] = {}
+        accounting: dict[str, str] = {}
         while time.monotonic() < deadline:
             tail.copy()
-            how = self.accounted()
-            if how.get("state") not in ("", *PENDING, *RUNNING) and how.get("end") not in (
+            accounting = self.accounted()
+            if accounting.get("state") not in ("", *PENDING, *RUNNING) and accounting.get("end") not in (
                 "",
                 "Unknown",
                 None,
@@ -1981,26 +2000,26 @@ class Work:
                 quiet = time.monotonic()
             time.sleep(0.2)
         tail.flush()
-        _status, out, _err = run(["scontrol", "show", "hostnames", how.get("nodes", "")])
+        _status, out, _err = run_command(["scontrol", "show", "hostnames", accounting.get("nodes", "")])
         end: dict[str, Any] = {
             "job": self.job,
-            **how,
-            "state": how.get("state") or state,
+            **accounting,
+            "state": accounting.get("state") or state,
             "nodes": out.split(),
         }
         end["steps"] = self.steps()
-        say(end=end)
+        print_event(end=end)
         if hung.get("queue"):
             return EXIT_SLURM
-        good = end["state"] == "COMPLETED" and end.get("exit_code", "0:0") in ("", "0:0")
-        return 0 if good and not hung else EXIT_JOB
+        succeeded = end["state"] == "COMPLETED" and end.get("exit_code", "0:0") in ("", "0:0")
+        return 0 if succeeded and not hung else EXIT_JOB
 
     def cancel(self, why: str) -> None:
         """End the job."""
-        say(cancel=why, job=self.job)
-        status, _out, err = run(["scancel", self.job])
+        print_event(cancel=why, job=self.job)
+        status, _out, err = run_command(["scancel", self.job])
         if status != 0:
-            say(phase=f"scancel {self.job} failed ({status}): {last_lines(err)}")
+            print_event(phase=f"scancel {self.job} failed ({status}): {last_lines(err)}")
 
     def stop(self, _signal: int, _frame: Any) -> None:
         """Handle a signal. Before the job exists, end at once. Otherwise :meth:`follow` cancels the job.
@@ -2027,7 +2046,7 @@ class Work:
 
 def going_down() -> bool:
     """Return whether this node is shutting down."""
-    return run(["systemctl", "is-system-running"], timeout=5)[1].strip() == "stopping"
+    return run_command(["systemctl", "is-system-running"], timeout=5)[1].strip() == "stopping"
 
 
 class Tail:
@@ -2086,11 +2105,11 @@ class Tail:
 
     def line(self, line: bytes) -> bytes:
         """Note phase and step from a line, and return the text to print for it."""
-        found = MARKERS.match(line)
-        if found:
-            self.phase = PHASES[found[1]]
+        marker = MARKERS.match(line)
+        if marker:
+            self.phase = PHASES[marker[1]]
             # From here on, the output is a checker's, which quotes the training's events.
-            self.over = self.over or found[1] == b"RUNANDTIME_STOP"
+            self.over = self.over or marker[1] == b"RUNANDTIME_STOP"
         elif b":::MLLOG" in line:
             if self.over:
                 return line.replace(b":::ML", b"(quoted) ML")
@@ -2185,19 +2204,21 @@ def main(words: list[str] | None = None) -> int:
         lacking = getattr(work, options.what)()
         print(json.dumps({"lacking": lacking} if options.what == "check" else {"changed": work.changed}))
     except Refusal as refusal:
-        say(refused=str(refusal), status=refusal.status)
+        print_event(refused=str(refusal), status=refusal.status)
         print(f"slurm_run: {refusal}", file=sys.stderr, flush=True)
         return refusal.status
     except OSError as error:
-        say(refused=f"{error.filename or 'the shared storage'}: {error.strerror or error}", status=EXIT_DATA)
+        print_event(
+            refused=f"{error.filename or 'the shared storage'}: {error.strerror or error}", status=EXIT_DATA
+        )
         return EXIT_DATA
     except Leaving:
-        say(
+        print_event(
             phase=f"{os.uname().nodename} shuts down: job {work.job} goes on, and another launcher follows it"
         )
         return EXIT_JOB
     except Stopped:
-        say(refused="a signal ended the launcher before the job was submitted", status=EXIT_JOB)
+        print_event(refused="a signal ended the launcher before the job was submitted", status=EXIT_JOB)
         return EXIT_JOB
     return 0
 

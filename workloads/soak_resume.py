@@ -1,10 +1,12 @@
 """Store a soak's samples on the node's disk, and decide whether a restarted soak continues from them.
 
-probe_soak.py uses this module with ``--notes``. Standard library only. Each rank writes a file of lines
-``DIGEST JSON``, with one line for each session of the load, and one for each :data:`LINE_S` of load. A digest
-covers its line and the digest before. A second file contains the number of lines and the last digest.
-Together, they show whether a file was edited, cut or reordered. An incomplete last line, which a kill may
-leave, does not count. Neither shows whether another program wrote both files.
+With ``--notes``, probe_soak.py writes through a :class:`Keeper`, and decides with :func:`agree`. Each rank
+writes a file of lines ``DIGEST JSON``. A session of the load is one line, and so is each :data:`LINE_S` of
+load.
+
+A digest covers its line and the digest before. A second file contains the number of lines and the last
+digest. Together, they show whether a file was edited, cut or reordered. An incomplete last line, which a kill
+may leave, does not count. Neither shows whether another program wrote both files. Standard library only.
 """
 
 from __future__ import annotations
@@ -413,7 +415,7 @@ class Keeper:
     def take(
         self, window: Window, steps_s: Sequence[float], read: Callable[[], tuple[int, dict[str, float]]]
     ) -> None:
-        """Add a window. Write a line as soon as it is long enough, or at once if something was wrong.
+        """Add a window. Write a line when it is long enough, or at once after a fault.
 
         Args:
             window: The window.

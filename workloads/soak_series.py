@@ -1,9 +1,9 @@
 """Compute how steady a GPU was under a load that lasts minutes to days. No I/O.
 
 The workload ``soak`` measures one :class:`Window` for each second of load. The functions of this module
-return the sag of the speed, the stalls, the time with lowered clocks, and the time without readings. They
-compare a GPU only with itself in the same run. Whether its speed is right is judged later, by the SKU's
-reference and by the history. The module needs only the standard library.
+return the sag of the speed and the stalls. They also return the time with lowered clocks, and the time
+without readings. They compare a GPU only with itself in the same run. Whether its speed is right is judged
+later, by the SKU's reference and by the history. The module needs only the standard library.
 
 A load that was interrupted and continued consists of several sessions. Their seconds are joined without the
 gaps, so stalls within ten minutes may be before and after a gap. Each session warms up again. The warm-up of
@@ -159,7 +159,7 @@ def minute_rates(windows: Sequence[Window], settle_s: float = SETTLE_S) -> list[
 
     The speed of a window without a finished step is 0, because the GPU did nothing. An incomplete minute
     counts in two cases. At the end of the run, at most 6 s of it may be missing. Before an interruption, at
-    most half of it may be missing, because fewer slow seconds would not lower the median of a whole minute.
+    most half of it may be missing. Fewer slow seconds would not lower the median of a whole minute.
     """
     blocks: dict[tuple[float, int], list[float]] = {}
     ends: dict[float, float] = {}

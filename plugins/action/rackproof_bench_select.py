@@ -21,7 +21,7 @@ class ActionModule(RackproofAction):
             Path(options.pop("definitions")),
             Path(options.pop("results")),
             owner_pid=self.owner_pid,
-            given=load_extra_vars(self._loader),
+            variables=load_extra_vars(self._loader),
             workloads=Path(inspect.getfile(type(self))).resolve().parents[2] / "workloads",
             **options,
         )

@@ -1,10 +1,12 @@
 """Print the table of a playbook's runs, or its changes by node, at the end of the playbook.
 
-ansible.cfg enables this callback for every playbook. It only displays results. A task sets the exit status,
-because an exception in a callback does not change it. There is one exception. If a requested host ran no task
-and nothing else failed, the callback ends the playbook with status 2. The callback also makes sure that
-plugins find the package in a checkout without an installation. Ansible loads the callback first, and its
-workers inherit the path.
+ansible.cfg enables this callback for every playbook. Ansible calls the methods ``v2_*`` of
+:class:`CallbackModule`, which only display results. A task sets the exit status, because an exception in a
+callback does not change it. There is one exception. If a requested host ran no task and nothing else failed,
+the callback ends the playbook with status 2.
+
+The callback also adds the package of a checkout to the path, so that plugins find it without an installation.
+Ansible loads the callback first, and its workers inherit the path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Provide Rackproof's filters to Ansible.
 
-Rackproof's roles and playbooks use them, except parse_log and verdict, which are for the playbooks of a site.
-Most filters check the types of their input, call a function of the package, and translate errors into
-Ansible's. A file with the filter's name beside this one documents it.
+:class:`FilterModule` lists the filters by name. Rackproof's roles and playbooks use them, except parse_log
+and verdict, which are for the playbooks of a site. Most filters check the types of their input, call a
+function of the package, and translate errors into Ansible's. A file with the filter's name beside this one
+documents it.
 
 Errors are raised `from None`. Otherwise, Ansible would show the cause, too, which repeats the text.
 """
@@ -132,7 +133,7 @@ def _expectations(expected: Any) -> preflight.Expected:
     """Return a playbook's expectations of a node."""
     if not isinstance(expected, Mapping):
         raise AnsibleFilterError("preflight_remarks needs a dict of expectations")
-    # Refuse a misspelt expectation, because every node would meet it.
+    # Refuse a misspelt expectation, because no check would use it.
     known = {field.name for field in fields(preflight.Expected)}
     if stray := sorted(set(expected) - known):
         raise AnsibleFilterError(f"preflight_remarks: unknown expectation {', '.join(map(str, stray))}")
@@ -267,7 +268,7 @@ def refuse_partial_runs(pattern: Any, groups: Any) -> str:
 
 
 class FilterModule:
-    """The filters by name, as Ansible looks them up."""
+    """The filters by name, for Ansible."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read dpkg's state without apt's Python bindings, which a bare node lacks (Python 3.8+).
 
-The module rackproof_packages and rackproof_facts (subset `provision`) use it.
+The modules rackproof_packages and rackproof_facts (subset `provision`) call :func:`packages`, which returns
+the installed packages with their versions.
 """
 
 from __future__ import annotations

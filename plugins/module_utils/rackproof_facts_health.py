@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather subset `health` of rackproof_facts, which health checks read (Python 3.8+, Linux)."""
+"""Gather subset `health` of rackproof_facts, which health checks read (Python 3.8+, Linux).
+
+The module calls :func:`gather`, which returns the kernel log, ports, cards, disks and the answers of tools.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +129,7 @@ NETWORK_CLASS = "0x02"
 MELLANOX = "0x15b3"
 
 
-def driver(timeout_s):
+def ask_driver(timeout_s):
     """Run the driver's tools one after another. After one that hangs, the others are not started."""
     answers = {}
     for name, argv in DRIVER.items():
@@ -149,21 +152,21 @@ def kernel_log(since, timeout_s):
         # Silence counts only if the journal stores the kernel's messages at all.
         kept = ask([*journal, "-n", "1"], timeout_s, keep=FAULT_WORDS)
         if has_lines(kept):
-            return with_errors(with_missed(answer, timeout_s), errors, timeout_s)
+            return add_errors(add_missed(answer, timeout_s), errors, timeout_s)
     if answer["status"] == "hung":
         return answer
     if has_lines(answer):
-        return with_errors(with_missed(answer, timeout_s), errors, timeout_s)
+        return add_errors(add_missed(answer, timeout_s), errors, timeout_s)
     ring = ask(["dmesg"], timeout_s, keep=FAULT_WORDS)
     if ring["status"] == "ok" and not has_lines(ring):
         # A kernel logs as soon as it starts, so an empty log was cleared.
         ring["status"] = "empty"
     if ring["status"] != "ok":
         return ring
-    return with_errors(ring, ["dmesg", "--kernel", "--level=emerg,alert,crit,err"], timeout_s)
+    return add_errors(ring, ["dmesg", "--kernel", "--level=emerg,alert,crit,err"], timeout_s)
 
 
-def with_errors(answer, argv, timeout_s):
+def add_errors(answer, argv, timeout_s):
     """Return a log with its messages of level error or worse, or without them if it states no levels."""
     errors = ask(argv, timeout_s)
     if errors["status"] == "hung":
@@ -174,7 +177,7 @@ def with_errors(answer, argv, timeout_s):
     return answer
 
 
-def with_missed(answer, timeout_s):
+def add_missed(answer, timeout_s):
     """Return the journal's messages, and faults that are only in the kernel's ring. journald may be stuck."""
     newest = ask(["journalctl", "-k", "--no-pager", "-n", "1", "-o", "json"], timeout_s)
     stamp = SOURCE_STAMP.search(newest.get("stdout", ""))
@@ -191,8 +194,8 @@ def with_missed(answer, timeout_s):
     return answer
 
 
-def booted():
-    """Return when this system began, from its first process, or 0 if unknown.
+def boot_time():
+    """Return the start of this system's first process in seconds since 1970, or 0 if unknown.
 
     A container's kernel is older than the container.
     """
@@ -224,7 +227,7 @@ def has_lines(answer):
     return any(line and not line.startswith("--") for line in answer.get("stdout", "").splitlines())
 
 
-def counters(folder):
+def port_counters(folder):
     """Return the counters of a port."""
     counts = {}
     for name in COUNTERS:
@@ -234,18 +237,18 @@ def counters(folder):
     return counts
 
 
-def ports(folder):
+def card_ports(folder):
     """Return the ports of a network card."""
     return {
         port: {
-            "counters": counters(os.path.join(folder, port, "counters")),
+            "counters": port_counters(os.path.join(folder, port, "counters")),
             **read_files(os.path.join(folder, port), PORT_FILES),
         }
         for port in list_folder(folder)
     }
 
 
-def pci(root):
+def card_links(root):
     """Return the PCIe links of Mellanox network cards."""
     devices = {}
     for address in list_folder(root):
@@ -257,7 +260,7 @@ def pci(root):
     return devices
 
 
-def disk(path):
+def disk_usage(path):
     """Return size, free bytes and inodes of the file system of a path, and whether it is read-only."""
     about = space(path)
     try:
@@ -271,14 +274,15 @@ def disk(path):
     return about
 
 
-def disks(paths, timeout_s):
-    """Return the file systems of paths, and an answer as of a tool for each that did not answer in time."""
+def disk_usages(paths, timeout_s):
+    """Return the file systems of paths. A file system that did not answer in time has the answer of a late
+    tool."""
     usage, threads = {}, {}
     for path in paths:
         # A mount without its server blocks every call on it. A daemon thread does not keep the module
         # running.
         threads[path] = threading.Thread(
-            target=lambda mount=path: usage.update({mount: disk(mount)}), daemon=True
+            target=lambda mount=path: usage.update({mount: disk_usage(mount)}), daemon=True
         )
         threads[path].start()
     deadline = time.monotonic() + timeout_s
@@ -295,7 +299,7 @@ def gather(options):
     since = options["since"] if options["since"] <= begin else 0.0
     cards = os.path.join(sysfs, "class/infiniband")
     with ThreadPoolExecutor(4) as pool:
-        asked = pool.submit(driver, timeout_s)
+        asked = pool.submit(ask_driver, timeout_s)
         log = pool.submit(kernel_log, since, timeout_s)
         tools = {name: pool.submit(ask, argv, timeout_s) for name, argv in VERSION_TOOLS.items()}
         units = {
@@ -305,7 +309,7 @@ def gather(options):
             "slurm_controller": pool.submit(slurm_controller, timeout_s),
             "slurmd_status": pool.submit(ask, SLURMD, timeout_s),
         }
-        spaces, hung = disks(options["paths"], timeout_s)
+        spaces, hung = disk_usages(options["paths"], timeout_s)
         smi = asked.result()
         tools = {name: future.result() for name, future in tools.items()}
         more = {name: future.result() for name, future in units.items()}
@@ -342,10 +346,10 @@ def gather(options):
             "begin": begin,
             "epoch": time.time(),
             "since": since,
-            "booted": booted(),
+            "booted": boot_time(),
             "tools": {**smi, **more, **hung},
-            "hca": {card: ports(os.path.join(cards, card, "ports")) for card in list_folder(cards)},
-            "pci": pci(os.path.join(sysfs, "bus/pci/devices")),
+            "hca": {card: card_ports(os.path.join(cards, card, "ports")) for card in list_folder(cards)},
+            "pci": card_links(os.path.join(sysfs, "bus/pci/devices")),
             "disk": spaces,
         },
     }

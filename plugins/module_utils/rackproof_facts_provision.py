@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather subset `provision` of rackproof_facts, which provisioning roles compare (Python 3.8+)."""
+"""Gather subset `provision` of rackproof_facts, which provisioning roles compare (Python 3.8+).
+
+The module calls :func:`gather`, which returns packages, services, mounts, files and kernel modules of the
+node.
+"""
 
 from __future__ import annotations
 
@@ -129,13 +133,13 @@ def os_release(text):
     }
 
 
-def modules(listed, root="/sys/module"):
+def loaded_modules(listed, root="/sys/module"):
     """Return the loaded modules from the lines of lsmod, with the versions in the kernel."""
     names = [line.split()[0] for line in listed.splitlines()[1:] if line.strip()]
     return {name: read(os.path.join(root, name, "version"), 256) for name in names}
 
 
-def services(units, unit_files):
+def service_units(units, unit_files):
     """Return the units from the lines of ``systemctl list-units`` and ``list-unit-files``."""
     states = {}
     for line in unit_files.splitlines():
@@ -151,12 +155,12 @@ def services(units, unit_files):
     return states
 
 
-def unescaped(text):
-    """Return a path of /proc/self/mountinfo as it is."""
+def unescape(text):
+    """Return a path of /proc/self/mountinfo without its escapes."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
-def mounts(text):
+def mounts_by_path(text):
     """Return the mounts by path. Of several mounts on a path, the last one is visible."""
     table = {}
     for line in text.splitlines():
@@ -164,21 +168,21 @@ def mounts(text):
         fields, rest = left.split(), right.split()
         if len(fields) > 5 and len(rest) > 1:
             options = dict.fromkeys(fields[5].split(",") + (rest[2].split(",") if len(rest) > 2 else []))
-            table[unescaped(fields[4])] = {
-                "source": unescaped(rest[1]),
+            table[unescape(fields[4])] = {
+                "source": unescape(rest[1]),
                 "type": rest[0],
                 "options": ",".join(options),
             }
     return table
 
 
-def groups(text):
+def group_members(text):
     """Return the groups and their members."""
     lines = [line.split(":") for line in text.splitlines() if line.count(":") == 3]
     return {line[0]: [user for user in line[3].split(",") if user] for line in lines}
 
 
-def pci(listed, root="/sys/bus/pci/devices"):
+def pci_devices(listed, root="/sys/bus/pci/devices"):
     """Return the devices of the vendors that matter, from ``lspci -Dn``, or without it from the kernel."""
     lines = re.findall(r"^(\S+) ([0-9a-f]{4}): ([0-9a-f]{4}):([0-9a-f]{4})", listed, re.M)
     if not listed:
@@ -192,7 +196,7 @@ def pci(listed, root="/sys/bus/pci/devices"):
     ]
 
 
-def checksums(patterns):
+def file_checksums(patterns):
     """Return checksums, modes and owners of the files that paths and patterns name."""
     sums: dict[str, str | None] = {}
     modes = {}
@@ -214,17 +218,17 @@ def checksums(patterns):
     return sums, modes
 
 
-def addresses(listed):
+def host_addresses(listed):
     """Return the addresses from the lines of ``getent ahosts``."""
     return sorted({line.split()[0] for line in listed.splitlines() if line.strip()})
 
 
-def limits():
+def soft_limits():
     """Return the soft limits of a login here, or -1 without limit."""
     return {name: soft_limit(which) for name, which in LIMITS.items()}
 
 
-def tuning():
+def kernel_tuning():
     """Return how the kernel is tuned."""
     sysctl = {name: read("/proc/sys/" + name.replace(".", "/"), 256) for name in SYSCTLS}
     governors = glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
@@ -238,7 +242,7 @@ def tuning():
         "hugepages": {size: int(count) for size, count in hugepages.items() if count.isdigit()},
         "transparent_hugepages": read("/sys/kernel/mm/transparent_hugepage/enabled", 64),
         "numa_balancing": sysctl["kernel.numa_balancing"] not in ("", "0"),
-        "limits": limits(),
+        "limits": soft_limits(),
     }
 
 
@@ -259,7 +263,7 @@ def upgrades_unattended(installed, periodic, units):
     return wanted and "unattended-upgrades" in installed and bool(timer.get("active") or timer.get("enabled"))
 
 
-def asked_of_servers(print_uris):
+def urls_by_server(print_uris):
     """Return by server the index files that one of its package sources may offer.
 
     Args:
@@ -275,7 +279,7 @@ def asked_of_servers(print_uris):
 def fetch_error(urls, timeout_s):
     """Return why apt can fetch none of some files, or an empty text if it can fetch one.
 
-    apt's own program knows the node's proxy, logins and certificates.
+    apt's own program uses the node's proxy, logins and certificates.
     """
     reason = ""
     with tempfile.TemporaryDirectory() as folder:
@@ -291,7 +295,7 @@ def fetch_error(urls, timeout_s):
 
 
 def silent_servers(path, timeout_s):
-    """Return by server of a list of package sources why nothing can be fetched from it."""
+    """Return the silent servers of a list of package sources, each with the reason."""
     if not os.path.exists(path):
         return {}
     only = ["-o", "Dir::Etc::SourceList=" + path, "-o", "Dir::Etc::SourceParts=/dev/null"]
@@ -299,7 +303,7 @@ def silent_servers(path, timeout_s):
     if listed["status"] != "ok":
         message = listed.get("stderr", "").strip() or listed["status"]
         return {path: f"apt-get update --print-uris cannot read {path}: {message}"}
-    servers = asked_of_servers(listed["stdout"])
+    servers = urls_by_server(listed["stdout"])
     with ThreadPoolExecutor(8) as pool:
         errors = dict(zip(servers, pool.map(lambda urls: fetch_error(urls, timeout_s), servers.values())))
     return {server: error for server, error in errors.items() if error}
@@ -319,16 +323,16 @@ def gather(options):
         }
         silent = pool.submit(silent_servers, options["package_sources"], timeout_s)
         installed, broken = packages()
-        files, modes = checksums([*FILES, *options["files"]])
+        files, modes = file_checksums([*FILES, *options["files"]])
         sources = {name: future.result().get("stdout", "") for name, future in sources.items()}
         commands = {name: future.result() for name, future in running.items()}
         silent = silent.result()
-        names = {name: addresses(future.result().get("stdout", "")) for name, future in names.items()}
+        names = {name: host_addresses(future.result().get("stdout", "")) for name, future in names.items()}
     for command in commands.values():
         if len(command.get("stdout", "")) > KEPT_OUTPUT:
             command.update(stdout=command["stdout"][:KEPT_OUTPUT], truncated=True)
     system = os.uname()
-    units = services(sources["units"], sources["unit_files"])
+    units = service_units(sources["units"], sources["unit_files"])
     return {
         "hostname": system.nodename,
         "os": os_release(read("/etc/os-release")),
@@ -341,7 +345,7 @@ def gather(options):
         "boot_id": read("/proc/sys/kernel/random/boot_id"),
         "cores": os.sysconf("SC_NPROCESSORS_ONLN"),
         "memory_bytes": memory_bytes(read("/proc/meminfo")),
-        "pci": pci(sources["lspci"]),
+        "pci": pci_devices(sources["lspci"]),
         "packages": installed,
         "dpkg_broken": broken,
         "dpkg_interrupted": interrupted(),
@@ -350,16 +354,16 @@ def gather(options):
         "unattended_upgrades": upgrades_unattended(installed, sources["periodic"], units),
         "reboot_required": os.path.exists("/run/reboot-required"),
         "reboot_required_by": sorted(set(read("/run/reboot-required.pkgs").split())),
-        "modules": modules(sources["lsmod"]),
+        "modules": loaded_modules(sources["lsmod"]),
         "services": units,
-        "mounts": mounts(read("/proc/self/mountinfo")),
+        "mounts": mounts_by_path(read("/proc/self/mountinfo")),
         "space": {path: space(path) for path in options["paths"]},
-        "groups": groups(read("/etc/group")),
+        "groups": group_members(read("/etc/group")),
         "commands": commands,
         "files": files,
         "modes": modes,
         "names": names,
-        "tuning": tuning(),
+        "tuning": kernel_tuning(),
         # Last, because the steps before it took time.
         "clock": {
             "timedatectl": sources["clock"],

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather subset `record` of rackproof_facts, for a run's record (Python 3.8+, Linux)."""
+"""Gather subset `record` of rackproof_facts, for a run's record (Python 3.8+, Linux).
+
+The module calls :func:`gather`, which returns the node's hardware, libraries, addresses and interpreters.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ print("\n" + json.dumps(said))
 """
 
 
-def interpreter(path, packages, imports, timeout_s):
+def ask_interpreter(path, packages, imports, timeout_s):
     """Ask an interpreter for its version and packages, and whether modules can be found."""
     argv = [path, "-c", QUESTION, json.dumps(packages), json.dumps(imports)]
     result = ask(argv, timeout_s, bounded=False)
@@ -116,7 +119,7 @@ def interpreter(path, packages, imports, timeout_s):
     return result
 
 
-def addresses(ip_output):
+def node_addresses(ip_output):
     """Return the node's addresses from the lines of ``ip -oneline``, or else from the resolver."""
     found_addresses = []
     for line in ip_output.splitlines():
@@ -134,7 +137,7 @@ def addresses(ip_output):
     return sorted(set(kept), key=kept.index)
 
 
-def libraries(listed):
+def library_files(listed):
     """Return the files to which the libraries' names lead, from the lines of ``ldconfig -p``."""
     names = {}
     for line in listed.splitlines():
@@ -144,7 +147,7 @@ def libraries(listed):
     return names
 
 
-def infiniband(root="/sys/class/infiniband"):
+def infiniband_devices(root="/sys/class/infiniband"):
     """Return firmware, type and port states of each InfiniBand or RoCE device."""
     devices = {}
     for device in list_folder(root):
@@ -158,7 +161,7 @@ def infiniband(root="/sys/class/infiniband"):
     return devices
 
 
-def interpreters_there():
+def installed_interpreters():
     """Return the versions of Python for a runtime, as the names of interpreters show them."""
     own = "{}.{}".format(*sys.version_info[:2])
     return sorted({own, *(f"3.{minor}" for minor in range(8, 20) if find(f"python3.{minor}"))})
@@ -171,7 +174,7 @@ def gather(options):
         asked = {name: pool.submit(asks(argv), argv, timeout_s) for name, argv in TOOLS.items()}
         interpreters = {
             name: pool.submit(
-                interpreter,
+                ask_interpreter,
                 str(path),
                 options["packages"].get(name, []),
                 options["imports"].get(name, []),
@@ -187,7 +190,7 @@ def gather(options):
     return {
         "hostname": system.nodename,
         "python": sys.executable,
-        "addresses": addresses(tools["ip"].get("stdout", "")),
+        "addresses": node_addresses(tools["ip"].get("stdout", "")),
         "kernel": system.release,
         "machine": system.machine,
         "boot_id": read("/proc/sys/kernel/random/boot_id"),
@@ -197,10 +200,10 @@ def gather(options):
         },
         "dmi": dmi(DMI),
         "tools": tools,
-        "libraries": libraries(listed),
+        "libraries": library_files(listed),
         "loadable": {name: f"\t{name} " in listed for name in RUNTIME_LIBRARIES} if listed else {},
-        "interpreters": interpreters_there(),
-        "infiniband": infiniband(),
+        "interpreters": installed_interpreters(),
+        "infiniband": infiniband_devices(),
         "pythons": pythons,
         "programs": {name: shutil.which(name) is not None for name in options["programs"]},
         "paths": {path: space(path) for path in options["paths"]},

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the use of a node by others than one job (standard library only, Python 3.8+, Linux).
+"""Measure the use of a node by other processes than one job (standard library only, Python 3.8+, Linux).
 
-rackproof_job measures with this module while a job runs. The kernel counts the time of the processors that
-the job may use. The time of the job, its playbook and kernel threads is subtracted. The rest belongs to
-others.
+rackproof_job creates a :class:`LoadWatch`, and calls it while the job runs. The kernel counts the time of the
+processors that the job may use. The time of the job, its playbook and kernel threads is subtracted. The rest
+is the use by others.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def trees(roots, table):
 
 
 def controller_above(pid):
-    """Return the id of the playbook that started a process, or None if it runs on another machine."""
+    """Return the process id of the playbook that started a process, or None if it runs on another machine."""
     controller, seen = None, set()
     while pid > 1 and pid not in seen:
         seen.add(pid)
@@ -106,7 +106,7 @@ def pressure(text):
 
 
 def power_state():
-    """Return what limits the processors' speed.
+    """Return the limits of the processors' speed.
 
     The limits are the governor, clocks, temperature, and number of thermal throttles.
     """
@@ -140,7 +140,7 @@ def moment():
 
 
 class LoadWatch:
-    """Sum up the processor time of others while one job runs. An error here does not end the job.
+    """A sum of the processor time of other processes while one job runs. An error here does not end the job.
 
     Args:
         controller: The process id of the playbook on this machine, or None if it runs on another
@@ -207,7 +207,7 @@ class LoadWatch:
             self.name_others(last["others"], now["others"])
 
     def name_others(self, before, after):
-        """Note which processes used most, by name."""
+        """Store the names of the processes with the highest use."""
         for pid, (name, used) in after.items():
             grown = used - before.get(pid, (name, 0.0))[1]
             if grown > 0:
@@ -234,11 +234,9 @@ def _used(pids, table):
 
 
 def disturbs(others, busy, stolen, cpus):
-    """Return whether others slow a job down.
-
-    Others slow a job down if hardly any processor is idle while they use some, or if they use half. So does a
-    hypervisor that takes a tenth of the processors. With less for ten seconds, the speeds of a training on
-    four H100 were those of its other runs.
+    """Return whether other processes slow a job down. They do if hardly any processor is idle while they use
+    some, or if they use half. So does a hypervisor that takes a tenth of the processors. With less for ten
+    seconds, the speeds of a training on four H100 were those of its other runs.
 
     Args:
         others: The number of processors that others used, on average.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Share helpers of modules that gather facts (Python 3.8+).
 
-The helpers run tools with limited time and output, and read small files and disk space.
+:func:`ask` runs a tool with limited time and output. Other functions read small files, limits and disk space.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def find(program):
 
 
 def ask(argv, timeout_s, bounded=True, environment=None, stdin_text=None, keep=None):
-    """Run a tool with limited time and output, without an error, whatever the tool does.
+    """Run a tool with limited time and output, and raise no error.
 
     Args:
         argv: The program and its arguments.
@@ -153,7 +153,8 @@ def outcome(child, timeout_s):
 
 
 def killed(child):
-    """Kill a process with its group. Return whether it ended, which one stuck in the kernel does not."""
+    """Kill a process with its group. Return whether it ended. A process that is stuck in the kernel does not
+    end."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     # A stuck process must not hold us as well.

@@ -1,7 +1,11 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Set a node up for one point of an experiment of bench.yml, and remove the setup (standard library only)."""
+"""Set a node up for one point of an experiment of bench.yml, and remove the setup (standard library only).
+
+Begin with :func:`set_up_node`, which calls :func:`set_network` and :func:`prepare_storage`. It returns the
+setup, or that of an earlier call for the same run. :func:`remove_setup` removes the overlay network.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +166,7 @@ class PointError(Exception):
     """A problem that the operator must fix. The text names the problem and its place."""
 
 
-def call(*argv, factor=1):
+def run_tool(*argv, factor=1):
     """Run a tool, within its time limit times a factor. Return its exit status, stdout and stderr."""
     limit_s = LIMITS["tool_s"] * factor
     try:
@@ -185,17 +189,17 @@ def call(*argv, factor=1):
     )
 
 
-def need(*argv):
+def require_tool(*argv):
     """Run a tool that must succeed. Return its stdout."""
-    status, output, wrong = call(*argv)
+    status, output, wrong = run_tool(*argv)
     if status != 0:
         raise PointError(f"`{' '.join(argv)}` failed ({status}): {wrong or output.strip() or 'no message'}")
     return output
 
 
-def ask_json(*argv):
+def query_json(*argv):
     """Return the first object of an answer in JSON, or {}."""
-    status, output, _ = call(*argv)
+    status, output, _ = run_tool(*argv)
     try:
         answer = json.loads(output) if status == 0 else []
     except ValueError:
@@ -206,7 +210,7 @@ def ask_json(*argv):
 # Network
 
 
-def counters(interface):
+def interface_counters(interface):
     """Return the bytes that an interface carried, or None without a counter."""
     with open("/proc/net/dev") as stream:
         for line in stream:
@@ -217,7 +221,7 @@ def counters(interface):
     return {"rx": None, "tx": None}
 
 
-def is_there(interface):
+def has_interface(interface):
     """Return whether an interface exists.
 
     /sys is not used, because it may belong to another network namespace.
@@ -225,9 +229,9 @@ def is_there(interface):
     return interface in [name for _, name in socket.if_nameindex()]
 
 
-def described(interface):
+def describe_interface(interface):
     """Return the kernel's description of an interface, with kind, MTU, state and VXLAN settings."""
-    link = ask_json("ip", "-j", "-d", "link", "show", "dev", interface) if interface else {}
+    link = query_json("ip", "-j", "-d", "link", "show", "dev", interface) if interface else {}
     about = link.get("linkinfo", {})
     data = about.get("info_data", {})
     return {
@@ -237,18 +241,18 @@ def described(interface):
         "kind": about.get("info_kind", ""),
         "vni": data.get("id", 0),
         "over": data.get("link", ""),
-        "bytes": counters(interface) if interface else {},
+        "bytes": interface_counters(interface) if interface else {},
     }
 
 
 def device_to(address):
     """Return the interface that leads to an address, or '' if none does."""
-    return ask_json("ip", "-j", "route", "get", address).get("dev", "")
+    return query_json("ip", "-j", "route", "get", address).get("dev", "")
 
 
 def device_of(address):
     """Return the interface with an address, or ''."""
-    status, output, _ = call("ip", "-j", "addr", "show")
+    status, output, _ = run_tool("ip", "-j", "addr", "show")
     try:
         links = json.loads(output) if status == 0 else []
     except ValueError:
@@ -270,17 +274,17 @@ def overlay_addresses(subnet, count):
 
 def remove_overlay():
     """Remove the overlay if it exists. Return whether it existed."""
-    call("systemctl", "stop", f"{TIMER}.timer", f"{TIMER}.service")
-    if not is_there(INTERFACE):
+    run_tool("systemctl", "stop", f"{TIMER}.timer", f"{TIMER}.service")
+    if not has_interface(INTERFACE):
         return False
-    need("ip", "link", "del", "dev", INTERFACE)
+    require_tool("ip", "link", "del", "dev", INTERFACE)
     return True
 
 
 def make_overlay(options, over, own_index, addresses):
     """Make the VXLAN between the nodes, with one entry for each of them."""
     nodes, network = options["nodes"], ipaddress.ip_network(options["subnet"])
-    status, output, _ = call("ip", "-j", "addr", "show")
+    status, output, _ = run_tool("ip", "-j", "addr", "show")
     for link in json.loads(output) if status == 0 else []:
         for address in link.get("addr_info", []):
             taken = address.get("family") == "inet" and ipaddress.ip_address(address.get("local")) in network
@@ -289,14 +293,14 @@ def make_overlay(options, over, own_index, addresses):
                     f"{options['subnet']} is in use here ({link.get('ifname')} has {address.get('local')}): "
                     "give the overlay addresses of its own (bench_overlay_subnet)"
                 )
-    mtu = described(over)["mtu"] - VXLAN_HEADER
+    mtu = describe_interface(over)["mtu"] - VXLAN_HEADER
     # Set up the removal first. From now on, the node removes the overlay itself, even after a failure.
-    timed = call(
+    timed = run_tool(
         *("systemd-run", "--quiet", f"--unit={TIMER}", f"--on-active={options['expires_s']}"),
         *("--timer-property=AccuracySec=1s", shutil.which("ip") or "ip", "link", "del", "dev", INTERFACE),
     )
     try:
-        need(
+        require_tool(
             *("ip", "link", "add", INTERFACE, "mtu", str(mtu), "type", "vxlan", "id", str(options["vni"])),
             *(
                 "dstport",
@@ -310,12 +314,12 @@ def make_overlay(options, over, own_index, addresses):
         )
         for index, node in enumerate(nodes):
             if index != own_index:
-                need(
+                require_tool(
                     *("bridge", "fdb", "append", "00:00:00:00:00:00", "dev", INTERFACE),
                     *("dst", node["address"]),
                 )
-        need("ip", "addr", "add", f"{addresses[own_index]}/{network.prefixlen}", "dev", INTERFACE)
-        need("ip", "link", "set", "dev", INTERFACE, "up")
+        require_tool("ip", "addr", "add", f"{addresses[own_index]}/{network.prefixlen}", "dev", INTERFACE)
+        require_tool("ip", "link", "set", "dev", INTERFACE, "up")
     except PointError:
         remove_overlay()
         raise
@@ -351,7 +355,7 @@ def set_network(options):
         interface=interface,
         address=addresses[index],
         peers=[{"name": name, "address": address} for name, address in pairs],
-        link=described(interface),
+        link=describe_interface(interface),
         routes={name: device_to(address) for name, address in pairs if name != options["node"]},
     )
     return setup
@@ -383,7 +387,7 @@ def mount_of(path):
 
 def unit_of(point):
     """Return the systemd unit of a mount point and the options it is mounted with."""
-    status, output, _ = call("systemd-escape", "--path", "--suffix=mount", point)
+    status, output, _ = run_tool("systemd-escape", "--path", "--suffix=mount", point)
     unit = output.strip() if status == 0 else ""
     if not unit:
         return "", "", ""
@@ -412,7 +416,7 @@ def files_below(folder):
 
 
 def drop_file_pages(paths):
-    """Ask the kernel to give back the pages of files."""
+    """Request that the kernel drops the cached pages of files."""
     os.sync()
     for path in paths:
         try:
@@ -425,7 +429,7 @@ def drop_file_pages(paths):
             os.close(descriptor)
 
 
-def resident(paths):
+def resident_bytes(paths):
     """Return the bytes in memory and all bytes of some files, or None if unknown."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -458,11 +462,11 @@ def resident(paths):
     return in_memory, total
 
 
-def remount(unit, source, options, point):
+def remount_storage(unit, source, options, point):
     """Unmount s3fs, delete its cache, and mount it again. Return why that failed, or ''."""
     if not unit:
         return f"{point} was not mounted by the role storage, so it is not remounted"
-    status, _, wrong = call("systemctl", "stop", unit, factor=2)
+    status, _, wrong = run_tool("systemctl", "stop", unit, factor=2)
     if status != 0 or os.path.ismount(point):
         return f"{point} cannot be taken away: {wrong or 'it is in use'}"
     cache = re.search(r"(?:^|,)use_cache=([^,]+)", options)
@@ -470,13 +474,13 @@ def remount(unit, source, options, point):
     if cache and re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z", bucket):
         for name in (bucket, f".{bucket}.stat", f".{bucket}.mirror"):
             shutil.rmtree(os.path.join(cache[1], name), ignore_errors=True)
-    status, _, wrong = call("systemctl", "start", unit, factor=2)
+    status, _, wrong = run_tool("systemctl", "start", unit, factor=2)
     if status != 0 or not os.path.ismount(point):
         raise PointError(f"{point} could not be mounted again: {wrong}; see `systemctl status {unit}`")
     return ""
 
 
-def read_whole(path):
+def load_file(path):
     """Read a file, so that it is in the page cache. Return its number of bytes."""
     count = 0
     with open(path, "rb") as stream:
@@ -495,7 +499,7 @@ def drop_pages(paths):
     # Try several times, because pages that were just read may not yet be on the list that is emptied.
     for _ in range(3):
         drop_file_pages(paths)
-        left = resident(paths[:: max(1, len(paths) // SAMPLED_FILES)])
+        left = resident_bytes(paths[:: max(1, len(paths) // SAMPLED_FILES)])
         if left is None:
             return None
         if left[0] == 0:
@@ -521,9 +525,9 @@ def prepare_storage(options):
         return storage
     began = time.monotonic()
     if cache == "warm":
-        storage["read_bytes"] = sum(read_whole(path) for path in files_below(folder))
+        storage["read_bytes"] = sum(load_file(path) for path in files_below(folder))
     elif kind == "s3fs":
-        storage["trouble"] = remount(unit, source, mount_options, mount["point"])
+        storage["trouble"] = remount_storage(unit, source, mount_options, mount["point"])
         storage["how"] = "mounted again, cache deleted"
     else:
         storage["resident"] = drop_pages(list(files_below(folder)))
@@ -535,7 +539,7 @@ def prepare_storage(options):
 # The two states
 
 
-def read(path):
+def read_json(path):
     """Return the object in a JSON file, or None."""
     try:
         with open(path) as stream:
@@ -545,10 +549,10 @@ def read(path):
     return document if isinstance(document, dict) else None
 
 
-def present(options):
-    """Set the node up, or return how it was set up for this run before."""
+def set_up_node(options):
+    """Set the node up, or return its earlier setup for this run."""
     path = os.path.join(options["folder"], "point.json")
-    earlier = read(path)
+    earlier = read_json(path)
     begun = os.path.exists(os.path.join(options["folder"], "state.json"))
     if earlier is not None and begun:
         return {"changed": False, "point": earlier}
@@ -565,14 +569,14 @@ def present(options):
     return {"changed": True, "point": point}
 
 
-def absent(options):
+def remove_setup(options):
     """Remove the overlay. Return its former state."""
-    point = read(os.path.join(options["folder"], "point.json")) or {}
+    point = read_json(os.path.join(options["folder"], "point.json")) or {}
     if point:
-        point["ended"] = described(str(point.get("interface", "")))
-        point["rendezvous"] = read(os.path.join(options["folder"], "rendezvous.json"))
+        point["ended"] = describe_interface(str(point.get("interface", "")))
+        point["rendezvous"] = read_json(os.path.join(options["folder"], "rendezvous.json"))
     changed = remove_overlay()
-    point["removed"] = not is_there(INTERFACE)
+    point["removed"] = not has_interface(INTERFACE)
     return {"changed": changed, "point": point}
 
 
@@ -612,7 +616,7 @@ def main():
     if not os.path.isabs(options["folder"]):
         module.fail_json(msg="folder: an absolute path is needed, not {!r}".format(options["folder"]))
     try:
-        result = {"present": present, "absent": absent}[options["state"]](options)
+        result = {"present": set_up_node, "absent": remove_setup}[options["state"]](options)
     except PointError as error:
         module.fail_json(msg="{}: {}".format(options["node"], error))
     except (ValueError, OSError) as error:

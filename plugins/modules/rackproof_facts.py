@@ -1,7 +1,11 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Gather the raw state of a node in one call, for all jobs (standard library only, Python 3.8+, Linux)."""
+"""Gather the raw state of a node in one call, for all jobs (standard library only, Python 3.8+, Linux).
+
+Begin with :func:`main`, which calls ``gather`` of each requested subset. The subsets are in
+``plugins/module_utils/rackproof_facts_*.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Write small files, folders and links of roles in one call (standard library only, Python 3.8+)."""
+"""Write small files, folders and links of roles in one call (standard library only, Python 3.8+).
+
+Begin with :func:`change_steps`, which yields a function for each requested entry. Each function changes the
+entry only if it differs, and returns whether it did.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +103,7 @@ class UnusableError(Exception):
     """A request that cannot be fulfilled, and the reason."""
 
 
-def identity(entry, tolerant):
+def owner_ids(entry, tolerant):
     """Return the user id and the group id of an entry.
 
     An id is None if its name does not exist and may be created later.
@@ -131,7 +135,7 @@ def mode_of(entry):
         raise UnusableError(f"{entry['path']}: {entry['mode']!r} is not a mode in octal") from None
 
 
-def present(path):
+def read_file(path):
     """Return the bytes of a file, or None if there is no regular file."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
@@ -142,7 +146,7 @@ def present(path):
         return None
 
 
-def wanted(entry, before):
+def wanted_content(entry, before):
     """Return the wanted bytes of a file."""
     kinds = [kind for kind in KINDS if entry.get(kind) is not None]
     if len(kinds) != 1:
@@ -156,16 +160,16 @@ def wanted(entry, before):
         except ValueError:
             raise UnusableError(f"{entry['path']}: its content is not base64") from None
     if kinds[0] == "merge_json":
-        content = parsed(before)
+        content = read_json_object(before)
         if not isinstance(content, dict):
             raise UnusableError(f"{entry['path']}: the file has no JSON object; look at it, or remove it")
-        merged = merge(content, value)
+        merged = merge_objects(content, value)
         # The same object in another layout is not a change.
         return before if before and merged == content else (json.dumps(merged, indent=2) + "\n").encode()
     return value.encode()
 
 
-def parsed(before):
+def read_json_object(before):
     """Return the contents of a JSON file, or None if it is not JSON."""
     try:
         return json.loads(before) if before else {}
@@ -173,16 +177,16 @@ def parsed(before):
         return None
 
 
-def merge(old, new):
+def merge_objects(old, new):
     """Return an object with the keys of another put into it, at every depth."""
     merged = dict(old)
     for key, value in new.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = merge(merged[key], value) if both else value
+        merged[key] = merge_objects(merged[key], value) if both else value
     return merged
 
 
-def alike(path, mode, ids):
+def has_mode_and_owner(path, mode, ids):
     """Return whether permissions and owner fit."""
     status = os.lstat(path)
     return stat.S_IMODE(status.st_mode) == mode and [status.st_uid, status.st_gid] == ids
@@ -190,8 +194,8 @@ def alike(path, mode, ids):
 
 def put_folder(entry, check):
     """Make the wanted folder. Return whether this is a change."""
-    path, mode, ids = entry["path"], mode_of(entry), identity(entry, check)
-    if os.path.isdir(path) and alike(path, mode, ids):
+    path, mode, ids = entry["path"], mode_of(entry), owner_ids(entry, check)
+    if os.path.isdir(path) and has_mode_and_owner(path, mode, ids):
         return False
     if os.path.lexists(path) and not os.path.isdir(path):
         raise UnusableError(f"{path}: must be a folder, but is not; move it away")
@@ -204,12 +208,12 @@ def put_folder(entry, check):
 
 def put_file(entry, check):
     """Write the wanted file. Return whether this is a change, and the difference to show."""
-    path, mode, ids = entry["path"], mode_of(entry), identity(entry, check)
+    path, mode, ids = entry["path"], mode_of(entry), owner_ids(entry, check)
     if os.path.isdir(path) and not os.path.islink(path):
         raise UnusableError(f"{path}: must be a file, but is a folder; move it away")
-    before = present(path)
-    content = wanted(entry, before)
-    if before == content and alike(path, mode, ids):
+    before = read_file(path)
+    content = wanted_content(entry, before)
+    if before == content and has_mode_and_owner(path, mode, ids):
         return False, None
     if not check:
         folder = os.path.dirname(path)
@@ -258,7 +262,7 @@ def put_link(entry, check):
     return True
 
 
-def remove(path, check):
+def remove_entry(path, check):
     """Remove a file or link. Return whether this is a change."""
     if not os.path.lexists(path):
         return False
@@ -269,7 +273,7 @@ def remove(path, check):
     return True
 
 
-def steps(params, check, diffs):
+def change_steps(params, check, diffs):
     """Yield path and function of each step. The function returns whether it changed something.
 
     Folders come first, because files may be in them.
@@ -281,7 +285,7 @@ def steps(params, check, diffs):
     for link in params["links"]:
         yield link["path"], partial(put_link, link, check)
     for path in params["absent"]:
-        yield path, partial(remove, path, check)
+        yield path, partial(remove_entry, path, check)
 
 
 def put_file_with_diff(entry, check, diffs):
@@ -337,7 +341,7 @@ def main():
     )
     changed, diffs, at = [], [], ""
     try:
-        for at, step in steps(module.params, module.check_mode, diffs):
+        for at, step in change_steps(module.params, module.check_mode, diffs):
             if step():
                 changed.append(at)
     except UnusableError as error:

@@ -1,7 +1,12 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Start, find or stop a supervised job of role bench on a node (standard library, Python 3.8+, Linux)."""
+"""Start, find or stop a supervised job of role bench on a node (standard library, Python 3.8+, Linux).
+
+Begin with :func:`ensure_started`, :func:`find_job` and :func:`stop_job`, one for each ``state`` of the
+module. A :class:`Supervisor` runs as a daemon, so the job does not need the playbook. :class:`Folder` reads
+and writes job.json, state.json and log.txt in the job's folder.
+"""
 
 from __future__ import annotations
 
@@ -221,13 +226,13 @@ class JobError(Exception):
     """A problem that the operator must fix. The text names the problem and its place."""
 
 
-def explain(error, path, doing):
+def job_error(error, path, doing):
     """Return a JobError with the path on the node and the remedy."""
     hints = {
         errno.ENOSPC: "the disk is full: free space there or choose another folder",
         errno.EDQUOT: "the quota is used up: free space there or choose another folder",
-        errno.EACCES: f"not permitted: give user {user()} access, use become, or choose another path",
-        errno.EPERM: f"not permitted: give user {user()} access, use become, or choose another path",
+        errno.EACCES: f"not permitted: give user {user_name()} access, use become, or choose another path",
+        errno.EPERM: f"not permitted: give user {user_name()} access, use become, or choose another path",
         errno.EROFS: "the file system is read-only: remount it or choose another path",
         errno.ENOTDIR: "a part of the path is not a folder",
         errno.ENOENT: "it does not exist",
@@ -237,7 +242,7 @@ def explain(error, path, doing):
     return JobError(f"cannot {doing} {path}: {hint}")
 
 
-def user():
+def user_name():
     """Return the name of the effective user."""
     try:
         return getpass.getuser()
@@ -245,7 +250,7 @@ def user():
         return str(os.geteuid())
 
 
-def utc(moment):
+def utc_text(moment):
     """Return seconds since the epoch as ISO 8601 in UTC with milliseconds."""
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
     return f"{whole}.{int(moment * 1000) % 1000:03d}+00:00"
@@ -260,7 +265,7 @@ def boot_id():
         return ""
 
 
-def process(pid):
+def read_process(pid):
     """Return (state, ppid, session, start_ticks) of a process, or None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
@@ -271,18 +276,20 @@ def process(pid):
         return None
 
 
-def runs(pid, start_ticks):
+def is_running(pid, start_ticks):
     """Return whether the process of that id and start time still runs (a zombie does not)."""
-    running = process(pid)
+    running = read_process(pid)
     return running is not None and running[0] not in "ZX" and running[3] == start_ticks
 
 
-def supervised(state):
+def has_supervisor(state):
     """Return whether the supervisor that wrote this state is still there."""
-    return state["boot_id"] == boot_id() and runs(state["supervisor_pid"], state["supervisor_start_ticks"])
+    return state["boot_id"] == boot_id() and is_running(
+        state["supervisor_pid"], state["supervisor_start_ticks"]
+    )
 
 
-def members(session, root=None, token=None, log=None):
+def job_processes(session, root=None, token=None, log=None):
     """Return the ids of the live processes of a job.
 
     The processes are found in several ways, because a process can evade each one.
@@ -291,11 +298,11 @@ def members(session, root=None, token=None, log=None):
         session: The process group and session of the program, or None if unknown.
         root: The supervisor. As subreaper, it inherits orphans, so that all processes descend from it
             while it lives.
-        token: The value of the variable in their environment, or None while there is a better way, because
+        token: The value of the variable in their environment. It is None while another way exists, because
             reading the environment of a process that is stuck in the driver can take forever.
         log: The path of the log that they write to.
     """
-    table = processes()
+    table = all_processes()
     found = descendants(root, table) if root is not None else set()
     for pid, entry in table.items():
         if pid in found or pid in (os.getpid(), root):
@@ -303,18 +310,18 @@ def members(session, root=None, token=None, log=None):
         # The environment is last, because reading it can take forever.
         if (
             (session and entry[2] == session)
-            or (log and writes_to(pid, log))
-            or (token and carries(pid, token))
+            or (log and has_log_open(pid, log))
+            or (token and has_token(pid, token))
         ):
             found.add(pid)
     return [pid for pid in found if table[pid][0] not in "ZX"]
 
 
-def processes():
+def all_processes():
     """Return the kernel's data on every process, by id."""
     table = {}
     for name in os.listdir("/proc"):
-        entry = process(name) if name.isdigit() else None
+        entry = read_process(name) if name.isdigit() else None
         # A process that ended meanwhile has no entry.
         if entry is not None:
             table[int(name)] = entry
@@ -336,7 +343,7 @@ def descendants(root, table):
     return pids
 
 
-def writes_to(pid, log):
+def has_log_open(pid, log):
     """Return whether the log is a process's output or error."""
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -345,7 +352,7 @@ def writes_to(pid, log):
     return False
 
 
-def carries(pid, token):
+def has_token(pid, token):
     """Return whether a process carries the token in its environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
@@ -354,14 +361,14 @@ def carries(pid, token):
         return False
 
 
-def send(pids, number):
+def send_signal(pids, number):
     """Send a signal to processes. Ignore those that ended."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
-def end_all(find, wait, grace_s):
+def end_processes(find, wait, grace_s):
     """End processes with SIGTERM, and with SIGKILL after the grace time, until none is left.
 
     Args:
@@ -374,8 +381,8 @@ def end_all(find, wait, grace_s):
     """
     alive = find()
     met = set(alive)
-    send(alive, signal.SIGTERM)
-    send(alive, signal.SIGCONT)
+    send_signal(alive, signal.SIGTERM)
+    send_signal(alive, signal.SIGCONT)
     deadline = time.monotonic() + grace_s
     while alive and time.monotonic() < deadline:
         wait(0.2)
@@ -383,7 +390,7 @@ def end_all(find, wait, grace_s):
         met.update(alive)
     deadline = time.monotonic() + KILL_WAIT_S
     while alive and time.monotonic() < deadline:
-        send(alive, signal.SIGKILL)
+        send_signal(alive, signal.SIGKILL)
         wait(0.1)
         alive = find()
         met.update(alive)
@@ -413,7 +420,7 @@ class Folder:
         except FileExistsError:
             raise JobError(f"cannot create {self.path}: something that is not a folder exists") from None
         except OSError as error:
-            raise explain(error, self.path, "create") from error
+            raise job_error(error, self.path, "create") from error
 
     @contextmanager
     def starting(self):
@@ -422,7 +429,7 @@ class Folder:
         try:
             descriptor = open_own_lock(path)
         except OSError as error:
-            raise explain(error, path, "write") from error
+            raise job_error(error, path, "write") from error
         try:
             deadline = time.monotonic() + START_WAIT_S
             while True:
@@ -447,7 +454,7 @@ class Folder:
         except NotADirectoryError:
             return None
         except OSError as error:
-            raise explain(error, path, "read") from error
+            raise job_error(error, path, "read") from error
         except ValueError as error:
             raise JobError(f"{path} is damaged ({error}): look at it and move it away") from error
         if not isinstance(value, dict):
@@ -486,7 +493,7 @@ class Folder:
         except OSError as error:
             with suppress(OSError):
                 os.unlink(temporary)
-            raise explain(error, self.job, "write") from error
+            raise job_error(error, self.job, "write") from error
 
     def allocate(self):
         """Reserve space on the disk for the next state."""
@@ -528,19 +535,19 @@ class Folder:
         return digest.hexdigest()
 
 
-def conclude(state, **changes):
+def final_state(state, **changes):
     """Return the final state of a job."""
-    state = dict(state, phase="ended", ended=utc(time.time()), **changes)
+    state = dict(state, phase="ended", ended=utc_text(time.time()), **changes)
     state["succeeded"] = state["ended_by"] == "itself" and state["exit_status"] == 0
-    state["message"] = describe(state)
+    state["message"] = end_sentence(state)
     # The controller notices if parts of it, or of the log, are lost on the way (jobs/bench/record.py).
     counted = [[key, state.get(key)] for key in (*SEALED, *(["machine"] if "machine" in state else []))]
     state["seal"] = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
     return state
 
 
-def describe(state):
-    """Return a sentence about how a job ended."""
+def end_sentence(state):
+    """Return a sentence about the end of a job."""
     reasons = {
         "timeout": "stopped at its time limit of {:g} s".format(state["timeout_s"]),
         "hang": "stopped: no growth of the log for {:g} s".format(state["hang_s"]),
@@ -597,7 +604,7 @@ class Supervisor:
         started, self.clock = time.time(), time.monotonic()
         child = self.start(log)
         os.close(log)
-        own, job = process(os.getpid()), process(child)
+        own, job = read_process(os.getpid()), read_process(child)
         self.state = {
             "version": 1,
             "id": self.folder.job_id,
@@ -609,7 +616,7 @@ class Supervisor:
             "supervisor_pid": os.getpid(),
             "supervisor_start_ticks": own[3],
             "boot_id": boot_id(),
-            "started": utc(started),
+            "started": utc_text(started),
             "ended": None,
             "exit_status": None,
             "signal": None,
@@ -626,7 +633,7 @@ class Supervisor:
             self.folder.write_state(self.state)
             self.folder.allocate()
         except OSError:
-            end_all(self.members, self.wait, 0)
+            end_processes(self.members, self.wait, 0)
             with suppress(OSError):
                 os.unlink(self.folder.state)
             raise
@@ -675,7 +682,7 @@ class Supervisor:
 
     def members(self):
         """Return ids of the job's live processes."""
-        return members(self.state.get("pgid"), os.getpid(), None if self.inherits else self.token)
+        return job_processes(self.state.get("pgid"), os.getpid(), None if self.inherits else self.token)
 
     def wait(self, seconds):
         """Wait for a child's end, then collect the dead."""
@@ -726,13 +733,13 @@ class Supervisor:
             while self.members() and time.monotonic() < deadline:
                 self.wait(0.1)
             grace = min(grace, 5)
-        met, unkillable = end_all(self.members, self.wait, grace)
+        met, unkillable = end_processes(self.members, self.wait, grace)
         self.reap()
-        if (reason == "stopped" or self.status != 0) and going_down():
+        if (reason == "stopped" or self.status != 0) and is_shutting_down():
             # On a node that shuts down every process ends, in any state.
             reason, self.status = "supervisor_died", None
         status, number = self.exit_status()
-        state = conclude(
+        state = final_state(
             self.state,
             elapsed_s=round(time.monotonic() - self.clock, 3),
             ended_by=reason,
@@ -768,7 +775,7 @@ class Supervisor:
         os.close(self.lock)
 
     def write_final(self, state):
-        """Write the final state, however long that takes."""
+        """Write the final state, and repeat this until it succeeds."""
         while True:
             try:
                 self.folder.write_state(state)
@@ -780,7 +787,7 @@ class Supervisor:
                 return
 
 
-def going_down():
+def is_shutting_down():
     """Return whether the node is shutting down, according to systemd."""
     try:
         done = subprocess.run(
@@ -798,7 +805,7 @@ def going_down():
 
 
 def open_own_lock(path):
-    """Open a lock that no other user can hold, which opening it for reading would be enough for."""
+    """Open a lock that no other user can hold. Access for reading would be enough to hold it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     # Earlier versions let all users read their locks.
     with suppress(PermissionError):
@@ -819,29 +826,29 @@ def take_lock(path):
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         descriptor = open_own_lock(path)
     except OSError as error:
-        raise explain(error, path, "use the lock") from error
+        raise job_error(error, path, "use the lock") from error
     try:
-        return descriptor, occupy(descriptor, path)
+        return descriptor, lock_and_clean_up(descriptor, path)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def occupy(descriptor, path):
+def lock_and_clean_up(descriptor, path):
     """Lock the file, and kill the processes that its last holder left. Return their number."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise JobError(busy(path, owner(descriptor))) from None
-    previous = owner(descriptor)
+        raise JobError(busy_error(path, read_lock_owner(descriptor))) from None
+    previous = read_lock_owner(descriptor)
     token = previous.get("token")
     if not isinstance(token, str) or not token:
         return 0
     # The lock is free, so its holder ended, and processes with its token are unsupervised.
     log = os.path.realpath(os.path.join(str(previous.get("folder")), "log.txt"))
-    killed, unkillable = end_all(lambda: members(None, token=token, log=log), time.sleep, 2)
+    killed, unkillable = end_processes(lambda: job_processes(None, token=token, log=log), time.sleep, 2)
     if unkillable:
-        raise JobError(survivors(unkillable, previous))
+        raise JobError(unkillable_processes(unkillable, previous))
     return killed
 
 
@@ -855,7 +862,7 @@ def take_machine_lock(path):
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         descriptor = open_shared(path)
     except OSError as error:
-        raise explain(error, path, "use the lock") from error
+        raise job_error(error, path, "use the lock") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise JobError(f"the lock {path} is not a file: remove it, or name another one (bench_machine_lock)")
@@ -892,12 +899,12 @@ def lock_holder(inode):
         for line in table:
             fields = line.split()
             if "->" not in fields and fields[1] == "FLOCK" and int(fields[5].split(":")[2]) == inode:
-                name = user_of(f"/proc/{fields[4]}")
+                name = file_owner(f"/proc/{fields[4]}")
                 return f"process {fields[4]} of user {name}" if name else f"process {fields[4]}"
     return "an unknown process"
 
 
-def user_of(path):
+def file_owner(path):
     """Return the name of a file's owner, or its number if there is no such user.
 
     Return '' if the file is missing.
@@ -912,13 +919,13 @@ def user_of(path):
         return str(owner_id)
 
 
-def survivors(unkillable, holder):
-    """Return which processes of an earlier job cannot be killed, in words."""
+def unkillable_processes(unkillable, holder):
+    """Describe the processes of an earlier job that cannot be killed."""
     pids, job = ", ".join(map(str, unkillable)), str(holder.get("id"))[:200]
     return f"processes {pids} of job {job!r} survive SIGKILL on this node: reboot it"
 
 
-def owner(descriptor):
+def read_lock_owner(descriptor):
     """Return the holder in the lock file, or {}."""
     try:
         value = json.loads(os.pread(descriptor, 4096, 0).decode())
@@ -927,8 +934,8 @@ def owner(descriptor):
     return value if isinstance(value, dict) else {}
 
 
-def busy(path, holder):
-    """Describe which job holds the lock, and the remedy."""
+def busy_error(path, holder):
+    """Return the error that another job holds the lock, with the remedy."""
     if not holder:
         return f"the node is busy: an unknown process holds {path}; find it with: fuser -v {path}"
     return (
@@ -943,16 +950,22 @@ def busy(path, holder):
     )
 
 
-def write_owner(descriptor, job_id, token, folder):
+def write_lock_owner(descriptor, job_id, token, folder):
     """Write the holder's name into the lock file."""
     text = json.dumps(
-        {"id": job_id, "token": token, "pid": os.getpid(), "since": utc(time.time()), "folder": folder.path}
+        {
+            "id": job_id,
+            "token": token,
+            "pid": os.getpid(),
+            "since": utc_text(time.time()),
+            "folder": folder.path,
+        }
     )
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, text.encode() + b"\n", 0)
 
 
-def launch(folder, options, token, starting, locks):
+def launch_supervisor(folder, options, token, starting, locks):
     """Start the supervisor as a daemon, and return the job's first state.
 
     Raises:
@@ -970,7 +983,7 @@ def launch(folder, options, token, starting, locks):
             os.setsid()
             if os.fork():
                 os._exit(0)
-            daemon(folder, options, token, starting, locks, sender, controller)
+            run_supervisor(folder, options, token, starting, locks, sender, controller)
         finally:
             os._exit(0)
     os.close(sender)
@@ -992,7 +1005,7 @@ def launch(folder, options, token, starting, locks):
     return answer["state"]
 
 
-def daemon(folder, options, token, starting, locks, sender, controller):
+def run_supervisor(folder, options, token, starting, locks, sender, controller):
     """Run as the supervisor.
 
     Detach from the connection, run the job, and report a failed start.
@@ -1017,7 +1030,7 @@ def daemon(folder, options, token, starting, locks, sender, controller):
     os.chdir("/")
     try:
         if locks[0] is not None:
-            write_owner(locks[0], folder.job_id, token, folder)
+            write_lock_owner(locks[0], folder.job_id, token, folder)
         Supervisor(folder, options, token, locks, controller).run(answer)
     except OSError as error:
         answer({"error": why_not_started(error, folder, options)})
@@ -1030,17 +1043,17 @@ def why_not_started(error, folder, options):
     program, chdir = options["argv"][0], options["chdir"] or folder.path
     # The error names the folder if that is missing, or else the program.
     if error.filename == chdir:
-        return str(explain(error, chdir, "start in the folder"))
+        return str(job_error(error, chdir, "start in the folder"))
     if error.filename == program and error.errno in (errno.ENOENT, errno.ENOTDIR):
         return f"cannot start {program}: no such program on this node; install it or correct argv"
     if error.filename == program and error.errno == errno.EACCES:
-        return f"cannot start {program}: it is not executable by user {user()}"
+        return f"cannot start {program}: it is not executable by user {user_name()}"
     if error.errno == errno.ENOEXEC:
         return f"cannot start {program}: it is not a program for this machine, or has no #! line"
-    return str(explain(error, error.filename or folder.path, "start the job with"))
+    return str(job_error(error, error.filename or folder.path, "start the job with"))
 
 
-def settle(folder, state, change):
+def current_state(folder, state, change):
     """Return the state as it is on the node now. If the supervisor died, the job ended.
 
     Args:
@@ -1048,22 +1061,24 @@ def settle(folder, state, change):
         state: The state that was last written.
         change: Whether to kill the remaining processes and write the result.
     """
-    if state["phase"] == "running" and not supervised(state):
+    if state["phase"] == "running" and not has_supervisor(state):
         # The supervisor may write its final state between our two readings.
         state = folder.read_state() or state
     if state["phase"] == "ended":
         return state
-    if supervised(state):
+    if has_supervisor(state):
         return dict(state, log_bytes=folder.log_bytes())
     leftovers, unkillable = 0, []
     if change:
         session = state["pgid"] if state["boot_id"] == boot_id() else None
-        if session and process(session) and not runs(session, state["start_ticks"]):
+        if session and read_process(session) and not is_running(session, state["start_ticks"]):
             session = None  # the id was given to another process since
-        leftovers, unkillable = end_all(
-            lambda: members(session, token=state["token"], log=os.path.realpath(folder.log)), time.sleep, 2
+        leftovers, unkillable = end_processes(
+            lambda: job_processes(session, token=state["token"], log=os.path.realpath(folder.log)),
+            time.sleep,
+            2,
         )
-    state = conclude(
+    state = final_state(
         state,
         elapsed_s=None,
         ended_by="supervisor_died",
@@ -1077,11 +1092,11 @@ def settle(folder, state, change):
         try:
             folder.write_state(state)
         except OSError as error:
-            raise explain(error, folder.state, "write") from error
+            raise job_error(error, folder.state, "write") from error
     return state
 
 
-def shown(state):
+def reported_state(state):
     """Return the part of the state that callers see."""
     return {key: value for key, value in state.items() if key not in ("token", "version")}
 
@@ -1093,18 +1108,18 @@ def ensure_started(module, folder):
         state = folder.read_state()
         if state is None:
             return {"changed": True}
-        state = settle(folder, state, change=False)
+        state = current_state(folder, state, change=False)
         return {
             "changed": options["again"] and state["ended_by"] == "supervisor_died",
-            "job": shown(state),
+            "job": reported_state(state),
         }
     folder.create()
     with folder.starting() as starting:
         state = folder.read_state()
         if state is not None:
-            state = settle(folder, state, change=True)
+            state = current_state(folder, state, change=True)
             if not (options["again"] and state["ended_by"] == "supervisor_died"):
-                return {"changed": False, "job": shown(state)}
+                return {"changed": False, "job": reported_state(state)}
         lock, machine_lock, killed = None, None, 0
         try:
             if options["machine_lock"]:
@@ -1117,7 +1132,7 @@ def ensure_started(module, folder):
             for descriptor in (lock, machine_lock):
                 if descriptor is not None:
                     os.close(descriptor)
-    return {"changed": True, "job": shown(state), "orphans_killed": killed}
+    return {"changed": True, "job": reported_state(state), "orphans_killed": killed}
 
 
 def start_supervised(folder, options, starting, locks):
@@ -1134,15 +1149,15 @@ def start_supervised(folder, options, starting, locks):
         "chdir": options["chdir"] or folder.path,
         "timeout_s": options["timeout_s"],
         "hang_s": options["hang_s"],
-        "user": user(),
+        "user": user_name(),
     }
     try:
         folder.write_job(description)
         try:
             folder.allocate()
         except OSError as error:
-            raise explain(error, folder.reserve, "write") from error
-        return launch(folder, options, uuid.uuid4().hex, starting, locks)
+            raise job_error(error, folder.reserve, "write") from error
+        return launch_supervisor(folder, options, uuid.uuid4().hex, starting, locks)
     except JobError:
         for path in (folder.job, folder.reserve):
             with suppress(OSError):
@@ -1153,42 +1168,45 @@ def start_supervised(folder, options, starting, locks):
         raise
 
 
-def find(module, folder):
+def find_job(module, folder):
     """Return the state of the job. A missing job is an error."""
     state = folder.read_state()
     if state is None:
         raise JobError(f"no job {folder.job_id!r} was started in {folder.path}")
-    return {"changed": False, "job": shown(settle(folder, state, change=not module.check_mode))}
+    return {
+        "changed": False,
+        "job": reported_state(current_state(folder, state, change=not module.check_mode)),
+    }
 
 
-def ensure_absent(module, folder):
+def stop_job(module, folder):
     """Stop the job if it runs."""
     state = folder.read_state()
     if state is None:
         return {"changed": False}
-    state = settle(folder, state, change=not module.check_mode)
+    state = current_state(folder, state, change=not module.check_mode)
     if state["phase"] == "ended":
-        return {"changed": False, "job": shown(state)}
+        return {"changed": False, "job": reported_state(state)}
     if module.check_mode:
-        return {"changed": True, "job": shown(state)}
+        return {"changed": True, "job": reported_state(state)}
     try:
         os.kill(state["supervisor_pid"], signal.SIGTERM)
     except ProcessLookupError:
         pass
     except PermissionError as error:
-        raise explain(
+        raise job_error(
             error, "the job's supervisor (pid {})".format(state["supervisor_pid"]), "stop"
         ) from error
     # The supervisor keeps to the grace it was started with, not to this call's.
     deadline = time.monotonic() + state["grace_s"] + 2 * KILL_WAIT_S
     while time.monotonic() < deadline:
-        state = settle(folder, folder.read_state() or state, change=True)
+        state = current_state(folder, folder.read_state() or state, change=True)
         if state["phase"] == "ended":
-            return {"changed": True, "job": shown(state)}
+            return {"changed": True, "job": reported_state(state)}
         time.sleep(0.1)
-    send([state["supervisor_pid"]], signal.SIGKILL)
+    send_signal([state["supervisor_pid"]], signal.SIGKILL)
     time.sleep(0.2)
-    return {"changed": True, "job": shown(settle(folder, state, change=True))}
+    return {"changed": True, "job": reported_state(current_state(folder, state, change=True))}
 
 
 def check_options(options):
@@ -1239,7 +1257,7 @@ def main():
     except ValueError as error:
         module.fail_json(msg=str(error))
     folder = Folder(options["folder"], options["id"])
-    act = {"started": ensure_started, "found": find, "absent": ensure_absent}[options["state"]]
+    act = {"started": ensure_started, "found": find_job, "absent": stop_job}[options["state"]]
     try:
         result = act(module, folder)
     except JobError as error:

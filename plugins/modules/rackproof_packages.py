@@ -1,7 +1,11 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Bring packages of roles to exact versions, and refuse other changes (standard library, Python 3.8+)."""
+"""Bring packages of roles to exact versions, and refuse other changes (standard library, Python 3.8+).
+
+Begin with :func:`fulfil_request`. It compares the installed packages with the request, lets apt simulate the
+change (:func:`simulate`), and installs only requested changes (:func:`install_and_remove`).
+"""
 
 from __future__ import annotations
 
@@ -231,7 +235,7 @@ def ask_until_unlocked(call, words, limit_s):
     deadline = time.monotonic() + limit_s
     while True:
         result = call()
-        if words not in output(result) or time.monotonic() > deadline:
+        if words not in printed_text(result) or time.monotonic() > deadline:
             return result
         time.sleep(2)
 
@@ -266,7 +270,7 @@ class Apt:
         result = ask_until_unlocked(
             lambda: self("update"), "Could not get lock", self.options["lock_timeout_s"]
         )
-        text = output(result)
+        text = printed_text(result)
         # A server that is down is only a warning to apt, which then works on with the lists of last time.
         failed = re.search(r"^(E:|Err:|W: (Failed to fetch|GPG error|An error occurred))", text, re.M)
         if result["status"] != "ok" or failed:
@@ -274,7 +278,7 @@ class Apt:
 
     def meaning(self, purpose, result):
         """Return a message with the event, the remedy, and apt's own output."""
-        text = output(result)
+        text = printed_text(result)
         if result["status"] == "absent":
             return f"{self.node}: apt-get is absent. Rackproof provisions Debian and Ubuntu."
         if result["status"] == "hung":
@@ -282,16 +286,16 @@ class Apt:
             return (
                 f"{self.node}: {purpose}: apt did not end within {seconds:.0f} s and was stopped. Look at "
                 f"what it waits for (ps, /var/log/apt/term.log), then start the same command again. "
-                f"Its last words: {tail(text)}"
+                f"Its last words: {last_lines(text)}"
             )
-        meant = meaning_of(text)
+        meant = explain_output(text)
         if "script of a package" in meant:
-            return f"{self.node}: {purpose}. {meant}\n{tail(text, 25)}"
+            return f"{self.node}: {purpose}. {meant}\n{last_lines(text, 25)}"
         messages = [
             line.strip() for line in text.splitlines() if re.match(r"\s*(E:|Err:|W:|dpkg: error)", line)
         ]
         advice = f" {meant}" if meant else ""
-        return f"{self.node}: {purpose}.{advice} apt said: {' | '.join(messages[:4]) or tail(text)}"
+        return f"{self.node}: {purpose}.{advice} apt said: {' | '.join(messages[:4]) or last_lines(text)}"
 
     def known(self, *arguments):
         """Return the output of apt-cache."""
@@ -310,7 +314,7 @@ class Apt:
         """
         if not any(sign in pattern for sign in "*?["):
             return pattern
-        return next((version for version in self.versions(name) if fits(version, pattern)), pattern)
+        return next((version for version in self.versions(name) if is_version(version, pattern)), pattern)
 
     def exact(self, wanted):
         """Return the wanted packages and their exactly required dependencies, with versions.
@@ -330,7 +334,7 @@ class Apt:
         return versions
 
 
-def meaning_of(text):
+def explain_output(text):
     """Return the meaning of apt's output with the remedy, or "" if it is unknown."""
     for pattern, words in MEANINGS:
         if re.search(pattern, text):
@@ -354,17 +358,17 @@ def exact_dependencies(shown):
     return needed
 
 
-def tail(text, lines=6):
+def last_lines(text, lines=6):
     """Return the last lines of a text."""
     return "\n".join([line for line in text.strip().splitlines() if line.strip()][-lines:])
 
 
-def fits(version, wanted):
+def is_version(version, wanted):
     """Return whether an installed version is the wanted one."""
     return not wanted or version == wanted or fnmatch.fnmatchcase(version, wanted)
 
 
-def arguments(options, wanted, removed):
+def apt_arguments(options, wanted, removed):
     """Return the arguments of apt-get: its command, its flags, and the packages to install and remove."""
     flags = ["--no-install-recommends", "--allow-change-held-packages"]
     if options["allow_downgrade"]:
@@ -373,8 +377,8 @@ def arguments(options, wanted, removed):
     return ["install", *flags, *named, *(f"{name}-" for name in removed)]
 
 
-def output(result):
-    """Return all that a call printed."""
+def printed_text(result):
+    """Return the output and the errors of a call as one text."""
     return result.get("stdout", "") + "\n" + result.get("stderr", "")
 
 
@@ -427,12 +431,12 @@ def refuse_failed_simulation(apt, simulation, wanted):
     """Refuse a request that apt refuses."""
     if simulation["status"] == "ok":
         return
-    text = output(simulation)
+    text = printed_text(simulation)
     if "--allow-downgrades" in text or "DOWNGRADED" in text:
         raise RefusedError(
             f"{apt.node}: this would put older versions in place of newer ones. Correct the version, or "
             f"allow "
-            f"the downgrade. apt said: {tail(text, 3)}"
+            f"the downgrade. apt said: {last_lines(text, 3)}"
         )
     raise RefusedError(apt.meaning("apt cannot install " + ", ".join(sorted(wanted)), simulation))
 
@@ -451,9 +455,9 @@ def stray_kernels(options, changes, wanted):
 
 
 def stray_removals(options, gone, removed):
-    """Return the packages to remove whose removal was neither requested nor allowed."""
+    """Return the packages that apt would remove without a request or permission."""
     allowed = options["allow_remove"]
-    return sorted(name for name in gone if name not in removed and not fits_any(name, allowed))
+    return sorted(name for name in gone if name not in removed and not matches_any(name, allowed))
 
 
 def refuse_kernels(apt, options, changes, wanted):
@@ -480,17 +484,17 @@ def refuse_removals(apt, options, gone, wanted, removed):
         )
 
 
-def fits_any(name, patterns):
+def matches_any(name, patterns):
     """Return whether any of the patterns fits a name."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def refuse(apt, options, simulation, wanted, removed):
+def refuse_unrequested_changes(apt, options, simulation, wanted, removed):
     """Refuse unrequested changes.
 
     Return the changes that apt would make, as versions by name (None if removed).
     """
-    text = output(simulation)
+    text = printed_text(simulation)
     # Check this first, because its message is the most precise. apt also fails if a package is not
     # offered.
     refuse_not_offered(apt, options, text, wanted)
@@ -505,8 +509,8 @@ def refuse(apt, options, simulation, wanted, removed):
 def settled_packages(options):
     """Return the installed packages, and whether dpkg's work was interrupted.
 
-    While another process installs packages, dpkg's files look as after a power cut, so wait for that
-    process.
+    While another process installs packages, dpkg's files are in the same state as after a power cut. The
+    function therefore waits for that process.
     """
     deadline = time.monotonic() + options["lock_timeout_s"]
     while True:
@@ -519,7 +523,7 @@ def settled_packages(options):
 
 
 def configure_all(options):
-    """Let dpkg finish its work, and return its output. dpkg does not wait for its lock."""
+    """Finish dpkg's interrupted work, and return its output. dpkg does not wait for its lock."""
     argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
     return ask_until_unlocked(
         lambda: ask(argv, options["timeout_s"], bounded=False, environment=ENVIRONMENT),
@@ -531,7 +535,7 @@ def configure_all(options):
 def refuse_repair(apt, options):
     """Refuse a repair that would make unrequested changes. Return apt's simulation of the repair."""
     simulation = apt("-s", *REPAIR)
-    changes, gone = simulated_changes(output(simulation))
+    changes, gone = simulated_changes(printed_text(simulation))
     bad = [f"install the kernel {name}" for name in stray_kernels(options, changes, options["present"])]
     bad += [f"remove {name}" for name in stray_removals(options, gone, options["absent"])]
     if bad:
@@ -543,7 +547,7 @@ def refuse_repair(apt, options):
     return simulation
 
 
-def repair(apt, options):
+def repair_packages(apt, options):
     """Finish changes that an earlier run, or an operator, left half done."""
     # This only configures packages that are unpacked already. It installs none and removes none.
     configured = configure_all(options)
@@ -556,7 +560,7 @@ def repair(apt, options):
         raise RefusedError(apt.meaning("apt cannot repair packages that are half installed", fixed))
 
 
-def difference(before, after):
+def version_changes(before, after):
     """Return the packages that differ, by name the versions before and after."""
     changes = {}
     for name in sorted(set(before) | set(after)):
@@ -566,7 +570,7 @@ def difference(before, after):
     return changes
 
 
-def shown(changes):
+def shown_changes(changes):
     """Return the difference as Ansible shows it."""
     return {
         "before": "".join(f"{name} {old}\n" for name, (old, _) in sorted(changes.items()) if old),
@@ -574,14 +578,14 @@ def shown(changes):
     }
 
 
-def predict(apt, options, before, wanted, removed):
+def predict_changes(apt, options, before, wanted, removed):
     """Return the changes that a real run would make, and whether apt itself predicts them."""
-    simulation = apt("-s", *arguments(options, apt.exact(wanted), removed))
+    simulation = apt("-s", *apt_arguments(options, apt.exact(wanted), removed))
     try:
-        changes = refuse(apt, options, simulation, wanted, removed)
+        changes = refuse_unrequested_changes(apt, options, simulation, wanted, removed)
     except RefusedError:
         # Only the lists can be improved by an update. Any other refusal is one of the real run, too.
-        if simulation["status"] == "ok" or not lists_lack_packages(output(simulation)):
+        if simulation["status"] == "ok" or not lists_lack_packages(printed_text(simulation)):
             raise
         changes = {
             **{name: version or "newest" for name, version in wanted.items()},
@@ -603,14 +607,16 @@ def answer_debconf(apt, answers):
     )
     if answered["status"] != "ok":
         raise RefusedError(
-            f"{apt.node}: debconf does not take the answers: {tail(answered.get('stderr', ''))}"
+            f"{apt.node}: debconf does not take the answers: {last_lines(answered.get('stderr', ''))}"
         )
 
 
 def refuse_unlike_wanted(apt, after, broken, wanted):
     """Raise an error if apt ended well but the packages differ from the wanted ones."""
     wrong = [
-        name for name, version in wanted.items() if not fits(after.get(name, {}).get("version", ""), version)
+        name
+        for name, version in wanted.items()
+        if not is_version(after.get(name, {}).get("version", ""), version)
     ]
     # An empty version fits any installed version, and a missing package as well.
     wrong += [name for name in wanted if name not in after]
@@ -632,14 +638,16 @@ def refuse_new_kernels(apt, options, kernels_before):
         )
 
 
-def bring(apt, options, before, wanted, removed):
+def install_and_remove(apt, options, before, wanted, removed):
     """Install and remove packages. Return the packages afterwards."""
     if options["update"] != "never":
         apt.update()
     answer_debconf(apt, options["debconf"])
     named = apt.exact(wanted)
-    refuse(apt, options, apt("-s", *arguments(options, named, removed)), wanted, removed)
-    process = apt(*arguments(options, named, removed))
+    refuse_unrequested_changes(
+        apt, options, apt("-s", *apt_arguments(options, named, removed)), wanted, removed
+    )
+    process = apt(*apt_arguments(options, named, removed))
     if process["status"] != "ok":
         raise RefusedError(
             apt.meaning("apt could not install " + ", ".join(sorted(wanted) or sorted(removed)), process)
@@ -649,37 +657,39 @@ def bring(apt, options, before, wanted, removed):
     return after
 
 
-def not_as_wanted(present, installed):
+def differing_packages(present, installed):
     """Return the wanted packages that are absent or of another version, by name the version or ``""``."""
     versions = {name: str(version or "") for name, version in present.items()}
     return {
         name: version
         for name, version in versions.items()
-        if name not in installed or not fits(installed[name]["version"], version)
+        if name not in installed or not is_version(installed[name]["version"], version)
     }
 
 
-def to_hold(options, installed):
+def packages_to_hold(options, installed):
     """Return the packages that must be held but are not."""
     if not options["hold"]:
         return []
     return [name for name in options["present"] if not installed.get(name, {}).get("held")]
 
 
-def hold(apt, names):
+def hold_packages(apt, names):
     """Mark packages, so that an upgrade of the system leaves them as they are."""
     if not names:
         return
     marked = ask(["apt-mark", "hold", *names], apt.options["timeout_s"], environment=ENVIRONMENT)
     if marked["status"] != "ok":
-        raise RefusedError(f"{apt.node}: cannot hold {', '.join(names)}: {tail(marked.get('stderr', ''))}")
+        raise RefusedError(
+            f"{apt.node}: cannot hold {', '.join(names)}: {last_lines(marked.get('stderr', ''))}"
+        )
 
 
 def predict_work(apt, options, before, wanted, removed):
     """Return the changes that a real run would make, and the additions of check mode to the result."""
     if not wanted and not removed:
         return {}, {}
-    changes, simulated = predict(apt, options, before, wanted, removed)
+    changes, simulated = predict_changes(apt, options, before, wanted, removed)
     extra = {"simulated": simulated}
     if not simulated:
         extra["warning"] = (
@@ -692,7 +702,7 @@ def predict_work(apt, options, before, wanted, removed):
 def change_packages(apt, options, before, wanted, removed):
     """Install and remove packages if necessary. Return the packages afterwards."""
     if wanted or removed:
-        return bring(apt, options, before, wanted, removed)
+        return install_and_remove(apt, options, before, wanted, removed)
     if options["update"] == "always":
         apt.update()
     return packages()[0]
@@ -704,14 +714,16 @@ def simulate(apt, options, wanted, removed):
         return {}
     if options["update"] != "never":
         apt.update()
-    return refuse(apt, options, apt("-s", *arguments(options, apt.exact(wanted), removed)), wanted, removed)
+    return refuse_unrequested_changes(
+        apt, options, apt("-s", *apt_arguments(options, apt.exact(wanted), removed)), wanted, removed
+    )
 
 
-def ask_only(options, check):
+def check_only(options, check):
     """Check whether a real run could do its work. Return the module's result, without a change."""
     apt = Apt(options)
     before, damaged = settled_packages(options)
-    wanted = not_as_wanted(options["present"], before)
+    wanted = differing_packages(options["present"], before)
     removed = [name for name in options["absent"] if name in before]
     extra = {}
     if damaged:
@@ -723,36 +735,36 @@ def ask_only(options, check):
     return {"changed": False, "packages": {}, "held": [], "repaired": False, **extra}
 
 
-def work(options, check):
+def fulfil_request(options, check):
     """Fulfil the request, and return the module's result."""
     apt = Apt(options)
     before, damaged = settled_packages(options)
-    wanted = not_as_wanted(options["present"], before)
+    wanted = differing_packages(options["present"], before)
     removed = [name for name in options["absent"] if name in before]
     extra = {}
     if check:
         if damaged:
             refuse_repair(apt, options)
         changes, extra = predict_work(apt, options, before, wanted, removed)
-        held = to_hold(options, before)
+        held = packages_to_hold(options, before)
     else:
         # The repair may install a kernel, too.
         kernels_before = kernels()
         if damaged:
-            repair(apt, options)
+            repair_packages(apt, options)
             refuse_new_kernels(apt, options, kernels_before)
         after = change_packages(apt, options, before, wanted, removed)
         refuse_new_kernels(apt, options, kernels_before)
-        changes = difference(before, after)
-        held = to_hold(options, after)
-        hold(apt, held)
+        changes = version_changes(before, after)
+        held = packages_to_hold(options, after)
+        hold_packages(apt, held)
     return {
         "changed": bool(changes or held or damaged),
         "packages": changes,
         "held": held,
         "repaired": damaged,
         "reboot_required": os.path.exists("/run/reboot-required"),
-        "diff": shown(changes),
+        "diff": shown_changes(changes),
         **extra,
     }
 
@@ -778,7 +790,7 @@ def main():
         supports_check_mode=True,
     )
     try:
-        do = ask_only if module.params["simulate"] else work
+        do = check_only if module.params["simulate"] else fulfil_request
         result = do(module.params, module.check_mode)
     except RefusedError as refusal:
         module.fail_json(msg=str(refusal))

@@ -1,10 +1,10 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402  (the text for ansible-doc comes first, as in every module)
-"""Drain Slurm nodes, resume them, or report their states.
+"""Drain Slurm nodes, resume them, or report their states (standard library only).
 
-Roles provision, reimage, slurm and validate call this module on the Slurm controller. Only the standard
-library is needed.
+Roles provision, reimage, slurm and validate call this module on the Slurm controller. Begin with
+:func:`carry_out_request`. It reads the nodes of a :class:`Cluster`, changes them, and waits for the result.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class SlurmError(Exception):
     """Slurm did not fulfil a request."""
 
 
-def find(program):
+def find_program(program):
     """Return the path of a program, or None if it is absent. Modules run with a short PATH."""
     for folder in os.environ.get("PATH", "").split(os.pathsep) + list(EXTRA_PATH):
         path = os.path.join(folder, program)
@@ -161,14 +161,14 @@ def find(program):
     return None
 
 
-def call(argv, timeout_s):
+def run_slurm(argv, timeout_s):
     """Return the output of a Slurm program.
 
     Args:
         argv: Program and arguments.
         timeout_s: The number of seconds that it may take.
     """
-    path = find(argv[0])
+    path = find_program(argv[0])
     if path is None:
         raise SlurmError(f"{argv[0]} is not installed here")
     try:
@@ -210,7 +210,7 @@ def parse_nodes(text):
 GIVEN_UP = {"DOWN", "ERROR", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED"}
 
 
-def flags(state):
+def state_flags(state):
     """Return the words of a state without Slurm's symbols: DOWN, NOT_RESPONDING and DRAIN for DOWN*+DRAIN."""
     words = set()
     for word in state.upper().split("+"):
@@ -222,24 +222,24 @@ def flags(state):
     return words
 
 
-def expand(expression):
+def expand_hostlist(expression):
     """Return the names in a host list: n01-x, n02-x, n03-x and n7-x for n[01-03,7]-x."""
-    names, part, depth = [], "", 0
+    names, item, depth = [], "", 0
     for character in expression + ",":
         if character == "," and depth == 0:
-            names.extend(_expand_one(part))
-            part = ""
+            names.extend(_expand_one(item))
+            item = ""
             continue
         depth += (character == "[") - (character == "]")
-        part += character
+        item += character
     return [name for name in names if name]
 
 
-def _expand_one(part):
+def _expand_one(item):
     """Return the names in an item of a host list, by expanding its first bracket and then the rest."""
-    before, bracket, rest = part.partition("[")
+    before, bracket, rest = item.partition("[")
     if not bracket:
-        return [part]
+        return [item]
     inside, _, after = rest.partition("]")
     middles = []
     for piece in inside.split(","):
@@ -256,19 +256,19 @@ def parse_jobs(text):
     jobs = {}
     for line in text.splitlines():
         job, _, nodes = line.strip().partition(" ")
-        for node in expand(nodes.strip()):
+        for node in expand_hostlist(nodes.strip()):
             jobs.setdefault(node, []).append(job)
     return jobs
 
 
-def owner(known, prefix):
+def drain_owner(known, prefix):
     """Return the owner of a node's drain: ours, other or none.
 
     Args:
         known: State, reason and setter of the node.
         prefix: The beginning of our reasons.
     """
-    words = flags(known["state"])
+    words = state_flags(known["state"])
     ours = known["reason"].startswith(prefix)
     if words & {"DRAIN", "FAIL", "FAILING"}:
         return "ours" if ours else "other"
@@ -280,19 +280,19 @@ def owner(known, prefix):
 
 
 def has_configuration(timeout_s):
-    """Return whether there is a cluster, with a configuration here or one that scontrol finds elsewhere.
+    """Return whether there is a cluster. Its configuration is here, or scontrol finds it elsewhere.
 
     Args:
         timeout_s: Seconds that scontrol may take.
     """
-    given = os.environ.get("SLURM_CONF", "")
-    if any(path and os.path.exists(path) for path in (given, *CONFIGURATIONS)):
+    configured = os.environ.get("SLURM_CONF", "")
+    if any(path and os.path.exists(path) for path in (configured, *CONFIGURATIONS)):
         return True
-    if given:
+    if configured:
         return False
     try:
         # The address is built into the program, or slurmctld serves the configuration (configless).
-        return re.search(r"\bUP\b", call(["scontrol", "ping"], timeout_s)) is not None
+        return re.search(r"\bUP\b", run_slurm(["scontrol", "ping"], timeout_s)) is not None
     except SlurmError:
         return False
 
@@ -304,16 +304,18 @@ class Cluster:
         self.names = list(dict.fromkeys(options["nodes"]))
         self.prefix = options["prefix"]
         self.timeout_s = options["command_timeout_s"]
-        self.exists = find("scontrol") is not None and has_configuration(self.timeout_s)
+        self.exists = find_program("scontrol") is not None and has_configuration(self.timeout_s)
 
     def read_nodes(self):
         """Return the present state of every node."""
         known, jobs = {}, {}
         if self.exists:
-            known = parse_nodes(call(["scontrol", "--all", "--oneliner", "show", "node"], self.timeout_s))
+            known = parse_nodes(
+                run_slurm(["scontrol", "--all", "--oneliner", "show", "node"], self.timeout_s)
+            )
             if set(self.names) & set(known):
                 jobs = parse_jobs(
-                    call(
+                    run_slurm(
                         ["squeue", "--all", "--noheader", "--states=" + JOB_STATES, "--format=%i %N"],
                         self.timeout_s,
                     )
@@ -333,7 +335,7 @@ class Cluster:
                 "responding": False,
                 "in_service": False,
             }
-        words = flags(known["state"])
+        words = state_flags(known["state"])
         responding = not words & {
             "NOT_RESPONDING",
             "UNKNOWN",
@@ -345,7 +347,7 @@ class Cluster:
         return {
             "known": True,
             "state": known["state"],
-            "drained_by": owner(known, self.prefix),
+            "drained_by": drain_owner(known, self.prefix),
             "reason": known["reason"],
             "set_by": known["set_by"],
             "jobs": jobs,
@@ -356,56 +358,56 @@ class Cluster:
     def update(self, names, **values):
         """Change nodes in Slurm. ``values`` are fields of scontrol, which are passed on unchanged."""
         arguments = [f"{key}={value}" for key, value in values.items()]
-        call(["scontrol", "update", "NodeName=" + ",".join(names), *arguments], self.timeout_s)
+        run_slurm(["scontrol", "update", "NodeName=" + ",".join(names), *arguments], self.timeout_s)
 
 
-def cleaned(text):
+def one_line(text):
     """Return a reason as one line of printable text."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def lacks(state, node):
+def is_pending(state, node):
     """Return whether a node is not yet in the requested state."""
     if state == "drained":
         return bool(node["jobs"])
     if state == "returned":
         return node["known"] and node["drained_by"] != "other" and not node["in_service"]
     if state == "queried":
-        words = flags(node["state"])
+        words = state_flags(node["state"])
         return "NOT_RESPONDING" in words and words.isdisjoint(GIVEN_UP)
     return state == "registered" and not node["responding"]
 
 
-def lacking(state, nodes):
+def pending_nodes(state, nodes):
     """Return the nodes that are not yet in the requested state."""
-    return [name for name, node in nodes.items() if lacks(state, node)]
+    return [name for name, node in nodes.items() if is_pending(state, node)]
 
 
-def able(node):
+def can_work(node):
     """Return whether a node could take work if it were not drained."""
-    return node["responding"] and "INVALID_REG" not in flags(node["state"])
+    return node["responding"] and "INVALID_REG" not in state_flags(node["state"])
 
 
-def only_down(node):
+def is_only_down(node):
     """Return whether a node is out of service because of a state that is not a drain."""
-    return node["drained_by"] == "other" and not flags(node["state"]) & {"DRAIN", "FAIL", "FAILING"}
+    return node["drained_by"] == "other" and not state_flags(node["state"]) & {"DRAIN", "FAIL", "FAILING"}
 
 
-def wait(cluster, holds, deadline, poll_s):
+def wait_for_nodes(cluster, holds, deadline, poll_s):
     """Read the nodes until a condition holds or the deadline is over. Return their states."""
     while True:
         nodes = cluster.read_nodes()
-        left = deadline - time.monotonic()
-        if holds(nodes) or left <= 0:
+        remaining_s = deadline - time.monotonic()
+        if holds(nodes) or remaining_s <= 0:
             return nodes
-        time.sleep(max(0.05, min(poll_s, left)))
+        time.sleep(max(0.05, min(poll_s, remaining_s)))
 
 
-def predicted(state, node, reason):
+def predict_node(state, node, reason):
     """Return the state of a node after the change, for check mode."""
     base = node["state"].split("+")[0]
     if state == "drained":
-        after = node["state"] if "DRAIN" in flags(node["state"]) else node["state"] + "+DRAIN"
+        after = node["state"] if "DRAIN" in state_flags(node["state"]) else node["state"] + "+DRAIN"
         return dict(node, state=after, drained_by="ours", reason=reason, set_by="", in_service=False)
     return dict(node, state=base, drained_by="none", reason="", set_by="", in_service=node["responding"])
 
@@ -437,14 +439,14 @@ class Request:
 
     def __init__(self, params, prefix):
         self.state = params["state"]
-        self.reason = cleaned("{} {}".format(prefix, params["reason"]))
+        self.reason = one_line("{} {}".format(prefix, params["reason"]))
         self.replaces = params["replace_reason"] and params["state"] == "drained"
         self.poll_s = params["poll_s"]
         self.deadline = time.monotonic() + params["timeout_s"]
 
 
-def changeable(request, nodes):
-    """Return the nodes to drain, which are not drained, or to resume, whose drain is ours."""
+def nodes_to_change(request, nodes):
+    """Return the nodes to change: those to drain that are not drained, or those to resume that we drained."""
     wanted = {"drained": "none", "returned": "ours"}.get(request.state)
     return [
         name
@@ -458,21 +460,21 @@ def has_other_reason(request, node):
     return request.replaces and node["drained_by"] == "ours" and node["reason"] != request.reason
 
 
-def down_to_drain(state, nodes):
+def down_nodes_to_drain(state, nodes):
     """Return the nodes to drain although they are down.
 
     A node that is only down is up again when its slurmd registers (ReturnToService=2).
     """
     if state != "drained":
         return []
-    return [name for name, node in nodes.items() if only_down(node)]
+    return [name for name, node in nodes.items() if is_only_down(node)]
 
 
 def predict_nodes(request, before, touched, down):
     """Return the states of all nodes after the change, for check mode."""
     after = dict(before)
     for name in touched:
-        after[name] = predicted(request.state, before[name], request.reason)
+        after[name] = predict_node(request.state, before[name], request.reason)
     for name in down:
         after[name] = dict(before[name], state=before[name]["state"] + "+DRAIN")
     return after
@@ -485,12 +487,14 @@ def wait_until_able(cluster, request, before, touched):
     """
 
     def all_able(nodes):
-        return all(able(nodes[name]) for name in touched)
+        return all(can_work(nodes[name]) for name in touched)
 
-    now = before
+    current = before
     if not all_able(before):
-        now = wait(cluster, all_able, request.deadline, request.poll_s)
-    return [name for name in touched if able(now[name]) and now[name]["drained_by"] == "ours"], now
+        current = wait_for_nodes(cluster, all_able, request.deadline, request.poll_s)
+    return [
+        name for name in touched if can_work(current[name]) and current[name]["drained_by"] == "ours"
+    ], current
 
 
 def update_nodes(cluster, request, touched, down, before):
@@ -515,14 +519,14 @@ def refuse_lost_drains(request, touched, after):
 
 def change_nodes(cluster, request, before, touched, down):
     """Drain or resume nodes, and wait for the result. Return the changed nodes, and the states of all."""
-    now = before
+    current = before
     if request.state == "returned":
-        touched, now = wait_until_able(cluster, request, before, touched)
+        touched, current = wait_until_able(cluster, request, before, touched)
     update_nodes(cluster, request, touched, down, before)
-    after = now
-    if touched or down or lacking(request.state, now):
-        after = wait(
-            cluster, lambda nodes: not lacking(request.state, nodes), request.deadline, request.poll_s
+    after = current
+    if touched or down or pending_nodes(request.state, current):
+        after = wait_for_nodes(
+            cluster, lambda nodes: not pending_nodes(request.state, nodes), request.deadline, request.poll_s
         )
     refuse_lost_drains(request, touched, after)
     return touched, after
@@ -540,17 +544,17 @@ def state_lines(names, nodes):
     return "".join("{} {}\n".format(name, nodes[name]["state"]) for name in names)
 
 
-def run(module, cluster):
+def carry_out_request(module, cluster):
     """Carry out the request, and return the module's result."""
     # The time of the first reading counts as waiting.
     request = Request(module.params, cluster.prefix)
     before = cluster.read_nodes()
-    touched, down = changeable(request, before), down_to_drain(request.state, before)
+    touched, down = nodes_to_change(request, before), down_nodes_to_drain(request.state, before)
     if module.check_mode:
         after, waiting = predict_nodes(request, before, touched, down), []
     else:
         touched, after = change_nodes(cluster, request, before, touched, down)
-        waiting = lacking(request.state, after)
+        waiting = pending_nodes(request.state, after)
     result = {
         "changed": bool(touched or down),
         "nodes": {name: report_node(before[name], node) for name, node in after.items()},
@@ -598,7 +602,7 @@ def main():
     options = module.params
     cluster = Cluster(options)
     try:
-        result = run(module, cluster)
+        result = carry_out_request(module, cluster)
     except SlurmError as error:
         module.fail_json(
             msg=f"{error} (on {os.uname().nodename}, for {', '.join(cluster.names[:5])}). "

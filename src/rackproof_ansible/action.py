@@ -1,6 +1,7 @@
 """Define the base classes of the action plugins.
 
-The base classes read options from the documentation, and translate errors for Ansible.
+An action of a task on the controller is a :class:`RackproofAction`, and one that also contacts a node is a
+:class:`NodeAction`. Both read their options from the documentation, and translate errors for Ansible.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class ModuleFailedError(Exception):
     """A module called by an action that did not return the expected result.
 
     Attributes:
-        result: The module's result, which becomes the result of the task, so that an unreachable node is
-            reported as unreachable and not as failed.
+        result: The module's result, which becomes the result of the task. An unreachable node is then
+            reported as unreachable, not as failed.
     """
 
     def __init__(self, result: dict[str, Any]) -> None:
@@ -100,7 +101,7 @@ class RackproofAction(ActionBase):
         return hostvars
 
     def raw_variables(self, host: str) -> Mapping[str, Any]:
-        """Return a host's variables as they are written, without evaluating them."""
+        """Return a host's variables without evaluating them."""
         variables: Mapping[str, Any] = self.task_vars["hostvars"].raw_get(host)
         return variables
 
@@ -111,7 +112,7 @@ class RackproofAction(ActionBase):
 
     @property
     def owner_pid(self) -> int | None:
-        """Return the process whose life is that of this task's claims, or None in check mode."""
+        """Return the id of the process with which this task's claims end, or None in check mode."""
         return None if self.check_mode else self._playbook_pid
 
     def show_line(self, line: str) -> None:
@@ -167,7 +168,7 @@ class NodeAction(RackproofAction):
             remote: The path of the file on the host. A pipe or device, or a link to one, is refused, because
                 it may never end.
             local: The path of the copy.
-            limit_bytes: The largest size in bytes. The copy ends there, whatever size the host stated.
+            limit_bytes: The largest size in bytes. The copy ends there, even if the host stated another size.
 
         Raises:
             AnsibleError: The path is not a regular file, is too large, or could not be copied.
@@ -197,7 +198,7 @@ class NodeAction(RackproofAction):
         Args:
             script: The text of the script, which is copied first, because a command line may be too short for
                 it.
-            limit_s: Seconds after which the host ends it, whatever happens to this process.
+            limit_s: Seconds after which the host ends it, even if this process is gone.
         """
         path = self._connection._shell.join_path(self._make_tmp_path(), "script.sh")
         self.write_file(path, script)
@@ -213,7 +214,7 @@ class NodeAction(RackproofAction):
         """Run a shell command on the host. Return its exit status, output and error output."""
         # On the controller itself, a command inherits the environment of the playbook. srun would even send
         # it to every node.
-        # No other user may write what it makes, whatever the umask.
+        # No other user may write its files, even with a permissive umask.
         without_secrets = f"unset {' '.join(CONTROLLER_SECRETS)}; umask o-w; {command}"
         # A node's output need not be UTF-8.
         answer = self._low_level_execute_command(without_secrets, encoding_errors="surrogateescape")

@@ -1,7 +1,8 @@
 """Read the argument specs of actions from the documentation that ``ansible-doc`` shows.
 
-In Ansible, an action's documentation is in a module of the same name, and its argument spec in the
-action's code. Here, the documentation is the only declaration of an option.
+:mod:`rackproof_ansible.action` calls :func:`read_argument_spec`. By Ansible's convention, a module of the
+same name has an action's documentation, and the action's code has its argument spec. Here, the documentation
+is the only declaration of an option.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases", "
 def read_argument_spec(plugins: Path, name: str) -> dict[str, dict[str, Any]]:
     """Return the argument spec of an action.
 
-    Files are read, not imported, and are found by their place beside the action, not by Ansible's loaders, so
-    that an ``ansible.cfg`` with only the folder of actions works too.
+    Files are read, not imported. They are found by their place beside the action, not by Ansible's loaders.
+    An ``ansible.cfg`` with only the folder of actions therefore works, too.
 
     Args:
         plugins: The folder with ``modules/`` and ``doc_fragments/``.

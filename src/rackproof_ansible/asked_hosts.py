@@ -1,8 +1,10 @@
 """Find tasks and hosts that a command line leaves out of a playbook.
 
-Ansible ends with status 0 if tags leave no task, if the task to start at is not found, or if a host of
-``--limit`` is in no play. A play's pattern is evaluated even if the command line limits it, and this
-module is called there.
+The filter ``refuse_partial_runs`` calls :func:`check_hosts`, which raises :class:`PartialRunError`. The
+filter is in a play's pattern, which is evaluated even if the command line limits the play.
+
+Ansible ends with status 0 if tags leave no task, or if the task to start at is not found. It also does so if
+a host of ``--limit`` is in no play.
 """
 
 from __future__ import annotations
@@ -101,8 +103,8 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
         limit: The limit of the command line, or None.
 
     Raises:
-        PartialRunError: A term of the limit means nothing, or a host that is not in the play, or no host is
-            left, or a host's name contains invisible characters.
+        PartialRunError: A term of the limit matches nothing, or a host that is not in the play. No host is
+            left. A host's name contains invisible characters.
     """
     inventory = _inventory(groups)
     covered = [str(host.name) for host in inventory.get_hosts(pattern)]
@@ -137,7 +139,7 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
 
 def _check_names(hosts: Iterable[str]) -> None:
     """Refuse host names with invisible characters."""
-    # Two names that look the same are two nodes for the history, for a drain, and for an order to write
+    # Two names that appear equal are two nodes for the history, for a drain, and for an order to write
     # a disk.
     for host in hosts:
         if not host.isprintable():

@@ -1,6 +1,7 @@
 """Follow a job on a node for the action ``rackproof_bench_follow``.
 
-Poll the node every few seconds, show the job's progress, and return how it ended.
+Begin with :class:`JobFollower`, which polls the node every few seconds, shows the job's progress, and returns
+the job's end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rackproof_ansible.action import NodeAction
 
 # Sixteen chunks of 256 KiB are the 4 MiB of backlog beyond which a follower skips ahead anyway.
 CATCH_UP_POLLS = 16
-"""The number of polls without a pause when a follower meets a long log."""
+"""The number of polls without a pause if the log is long at the start."""
 
 display = Display()
 

@@ -1,4 +1,7 @@
-"""Find or make a runtime on a node for ``rackproof_bench_runtime``, and show the progress of downloads."""
+"""Find or make a runtime on a node for ``rackproof_bench_runtime``.
+
+The action is :class:`BenchRuntime`, which also shows the progress of downloads.
+"""
 
 from __future__ import annotations
 

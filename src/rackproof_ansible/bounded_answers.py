@@ -1,7 +1,8 @@
-"""Limit what a node answers to one command over ssh.
+"""Limit the answer of a node to one command over ssh.
 
-Ansible collects an answer of any size, and copies all of it with each part that arrives. An answer of 200 MB
-took 100 s and up to 1.8 GB of memory. One without end took both until the task's time limit.
+The callback ``rackproof`` calls :func:`bound_answers` once. Ansible collects an answer of any size, and
+copies all of it with each part that arrives. An answer of 200 MB took 100 s and up to 1.8 GB of memory. An
+answer without end used both until the task's time limit.
 """
 
 from __future__ import annotations

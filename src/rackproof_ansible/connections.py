@@ -1,4 +1,7 @@
-"""Check for the programs to reach nodes, before ``rackproof_check_variables`` lets a job start."""
+"""Check for the programs to reach nodes.
+
+The action ``rackproof_check_variables`` calls :func:`check_ssh_client` before it lets a job start.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def check_ssh_client(hosts: Mapping[str, Mapping[str, Any]], connection: str) ->
     """Check that there is an ssh client if a host needs one.
 
     Args:
-        hosts: Variables of the hosts, as they are written.
+        hosts: Variables of the hosts, without evaluation.
         connection: The connection of the command line, for hosts without their own.
 
     Raises:

@@ -1,4 +1,8 @@
-"""Print a node's answer for the callback, without escapes, limited, and never at the start of a line."""
+"""Print a node's answer for the callback, without escapes, limited, and never at the start of a line.
+
+The callback ``rackproof`` calls :func:`clean_display` once. Ansible's display then passes each message
+through :func:`harmless`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Run one half of a pair on a drained node, because Slurm gives such a node no job.
 
-The half runs in its own folder and session on the node. The node limits its time, so that it ends even
-without a playbook.
+The action ``rackproof_reimage_acceptance`` calls :func:`start_half` and later :func:`finish_half`. The half
+runs in a folder and session of its own on the node. The node limits its time, so that it ends even without a
+playbook.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Report a playbook's steps as JSON lines to the command that started it.
 
-The lines contain no secrets. ``rackproof.cli.live_lines`` reads them. A line is an object with ``kind``:
+Rackproof's callbacks give the results of tasks to an :class:`EventReporter`, and ``rackproof.cli.live_lines``
+reads the lines. The lines contain no secrets. A line is an object with ``kind``:
 
 * ``task``: a host starts a step.
 * ``end``: a host ended a step. ``once`` marks a failure of a task that runs once for all hosts.

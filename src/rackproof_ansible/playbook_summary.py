@@ -1,6 +1,7 @@
 """Collect a playbook's recorded runs and changes from its tasks' results, to show them at its end.
 
-These classes do not use Ansible. The callback ``rackproof`` calls them.
+The callback ``rackproof`` gives each result to a :class:`RunTable` and a :class:`ChangeTable`. These classes
+do not use Ansible.
 """
 
 from __future__ import annotations

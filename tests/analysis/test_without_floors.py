@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from rackproof.analysis.anomaly import AnomalyPolicy, Night, judge_night
-from rackproof.core.records import Verdict
+from rackproof.core.records import Direction, Measurement, Verdict
 from rackproof.store.history.readings import readings_of
-from tests.jobs.validate.nights import TONIGHT, Change, fleet_node, several_nights
+from tests.jobs.validate.nights import TONIGHT, Change, fleet_node, night_runs, several_nights
 
 
 def judged(count: int, change: Change, nights: int = 15) -> Night:
@@ -88,3 +88,69 @@ def test_a_sound_fleet_passes(value: float, count: int, nights: int) -> None:
 def test_a_loss_of_what_weather_and_firmware_bring_is_left_to_the_model() -> None:
     night = judged(18, gemm(0.85, lambda node, slot, ago: ago == 0))
     assert checks(night) == set()
+
+
+def judged_collective(
+    count: int,
+    value: Callable[[int, int], float],
+    nights: int,
+    *,
+    name: str = "all_reduce_busbw",
+    **labels: str,
+) -> Night:
+    """Judge nights with a number of each whole node in GB/s: by node and nights ago."""
+    nodes = [fleet_node(number) for number in range(count)]
+    runs = []
+    for ago in range(nights):
+        for number, run in enumerate(night_runs(nodes, ago)):
+            collective = Measurement(
+                name=name,
+                value=value(number, ago) * (1 + (number - ago) % 3 / 300),
+                unit="GB/s",
+                direction=Direction.HIGHER,
+                labels={"size_bytes": "4294967296", **labels},
+            )
+            runs.append(run.model_copy(update={"measurements": (*run.measurements, collective)}))
+    readings = readings_of(runs, TONIGHT + timedelta(seconds=1), nights=15)
+    return judge_night(readings, {}, policy=AnomalyPolicy(require_references=False))
+
+
+@pytest.mark.parametrize(
+    ("count", "value", "nights", "found"),
+    [
+        (6, lambda node, ago: 290.0 if ago == 0 else 390.0, 15, {"past"}),
+        (18, lambda node, ago: 180.0 if ago == 0 else 390.0, 3, {"past", "physics"}),
+        (1, lambda node, ago: 290.0 if ago == 0 else 390.0, 15, {"past"}),
+        (4, lambda node, ago: 0.001, 1, {"physics"}),
+        (4, lambda node, ago: 1e9, 1, {"physics"}),
+        (18, lambda node, ago: 180.0, 1, {"physics"}),
+    ],
+)
+def test_links_of_a_whole_fleet_are_judged_as_its_gpus_are(
+    count: int, value: Callable[[int, int], float], nights: int, found: set[str]
+) -> None:
+    night = judged_collective(count, value, nights)
+    assert set(verdicts(night)) == {Verdict.UNPROVEN}
+    assert found <= checks(night)
+
+
+def test_of_few_nodes_the_one_with_slow_links_is_unproven() -> None:
+    night = judged_collective(4, lambda node, ago: 290.0 if node == 2 else 390.0, 1)
+    assert verdicts(night) == [Verdict.PASS, Verdict.PASS, Verdict.UNPROVEN, Verdict.PASS]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"), [("all_reduce_busbw", {"device": "cpu"}), ("memory_speed", {}), ("disk_read", {})]
+)
+def test_what_other_load_slows_down_is_not_held_against_a_node_alone(
+    name: str, labels: dict[str, str]
+) -> None:
+    night = judged_collective(6, lambda node, ago: 1.0 if ago == 0 else 2.0, 15, name=name, **labels)
+    assert set(verdicts(night)) == {Verdict.PASS}
+
+
+@pytest.mark.parametrize("count", [1, 4, 18])
+@pytest.mark.parametrize("nights", [1, 15])
+def test_sound_links_pass(count: int, nights: int) -> None:
+    night = judged_collective(count, lambda node, ago: 390.0, nights)
+    assert set(verdicts(night)) == {Verdict.PASS}

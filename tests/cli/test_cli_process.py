@@ -130,3 +130,13 @@ def test_a_database_url_is_not_repeated_in_an_error(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert b"hunter2" not in done.stderr + done.stdout
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["schema"], ["explain", "ecc_off"]])
+def test_a_full_disk_behind_standard_output_is_one_sentence(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [str(PROGRAM), *arguments], stdout=full, stderr=subprocess.PIPE, timeout=300, check=False
+        )
+    assert done.stderr == b"rackproof: the output cannot be written: No space left on device\n"
+    assert done.returncode == 1

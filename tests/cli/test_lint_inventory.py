@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,15 @@ def test_another_inventory_beside_a_file_is_not_read(
     (folder / "host_vars").mkdir()
     (folder / "host_vars/n1.yaml").write_text("a: 1\na: 2\n")
     assert "n1.yaml:2: a is in line 1" in run("lint-inventory", "-i", folder / "hosts.yml").output
+
+
+@pytest.mark.parametrize("name", ["pipe", "inventory", "/dev/zero"])
+def test_a_pipe_or_a_device_is_refused_before_anything_reads_it(
+    name: str, tmp_path: Path, run: Callable[..., Result]
+) -> None:
+    (tmp_path / "inventory/group_vars").mkdir(parents=True)
+    for pipe in ("pipe", "inventory/group_vars/all"):
+        os.mkfifo(tmp_path / pipe)
+    done = run("lint-inventory", "-i", tmp_path / name, "--checkout", ROOT)
+    assert done.exit_code == 1
+    assert "is a pipe or a device: write the inventory to a file" in done.stderr

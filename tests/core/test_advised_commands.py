@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from rackproof.cli.main import COMMANDS
 from rackproof.core.advised_commands import READERS, add_results
+from rackproof.core.text import sanitize, shell_command
 
 
 def _readers(name: str, command: click.Command) -> Iterator[str]:
@@ -61,3 +63,18 @@ def test_a_command_names_another_results_folder(
 
 def test_a_folder_with_a_space_can_be_typed() -> None:
     assert add_results("rackproof status", Path("/my results")) == "rackproof status --results '/my results'"
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb", "\x1b[31mred\x1b[0m", "bidi\u202e", "it's\t\\n", "\udcff", "plain", "my runs", ""]
+)
+def test_a_command_is_one_line_and_names_the_same_file(name: str) -> None:
+    line = shell_command(["printf", "%s", name])
+    assert line.isprintable()
+    assert line == sanitize(line)
+    shown = subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout
+    assert shown == name.encode("utf-8", "surrogateescape")
+
+
+def test_a_folder_with_a_line_end_does_not_break_the_advice() -> None:
+    assert add_results("rackproof status", Path("/a\nb")) == r"rackproof status --results $'/a\x0ab'"

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rackproof.core.definitions import DefinitionError, load_definition
 from rackproof.core.line_rules import LineRules, characters_read
-from rackproof.core.patterns import open_repeats, parsed_pattern
+from rackproof.core.patterns import (
+    _possible_characters,
+    is_repeat,
+    open_repeats,
+    parsed_pattern,
+    repeats_in_several_ways,
+)
 
 
 def rules(pattern: str = r"^Triad: +([0-9.]+)", good_end: str = "^Done", **more: object) -> LineRules:
@@ -25,6 +36,13 @@ def rules(pattern: str = r"^Triad: +([0-9.]+)", good_end: str = "^Done", **more:
         r"(?P<value>\d+) of (\d+)",
         r"WR\w+ +(?:\d+ +){4}[\d.]+ +([\d.e+]+)",
         r"(a{1,900})b",
+        # Each repetition has one way only, as its last character cannot belong to the next one.
+        r"(?:\d+,)*(\d+) MB",
+        r"(?:[^,]*,){5}([^,]*),",
+        r"(?:\d{1,3}\.){3}\d{1,3} +(\d+)",
+        r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3} +(\d+)",
+        r"(?:foo|bar|baz): +([-+]?\d+\.\d+(?:[eE][-+]?\d+)?)",
+        r"(?:a{3}b?){5}(\d)",
     ],
 )
 def test_a_pattern_with_one_number_is_taken(pattern: str) -> None:
@@ -51,6 +69,78 @@ def test_a_pattern_with_one_number_is_taken(pattern: str) -> None:
 def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         rules(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        (r"(?:a+){1,500}b", "repeats a repetition"),
+        (r"(?:a{1,9}){1,90}b", "repeats a repetition"),
+        (r"(?:a|aa){1,500}c", "or a choice"),
+        (r"((?:a)|a)*b", "or a choice"),
+        (r"(?:a*)*c", "repeats a repetition"),
+        (r"(?:a?){40}a{40}b", "repeats a repetition"),
+        (r"(?:(?:a+,?){2,9};){2,9}b", "repeats a repetition"),
+        # No two of its repeats match the same character.
+        (r"(?:a?[ab][bc]c?){30}d", "repeats a repetition"),
+        (r"(?:(?=a)a+){2,500}b", "repeats a repetition"),
+        ("a?" * 60 + "a" * 60 + "b", "its optional texts"),
+        ("(?:a|aa)" * 40 + "b", "its optional texts"),
+        ("a{0,99}" * 5 + "b", "its optional texts"),
+        (".*" + "a{0,30}" * 2 + "b", "its optional texts"),
+    ],
+)
+def test_a_pattern_that_may_search_one_line_for_hours_is_refused(pattern: str, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        rules(failures=(pattern,))
+    with pytest.raises(ValidationError, match=reason):
+        rules(good_end=pattern)
+
+
+PART = st.builds(str.__add__, st.sampled_from("abc") | st.sampled_from(["[ab]", "[bc]", "(?:ab)", "(?:ba)"]),
+                 st.sampled_from(["", "", "?", "*", "+", "{2}", "{0,2}", "{1,2}"]))  # fmt: skip
+
+
+def ends(parsed: Any, text: str, at: int) -> Counter[int]:
+    """Return where a pattern may end that begins there, and in how many ways."""
+    ways = Counter({at: 1})
+    for kind, value in parsed:
+        after: Counter[int] = Counter()
+        for begin, count in ways.items():
+            for end, more in element_ends(kind, value, text, begin).items():
+                after[end] += count * more
+        ways = after
+    return ways
+
+
+def element_ends(kind: object, value: Any, text: str, at: int) -> Counter[int]:
+    if str(kind) == "SUBPATTERN":
+        return ends(value[3], text, at)
+    if not is_repeat(kind):
+        fits = at < len(text) and text[at] in _possible_characters([(kind, value)])
+        return Counter({at + 1: 1} if fits else {})
+    least, most, inner = int(value[0]), min(int(value[1]), len(text)), value[2]
+    total, ways = Counter({at: 1} if least == 0 else {}), Counter({at: 1})
+    for number in range(1, most + 1):
+        after: Counter[int] = Counter()
+        for begin, count in ways.items():
+            for end, more in ends(inner, text, begin).items():
+                after[end] += count * more
+        ways = after
+        if number >= least:
+            total += ways
+    return total
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(PART, min_size=1, max_size=4), st.sampled_from(["+", "{1,9}", "{2,500}"]))
+def test_a_repeat_that_is_taken_divides_each_text_in_one_way(parts: list[str], times: str) -> None:
+    parsed = parsed_pattern(f"(?:{''.join(parts)}){times}")
+    if repeats_in_several_ways(parsed):
+        return
+    for length in range(1, 6):
+        for characters in itertools.product("abc", repeat=length):
+            assert max(ends(parsed, "".join(characters), 0).values(), default=0) <= 1, characters
 
 
 @pytest.mark.parametrize("good_end", ["", "^", "x*", "(?:a+)+$", "["])

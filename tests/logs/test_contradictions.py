@@ -149,6 +149,28 @@ def test_a_wrapper_is_no_collective(line: str, place: str) -> None:
     assert codes(data)[0] is Verdict.PASS
 
 
+BURN_HEAD = b"Burning for 60 seconds.\n"
+BURN_START = b"Initialized device 0 with 81089 MB of memory (80000 MB available, using 72000 MB of it)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (read(BURN).partition(b"Tested")[0], b""),
+        (BURN_HEAD, b""),
+        (b"", BURN_HEAD),
+        (b"", BURN_START),
+    ],
+)
+def test_a_gpu_burn_that_did_not_end_beside_one_that_did_is_no_pass(before: bytes, after: bytes) -> None:
+    one = read(BURN)
+    if BURN_HEAD[:7] not in one:
+        one = BURN_HEAD + one
+    assert codes(one)[0] is Verdict.PASS
+    verdict, why = codes(before + one + after)
+    assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)
+
+
 @pytest.mark.parametrize("line", ["+ run_perf -n 8", "+ node_perf -w n01 -- date", "my_perf -g 8"])
 @pytest.mark.parametrize("order", ["%s\n%s\n", "%s %s\n"])
 def test_a_wrapper_beside_the_programs_own_name_is_no_collective(line: str, order: str) -> None:

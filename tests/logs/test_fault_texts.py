@@ -52,8 +52,13 @@ gpu_error | E cuda_event.cc:29] Error polling for event status: CUDA_ERROR_ILLEG
 gpu_error | what(): parallel_for failed: cudaErrorLaunchFailure: unspecified launch failure
 gpu_error | could not synchronize on CUDA context: CUDA_ERROR_ECC_UNCORRECTABLE
 gpu_error | ncclUnhandledCudaError: Call to CUDA function failed.
+gpu_error | RuntimeError: CUDA driver error: unknown error
+gpu_error | RuntimeError: CUDA driver error: an illegal memory access was encountered
 out_of_memory | hipErrorOutOfMemory
+out_of_memory | slurmstepd: error: Step 174.0 exceeded memory limit (4294968 > 4194304), being killed
+out_of_memory | slurmstepd: error: Exceeded job memory limit at some point.
 nccl_failed | ncclSystemError: System call (e.g. socket, malloc) or external library call failed
+nccl_failed | [rank3]: DistBackendError: NCCL communicator was aborted on rank 3. Original reason: x
 nccl_failed | ncclInternalError: Internal check failed.
 nccl_failed | ncclRemoteError: A call failed possibly due to a network error or a remote process exiting
 nccl_failed | [rank3]: torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:27, x
@@ -70,6 +75,9 @@ launcher_lost_node | PRTE has lost communication with a remote daemon.
 launcher_lost_node | ORTE has lost communication with its daemon located on node:
 task_failed | E0101 00:00:00.1 9 torch/distributed/elastic/api.py:826] failed (exitcode: 1) local_rank: 0
 task_failed | ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3
+task_failed | srun: error: Timed out waiting for job step to complete
+task_failed | mpirun has exited due to process rank 3 with PID 17 on node n1 exiting improperly.
+task_failed | prterun has exited due to process rank number 3 with PID 17 on node n1 exiting improperly.
 task_failed |   exitcode  : 1 (pid: 4711)
 task_failed | Primary job  terminated normally, but 1 process returned a non-zero exit code.
 task_failed | =   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
@@ -177,6 +185,10 @@ HARMLESS = [
     "info: inference of 3 infiniband ports",
     "machine check of 4 hosts passed, 0 errors",
     "0 Input errors, 0 output errors",
+    "srun: Force Terminated StepId=364.14",
+    "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+    "CUDA driver error checks: on",
+    "NCCL communicator was created on rank 3",
 ]
 
 

@@ -131,7 +131,7 @@ LATENCY = (
     "                    RDMA_Write Latency Test\n"
     " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]"
     "   99% percentile[usec]   99.9% percentile[usec] \n"
-    " 2       1000          {figures}    0.06   2.05    5.90\n" + "-" * 87 + "\n"
+    " 2       1000          {figures}    0.06   {tail}\n" + "-" * 87 + "\n"
 )
 
 
@@ -146,7 +146,22 @@ LATENCY = (
     ],
 )
 def test_latencies_are_in_their_order(figures: str, verdict: Verdict) -> None:
-    assert judged(LATENCY.format(figures=figures))[0] is verdict
+    assert judged(LATENCY.format(figures=figures, tail="2.05    5.90"))[0] is verdict
+
+
+@pytest.mark.parametrize(
+    ("tail", "verdict"),
+    [
+        ("1.89 1.89", PASS),
+        ("6.20 6.20", PASS),
+        ("1.05 5.90", UNPROVEN),
+        ("5.90 2.05", UNPROVEN),
+        ("2.05 9.90", UNPROVEN),
+        ("1.87 5.90", UNPROVEN),
+    ],
+)
+def test_percentiles_lie_between_the_median_and_the_maximum(tail: str, verdict: Verdict) -> None:
+    assert judged(LATENCY.format(figures="1.85 6.20 1.89 1.90", tail=tail))[0] is verdict
 
 
 SECOND = {

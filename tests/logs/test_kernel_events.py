@@ -38,6 +38,10 @@ LINES = [
         UNPROVEN,
         "network_card_error",
     ),
+    # An array that starts without all its disks, as drivers/md writes it at level info.
+    ("md/raid1:mdX: active with 1 out of 2 mirrors", DEGRADED, "storage_error"),
+    ("md/raid10:md2: active with 3 out of 4 devices", DEGRADED, "storage_error"),
+    ("md/raid:md127: raid level 5 active with 11 out of 12 devices, algorithm 2", DEGRADED, "storage_error"),
     # XIDs of a GPU that is shared out (MIG), of old drivers, with and without text.
     (
         "NVRM: Xid (PCI:0000:07:00 GPU-I:02): 94, pid=7194, Contained: SM (0x1). RST: No, D-RST: No",
@@ -643,6 +647,7 @@ HARMLESS_OF_LEVEL_ERROR = [
     "Intel machine check reporting enabled on CPU#0.",
     "pci 0000:0b:00.0: BAR 13: failed to assign [io  size 0x1000]",
     "pci 0000:e1:00.0: DOE: [2c8] ABORT timed out",
+    "ACPI Error: No handler for Region [SYSI] (00000000e3b0c442) [IPMI] (20230331/evregion-130)",
     "pci 0000:e1:00.0: DOE: [2c8] failed to create mailbox: -5",
     "ACPI: \\: failed to evaluate _DSM (0x1001)",
     "[Firmware Warn]: GHES: Poll interval is 0 for generic hardware error source: 1, disabled.",
@@ -661,6 +666,10 @@ HEALTHY_BOOT = [
     "arm-smmu-v3 arm-smmu-v3.0.auto: option mask 0x0",
     "arm-smmu-v3 arm-smmu-v3.0.auto: ias 48-bit, oas 48-bit (features 0x001e1fbf)",
     "arm-smmu-v3 arm-smmu-v3.0.auto: allocated 65536 entries for evtq",
+    "md/raid1:md0: active with 2 out of 2 mirrors",
+    "md/raid10:md2: active with 4 out of 4 devices",
+    "md/raid:md127: raid level 5 active with 12 out of 12 devices, algorithm 2",
+    "mlx5_core 0000:5e:00.0 enp94s0f0np0: Link up",
     "systemd[1]: Failed to find module 'autofs4'",
     "python[2213]: segfault at 0 ip 000055 sp 00007ffd error 4 in python3.11",
 ]

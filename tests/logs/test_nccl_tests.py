@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +345,37 @@ def test_groups_of_ranks_have_factors_of_their_own() -> None:
     assert names(read(text.encode(), "all_reduce.log")) == {"all_reduce"}
 
 
+@pytest.mark.parametrize(
+    "begun", [ALL_REDUCE.partition("#       size")[0], ALL_REDUCE.partition("\n")[0] + "\n"]
+)
+def test_a_test_that_began_without_a_table_is_no_pass(begun: str) -> None:
+    for text in (begun + ALL_REDUCE, ALL_REDUCE + begun):
+        parsed = read(text.encode())
+        assert (parsed.verdict, "cut_off" in codes(parsed)) == (UNPROVEN, True)
+
+
+@pytest.mark.parametrize("time", ["nan", "-nan", "inf"])
+def test_a_row_without_a_possible_time_is_damaged(time: str) -> None:
+    parsed = read(ALL_REDUCE.replace(f"{100.0:7.1f}", f"{time:>7s}", 1).encode())
+    assert (parsed.verdict, "damaged_line" in codes(parsed)) == (UNPROVEN, True)
+
+
+def one_place(text: str) -> str:
+    """Return a table as ``-O 0`` of rccl-tests prints it, without figures out of place."""
+    figures = re.compile(
+        r"( {2,}[0-9.]+ +[0-9.]+ +[0-9.]+ +\d+| +time +algbw +busbw #wrong)\1?$", re.MULTILINE
+    )
+    return figures.sub(r"\1", text)
+
+
+def test_a_table_of_only_in_place_figures_is_read() -> None:
+    parsed = read(one_place(ALL_REDUCE).encode())
+    assert parsed.verdict is PASS, codes(parsed)
+    assert parsed.measurement("all_reduce_busbw", size_bytes="1048576", place="in_place") is not None
+    assert parsed.measurement("all_reduce_busbw", size_bytes="1048576", place="out_of_place") is None
+    assert read(one_place(table(wrong="3")).encode()).verdict is FAIL
+
+
 def test_a_replayed_trace_has_no_figures_out_of_place() -> None:
     row = next(line for line in ALL_REDUCE.splitlines(True) if line.startswith("     1048576"))
     figures = f"  {100.0:7.1f}  {10.49:6.2f}  {18.36:6.2f}  {'0':>5s}"
@@ -370,6 +402,50 @@ def test_json(changes: dict[str, Any], verdict: Verdict, expected: set[str]) -> 
     assert json.loads(nccl_json())
     parsed = read(nccl_json(**changes))
     assert (parsed.verdict, names(parsed)) == (verdict, expected)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "growth", "verdict"),
+    [
+        ((8, 16, 32), {"step_factor": 2}, PASS),
+        ((8, 16, 32) * 2, {"step_factor": 2}, PASS),
+        ((8, 32), {"step_factor": 2}, UNPROVEN),
+        ((16, 32), {"step_factor": 2}, UNPROVEN),
+        ((8, 16, 24), {"step_bytes": 8}, PASS),
+        ((8, 24), {"step_bytes": 8}, UNPROVEN),
+    ],
+)
+def test_json_that_lacks_a_size_is_unproven(
+    sizes: tuple[int, ...], growth: dict[str, int], verdict: Verdict
+) -> None:
+    """The largest size is smaller than requested if the memory was too small for it."""
+    row = json.loads(nccl_json())["results"][0]
+    rows = []
+    for size in sizes:
+        place = {"time": size * 10.0, "alg_bw": 0.0001, "bus_bw": 0.0001, "nwrong": 0.0}
+        rows.append({**row, "size": size, "count": size // 4, "out_of_place": place, "in_place": place})
+    config = {"minimum_bytes": 8, "maximum_bytes": 64, **growth}
+    average = {"bandwidth": 0.0001, "okay": "unchecked"}
+    parsed = read(nccl_json(results=rows, config=config, average_bus_bandwidth=average))
+    assert (parsed.verdict, "rows_missing" in codes(parsed)) == (verdict, verdict is UNPROVEN)
+
+
+def test_json_with_two_ranks_on_one_gpu_is_unproven() -> None:
+    config = json.loads(nccl_json())["config"]
+    places = ("0000:1b:00", "0000:1b:00")
+    devices = [
+        {
+            "rank": rank,
+            "pid": rank,
+            "hostname": "n01",
+            "device": 0,
+            "device_hex": place,
+            "device_info": "H200",
+        }
+        for rank, place in enumerate(places)
+    ]
+    parsed = read(nccl_json(config={**config, "devices": devices}))
+    assert "devices_contradict" in codes(parsed)
 
 
 @pytest.mark.parametrize(

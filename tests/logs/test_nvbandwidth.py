@@ -142,6 +142,7 @@ def test_a_lost_direction_is_no_pass(gone: str) -> None:
         ("190.10", "0.00", UNPROVEN, "impossible_value"),
         ("_read2 381.10", "_read2 200.00", UNPROVEN, "sum_mismatch"),
         (f"SUM {READ_CE}_total", "SUM all_to_one_read_ce_total", UNPROVEN, "sum_mismatch"),
+        ("Running", " Invalid value when checking the pattern at 0x7f3a5c0000\nRunning", FAIL, "tool_error"),
         ("Running", "[CUDA_ERROR_ECC_UNCORRECTABLE] error in file\nRunning", FAIL, "tool_error"),
     ],
 )

@@ -207,3 +207,74 @@ def test_the_rules_define_some_steps_in_samples(batch: int, found: bool) -> None
     lines = of_key("global_batch_size", lambda one: one.replace("256", str(batch)))(training("gpt3"))
     stated = [*lines[:3], event("opt_learning_rate_decay_steps", 81_450), *lines[3:]]
     assert ("batch_size_contradicts" in judge(stated)[1]) is found
+
+
+HYPERPARAMETERS = {
+    "opt_base_learning_rate": 4e-4,
+    "opt_adamw_weight_decay": 1e-4,
+    "opt_gradient_clip_norm": 0.3,
+    "lora_alpha": 32,
+    "lora_rank": 16,
+}
+
+
+def with_setting(key: str, value: object, division: str = "closed") -> Change:
+    """Return a change that states hyperparameters of llama2_70b_lora with another value, or without one."""
+    stated = [event(name, number) for name, number in {**HYPERPARAMETERS, key: value}.items() if number]
+    return lambda lines: [*lines[:1], event("submission_division", division), *stated, *lines[1:]]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("lora_rank", 16, False),
+        ("lora_rank", 160, True),
+        ("lora_rank", None, True),
+        ("opt_adamw_weight_decay", 1.00000001e-4, False),
+        ("opt_adamw_weight_decay", 1e-3, True),
+        ("opt_gradient_clip_norm", "0.3", False),
+        ("opt_gradient_clip_norm", 3.0, True),
+        ("opt_base_learning_rate", 1.2e-3, False),
+        ("opt_base_learning_rate", 4e-3, True),
+        ("opt_base_learning_rate", 4e-5, True),
+        ("opt_learning_rate_training_steps", 8000, False),
+    ],
+)
+def test_hyperparameters_are_those_of_the_rules(key: str, value: object, found: bool) -> None:
+    expected = (Verdict.UNPROVEN, {"hyperparameters_contradict"}) if found else (Verdict.PASS, set())
+    assert judge(with_setting(key, value)(blocks("llama2_70b_lora"))) == expected
+    assert judge(with_setting(key, value, "open")(blocks("llama2_70b_lora")))[0] is Verdict.PASS
+
+
+@pytest.mark.parametrize("where", ["tracked_stats", "train_loss"])
+@pytest.mark.parametrize(
+    ("stated", "found"),
+    [(5e-4, False), (4.996e-4, False), (1e-3, True), (2.5e-4, True)],
+)
+def test_the_learning_rates_of_the_steps_fit_the_stated_one(where: str, stated: float, found: bool) -> None:
+    lines = with_setting("opt_base_learning_rate", stated)(blocks("llama2_70b_lora"))
+    rates = iter((4e-4, 5e-4, 3e-4, *[2e-4] * 100))
+    if where == "tracked_stats":
+        lines = [
+            line.replace('"step": ', f'"lr": {next(rates)}, "step": ') if '"train_loss"' in line else line
+            for line in lines
+        ]
+    else:
+        at = next(number for number, line in enumerate(lines) if "train_loss" in line)
+        losses = [event("train_loss", 1.5, 2, lr=next(rates), samples_count=8 * n) for n in range(1, 4)]
+        lines = [*lines[:at], *losses, *lines[at:]]
+    expected = (Verdict.UNPROVEN, {"hyperparameters_contradict"}) if found else (Verdict.PASS, set())
+    assert judge(lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "found"), [(1, False), (2, False), (8, False), (3, True), (10, True)]
+)
+@pytest.mark.parametrize("trained", ["bert", "gpt3", "retinanet", "rgat"])
+def test_a_batch_is_a_multiple_of_the_steps_that_accumulate(
+    trained: str, accumulated: int, found: bool
+) -> None:
+    stated = [event("gradient_accumulation_steps", accumulated)]
+    lines = training(trained)
+    codes = judge([*lines[:3], *stated, *lines[3:]])[1]
+    assert ("batch_size_contradicts" in codes) is found, codes

@@ -203,7 +203,7 @@ def test_what_nobody_asked_for_is_refused(
 def test_a_kernel_may_be_asked_for(code: types.ModuleType) -> None:
     options = {"allow_kernel": True, "allow_remove": [], "remedy": "", "remedies": {}, "lock_timeout_s": 1}
     said = {"status": "ok", "stdout": KERNEL, "stderr": ""}
-    changes = code.refuse(code.Apt(options), options, said, {"nvidia-open": ""}, [])
+    changes = code.refuse_unrequested_changes(code.Apt(options), options, said, {"nvidia-open": ""}, [])
     assert changes["linux-image-6.1.0-99-amd64"] == "6.1.999-1"
 
 
@@ -379,7 +379,7 @@ def test_an_older_version_needs_leave(modules: Modules, node: Node) -> None:
     ],
 )
 def test_versions(code: types.ModuleType, version: str, wanted: str, fits: bool) -> None:
-    assert code.fits(version, wanted) is fits
+    assert code.is_version(version, wanted) is fits
 
 
 def test_interrupted_work_is_finished_first(
@@ -388,14 +388,14 @@ def test_interrupted_work_is_finished_first(
     monkeypatch.setattr(code, "packages", lambda: ({"a": {"version": "1", "held": False}}, ["half"]))
     options = {"present": {"a": ""}, "absent": [], "hold": False, "update": "needed", "timeout_s": 60}
     options |= {"lock_timeout_s": 1, "allow_downgrade": False, "allow_kernel": False, "allow_remove": []}
-    result = code.work(options, check=False)
+    result = code.fulfil_request(options, check=False)
     assert (result["changed"], result["repaired"]) == (True, True)
     first, second, third = node.calls()
     assert first == "dpkg --force-confdef --force-confold --configure -a"
     assert " -s --fix-broken install" in second
     assert "--fix-broken install" in third
     assert " -s " not in third
-    assert code.work(options, check=True)["changed"] is True
+    assert code.fulfil_request(options, check=True)["changed"] is True
     assert all(" -s " in call for call in node.calls()[3:])
 
 
@@ -415,7 +415,7 @@ def test_a_repair_makes_no_change_that_nobody_asked_for(
     options = {"present": {"a": ""}, "absent": ["old"], "hold": False, "update": "needed", "timeout_s": 60}
     options |= {"lock_timeout_s": 1, "allow_downgrade": False, "allow_kernel": False}
     options["allow_remove"] = ["nvidia-*"]
-    do = code.ask_only if how == "simulate" else code.work
+    do = code.check_only if how == "simulate" else code.fulfil_request
     with pytest.raises(code.RefusedError, match="refused before anything was installed") as refusal:
         do(options, how == "check")
     assert part in str(refusal.value)
@@ -431,7 +431,7 @@ def test_a_kernel_of_the_repair_is_no_kernel_from_before(
     options = {"present": {"a": ""}, "absent": [], "hold": False, "update": "needed", "timeout_s": 60}
     options |= {"lock_timeout_s": 1, "allow_downgrade": False, "allow_kernel": False, "allow_remove": []}
     with pytest.raises(code.RefusedError, match=r"behind Rackproof's back: 6\.1\.0-99"):
-        code.work(options, check=False)
+        code.fulfil_request(options, check=False)
 
 
 def test_work_of_another_process_is_waited_for_and_not_repaired(
@@ -445,7 +445,7 @@ def test_work_of_another_process_is_waited_for_and_not_repaired(
     monkeypatch.setattr(code, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
     options = {"present": {"a": ""}, "absent": [], "hold": False, "update": "needed", "timeout_s": 60}
     options |= {"lock_timeout_s": 600, "allow_downgrade": False}
-    result = code.work(options, check=False)
+    result = code.fulfil_request(options, check=False)
     assert (result["changed"], result["repaired"]) == (False, False)
     assert not node.calls("--configure -a")
 

@@ -158,7 +158,7 @@ def test_a_cache_that_cannot_be_emptied_is_reported(root: Path) -> None:
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             path = os.path.join(folder, "kept"); open(path, "wb").write(bytes(1 << 16))
             held["drop_file_pages"]([path])
-            print(json.dumps(held["resident"]([path])))
+            print(json.dumps(held["resident_bytes"]([path])))
         """
     )
     done = subprocess.run(

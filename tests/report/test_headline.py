@@ -49,12 +49,12 @@ def run(*judgements: Judgement, verdict: Verdict = Verdict.PASS) -> Run:
 def test_the_headline_says_what_was_judged(
     judgements: tuple[Judgement, ...], verdict: Verdict, sentence: str
 ) -> None:
-    assert view.meaning(run(*judgements, verdict=verdict)) == sentence
+    assert view.verdict_meaning(run(*judgements, verdict=verdict)) == sentence
 
 
 def test_a_plan_counts_the_speeds_of_all_runs() -> None:
     runs = [run(QUALITY, speed(NO_REFERENCE)), run(speed(NO_REFERENCE)), run(QUALITY)]
-    assert view.meaning_of_all(runs, Verdict.PASS, "plan-1").startswith("Correct; 2 speeds not judged")
+    assert view.plan_meaning(runs, Verdict.PASS, "plan-1").startswith("Correct; 2 speeds not judged")
     assert "`rackproof accept plan-1`" in view.speeds_not_judged(runs, "plan-1")
     assert view.speeds_not_judged([run(QUALITY)], "plan-1") == ""
 

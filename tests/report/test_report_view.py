@@ -45,7 +45,7 @@ def reference(**bounds: float) -> Reference:
     ],
 )
 def test_deviation(one: Judgement, expected: float | None) -> None:
-    assert view.deviation(one) == (None if expected is None else pytest.approx(expected))
+    assert view.relative_deviation(one) == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_bounds(bounds: dict[str, float], shown: str) -> None:
     [(100, True), (93.5, True), (92, False), (124, True), (126, False), (1e9, False), (-1e9, False)],
 )
 def test_the_gauge_shows_whether_a_value_is_within_its_bounds(value: float, inside: bool) -> None:
-    gauge = view.gauge(judgement(value, reference(low=-0.07, high=0.25)))
+    gauge = view.judgement_gauge(judgement(value, reference(low=-0.07, high=0.25)))
     assert gauge is not None
     assert (gauge.low <= gauge.value <= gauge.high) is inside
     assert 0 <= gauge.value <= 100
@@ -78,15 +78,15 @@ def test_the_gauge_shows_whether_a_value_is_within_its_bounds(value: float, insi
     [(150, {"low": 0.0}), (50, {"high": 0.0}), (150, {}), (50, {}), (150, {"low": -0.07})],
 )
 def test_an_open_side_has_room(value: float, bounds: dict[str, float]) -> None:
-    gauge = view.gauge(judgement(value, reference(**bounds)))
+    gauge = view.judgement_gauge(judgement(value, reference(**bounds)))
     assert gauge is not None
     assert 0 < gauge.reference < 100
     assert 0 < gauge.value < 100
 
 
 def test_no_gauge_without_anything_to_compare() -> None:
-    assert view.gauge(judgement(1)) is None
-    assert view.gauge(judgement(100, reference(low=0.0, high=0.0))) is None
+    assert view.judgement_gauge(judgement(1)) is None
+    assert view.judgement_gauge(judgement(100, reference(low=0.0, high=0.0))) is None
 
 
 def test_worst_judgements_come_first_and_those_that_do_not_count_last() -> None:
@@ -170,7 +170,10 @@ def test_what_a_training_reports_as_its_throughput_leads(throughput: str) -> Non
     numbers = {"seconds_per_epoch": 3.0, "all_else": 1.0, throughput: 2.0, "time_to_train": 1.0}
     measured = tuple(Measurement(name=name, value=value, unit="") for name, value in numbers.items())
     run = example_runs.healthy(measurements=measured, judgements=())
-    assert [one.name for one in view.main_measurements(run)][:2] == ["time to train", view.words(throughput)]
+    assert [one.name for one in view.main_measurements(run)][:2] == [
+        "time to train",
+        view.metric_words(throughput),
+    ]
 
 
 def test_a_probe_has_no_time_to_train() -> None:
@@ -183,14 +186,14 @@ def test_a_probe_has_no_time_to_train() -> None:
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_there_is_always_a_reason(verdict: Verdict) -> None:
     bare = Run(run_id="r", benchmark="b", verdict=verdict, reasons=("", "\x1b[31m"))
-    assert all(view.reasons(bare))
-    assert view.reasons(bare)
+    assert all(view.verdict_reasons(bare))
+    assert view.verdict_reasons(bare)
 
 
 def test_reasons_fall_back_on_judgements() -> None:
     bad = judgement(1, verdict=Verdict.FAIL, reason="too slow")
     run = Run(run_id="r", benchmark="b", verdict=Verdict.FAIL, judgements=(bad, judgement(2)))
-    assert view.reasons(run) == ("m: too slow",)
+    assert view.verdict_reasons(run) == ("m: too slow",)
 
 
 def test_a_driver_that_differs_is_named_with_its_node() -> None:
@@ -297,10 +300,10 @@ def test_a_single_point_is_no_sweep() -> None:
 
 def test_a_plan_with_a_missing_run_is_unproven() -> None:
     runs = [example_runs.healthy()]
-    assert view.overall(runs) is Verdict.PASS
-    assert view.overall(runs, ["gemm on node-02"]) is Verdict.UNPROVEN
+    assert view.overall_verdict(runs) is Verdict.PASS
+    assert view.overall_verdict(runs, ["gemm on node-02"]) is Verdict.UNPROVEN
     assert view.plan_reasons(runs, ["gemm on node-02"]) == ("missing: gemm on node-02",)
-    assert view.overall([]) is Verdict.UNPROVEN
+    assert view.overall_verdict([]) is Verdict.UNPROVEN
     assert view.plan_reasons([]) == ("Nothing ran, so nothing is proven.",)
 
 

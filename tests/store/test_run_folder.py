@@ -263,7 +263,7 @@ def test_a_folder_that_is_not_writable_is_named_with_its_owner(tmp_path: Path) -
     )
     assert "cannot write" in done.stdout, done.stderr
     assert "belongs to root" in done.stdout
-    assert "name another results folder" in done.stdout
+    assert "name another folder" in done.stdout
 
 
 def test_a_full_disk_for_real() -> None:

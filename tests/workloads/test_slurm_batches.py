@@ -44,7 +44,7 @@ def check(
     slurm_run: ModuleType, monkeypatch: pytest.MonkeyPatch, known: list[int] | None, variables: dict[str, str]
 ) -> list[str]:
     said: list[str] = []
-    monkeypatch.setattr(slurm_run, "say", lambda **what: said.append(what["phase"]))
+    monkeypatch.setattr(slurm_run, "print_event", lambda **what: said.append(what["phase"]))
     spec: dict[str, Any] = {"repository": "a", "tag": "1", "shared": "/none", "benchmark": "big"}
     spec |= {"environment": {}, "reference_batches": known}
     slurm_run.Work(spec).check_batch(Path("config_X.sh"), variables)

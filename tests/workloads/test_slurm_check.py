@@ -35,7 +35,7 @@ def answers(
         known = {"--help": options, "--mpi=list": kinds}
         return 0, nodes if command[0] == "sinfo" else known[command[1]], ""
 
-    monkeypatch.setattr(slurm_run, "run", run)
+    monkeypatch.setattr(slurm_run, "run_command", run)
     monkeypatch.setattr(slurm_run.shutil, "which", lambda name: name)
     monkeypatch.setattr(slurm_run.Work, "digest", lambda self: DIGEST)
     monkeypatch.setattr(slurm_run.Work, "prove_image", lambda self, digest: None)

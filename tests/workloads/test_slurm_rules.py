@@ -32,7 +32,7 @@ def check(
     ruleset: str = "5.1.0",
 ) -> list[str]:
     shown: list[str] = []
-    monkeypatch.setattr(slurm_run, "say", lambda **what: shown.append(what["phase"]))
+    monkeypatch.setattr(slurm_run, "print_event", lambda **what: shown.append(what["phase"]))
     spec: dict[str, Any] = {"repository": "a", "tag": "1", "shared": "/none", "benchmark": "big"}
     spec |= {"environment": {}, "rules": rules, "ruleset": ruleset}
     slurm_run.Work(spec).check_rules(Path("config_X.sh"), variables)

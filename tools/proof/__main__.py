@@ -160,8 +160,8 @@ class Inputs:
 def keep(name: str, inputs: Inputs, result: str, seconds: float, parts: Sequence[Part]) -> None:
     """Store the record of a suite or the gate, and how long its green parts took.
 
-    If files changed while a suite ran, the result counts for neither the old nor the new files, and its
-    record names no inputs.
+    If files changed while a suite ran, the result counts for neither the old nor the new files. Its record
+    then names no inputs.
     """
     record = {"inputs": inputs.digest, "tree": inputs.tree}
     if tree_hash() != inputs.tree:

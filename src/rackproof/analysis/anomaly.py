@@ -300,6 +300,12 @@ class _Fleet:
                 indices.setdefault(part.node, []).append(index)
         return indices
 
+    def product(self, index: int) -> str:
+        """Return the product name of a GPU, or of a node's first GPU."""
+        if self.parts[index].kind == "node":
+            index = next(iter(self.gpus.get(index, ())), -1)
+        return self.parts[index].name if index >= 0 else ""
+
     @cached_property
     def _by_owner(self) -> tuple[NDArray[np.intp], Integers]:
         order = self.tonight[np.argsort(self.owner[self.tonight], kind="stable")]
@@ -563,14 +569,22 @@ def _outliers(fleet: _Fleet, policy: AnomalyPolicy, judged: Bools) -> list[_Find
 
 
 def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
-    """Return tonight's rows of GPUs. CPUs are left out, because other load changes their speed."""
+    """Return tonight's rows of GPUs, and of collectives between the GPUs of a node.
+
+    CPUs are left out, because other load changes their speed.
+    """
     is_gpu = np.array([part.kind == "gpu" for part in fleet.parts], dtype=bool)
-    rows: NDArray[np.intp] = fleet.tonight[is_gpu[fleet.readings.part[fleet.tonight]]]
+    is_collective = np.array(
+        [one.metric.endswith("_busbw") and one.labels.get("device") != "cpu" for one in fleet.quantities],
+        dtype=bool,
+    )
+    part, quantity = fleet.readings.part[fleet.tonight], fleet.readings.quantity[fleet.tonight]
+    rows: NDArray[np.intp] = fleet.tonight[is_gpu[part] | (fleet.is_node[part] & is_collective[quantity])]
     return rows
 
 
 def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findings:
-    """Return findings on GPUs that are far below the median of their own earlier nights."""
+    """Return findings on GPUs and collectives far below the median of their own earlier nights."""
     rows = _gpu_rows(fleet)
     base = early[rows]
     # A comparison with NaN (one earlier night or none) is false.
@@ -581,7 +595,7 @@ def _gross_losses(fleet: _Fleet, early: Floats, policy: AnomalyPolicy) -> _Findi
 
 
 def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
-    """Return findings on GPUs that are far below the fastest quarter of their SKU.
+    """Return findings on GPUs and collectives far below the fastest quarter of their SKU.
 
     Only SKUs with too few nodes for a comparison by median are judged here.
     """
@@ -606,7 +620,7 @@ def _below_few(fleet: _Fleet, policy: AnomalyPolicy) -> list[_Findings]:
 
 
 def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
-    """Return findings on numbers that no healthy GPU of the model reaches.
+    """Return findings on numbers that no healthy GPU of the model, or node with such GPUs, reaches.
 
     An impossible number is above the model's peak or far too small. Numbers below their floor are left out,
     because they need no second reason.
@@ -615,7 +629,8 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
     for floor_findings in failing:
         rows = rows[~np.isin(rows, floor_findings.row[floor_findings.verdict == _FAIL])]
     number: dict[str, int] = {}
-    models = np.array([number.setdefault(part.name, len(number)) for part in fleet.parts], dtype=np.int64)
+    names = [fleet.product(index) for index in range(len(fleet.parts))]
+    models = np.array([number.setdefault(name, len(number)) for name in names], dtype=np.int64)
     kinds, kind = np.unique(
         models[fleet.readings.part[rows]] * len(fleet.quantities) + fleet.readings.quantity[rows],
         return_inverse=True,
@@ -631,9 +646,9 @@ def _impossible(fleet: _Fleet, failing: Sequence[_Findings]) -> _Findings:
 
 
 def _objection(fleet: _Fleet, row: int) -> str:
-    """Return the reason why a GPU's number cannot come from a sound GPU of its model, or ""."""
+    """Return the reason why a number cannot come from sound GPUs of this model, or ""."""
     measured = fleet.quantities[int(fleet.readings.quantity[row])]
-    product = fleet.parts[int(fleet.readings.part[row])].name
+    product = fleet.product(int(fleet.readings.part[row]))
     return physical_objection(
         measured.metric, measured.labels, measured.unit, float(fleet.readings.value[row]), product
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from rackproof.cli.options import json_option
 from rackproof.cli.output import SHOWN_FINDINGS, more_line, print_json, terminal_width
 from rackproof.cli.playbooks import find_checkout
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.text import amount, sanitize
+from rackproof.core.text import amount, sanitize, shell_word
 from rackproof.jobs.inventory.ansible_source import read_ansible_nodes
 from rackproof.jobs.inventory.csv_source import read_csv_nodes
 from rackproof.jobs.inventory.folder import (
@@ -228,7 +227,7 @@ def _next(output: Path) -> str:
     """Return the text about the next command."""
     return (
         "Next, read-only, beside running jobs:\n"
-        f"    rackproof validate -i {shlex.quote(str(output))} --check\n"
+        f"    rackproof validate -i {shell_word(str(output))} --check\n"
         "Without --check the night is kept, and its pages are written."
     )
 

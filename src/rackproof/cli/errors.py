@@ -5,6 +5,7 @@ Commands raise :class:`ToolError`, and :mod:`rackproof.cli.main` prints it.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -87,9 +88,17 @@ def operator_message(error: Exception) -> str:
         return str(error)
     # str() of an OSError begins with its number, which is of no use to an operator.
     if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror or error}"
+        return f"{_place(error)}{error.strerror or error}"
     return (
         f"unexpected {type(error).__name__}: {error}. This is a fault of Rackproof: "
         "run the command again with `rackproof --debug …` and report its output"
     )
+
+
+def _place(error: OSError) -> str:
+    """Return the beginning of the sentence about an error of the system: the file, or the output."""
+    if error.filename:
+        return f"{error.filename}: "
+    # The error of a file names the file. Without a name, the command was printing.
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return "the output cannot be written: " if is_full else ""

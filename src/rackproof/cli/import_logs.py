@@ -16,7 +16,7 @@ from rackproof.core.records import Verdict, worst
 from rackproof.core.text import sanitize
 from rackproof.jobs.bench.import_logs import ImportResult, import_logs
 from rackproof.report import terminal_table
-from rackproof.report.view import overall
+from rackproof.report.view import overall_verdict
 
 _SHOWN_EVERY_S = 10.0
 _LARGE_BYTES = 64 << 20
@@ -58,10 +58,14 @@ def import_command(
         click.echo(terminal_table(runs, terminal_width(), _wants_colour()), nl=False)
         for imported in result.imported:
             click.echo(f"{'known' if imported.known else 'new'}: {imported.folder}")
-        click.echo(f"verdict of the logs: {overall(runs).value}; speed not judged: no SKU named")
+        click.echo(f"verdict of the logs: {overall_verdict(runs).value}; speed not judged: no SKU named")
     _print_remarks(result)
     # An unreadable file may be the log of a failure.
-    ctx.exit(exit_status(worst([overall(runs), Verdict.UNPROVEN] if result.unread else [overall(runs)])))
+    ctx.exit(
+        exit_status(
+            worst([overall_verdict(runs), Verdict.UNPROVEN] if result.unread else [overall_verdict(runs)])
+        )
+    )
 
 
 class _Progress:

@@ -9,7 +9,6 @@ failures and long steps are then printed as separate lines.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -17,7 +16,7 @@ from typing import Any
 
 from rackproof.cli.failure_lines import FailureLines, indented
 from rackproof.core.hostlist import compress_hostlist
-from rackproof.core.text import ELLIPSIS, duration, sanitize, width
+from rackproof.core.text import ELLIPSIS, duration, sanitize, shell_word, width
 
 _SILENT_S = 15.0
 """A step is shown after this many seconds without a report. The interval then doubles."""
@@ -342,7 +341,7 @@ def _without_inventory(line: str) -> str:
     source = line.partition(_NO_INVENTORY)[2]
     if not source:
         return line
-    lint = f"rackproof lint-inventory -i {shlex.quote(source)}"
+    lint = f"rackproof lint-inventory -i {shell_word(source)}"
     return (
         f"rackproof: {source} is no inventory that Ansible can read: correct -i; `{lint}` names the mistake"
     )

@@ -180,7 +180,13 @@ class Program(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Read the program's own options."""
         with usage_errors_end_with_1():
-            return super().make_context(*args, **kwargs)
+            try:
+                return super().make_context(*args, **kwargs)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                # --help and --version print here.
+                raise ToolError(operator_message(error)) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. Its error becomes one clear line, unless --debug is given."""

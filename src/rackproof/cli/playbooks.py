@@ -12,7 +12,6 @@ import os
 import queue
 import re
 import select
-import shlex
 import shutil
 import signal
 import stat
@@ -33,7 +32,7 @@ from rackproof.cli.output import print_json, terminal_width
 from rackproof.cli.playbook_outcome import PlaybookOutcome
 from rackproof.cli.screen import Screen
 from rackproof.core.child_environment import environment_of_playbook
-from rackproof.core.text import sanitize
+from rackproof.core.text import sanitize, shell_command, shell_word
 
 _TICK_S = 0.25
 _PIPE_END_S = 5.0
@@ -110,13 +109,13 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
     name = Path(file).stem
     argv = (_program("ansible-playbook"), _path_of(folder, file), *arguments)
     program = _own_name()
-    started = Playbook(name, argv, _environment(folder), shlex.join([program, name, *arguments]))
+    started = Playbook(name, argv, _environment(folder), shell_command([program, name, *arguments]))
     screen = Screen(sys.stderr if as_json else sys.stdout)
     view = LiveLines(name, moves=screen.moves)
     outcome = PlaybookOutcome(name)
     status, was_interrupted = _Follower(started, view, outcome, screen, quiet=is_quiet).run()
     if was_interrupted:
-        stop = shlex.join([program, "stop", *_same_places(arguments)])
+        stop = shell_command([program, "stop", *_same_places(arguments)])
         lines = interruption_lines(name, started.typed, stop, view.nodes, view.running_jobs)
         if not is_quiet:
             lines = [f"Interrupted. A job that was started continues; {stop} -l HOSTS ends it.", *lines[1:]]
@@ -172,7 +171,7 @@ def _has_playbook(folder: Path, file: str) -> bool:
 def _why_not_used(folder: Path) -> str:
     """Describe why a folder that every user can write is not used, and the remedy."""
     return (
-        f"every user can write {folder}, so its playbook is not used: chmod o-w {shlex.quote(str(folder))}, "
+        f"every user can write {folder}, so its playbook is not used: chmod o-w {shell_word(str(folder))}, "
         "or name it with --checkout ."
     )
 
@@ -209,8 +208,8 @@ def _own_name() -> str:
 
 def _how_to_type(program: str) -> str:
     """Return the hint about a program that is not on PATH, for commands that begin with its plain name."""
-    activate = shlex.quote(str(Path(program).with_name("activate")))
-    return f"`rackproof` is {shlex.quote(program)} here, or type: source {activate}"
+    activate = shell_word(str(Path(program).with_name("activate")))
+    return f"`rackproof` is {shell_word(program)} here, or type: source {activate}"
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -67,7 +67,8 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
     if shown and not as_json:
         _print_status(shown)
     elif not as_json and not nodes:
-        click.echo("no node is being imaged" if statuses else f"no node was ever imaged from {results}")
+        place = sanitize(results, 4000)
+        click.echo("no node is being imaged" if statuses else f"no node was ever imaged from {place}")
     refuse_unknown_names(nodes, [node.node for node in read_progress(results)], "never imaged from here")
 
 

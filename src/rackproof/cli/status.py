@@ -46,7 +46,8 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     for remark in filter(None, [why, *remarks]):
         click.echo(f"note: {remark}", err=True)
     if not as_json and not rows:
-        click.echo(add_results(_empty_text(results, is_slurm_read=ask and not why), results))
+        text = sanitize(_empty_text(results, is_slurm_read=ask and not why), 4000)
+        click.echo(add_results(text, results))
     else:
         _print_rows(shown, as_json=as_json)
     refuse_unknown_names(asked, [row.node for row in rows], "not known here")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from pathlib import Path
+
+from rackproof.core.text import shell_word
 
 DEFAULT_RESULTS = "results"
 RESULTS_VARIABLE = "RACKPROOF_RESULTS"
@@ -37,5 +38,5 @@ def add_results_everywhere(text: str, results: Path | None) -> str:
 
 def _named(text: str, results: Path) -> str:
     """Return a text whose advised commands name the results folder."""
-    option = f" --results {shlex.quote(str(results))}"
+    option = f" --results {shell_word(str(results))}"
     return _COMMAND.sub(lambda found: found[0] + option, text)

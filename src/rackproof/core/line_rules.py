@@ -8,11 +8,11 @@ format that several programs share, or that contradicts itself, needs its own pa
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rackproof.core.patterns import inner_patterns, is_choice, is_repeat, open_repeats, parsed_pattern
+from rackproof.core.patterns import open_repeats, parsed_pattern, repeats_in_several_ways, small_ways
 from rackproof.core.records import Direction, Record
 
 FORMAT = "lines"
@@ -25,24 +25,26 @@ repeats that can match the same text.
 A pattern with more such repeats is refused. The number of steps for a line grows with a power of its
 length. It is 2 million for one repeat, and 21 million for two. A third repeat would take 300 times as many.
 """
-_MOST_TIMES = 1000
-"""A repeat with at most this many repetitions counts as bounded."""
+MOST_WAYS = (10_000, 20, 8)
+"""Largest number of ways to divide a text among a pattern's small repeats and choices, with the same index.
+Each way may take as many steps as :data:`CHARACTERS_READ` allows."""
 
 
 def _check_pattern(text: str) -> str:
     """Return the pattern if the time to search a line with it is limited.
 
     Raises:
-        ValueError: The text is not a pattern, it matches every line, or it repeats a repeat or a choice.
+        ValueError: The text is not a pattern, it matches every line, or a search with it can take too long.
     """
     try:
         tree = parsed_pattern(text)
         fits_nothing = re.search(text, "") is not None
+        is_ambiguous = repeats_in_several_ways(tree)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{text!r:.200} is not a regular expression: {error}") from None
     if fits_nothing:
         raise ValueError(f"{text!r:.200} fits every line, the empty one too: name a text of the line")
-    if _repeats_repeats(tree, inside=False):
+    if is_ambiguous:
         raise ValueError(
             f"{text!r:.200} repeats a repetition, as (a+)+ does, or a choice, as (a|ab)* does, which can "
             "take for ever: write it without"
@@ -53,26 +55,17 @@ def _check_pattern(text: str) -> str:
             f".*a.*b.* does, which can take hours on one line: use {len(CHARACTERS_READ) - 1} at most, or "
             r"name the characters between ([^,]*, or \S+)"
         )
+    if (ways := small_ways(tree)) > (most := MOST_WAYS[open_repeats(tree)]):
+        raise ValueError(
+            f"{text!r:.200} can divide a line in {ways:.0e} ways among its optional texts, choices and short "
+            f"repeats, as a?a?a? does: use fewer of them ({most} ways at most)"
+        )
     return text
 
 
 def characters_read(pattern: str) -> int:
     """Return how many characters of a line a pattern is tried on."""
     return CHARACTERS_READ[open_repeats(parsed_pattern(pattern))]
-
-
-def _repeats_repeats(parsed: Any, *, inside: bool) -> bool:
-    """Return whether an unbounded repetition contains another one or a choice.
-
-    Such a pattern can match a text in many ways.
-    """
-    for kind, value in parsed:
-        unbounded = is_repeat(kind) and int(value[1]) > _MOST_TIMES
-        if inside and (unbounded or is_choice(kind)):
-            return True
-        if any(_repeats_repeats(part, inside=inside or unbounded) for part in inner_patterns(value)):
-            return True
-    return False
 
 
 Pattern = Annotated[str, Field(min_length=1, max_length=500)]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import locale
 import math
 import re
+import shlex
 import unicodedata
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 # The whole escape sequence is removed, because "[31m" without its ESC byte would remain as noise. The length
@@ -81,6 +83,26 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
         kept = "".join(_harmless_or_empty(character, newlines) for character in kept)
     kept = kept.strip() if newlines else _SPACE.sub(" ", kept).strip()
     return kept if len(kept) <= limit else kept[: max(limit - 1, 0)].rstrip() + ELLIPSIS
+
+
+def shell_word(text: str) -> str:
+    """Return a text as one word of a command for bash or zsh, without line ends and control characters.
+
+    A path may contain any bytes. In a table or a message, they would break the line, or be removed.
+    """
+    if text.isprintable():
+        return shlex.quote(text)
+    # Bytes and not characters, because a name that is not UTF-8 has no characters.
+    letters = [
+        chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}"
+        for byte in text.encode("utf-8", "surrogateescape")
+    ]
+    return f"$'{''.join(letters)}'"
+
+
+def shell_command(words: Iterable[str]) -> str:
+    """Return the words of a command as one line that a user can type."""
+    return " ".join(map(shell_word, words))
 
 
 def number(value: float | None) -> str:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from rackproof.core.gpu_models import is_model
 
 TABLE, SPEEDS, SAMPLES = "training_limits.csv", "published_speeds.csv", "published_samples.csv"
+HYPERPARAMETERS = "published_hyperparameters.csv"
 FASTER_THAN_PUBLISHED_GPUS = 1.8
 """Largest plausible ratio of a run's speed to the fastest published result on the same GPUs. The fastest new
 round reached 1.45."""
@@ -66,6 +67,12 @@ MOST_OF_NODE = 72
 FEWER_THAN_PUBLISHED = 0.8
 """A run needs at least this share of the fewest samples of published results with its batch size or a larger
 one. The table's comment says how often a new round needed less."""
+
+OTHER_LEARNING_RATE = 3.0
+"""Largest plausible ratio of a learning rate to the published ones. Those of a new round were at most 2 times
+outside the range of the rounds before (of the benchmarks with a range in the table)."""
+_ROUNDED = 1e-6
+"""Share by which a value may differ from the rules' because a program stores it in 32 bits."""
 
 PROGRESS_KEYS = ("samples_count", "epoch_num", "step_num")
 """An evaluation states the training's progress with these keys. Epochs may be fractions and start at 0."""
@@ -129,6 +136,24 @@ def read_fewest_samples() -> Mapping[str, tuple[tuple[float, float], ...]]:
     """Return the pairs of batch size and fewest samples of each benchmark, smallest batch first."""
     pairs = {name: (pair.split(":") for pair in cell.split()) for name, cell, *_ in _read_cells(SAMPLES)}
     return {name: tuple((float(size), float(few)) for size, few in row) for name, row in pairs.items()}
+
+
+@lru_cache
+def read_hyperparameters() -> Mapping[str, Mapping[str, tuple[float, float]]]:
+    """Return the smallest and largest plausible value of each hyperparameter, by benchmark and name."""
+    ranges: dict[str, dict[str, tuple[float, float]]] = {}
+    for benchmark, fixed, rates, *_ in _read_cells(HYPERPARAMETERS):
+        ranges[benchmark] = {}
+        for pair in fixed.split() if fixed != "-" else ():
+            name, _, value = pair.partition(":")
+            ranges[benchmark][name] = (1 - _ROUNDED) * float(value), (1 + _ROUNDED) * float(value)
+        if rates != "-":
+            least, most = map(float, rates.split(":"))
+            ranges[benchmark]["opt_base_learning_rate"] = (
+                least / OTHER_LEARNING_RATE,
+                most * OTHER_LEARNING_RATE,
+            )
+    return ranges
 
 
 def too_few_samples(benchmark: str, batch: float, samples: float | None) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Show every node in one table, for ``rackproof status``.
 
-A row shows Slurm's state, the last night, provisioning, re-imaging, and the command to type next.
+The command calls :func:`read_rows` with the results folder and Slurm's answer (:func:`ask_slurm`). A row
+shows Slurm's state, the last night, provisioning, re-imaging, and the command to type next.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SlurmNow(Record):
 
 
 class NodeRow(Record):
-    """The row of one node in the table. An empty text means that nothing is known."""
+    """The row of one node in the table. An empty text means unknown."""
 
     node: str
     slurm: str = ""
@@ -191,7 +192,7 @@ def _slurm_of_night(mine: NodeNight | None) -> SlurmNow | None:
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
-    """Return who drained a node.
+    """Return the job or person that drained a node.
 
     The audit log names the person. Slurm names only the account through which the playbook reached its
     controller.

@@ -761,6 +761,7 @@ class Events(LogParser):
         """Follow the losses that some programs log as events, each with the samples until then."""
         if key not in self.log.tags and value is not None:
             self.log.tag(key, value)
+        self.statements.take_rate(meta.get("lr"))
         if self.run_stop is None:
             self.course.mark(key, number(meta.get("samples_count")), self.log.line_at, position)
 
@@ -1364,6 +1365,7 @@ class Events(LogParser):
         self._remark_on_batches()
         self._remark_on_rates()
         self._remark_on_data()
+        self._remark_on_hyperparameters()
         self._remark_on_stated_target()
         self._remark_on_step_times()
         if self.log.ends_in_line and self.log.size:
@@ -1551,6 +1553,13 @@ class Events(LogParser):
                 expected = f"{least:g}" if least == most else f"{least:g} to {most:g}"
                 message = f"{key} is {amount:g}: {self.benchmark} has {expected}"
                 self.log.find("samples_contradict", message, Verdict.UNPROVEN, line=line)
+
+    def _remark_on_hyperparameters(self) -> None:
+        """Find hyperparameters that no run of the closed division has, or that its steps contradict."""
+        is_closed = self.log.tags.get("submission_division") != "open"
+        if is_closed and self._is_compared() and self._stopped_well():
+            for message in self.statements.hyperparameters(self.benchmark, self.log.tags):
+                self.log.find("hyperparameters_contradict", message, Verdict.UNPROVEN)
 
     def _remark_on_stated_target(self) -> None:
         """Find a stated target below the benchmark's. Reaching it does not meet the rules."""

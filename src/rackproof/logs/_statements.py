@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from rackproof.core.training_limits import read_hyperparameters
 from rackproof.logs._course import Advance, LineAt
 from rackproof.logs._reading import number
 
@@ -40,6 +41,9 @@ _SAMPLES_OF_STEPS: Mapping[str, tuple[str, float, float]] = {
 batch size. Published logs have 166.4 to 166.81 million (gpt3) and 9,216,000 (llama31_405b)."""
 _LOCAL = ("local_batch_size", "d_batch_size")
 """Names of the batch size of one process."""
+_SHARES_OF_RATE = 0.7, 1.01
+"""Bounds for the highest learning rate of a run, as a share of the stated one. In 1,320 published logs, it is
+0.999 to 1."""
 _ONE_GPU_EACH = frozenset({"maskrcnn", "resnet", "retinanet", "ssd"})
 """Benchmarks in whose published logs no process has less than one GPU."""
 
@@ -59,6 +63,8 @@ class Statements:
         """Batch size that a block states, if it differs from the log's."""
         self.progress: dict[str, tuple[str, Advance]] = {}
         """Name of the progress and the progress of each curve's statistics."""
+        self.highest_rate = 0.0
+        """Highest learning rate that a statistic states beside its loss or speed, or 0."""
         self._block: tuple[float, float | None, int] = (0.0, None, 0)
         self._eval_began: float | None = None
         self._eval_s: float | None = None
@@ -110,16 +116,23 @@ class Statements:
             self.wall_s = max(self.wall_s, 60 * value - run_s)
 
     def place(self, curve: str, meta: Mapping[str, object], line_at: LineAt, position: int) -> None:
-        """Follow the training's progress at each statistic of a curve."""
+        """Follow the training's progress and its learning rate at each statistic of a curve."""
         progress = self.progress.get(curve)
         if progress is None:
-            key = next((name for name in _PLACES if name in meta), "")
-            if curve not in _PLACED or not key:
+            key = next((name for name in _PLACES if name in meta), "") if curve in _PLACED else ""
+            if not key:
                 return
             progress = self.progress[curve] = key, Advance()
         value = meta.get(progress[0])
         if type(value) is int or type(value) is float:
             progress[1].take(value, line_at, position)
+        if "lr" in meta:
+            self.take_rate(meta["lr"])
+
+    def take_rate(self, rate: object) -> None:
+        """Record the learning rate of a step."""
+        if type(rate) is float and self.highest_rate < rate < math.inf:
+            self.highest_rate = rate
 
     def batch_of_block(self, stated: object, batch: float | None) -> None:
         """Record the batch size that a block states."""
@@ -183,6 +196,35 @@ class Statements:
             if off > _WHOLE_STEP:
                 yield f"an evaluation comes after a part of a step: it does not fit {of_log}"
 
+    def hyperparameters(self, benchmark: str, tags: Mapping[str, str]) -> Iterator[str]:
+        """Yield the hyperparameters that contradict the rules or the learning rates of the steps.
+
+        Args:
+            benchmark: The name in MLPerf's rules.
+            tags: What the log states.
+        """
+        yield from _other_hyperparameters(benchmark, tags)
+        stated = number(tags.get("opt_base_learning_rate"))
+        if not stated or not self.highest_rate:
+            return
+        least, most = _SHARES_OF_RATE
+        if not least <= self.highest_rate / stated <= most:
+            yield (
+                f"opt_base_learning_rate is {stated:g}, and the highest learning rate of the steps is "
+                f"{self.highest_rate:g}"
+            )
+
+
+def _other_hyperparameters(benchmark: str, tags: Mapping[str, str]) -> Iterator[str]:
+    """Yield the hyperparameters that differ from those of the published logs, or are missing."""
+    for name, (least, most) in read_hyperparameters().get(benchmark, {}).items():
+        value = number(tags.get(name))
+        if value is None and "opt_base_learning_rate" in tags:  # the log states its hyperparameters
+            yield f"the log does not state {name}, as the published logs of {benchmark} do"
+        elif value is not None and not least <= value <= most:
+            expected = f"{least:g}" if math.isclose(least, most, rel_tol=1e-4) else f"{least:g} to {most:g}"
+            yield f"{name} is {value:g}: {benchmark} has {expected}"
+
 
 def local_batch(tags: Mapping[str, str]) -> float | None:
     """Return the batch size of one process that a log states, or None."""
@@ -193,11 +235,14 @@ def local_batch(tags: Mapping[str, str]) -> float | None:
 def _against_local(benchmark: str, batch: float, tags: Mapping[str, str], gpus: int | None) -> Iterator[str]:
     """Yield the contradictions between the batch size of the run and that of one process."""
     local = local_batch(tags)
+    accumulated = number(tags.get("gradient_accumulation_steps")) or 1.0
+    if local is not None and batch % local:
+        yield f"a global_batch_size of {batch:g} is no multiple of {local:g} of each process"
+    elif accumulated % 1 == 0 and batch % ((local or 1.0) * accumulated):
+        of_step = f"{accumulated:g} gradient_accumulation_steps" + (f" of {local:g}" if local else "")
+        yield f"a global_batch_size of {batch:g} is no multiple of {of_step}"
     if local is None:
         return
-    if batch % local:
-        yield f"a global_batch_size of {batch:g} is no multiple of {local:g} of each process"
-    accumulated = number(tags.get("gradient_accumulation_steps")) or 1.0
     if benchmark in _ONE_GPU_EACH and gpus is not None and batch > local * gpus * max(1.0, accumulated):
         yield (
             f"a global_batch_size of {batch:g} needs {batch / local:g} processes with {local:g} each, and "

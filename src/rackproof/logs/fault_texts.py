@@ -70,6 +70,11 @@ SLURM_CODES = (
     (b"OOM Killed", "out_of_memory"),
     (b"oom_kill event", "out_of_memory"),
     (b"oom-kill event", "out_of_memory"),
+    (b"xceeded memory limit", "out_of_memory"),
+    (b"xceeded job memory limit", "out_of_memory"),
+    # "Job step aborted" and "Force Terminated" are no faults: 49 published logs of 5.0 and 5.1 that reached
+    # their targets contain them.
+    (b"Timed out waiting for job step to complete", "task_failed"),
     (b"Node failure", "node_failed"),
     (b"NODE FAILURE", "node_failed"),
 )
@@ -159,7 +164,7 @@ _RULES = (
     _rule(
         "gpu_error",
         b"CUDA error|Cuda failure| error|_STATUS_|CUFFT_|HIP error|access fault|CudaError|GPU Hang",
-        rb"CUDA error(?:: | \d|\()|Cuda failure (?:\d|')|unhandled (?:cuda|hip|system) error",
+        rb"CUDA (?:driver )?error(?:: | \d|\()|Cuda failure (?:\d|')|unhandled (?:cuda|hip|system) error",
         rb"ncclUnhandledCudaError|\bHIP error(?:: | \d|\()",
         _LIBRARY
         + rb"(?:STATUS_)?(?:EXECUTION_FAILED|EXEC_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LAUNCH_FAILURE)",
@@ -207,8 +212,8 @@ _RULES = (
     ),
     _rule(
         "nccl_failed",
-        b"CCL error|CCL failure|SystemError|InternalError|RemoteError",
-        rb"\b[NR]CCL (?:error|failure)(?: in)?(?:: | \S+:\d| \d)",
+        b"CCL error|CCL failure|SystemError|InternalError|RemoteError|icator was aborted",
+        rb"\b[NR]CCL (?:error|failure)(?: in)?(?:: | \S+:\d| \d)|\b[NR]CCL communicator was aborted on rank",
         rb"(?<![`'\"])\bnccl(?:SystemError|InternalError|RemoteError)\b",
     ),
     _rule(
@@ -233,7 +238,11 @@ _RULES = (
     ),
     _rule(
         "task_failed",
-        b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|create step|sending signal|+ exit ",
+        (
+            b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|create step|sending signal|+ exit |"
+            b"exited due to"
+        ),
+        rb"(?:mpirun|mpiexec|prterun) has exited due to process rank",
         rb"^timeout: sending signal \w{1,10} to command|^\++ exit (?!0\b)\d{1,3}\s*$",
         rb"error while loading shared libraries: |srun: error: Unable to create step",
         rb"failed \(exitcode: (?!0\))|exitcode *: (?!0\b)-?\d{1,3} *\(pid",

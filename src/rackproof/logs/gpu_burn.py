@@ -25,6 +25,7 @@ _ERRORS = re.compile(r"errors: ([-0-9 ()A-Za-z!]{1,4000}?)\s+temps:")
 _MEMORY = re.compile(
     r"^Initialized device (\d{1,4}) with (\d{1,9}) MB of memory \(\d{1,9} MB available, using (\d{1,9}) MB"
 )
+_BEGIN = re.compile(r"^Burning for \d{1,12} seconds")
 _TEMPERATURE = re.compile(r"\s*(\d{1,4}) C")
 _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
@@ -85,6 +86,8 @@ class GpuBurnParser(LogParser):
         self.labels: set[str] = set()
         """Up to two labels of a launcher before the lines. Two labels show that it started several tests."""
         self.tests = 1
+        self.begun = False
+        """True after a line that states the length of a test, which old versions do not print."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line, with or without a launcher's label."""
@@ -100,21 +103,14 @@ class GpuBurnParser(LogParser):
     def _take(self, at: int, text: str) -> bool:
         """Return whether a line is gpu_burn's, and read such a line."""
         if progress := _PROGRESS.match(text):
-            if self.tested is not None:
-                # Another test starts in the same file, so it is unknown how the first test ended.
-                self.tests += 1
-                self.tested, self.results, self.speeds = None, {}, {}
-            self.done = number(progress[1]) or 0.0
-            self.progress(at, text)
-            if _BAD.search(text):
-                self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
+            self._take_progress(at, text, number(progress[1]) or 0.0)
         elif match := _GPU.match(text):
             self._take_gpu(at, text, int(match[1]), match[2], match[3])
         elif match := _MEMORY.match(text):
-            self.doubles = self.doubles or ", using DOUBLES" in text
-            self.tensor_cores = self.tensor_cores or ", using Tensor Cores" in text
-            if len(self.memory) < 1024:
-                self.memory[int(match[1])] = float(match[2]), float(match[3])
+            self._take_memory(text, match)
+        elif _BEGIN.match(text):
+            self.tests += self.begun
+            self.begun = True
         elif match := _TESTED.match(text):
             self.tested = int(match[1])
         elif self.tested is not None and (match := _RESULT.match(text)):
@@ -122,6 +118,27 @@ class GpuBurnParser(LogParser):
         else:
             return False
         return True
+
+    def _take_progress(self, at: int, text: str, done: float) -> None:
+        """Read a progress line, with which another test may begin."""
+        if self.tested is not None or done < self.done:
+            # Another test starts in the same file, so it is unknown how the first test ended.
+            self.tests += 1
+            self.tested, self.results, self.speeds = None, {}, {}
+        self.done = done
+        self.progress(at, text)
+        if _BAD.search(text):
+            self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)
+
+    def _take_memory(self, text: str, match: re.Match[str]) -> None:
+        """Read the memory of a GPU and the precision of the test."""
+        self.doubles = self.doubles or ", using DOUBLES" in text
+        self.tensor_cores = self.tensor_cores or ", using Tensor Cores" in text
+        if int(match[1]) in self.memory:
+            # Each test initializes a GPU once, so the test before this one may not have ended.
+            self.tests += 1
+        if len(self.memory) < 1024:
+            self.memory[int(match[1])] = float(match[2]), float(match[3])
 
     def _take_gpu(self, at: int, text: str, index: int, model: str, uuid: str) -> None:
         """Read a GPU of the list at the start, which another test in the file may repeat."""

@@ -185,6 +185,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         # Disk controllers whose firmware stopped.
         r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state",
     ),
+    # An array that started without all its disks. The kernel gives this line the level info.
+    ("storage_error", Verdict.DEGRADED, r"\bmd/raid\S{0,20}: .{0,20}\bactive with (\d+) out of (?!\1 )\d+ "),
     # The server is on another machine and may be back. Another check tests whether the mount works.
     ("storage_error", Verdict.DEGRADED, r"\bnfs: server \S+ not responding"),
     ("storage_error", Verdict.DEGRADED, r"\bCIFS: .{0,200}has not responded in|mounting fs with errors"),

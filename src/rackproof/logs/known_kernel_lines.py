@@ -25,8 +25,9 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "github.com/ublue-os/bazzite/issues/1608, void-linux/void-packages/issues/53934 (kern.err)",
     ),
     (
-        r"^ACPI Error: (?:No handler for Region \[POWR\]|Region IPMI \(ID=7\) has no handler)",
-        "drivers/acpi/acpica/evregion.c: servers with a power meter, without acpi_ipmi",
+        r"^ACPI Error: (?:No handler for Region \[(?:POWR|SYSI)\]|Region IPMI \(ID=7\) has no handler)",
+        "drivers/acpi/acpica/evregion.c: servers with a power meter, without acpi_ipmi; SYSI: "
+        "imbue-ai/cluster-health, dmesg_whitelist.py, servers of Dell with H100",
     ),
     (
         r"^No (?:Local Variables|Arguments) are initialized for [Mm]ethod \[",

@@ -70,9 +70,13 @@ class _KnownProgramParser(PlainLinesParser):
     """The parser of a program by fixed rules."""
 
     rules: ClassVar[LineRules]
+    head: ClassVar[re.Pattern[bytes]]
+    """Pattern of the line with which each output begins."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log, self.rules)
+        self.begun = self.ended = 0
+        """Number of outputs that began, and of those that came to a good end."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line, without indentation and a launcher's label."""
@@ -81,7 +85,16 @@ class _KnownProgramParser(PlainLinesParser):
         if not _KERNEL.match(text):
             text = split_label(text)[1].strip()
         self.compare(at, text)
+        self.begun += self.head.match(text.encode()) is not None
+        self.ended += self.good_end.search(text) is not None
         super().line(at, text)
+
+    def finish(self) -> ParsedLog:
+        """Return the measurements. An output that began and did not end leaves the log unproven."""
+        if 0 < self.ended < self.begun:
+            message = f"{self.begun} outputs begin, and {self.ended} came to a good end"
+            self.log.find("cut_off", message, Verdict.UNPROVEN)
+        return super().finish()
 
     @abstractmethod
     def compare(self, at: int, text: str) -> None:
@@ -98,6 +111,7 @@ class HplParser(_KnownProgramParser):
     format: ClassVar[str] = "hpl"
     description: ClassVar[str] = "HPL (xhpl, NVIDIA HPL)"
     rules = _HPL
+    head = _HPL_HEAD
 
     @staticmethod
     def recognises(head: bytes) -> bool:
@@ -147,6 +161,7 @@ class StreamParser(_KnownProgramParser):
     format: ClassVar[str] = "stream"
     description: ClassVar[str] = "STREAM, memory bandwidth of processors"
     rules = _STREAM
+    head = _STREAM_HEAD
 
     @staticmethod
     def recognises(head: bytes) -> bool:

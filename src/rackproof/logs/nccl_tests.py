@@ -101,6 +101,8 @@ _FAILED = re.compile(
 )
 _MOST_RANKS_OF_NODE = 16
 MAX_JSON = 32 << 20
+MAX_RESULTS = 2000
+"""Largest number of results of the JSON that are read."""
 PLACES = ("out_of_place", "in_place")
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
 """Deviation between two ranks that programs with a column ``error`` allow. Integers must not deviate."""
@@ -129,6 +131,8 @@ class BandwidthTable:
     ranks: int = 0
     with_root: bool = False
     per_iteration: bool = False
+    only_in_place: bool = False
+    """True if the table has one set of columns, as ``-O 0`` of rccl-tests prints it."""
     deviations: bool = False
     """True if the table shows a column ``error`` instead of the newer count of wrong values."""
     row_count: int = 0
@@ -229,6 +233,8 @@ class LabelledLines:
     split: bool = False
     """True if the ranks form several groups of unknown sizes."""
     table: BandwidthTable | None = None
+    begun: int = 0
+    """Number of tests that started and have no table yet."""
     open: int = 0
     """Number of tables that started but did not end."""
     without_average: int = 0
@@ -370,6 +376,7 @@ class NcclTestsParser(LogParser):
             ranks=0 if stream.split else stream.ranks,
             with_root=re.search(r"\sroot\s", text) is not None,
             per_iteration="i_min" in text,
+            only_in_place=text.count("busbw") == 1,
             deviations=" error" in text,
         )
         if stream.stated:
@@ -393,6 +400,7 @@ class NcclTestsParser(LogParser):
             self.log.find("mixed_tables", message, Verdict.UNPROVEN, line=at, excerpt=text)
         stream.stated, self.named_is_new = "", False
         stream.table = table
+        stream.begun = max(0, stream.begun - 1)
         stream.open += 1
         self.tables += 1
 
@@ -449,6 +457,7 @@ class NcclTestsParser(LogParser):
 
     def _take_config_line(self, text: str, stream: LabelledLines, config: re.Match[str]) -> None:
         """Read sizes, step, GPUs per process and validation from a test's first line."""
+        stream.begun += 1
         stream.ranks, stream.split = 0, False
         stream.devices = Devices(per_process=int(config[1]) * int(config[2]))
         stream.least_bytes, stream.most_bytes = int(config[3]), int(config[4])
@@ -502,7 +511,7 @@ class NcclTestsParser(LogParser):
         # With times per iteration, each place takes four additional columns.
         width = 8 if table.per_iteration else 4
         halves = {PLACES[0]: figures[:width], PLACES[1]: figures[width : 2 * width]}
-        if width <= len(figures) < 2 * width and _NO_OUT_OF_PLACE.search(text):
+        if table.only_in_place or (width <= len(figures) < 2 * width and _NO_OUT_OF_PLACE.search(text)):
             halves = {PLACES[1]: figures[:width]}
         labels = {"size_bytes": words[0], "dtype": words[2]}
         table.figures.take_row((words[2], redop, root))
@@ -582,13 +591,29 @@ class NcclTestsParser(LogParser):
             log.find("damaged_json", "the JSON holds no results", Verdict.UNPROVEN)
             return False
         table = self.document_head(root)
-        for entry in root["results"][:2000]:
+        for entry in root["results"][:MAX_RESULTS]:
             self.entry(entry, table)
+        if len(root["results"]) <= MAX_RESULTS:
+            self._judge_listed_sizes(root.get("config"), table)
         average = root.get("average_bus_bandwidth")
         self._judge_average(
             None, number(average.get("bandwidth")) if isinstance(average, dict) else None, table
         )
         return self.document_end(root)
+
+    def _judge_listed_sizes(self, config: object, table: BandwidthTable) -> None:
+        """Record results that lack a size below the largest one.
+
+        The test may have reduced its largest size after it wrote its configuration.
+        """
+        if not isinstance(config, dict):
+            return
+        least = whole(config.get("minimum_bytes")) or 0
+        factor, step = whole(config.get("step_factor")) or 0, whole(config.get("step_bytes")) or 0
+        # Sizes are rounded down slightly.
+        most = int(table.largest / 0.9) if factor > 1 else table.largest + step // 2
+        sizes = count_sizes(least, most, factor if factor > 1 else step, is_factor=factor > 1)
+        self._judge_sizes(None, sizes, table)
 
     def document_head(self, root: dict[str, Any]) -> BandwidthTable:
         """Read the program, the sizes and the devices that the JSON states."""
@@ -624,7 +649,7 @@ class NcclTestsParser(LogParser):
             rank = whole(device.get("rank")) if isinstance(device, dict) else None
             if rank is None or not isinstance(device, dict):
                 continue
-            keys = ("pid", "hostname", "device", "bus_id")
+            keys = ("pid", "hostname", "device", "device_hex")
             texts = [text_of(device.get(key, ""), 200) for key in keys]
             # Without the host and the number of the device, its place is unknown.
             unknown = not (texts[1] and texts[2])
@@ -655,6 +680,9 @@ class NcclTestsParser(LogParser):
         if size is None or not isinstance(entry, dict):
             self.log.find("damaged_json", "a result without a size", Verdict.UNPROVEN)
             return
+        redop, root = text_of(entry.get("redop"), 20), text_of(entry.get("root"), 20)
+        table.figures.take_row((text_of(entry.get("type"), 20), redop, root))
+        table.largest = max(table.largest, size)
         taken = 0
         for position in PLACES:
             body = entry.get(position)
@@ -763,9 +791,11 @@ class NcclTestsParser(LogParser):
         return not message
 
     def _test_without_table(self) -> str:
-        """Return a message if a test started or was named after the last table, or "" if not."""
+        """Return a message if a test started and has no table, or was named after the last one, or ""."""
         if started := next((stream.stated for stream in self.streams.values() if stream.stated), ""):
             return f"{started} was started and has no table"
+        if any(stream.begun for stream in self.streams.values()):
+            return "a test was started and has no table: it did not end"
         if self.named_is_new and self.named_after_table:
             return f"{', '.join(self.named)} is named below the last table and has none: did it start?"
         if self.unknown and not self.named:
@@ -793,9 +823,9 @@ def _figures(values: list[str]) -> tuple[float, float, float | None] | None:
     """Return algbw, busbw and the column of wrong values, or None if they are unreadable."""
     if len(values) < 4:
         return None
-    algbw, busbw, wrong = number(values[1]), number(values[2]), number(values[3])
+    time, algbw, busbw, wrong = map(number, values[:4])
     # "N/A" means that nothing was checked. Any other word is damage.
-    damaged = number(values[0]) is None or (wrong is None and values[3] != "N/A")
+    damaged = time is None or not math.isfinite(time) or (wrong is None and values[3] != "N/A")
     return None if algbw is None or busbw is None or damaged else (algbw, busbw, wrong)
 
 

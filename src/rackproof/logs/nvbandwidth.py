@@ -31,7 +31,9 @@ _SUM = re.compile(r"^\s*(?:SUM|&&&& PERF) ([A-Za-z0-9_]{1,120}) ([-+0-9.eEinfa]{
 _PART = re.compile(r"_((?:read|write)[12]|total)$")
 _PART_IN_WORDS = re.compile(r"\b((?:Read|Write)[12]|Total) bandwidth\b")
 _DIRECTIONS = (("read1", "write1"), ("read2", "write2"))
-_ERROR = re.compile(r"\[?ERROR\]?|CUDA_ERROR_\w+|error .{0,60}in file", re.IGNORECASE)
+_ERROR = re.compile(
+    r"\[?ERROR\]?|CUDA_ERROR_\w+|error .{0,60}in file|Invalid value when checking the pattern", re.IGNORECASE
+)
 _FACT = re.compile(
     r"^\s*(nvbandwidth Version|CUDA Runtime Version|CUDA Driver Version|Driver Version): (\S{1,60})"
 )

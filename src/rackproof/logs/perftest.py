@@ -426,6 +426,9 @@ def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
         if ordered != sorted(ordered) or not bounds[0] <= typical <= bounds[1]:
             shown = f"min {bounds[0]:g}, typical {typical:g}, average {main:g}, max {bounds[1]:g}"
             return f"latencies out of order: {shown}"
+        tail = [figures[key] for key in ("_typical", "_p99", "_p99_9", "_max") if key in figures]
+        if tail != sorted(tail):
+            return f"percentiles out of order: typical, 99 %, 99.9 %, max are {', '.join(map(str, tail))}"
         return ""
     peak, rate = figures.get("_peak", 0.0), figures.get("_message_rate")
     if main > _FASTEST_GBIT_S:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -452,6 +453,18 @@ def _training_step_findings(end: Mapping[str, Any], step: Mapping[str, Any]) -> 
     return [_unproven("slurm_state", message.strip())]
 
 
+def _step_time_findings(output: RunSubOutput, step: Mapping[str, Any]) -> list[Finding]:
+    """Return a finding if the training's step was shorter than the log's markers in it are apart."""
+    marked_s = output.times.get(STOP, 0) - output.times.get(START, math.inf)
+    elapsed_s = _elapsed_s(step)
+    if step.get("state") != "COMPLETED" or not 0 < elapsed_s < marked_s - CLOCK_SLACK_S:
+        return []
+    message = (
+        f"{_job(output.end)}: its training's step took {elapsed_s:.0f} s, the log's training {marked_s:.0f} s"
+    )
+    return [_unproven("slurm_times", message)]
+
+
 def _elapsed_s(step: Mapping[str, Any]) -> float:
     elapsed = step.get("elapsed_s")
     return elapsed if isinstance(elapsed, int | float) else 0.0
@@ -471,6 +484,7 @@ def _node_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
         used = expand_hostlist(str(training.get("nodes") or ""))
         findings += wrong_nodes("the training's step", set(used), set(nodes))
         findings += _training_step_findings(output.end, training)
+        findings += _step_time_findings(output, training)
     return findings + _rank_findings(output, nodes, gpus, script)
 
 

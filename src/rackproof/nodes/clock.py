@@ -1,7 +1,7 @@
-"""Read how far a node's clock is off, and whether it is synchronized. No I/O.
+"""Read the offset of a node's clock, and whether the clock is synchronized. No I/O.
 
-The preflight of the playbooks and the snapshots of job validate call this module with the node's
-answers.
+The preflight of the playbooks and the snapshots of job validate call :func:`clock_offset` and
+:func:`read_synchronized` with the node's answers.
 """
 
 from __future__ import annotations

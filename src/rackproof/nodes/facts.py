@@ -143,7 +143,7 @@ def sku_findings(
 
 
 def _sku_count_problem(sku: str, count: int, expected_gpus: int) -> dict[str, str]:
-    """Return what is wrong with the number of GPUs of a SKU or its node, by the finding's code."""
+    """Return the problem with the number of GPUs of a SKU or its node, by the finding's code."""
     if expected_gpus < 1:
         text = f"the number of GPUs of SKU {sku} is not known: set bench_sku_gpus in its group_vars"
         return {"sku_gpus_unknown": text}
@@ -154,7 +154,7 @@ def _sku_count_problem(sku: str, count: int, expected_gpus: int) -> dict[str, st
 
 
 def _sku_model_problem(sku: str, gpus: Sequence[Gpu], model: str) -> dict[str, str]:
-    """Return what is wrong with the model of the GPUs of a SKU or its node, by the finding's code."""
+    """Return the problem with the model of the GPUs of a SKU or its node, by the finding's code."""
     if not model:
         text = f"the GPU model of SKU {sku} is not known: set bench_sku_gpu_name in its group_vars"
         return {"sku_model_unknown": text}
@@ -185,9 +185,9 @@ def _driver_findings(name: str, raw: Mapping[str, Any], source: Source) -> Itera
         return
     xml = stdout_of(mapping_at(raw, "tools"), "nvidia_smi_xml").encode("utf-8", "replace")
     faults = {
-        (one.code, one.message): one
-        for one in parse(BytesIO(xml), format="nvidia_smi_xml").findings
-        if one.code in _FAULTS_BY_DRIVER and one.verdict in (Verdict.FAIL, Verdict.UNPROVEN)
+        (finding.code, finding.message): finding
+        for finding in parse(BytesIO(xml), format="nvidia_smi_xml").findings
+        if finding.code in _FAULTS_BY_DRIVER and finding.verdict in (Verdict.FAIL, Verdict.UNPROVEN)
     }
     for (code, message), fault in faults.items():
         text = f"{name}: {message}; reset the GPU or reboot the node, and see whether it stays"

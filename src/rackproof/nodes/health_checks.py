@@ -12,6 +12,7 @@ longer shows it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -188,8 +189,8 @@ def mark_fleetwide(
 ) -> tuple[tuple[HealthFinding, ...], tuple[str, ...]]:
     """Mark a fleet's findings that affect too many nodes, and return remarks about them.
 
-    A finding on more than ``share`` of ``nodes`` (and on at least ``least``) is probably a fault of the tool
-    or the fabric. The finding becomes unproven, and drains no node.
+    If more than ``share`` of ``nodes`` (and at least ``least``) have a finding, the tool or fabric is
+    probably at fault. The finding becomes unproven, and drains no node.
     """
     nodes_by_code: dict[str, set[str]] = {}
     for finding in findings:
@@ -223,21 +224,21 @@ def _as_fleetwide(finding: HealthFinding) -> HealthFinding:
 def _lacking(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find missing evidence for the night's verdict, before any other check."""
     of_node = lacking_evidence((*TOOL_EVIDENCE, *NODE_EVIDENCE), node)
-    for lacking in _alike(of_node):
+    for lacking in _group_by_code(of_node):
         yield node.finding(*_lacking_finding(lacking))
     for gpu in _gpu_subjects(node):
-        for lacking in _alike(lacking_evidence(GPU_EVIDENCE, gpu)):
+        for lacking in _group_by_code(lacking_evidence(GPU_EVIDENCE, gpu)):
             yield gpu.finding(*_lacking_finding(lacking))
     for port in _port_subjects(node):
-        for lacking in _alike(lacking_evidence(PORT_EVIDENCE, port)):
+        for lacking in _group_by_code(lacking_evidence(PORT_EVIDENCE, port)):
             code, verdict, _, evidence, _ = _lacking_finding(lacking)
             yield port.finding(code, verdict, evidence)
 
 
-def _alike(found: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
+def _group_by_code(lacking: Iterable[LackingEvidence]) -> Iterable[Sequence[LackingEvidence]]:
     """Group missing evidence by code and verdict, so that each group becomes one finding."""
     alike: dict[tuple[str, Verdict], list[LackingEvidence]] = {}
-    for lack in found:
+    for lack in lacking:
         code = "tool_hung" if lack.state is EvidenceState.HUNG else lack.code
         alike.setdefault((code, lack.verdict), []).append(lack)
     return alike.values()
@@ -263,9 +264,9 @@ def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, 
 
 def _other_hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find hung tools that the night itself does not need. Other gatherers need them."""
-    asked = {row.name for row in TOOL_EVIDENCE}
+    evidence_tools = {row.name for row in TOOL_EVIDENCE}
     for tool, status in node.snapshot.tools.items():
-        if status != "hung" or tool in asked or tool.startswith("statfs "):
+        if status != "hung" or tool in evidence_tools or tool.startswith("statfs "):
             continue
         evidence = f"{tool} gave no answer in time"
         if tool in DRIVER_TOOLS:
@@ -318,7 +319,7 @@ def _short_name(name: str) -> str:
     return name.partition(".")[0].lower()
 
 
-def _machine(node: NodeSubject) -> Iterator[HealthFinding]:
+def _serial_number(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a serial number that differs from the node's accepted one."""
     known, present = node.snapshot.identity_serial, node.snapshot.serial
     if present and known != present:
@@ -353,7 +354,7 @@ def _gone_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
                 "gpu_missing",
                 Verdict.FAIL,
                 "reboot",
-                f"was there {_when(gpu.uuid in changes.last_night)}; "
+                f"was there {_time_text(gpu.uuid in changes.last_night)}; "
                 "after a reboot it is back, or is to be replaced",
             )
 
@@ -403,14 +404,14 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
         yield node.finding("gpu_unlisted", Verdict.UNPROVEN, "inspect", evidence, "hint")
 
 
-def _twins(node: NodeSubject) -> Iterator[HealthFinding]:
+def _duplicate_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find GPUs with the serial number or the address of another GPU: the list is wrong or combined."""
     gpus = node.snapshot.gpus
     serials = Counter(gpu.serial for gpu in gpus if identifies_gpu(gpu.serial, gpu.name))
     addresses = Counter(gpu.bus_id for gpu in gpus if gpu.bus_id)
-    for what, counts in (("the serial number", serials), ("the address", addresses)):
+    for property_name, counts in (("the serial number", serials), ("the address", addresses)):
         for value in sorted(value for value, count in counts.items() if count > 1):
-            evidence = f"{counts[value]} GPUs have {what} {sanitize(value, 60)}"
+            evidence = f"{counts[value]} GPUs have {property_name} {sanitize(value, 60)}"
             yield node.finding("gpu_twice", Verdict.UNPROVEN, "inspect", evidence, "hint")
 
 
@@ -459,7 +460,7 @@ def _unreadable_values(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _unknown_values(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find values of nvidia-smi that this version of Rackproof does not know."""
+    """Find values of nvidia-smi that this version of Rackproof cannot interpret."""
     if unknown := subject.gpu.unknown_values:
         evidence = f"unknown values: {', '.join(unknown)}"
         yield subject.finding("gpu_value_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
@@ -518,7 +519,7 @@ def _ecc_after_reset(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("ecc_off", Verdict.FAIL, "configure", "ECC is off after the next reset")
 
 
-def _repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _memory_repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find memory that cannot be repaired, and repairs that wait for a reset."""
     if subject.gpu.memory_unrepairable:
         evidence = "the driver has memory that cannot be repaired"
@@ -528,7 +529,7 @@ def _repairs(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("repair_pending", Verdict.FAIL, "reset", evidence)
 
 
-def _sharing(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _undeclared_mig(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU in MIG mode that the inventory does not declare."""
     gpu, expected = subject.gpu, subject.node.expected
     if (gpu.mig or gpu.mig_next) and expected.gpus and not expected.mig:
@@ -603,7 +604,7 @@ def _pcie_contradictions(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
     if subject.node.expected.pcie_width or not gpu.pcie_width or not gpu.pcie_width_max:
         return
-    widest = max((one.pcie_width_max or 0 for one in _gpus_alike(subject)), default=0)
+    widest = max((gpu.pcie_width_max or 0 for gpu in _gpus_alike(subject)), default=0)
     if gpu.pcie_width > gpu.pcie_width_max or gpu.pcie_width_max < widest:
         evidence = (
             f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}, x{widest} beside it; where slots differ by "
@@ -638,7 +639,7 @@ def _throttling(subject: GpuSubject) -> Iterator[HealthFinding]:
         "throttled",
         Verdict.FAIL if by_hardware else Verdict.DEGRADED,
         "inspect",
-        f"slowed down: {', '.join(reasons)}; {_degrees(subject.gpu.temperature_c)}",
+        f"slowed down: {', '.join(reasons)}; {_degrees_text(subject.gpu.temperature_c)}",
         "certain" if thermal else "likely",
     )
 
@@ -699,7 +700,7 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
             "temperature",
             Verdict.FAIL if margin_c <= 0 else Verdict.DEGRADED,
             "inspect",
-            f"{number(margin_c)} °C left until it slows down, at {_degrees(subject.gpu.temperature_c)}",
+            f"{number(margin_c)} °C left until it slows down, at {_degrees_text(subject.gpu.temperature_c)}",
         )
 
 
@@ -709,7 +710,7 @@ def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
     The margin that the driver reports is not used.
     """
     if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
-        evidence = f"at {_degrees(subject.gpu.temperature_c)}"
+        evidence = f"at {_degrees_text(subject.gpu.temperature_c)}"
         yield subject.finding("too_hot", Verdict.FAIL, "inspect", evidence)
 
 
@@ -719,7 +720,7 @@ def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
     if memory_c is not None and memory_c >= limit_c:
         verdict = Verdict.FAIL if memory_c >= limit_c + 10 else Verdict.DEGRADED
         yield subject.finding(
-            "memory_temperature", verdict, "inspect", f"its memory is at {_degrees(memory_c)}"
+            "memory_temperature", verdict, "inspect", f"its memory is at {_degrees_text(memory_c)}"
         )
 
 
@@ -755,7 +756,7 @@ def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
     yield subject.finding("remap_spent", Verdict.DEGRADED, "rma", evidence)
 
 
-def _settings_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _lower_settings(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU whose highest clock, power limit or PCIe generation is below that of others of its name."""
     alike = _gpus_alike(subject)
     for name, field, unit in (
@@ -783,7 +784,10 @@ def _links_down(gpu: GpuSnapshot) -> list[str]:
 
 def _nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find NVLinks that are down or missing. Report only the first such fault."""
-    checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_beside, _nvlinks_inactive)
+    if subject.gpu.mig and not subject.gpu.links:
+        # "Nvlink queries are not supported for Devices in MIG mode", and no program uses links there.
+        return
+    checks = (_nvlinks_down, _nvlinks_fewer_than_wanted, _nvlinks_fewer_than_others, _nvlinks_inactive)
     findings = (finding for check in checks for finding in check(subject))
     yield from islice(findings, 1)
 
@@ -805,11 +809,11 @@ def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence)
 
 
-def _nvlinks_fewer_than_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _nvlinks_fewer_than_others(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU with fewer NVLinks than others of its name, if the SKU states no number."""
     links = subject.gpu.links
     count = sum(links.values())
-    if subject.node.expected.nvlinks or not (beside := _links_beside(subject)):
+    if subject.node.expected.nvlinks or not (beside := _most_links(subject)):
         return
     if not count or len(links) < beside:
         evidence = (
@@ -830,7 +834,7 @@ def _nvlinks_inactive(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("nvlink_inactive", Verdict.DEGRADED, "watch", evidence, "hint")
 
 
-def _links_beside(subject: GpuSubject) -> int:
+def _most_links(subject: GpuSubject) -> int:
     """Return the largest number of active NVLinks among GPUs of the same name, or 0 if unreadable."""
     if subject.node.snapshot.tools.get("nvlink_status") != "ok":
         return 0
@@ -856,7 +860,7 @@ def _nvlink_errors(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("nvlink_errors", Verdict.DEGRADED, "watch", evidence)
 
 
-def _fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
+def _nvlink_fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU whose NVLink fabric is not ready, unhealthy, or without the domain that the SKU needs."""
     gpu = subject.gpu
     in_domain = subject.node.expected.nvlink_domain
@@ -1042,7 +1046,7 @@ def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
             name=f"{device}/{port}",
             verdict=Verdict.FAIL,
             action="reboot",
-            evidence=f"was there {_when(recent)}",
+            evidence=f"was there {_time_text(recent)}",
         )
 
 
@@ -1083,7 +1087,7 @@ def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding
     """Find a port that is slower than the SKU's rate or than its own rate in earlier nights."""
     wanted_gbps = subject.node.expected.port_gbps
     before = subject.before
-    # Without an expectation, the port is compared with its own past.
+    # Without an expectation, the port is compared with earlier nights.
     usual_gbps = (before.usual_gbps or before.rate_gbps or 0.0) if before else 0.0
     if wanted_gbps and rate_gbps < wanted_gbps:
         evidence = f"{number(rate_gbps)} of {number(wanted_gbps)} Gb/s"
@@ -1107,7 +1111,7 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
         growth = now - before if now >= before else now
         if growth > limit * days:
             evidence = f"{name}: {growth} more in {days * 24:.1f} h"
-            yield subject.finding(f"port_{_snake(name)}", Verdict.FAIL, evidence)
+            yield subject.finding(f"port_{_code_name(name)}", Verdict.FAIL, evidence)
 
 
 def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:
@@ -1125,7 +1129,7 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
             now, highest = link.get(f"current_link_{quantity}", ""), link.get(f"max_link_{quantity}", "")
             if quantity == "width" and node.expected.card_pcie_width:
                 highest = str(node.expected.card_pcie_width)
-            if now and highest and _leading(now) < _leading(highest):
+            if now and highest and _leading_number(now) < _leading_number(highest):
                 yield HealthFinding(
                     node=node.snapshot.node,
                     code=f"link_{quantity}",
@@ -1144,7 +1148,7 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
 def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find versions that differ from those of the SKU."""
     for name, wanted in sorted(node.expected.versions.items()):
-        code, version = f"version_{_snake(name)}", node.snapshot.versions.get(name)
+        code, version = f"version_{_code_name(name)}", node.snapshot.versions.get(name)
         if not version:
             evidence = f"{name} is unknown, not {wanted}"
             yield node.finding(code, Verdict.UNPROVEN, "configure", evidence)
@@ -1158,7 +1162,9 @@ def _unusual_versions(node: NodeSubject) -> Iterator[HealthFinding]:
         version = node.snapshot.versions.get(name)
         if name not in node.expected.versions and version and version != usual:
             evidence = f"{name} is {version}; most nodes of its model have {usual}"
-            yield node.finding(f"version_{_snake(name)}", Verdict.DEGRADED, "configure", evidence, "likely")
+            yield node.finding(
+                f"version_{_code_name(name)}", Verdict.DEGRADED, "configure", evidence, "likely"
+            )
 
 
 def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1169,7 +1175,7 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
         version = versions.get(name)
         if driver and version and version != driver:
             evidence = f"{name} is {version}, the driver {driver}"
-            yield node.finding(f"mismatch_{_snake(name)}", Verdict.FAIL, "configure", evidence)
+            yield node.finding(f"mismatch_{_code_name(name)}", Verdict.FAIL, "configure", evidence)
 
 
 # System: check memory, limits, mounts, disks, clock and units.
@@ -1221,6 +1227,11 @@ def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
     return tuple(ExpectedMount(mount) if isinstance(mount, str) else mount for mount in expected.mounts)
 
 
+_IN_MEMORY = ("tmpfs", "ramfs")
+_USUALLY_IN_MEMORY = re.compile(r"/(?:$|(?:dev|run|tmp)(?:/|$))")
+"""Paths that many systems keep in memory. The root of a node without a disk is one of them."""
+
+
 def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[HealthFinding]:
     """Find the differences between a mount and the required one."""
     present = node.snapshot.mount_table.get(wanted.path)
@@ -1245,6 +1256,16 @@ def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[Hea
     elif "ro" in options and "ro" not in wanted.options:
         evidence = f"{wanted.path} can only be read"
         yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
+    elif not (wanted.fstype or wanted.source) and _is_in_memory(present["type"], wanted.path):
+        evidence = (
+            f"{wanted.path} is in memory ({present['type']}), not on a storage. If this is wanted, state "
+            f"{{path: {wanted.path}, fstype: {present['type']}}}"
+        )
+        yield node.finding("mount_differs", Verdict.UNPROVEN, "configure", evidence, "hint")
+
+
+def _is_in_memory(fstype: str, path: str) -> bool:
+    return fstype in _IN_MEMORY and not _USUALLY_IN_MEMORY.match(path)
 
 
 _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
@@ -1257,13 +1278,13 @@ def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
     for path, mount in node.snapshot.mount_table.items():
         if mount["type"] not in _ON_DISKS or path in known:
             continue
-        system, here = mount["super_options"].split(","), mount["options"].split(",")
+        system, options = mount["super_options"].split(","), mount["options"].split(",")
         was = before.get(path, {}).get("options", "").split(",")
         # On an error, the kernel makes the file system read-only, but not the mount.
-        if "ro" in system and "rw" in here:
+        if "ro" in system and "rw" in options:
             evidence = f"{path} can only be read: the kernel has met an error of its file system"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
-        elif "ro" in here and "rw" in was:
+        elif "ro" in options and "rw" in was:
             evidence = f"{path} can only be read; last night it could be written"
             yield node.finding("mount_read_only", Verdict.FAIL, "inspect", evidence)
 
@@ -1350,7 +1371,7 @@ def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[str]) -> HealthFinding:
     """Return the finding on a service. A service that starts or stops at the moment is unproven."""
-    code = f"service_{_snake(names[0].removesuffix('.service'))}"
+    code = f"service_{_code_name(names[0].removesuffix('.service'))}"
     evidence = f"{' or '.join(names)} does not run: {', '.join(dict.fromkeys(states))}"
     if any(state in _STARTING for state in states):
         return node.finding(code, Verdict.UNPROVEN, "watch", evidence, "hint")
@@ -1363,20 +1384,20 @@ def service_units(wanted: str) -> tuple[str, ...]:
     return tuple(name if "." in name else f"{name}.service" for name in names)
 
 
-def _when(last_night: bool) -> str:
+def _time_text(last_night: bool) -> str:
     return "last night" if last_night else "in an earlier night"
 
 
-def _degrees(value: float | None) -> str:
+def _degrees_text(value: float | None) -> str:
     return "temperature unknown" if value is None else f"{number(value)} °C"
 
 
-def _snake(name: str) -> str:
+def _code_name(name: str) -> str:
     """Return a name in lower case, with ``_`` in place of other characters, for a finding code."""
     return "".join(character if character.isalnum() else "_" for character in name).lower()
 
 
-def _leading(text: str) -> float:
+def _leading_number(text: str) -> float:
     """Return the number of a link's speed or width: 32 for ``32.0 GT/s PCIe``, 0 for unreadable text."""
     return leading_number(text) or 0.0
 
@@ -1387,13 +1408,13 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _slow_driver,
     _truncated_answers,
     _hostname,
-    _machine,
+    _serial_number,
     _gone_gpus,
     _new_gpus,
     _gpu_serials,
     _gpu_count,
     _gpu_list,
-    _twins,
+    _duplicate_gpus,
     _smi_remarks,
     _each_gpu,
     _fabric_membership,
@@ -1428,8 +1449,8 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _correctable_errors,
     _ecc_mode,
     _ecc_after_reset,
-    _repairs,
-    _sharing,
+    _memory_repairs,
+    _undeclared_mig,
     _memory_of_gpu,
     _recovery_action,
     _pcie_link,
@@ -1443,11 +1464,11 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _power_limit,
     _compute_mode,
     _spare_memory,
-    _settings_beside,
+    _lower_settings,
     _nvlinks,
     _slow_nvlinks,
     _nvlink_errors,
-    _fabric,
+    _nvlink_fabric,
     _leftover_memory,
 )
 PORT_CHECKS: tuple[Callable[[PortSubject], Iterable[HealthFinding]], ...] = (

@@ -26,7 +26,11 @@ MOST_LINK_CHANGES = 2
 START_S = 900
 """A start takes no longer. A port that goes down later has a fault, although it comes up again."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
-_LINK = re.compile(r"mlx5_core ([0-9a-f:.]{5,20}) \S{1,40}: Link (up|down)\s*$")
+_LINK = re.compile(
+    r"(?:mlx5_core ([0-9a-f:.]{5,20}) \S{1,40}: Link|bnxt_en ([0-9a-f:.]{5,20}) \S{1,40}: NIC Link is) "
+    r"(up|down)\b",
+    re.IGNORECASE,
+)
 
 
 class XidEvent(Record):
@@ -106,9 +110,9 @@ def read_kernel_log(
     lines, bad = log.splitlines(), (errors or "").splitlines()
     in_log, of_level = set(lines), set(bad)
     # A node filters its log by words. A line without these words is only among the errors.
-    restored = _restored_links(lines, booted)
+    harmless = _links_down_at_start_only(lines, booted)
     for line in (*lines, *(line for line in bad if line not in in_log)):
-        if (link := _LINK.search(line)) and (link[2] == "up" or link[1] in restored):
+        if (change := _link_change(line)) and (change[1] or change[0] in harmless):
             continue
         level_is_error = None if errors is None else line in of_level
         event = read_kernel_line(line) or read_unknown_line(line, level_is_error, declared)
@@ -117,21 +121,35 @@ def read_kernel_log(
     return reader.result()
 
 
-def _restored_links(lines: Iterable[str], booted: float) -> set[str]:
-    """Return the addresses of ports that went down only while the node started, and are up again.
+def _link_change(line: str) -> tuple[str, bool] | None:
+    """Return the address of a network card's port and whether it came up, or None for other lines."""
+    if not (link := _LINK.search(line)):
+        return None
+    return link[1] or link[2], link[3].lower() == "up"
 
-    The driver of a ConnectX logs a port that is still down, and later the port that is up, with level info.
-    Names of interfaces change during a start, and several ports have one name in turn.
+
+def _links_down_at_start_only(lines: Iterable[str], booted: float) -> set[str]:
+    """Return the addresses of ports that went down only while the node started.
+
+    Such a port is up again, or it was never up: it has no cable. A port that a node needs has its own checks
+    of state and counters. Names of interfaces change during a start, and several ports have one name in turn.
     """
     times_down: dict[str, float] = {}
-    up: dict[str, bool] = {}
+    is_up: dict[str, bool] = {}
+    was_up = set()
     for line in lines:
-        if not (link := _LINK.search(line)):
+        if not (change := _link_change(line)):
             continue
-        up[link[1]] = link[2] == "up"
-        if link[2] == "down":
-            times_down[link[1]] = times_down.get(link[1], 0) + _weight(line, booted)
-    return {port for port, is_up in up.items() if is_up and times_down.get(port, 0) <= MOST_LINK_CHANGES}
+        port, is_up[change[0]] = change
+        if is_up[port]:
+            was_up.add(port)
+        else:
+            times_down[port] = times_down.get(port, 0) + _weight(line, booted)
+    return {
+        port
+        for port, up in is_up.items()
+        if (up or (port not in was_up and times_down[port])) and times_down.get(port, 0) <= MOST_LINK_CHANGES
+    }
 
 
 def _weight(line: str, booted: float) -> float:

@@ -1,8 +1,10 @@
 """List the evidence for judging a node's night in tables. No I/O.
 
-``health_checks.check_node`` evaluates the tables for the node, its GPUs, its ports and its tools before any
-check. A row names a field of the snapshot, or a tool of the gatherer, and a test compares these names. If a
-machine may lack some evidence, the row states when it is needed, or why its absence is harmless.
+Begin with :data:`NODE_EVIDENCE`, :data:`GPU_EVIDENCE`, :data:`PORT_EVIDENCE` and :data:`TOOL_EVIDENCE`.
+``health_checks.check_node`` evaluates these tables before any check, and reports each lacking piece.
+
+A row names a field of the snapshot, or a tool of the gatherer, and a test compares these names. If a machine
+may lack some evidence, the row states when it is needed, or why its absence is harmless.
 """
 
 from __future__ import annotations
@@ -474,8 +476,8 @@ _READING_OF = {field: reading for reading, fields in GPU_READINGS.items() for fi
 
 
 def can_report(gpu: GpuSnapshot, reading: str) -> bool:
-    """Return whether a GPU's model may report a reading, which is false for models known to lack it."""
-    return reading != "row_remapping" or not is_one_of(gpu.name, MODELS_WITHOUT_REPAIRS)
+    """Return whether a GPU may report a reading. Some models lack it, and so do divided GPUs (MIG)."""
+    return reading != "row_remapping" or not (gpu.mig or is_one_of(gpu.name, MODELS_WITHOUT_REPAIRS))
 
 
 def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
@@ -582,7 +584,7 @@ def _reads_links(subject: GpuSubject) -> bool:
     """Return whether links must be known. If the SKU gives a number of links, fewer links fail."""
     node = subject.node
     answered = tool_state(node.snapshot, "nvlink_status") is EvidenceState.THERE
-    return answered and not node.expected.nvlinks and _is_reported(subject, "links")
+    return answered and not node.expected.nvlinks and not subject.gpu.mig and _is_reported(subject, "links")
 
 
 def _lacks_speeds(subject: GpuSubject) -> bool:
@@ -597,9 +599,9 @@ def _counts_link_errors(subject: GpuSubject) -> bool:
     return answered and any(subject.gpu.links.values())
 
 
-def _may_be_shared(subject: GpuSubject) -> bool:
-    """Return whether the utilisation must be known. The driver shows none of a GPU that is divided (MIG)."""
-    return not subject.gpu.mig and _is_wanted(subject, "utilisation", ())
+def _of_whole_gpu(name: str) -> RequiredEvidence[GpuSubject]:
+    """Return the row of a field that the driver does not show of a GPU that is divided (MIG)."""
+    return _gpu_row(name, needed=lambda subject: not subject.gpu.mig and _is_wanted(subject, name, ()))
 
 
 def _always_of_gpu(subject: GpuSubject) -> bool:
@@ -622,8 +624,8 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("gsp"),
     *(_gpu_row(name) for name in GPU_READINGS["ecc"] if name != "ecc_enabled"),
     _gpu_row("ecc_enabled"),
-    _gpu_row("remap_pending"),
-    _gpu_row("remap_failure"),
+    _of_whole_gpu("remap_pending"),
+    _of_whole_gpu("remap_failure"),
     _gpu_row("memory_unrepairable"),
     _gpu_row(
         "repairs_pending", state=_known_state, models=MODELS_WITH_REPAIRS, since_driver=DRIVER_WITH_REPAIRS
@@ -637,7 +639,7 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("pcie_width"),
     _gpu_row("pcie_width_max"),
     _gpu_row("pcie_replays"),
-    _gpu_row("utilisation", needed=_may_be_shared),
+    _of_whole_gpu("utilisation"),
     _gpu_row("throttled", state=_known_state),
     _gpu_row("slowdown_s", code="slowdown_unknown", state=_counts_state),
     _gpu_row("temperature_c", state=_warm_state),
@@ -647,8 +649,8 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("power_default_w"),
     _gpu_row("clock_max_mhz"),
     _gpu_row("compute_mode"),
-    _gpu_row("spent_banks"),
-    _gpu_row("remapped_rows"),
+    _of_whole_gpu("spent_banks"),
+    _of_whole_gpu("remapped_rows"),
     _gpu_row("memory_used_bytes"),
     _gpu_row("fabric_state"),
     _gpu_row("fabric_status"),

@@ -32,7 +32,7 @@ def lacking_packages(
 
 
 def _is_as_wanted(package: Mapping[str, Any] | None, version: str, hold: bool, exact: bool) -> bool:
-    # Of a package without a version dpkg knows only the name.
+    # For a package without a version, dpkg lists only the name.
     if not package or not package.get("version") or (hold and not package.get("held")):
         return False
     if exact:

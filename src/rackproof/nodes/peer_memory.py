@@ -1,8 +1,8 @@
 """Choose how a GPU and a network card share memory.
 
-Role peer_memory calls this module through the filter ``peer_memory_choice``. A table lists the methods with
-NVIDIA's conditions. The sources are "Common Prerequisites" of the GPU Operator's chapter on GPUDirect RDMA,
-and the README of nv_peer_memory:
+Role peer_memory calls :func:`choose_method` through the filter ``peer_memory_choice``. A table lists the
+methods with NVIDIA's conditions. The sources are "Common Prerequisites" of the GPU Operator's chapter on
+GPUDirect RDMA, and the README of nv_peer_memory:
 
 * DMA-BUF needs the open kernel module, driver branch 535, kernel 5.12 and any network driver.
 * nvidia-peermem needs driver branch 470, and MLNX_OFED or DOCA-OFED.

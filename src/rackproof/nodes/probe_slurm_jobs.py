@@ -1,12 +1,11 @@
 """Write the scripts of a night's measuring jobs, and run them on Slurm's host within limits.
 
 Job validate runs its probes with a :class:`JobRunner`, and job reimage the partner's half of a pair. The jobs
-use at most the allowed share of a partition, or one node if the share is less than a node. A job starts only
-if its maximum duration fits into the rest of the night's GPU-minutes. The job's script contains all programs
-of the job, so no shared storage is needed. Slurm allocates the nodes of a job at once, or refuses the job.
-Slurm also ends a job that reaches its time limit. All jobs have the same name, so that the next night can end
-the jobs of an interrupted night. This module does not use ssh. Its caller provides a function that runs
-commands on Slurm's host.
+use at most the allowed share of a partition, but at least one node. A job starts only if its maximum duration
+fits into the rest of the night's GPU-minutes. The job's script contains all programs of the job, so no shared
+storage is needed. Slurm allocates the nodes of a job at once, or refuses the job. Slurm also ends a job that
+reaches its time limit. All jobs have the same name, so that the next night can end the jobs of an interrupted
+night. This module does not use ssh. Its caller provides a function that runs commands on Slurm's host.
 """
 
 from __future__ import annotations
@@ -296,10 +295,13 @@ def _rank_lines(nodes: Sequence[str]) -> list[str]:
 
 def _probe_lines(probe: Probe, device: str, limit_s: int, rendezvous: str) -> list[str]:
     """Return the lines of a script that run one program. The first node marks its start and end."""
-    words = [*(probe_arguments(probe, device) or ()), *(["--device", device] if probe.takes_device else [])]
+    arguments = [
+        *(probe_arguments(probe, device) or ()),
+        *(["--device", device] if probe.takes_device else []),
+    ]
     # A program that ends by itself gives a result. One that timeout ends gives none.
-    words += ["--time-limit", str(max(10, limit_s - 20))]
-    command = f'"$python" "$folder"/{probe.program} {shlex.join(words)}{rendezvous}'
+    arguments += ["--time-limit", str(max(10, limit_s - 20))]
+    command = f'"$python" "$folder"/{probe.program} {shlex.join(arguments)}{rendezvous}'
     return [
         f'[ $rank = 0 ] && echo "{MARK}begin {probe.name}"',
         f"timeout -k 10 {limit_s} {command} </dev/null 2>&1; status=$?",
@@ -430,17 +432,17 @@ class JobRunner:
 
     def _room(self, job: Job) -> bool:
         """Return whether a job fits into the budget, onto its nodes, and into its partitions' shares."""
-        running = [other for other, _ in self._running.values()]
+        running = [running_job for running_job, _ in self._running.values()]
         # Reserve each job's maximum, because its real minutes are known only after its end.
-        reserved = sum(other.minutes for other in running)
+        reserved = sum(running_job.minutes for running_job in running)
         # Rounding may make sums of fractions miss a limit that they should reach exactly.
         if self.spent + reserved + job.minutes > self.plan.minutes + 1e-9:
             return False
-        used_nodes = [name for other in running for name in other.nodes]
+        used_nodes = [name for running_job in running for name in running_job.nodes]
         if not set(used_nodes).isdisjoint(job.nodes):
             return False
-        used, asked = self._partition_counts(used_nodes), self._partition_counts(job.nodes)
-        return all(used[part] + count <= self._allowed(part) for part, count in asked.items())
+        used, requested = self._partition_counts(used_nodes), self._partition_counts(job.nodes)
+        return all(used[part] + count <= self._allowed(part) for part, count in requested.items())
 
     def _partition_counts(self, nodes: Iterable[str]) -> Counter[str]:
         """Return the number of the nodes in each partition. A node may be in several."""
@@ -473,7 +475,7 @@ class JobRunner:
         number = f"{self._number:05d}"
         minutes = -(-job.limit_s // 60)
         # With --immediate, a user's job that came first runs, and this job does not.
-        words = [
+        command = [
             "srun", f"--job-name={JOB_NAME}", f"--nodelist={','.join(job.nodes)}", "--exclusive", "--mem=0",
             f"--nodes={len(job.nodes)}", f"--ntasks={len(job.nodes)}", "--ntasks-per-node=1",
             f"--time={minutes}", f"--immediate={_START_S}", "--kill-on-bad-exit=1", "--mpi=none",
@@ -483,7 +485,7 @@ class JobRunner:
         prefix = shlex.quote(f"{self._spool}/{number}")
         begin = self.clock()
         source = self._written(job.script)
-        inner = f"{shlex.join(words)} < {source} > {prefix}.out 2>&1; echo $? > {prefix}.new"
+        inner = f"{shlex.join(command)} < {source} > {prefix}.out 2>&1; echo $? > {prefix}.new"
         inner += f"; mv {prefix}.new {prefix}.rc"
         # Ansible's ssh allocates a terminal. When the terminal closes, it hangs up on processes that
         # still use it.
@@ -496,8 +498,8 @@ class JobRunner:
         if text not in self._scripts:
             path = shlex.quote(f"{self._spool}/script-{len(self._scripts)}")
             # Write in pieces, because one command argument is limited to 128 KiB.
-            for at in range(0, len(text), 60_000):
-                self._ask(f"printf %s {shlex.quote(text[at : at + 60_000])} >> {path}")
+            for start in range(0, len(text), 60_000):
+                self._ask(f"printf %s {shlex.quote(text[start : start + 60_000])} >> {path}")
             self._scripts[text] = path
         return self._scripts[text]
 
@@ -575,5 +577,5 @@ def last_lines(text: str) -> str:
     """Return the end of a program's output without its measurements."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and ":::MLLOG" not in line]
     # If the program printed the reason, srun's line about it adds nothing.
-    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
-    return sanitize(" | ".join((own or lines)[-2:]), 300)
+    program_lines = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
+    return sanitize(" | ".join((program_lines or lines)[-2:]), 300)

@@ -1,7 +1,7 @@
 """Read the GPUs in Slurm's generic resources, and the lines of gres.conf. No I/O.
 
-:mod:`rackproof.nodes.slurm_listing` calls this module. The source is the manual page gres.conf(5) of
-releases 21.08 to 25.05.
+:mod:`rackproof.nodes.slurm_listing` calls :func:`read_gres` with a node's resources, and reads gres.conf with
+:class:`GresConf`. The source is the manual page gres.conf(5) of releases 21.08 to 25.05.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def read_gres(text: str) -> dict[str, int]:
     """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``. No I/O.
 
     The type in ``gpu:8`` is "". If CfgTRES counts all GPUs in addition to each type, only the types are
-    returned, and the GPUs of types that it does not name as "".
+    returned. GPUs of types that it does not name have the type "".
     """
     counts: dict[str, int] = {}
     for kind, count in _GPUS.findall(_plain_gres(text)):
@@ -53,7 +53,7 @@ class GresConf:
         self._lines: dict[str, dict[str, int]] = {}
 
     def read(self, hosts: tuple[str, ...], pairs: Mapping[str, str]) -> None:
-        """Read a line, which may state nothing but that Slurm looks for the GPUs itself (AutoDetect)."""
+        """Read a line, which may contain only AutoDetect, so that Slurm finds the GPUs itself."""
         for host in hosts or ("",):
             counts = self._lines.setdefault(host, {})
             if pairs.get("name", "").lower() == "gpu":

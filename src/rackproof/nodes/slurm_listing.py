@@ -3,7 +3,7 @@
 ``rackproof adopt`` reads the files, and calls :func:`read_slurm_listing` with their texts.
 
 Except for lines of sinfo, a statement begins with ``NodeName=``, ``NodeSet=``, ``PartitionName=``,
-``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``, and in gres.conf also with ``Name=gpu``.
+``SwitchName=``, ``BlockName=`` or ``SlurmctldHost``. In gres.conf, it may also begin with ``Name=gpu``.
 ``scontrol show`` breaks a statement into several lines. In slurm.conf, a backslash continues a line. The
 sources are the manual pages slurm.conf(5), topology.conf(5), scontrol(1) and sinfo(1) of releases 21.08 to
 25.05.
@@ -351,7 +351,7 @@ def _absent_remarks(nodes: Iterable[SlurmNode], place: str) -> Iterator[str]:
 
 
 def _words_of_state(state: str) -> set[str]:
-    """Return the words of a state. A node in the cloud whose state says nothing else may be off."""
+    """Return the words of a state. A node in the cloud without another state may be off."""
     words = {word.strip("*~#$@^! ").upper() for word in state.split("+")}
     return words if words != {"CLOUD"} else {"POWERED_DOWN"}
 

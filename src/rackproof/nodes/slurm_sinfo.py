@@ -1,7 +1,7 @@
 """Read lines that ``sinfo`` printed with bars between the fields. No I/O.
 
-:mod:`rackproof.nodes.slurm_listing` calls this module. The source is the manual page sinfo(1) of releases
-21.08 to 25.05.
+:mod:`rackproof.nodes.slurm_listing` gives each line to a :class:`SinfoTable`. The source is the manual page
+sinfo(1) of releases 21.08 to 25.05.
 """
 
 from __future__ import annotations

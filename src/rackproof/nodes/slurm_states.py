@@ -102,7 +102,7 @@ def check_slurm_state(
     Args:
         node: The name in the inventory.
         state: The state that Slurm reports.
-        known: Whether Slurm knows a node with this name.
+        known: Whether Slurm lists a node with this name.
         reason: The reason that Slurm stores.
         set_by: The user that set the reason, and the time.
         member: Whether the node must be in the cluster.

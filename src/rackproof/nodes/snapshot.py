@@ -1,28 +1,36 @@
 """Turn the data gathered on a node into a snapshot, which is its state in one night. No I/O.
 
 Job validate calls :func:`build_snapshot` with a node's answer, and stores the result. Nights compare the
-snapshot with the next one. The gathered data is a mapping with three parts, each of which may be absent:
+snapshot with the next one. Subset ``health`` of ``rackproof_facts`` gathers the answer in one call. Each of
+its three parts may be absent:
 
-``facts``   the result of ``rackproof_facts``, subset ``record``; ``node``    ``container``, ``root``,
-``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``); ``health``  facts that are not in the other
-two parts:
+* ``facts``: the result of subset ``record``. Its ``files`` contain the mounts (``mountinfo``).
+* ``node``: ``container``, ``root``, ``modules``, ``space`` and ``clock`` (``asked_at`` and ``epoch``).
+* ``health``: all other facts, with the entries below.
 
-    ``epoch``     the time of gathering, in seconds since 1970; ``since``     the time at which the log
-    begins; ``booted``    the time of the boot (of its first process, because a container's kernel is older);
-    ``loaded``    whether a load ran on the GPUs meanwhile (without one, PCIe links and clocks are idle);
-    ``tools``     an answer by name, as in ``facts.tools``: ``kernel_log`` (``journalctl -o short-unix
-    _TRANSPORT=kernel --since=@LAST_SNAPSHOT`` with earlier boots, or else ``dmesg``; ``errors`` are its lines
-    of level error or worse, absent if the log states no levels), ``nvlink_status`` (``nvidia-smi nvlink
-    -s``), ``nvlink_errors`` (``nvidia-smi nvlink -e``), ``failed_units`` (``systemctl list-units --failed
-    --plain --no-legend``), ``units`` (``systemctl show``, an empty line between two units), ``clock``
-    (``timedatectl show``), ``slurm_controller`` (``scontrol ping``), ``slurmd_status`` (``scontrol show
-    slurmd``); ``hca``       for each port of each device, ``state``, ``phys_state``, ``rate``, ``link_layer``
-    (texts of /sys/class/infiniband/DEVICE/ports/PORT) and ``counters`` (numbers by name); ``pci``       for
-    each address of a network card, ``current_link_speed``, ``max_link_speed``, ``current_link_width`` and
-    ``max_link_width`` of /sys/bus/pci/devices/ADDRESS; ``disk``      for each path, ``total_bytes``,
-    ``free_bytes``, ``total_inodes``, ``free_inodes`` and ``read_only``.
+Entries of ``health``:
 
-Subset ``health`` gathers all of this in one call. The mounts are in ``mountinfo`` of ``facts.files``.
+* ``epoch``: the time of gathering, in seconds since 1970.
+* ``since``: the time at which the log begins.
+* ``booted``: the start of the first process, because a container's kernel is older than its boot.
+* ``loaded``: whether a load ran on the GPUs meanwhile. Without one, PCIe links and clocks are idle.
+* ``tools``: an answer by name, as in ``facts.tools`` (see below).
+* ``hca``: for each port of each device, ``state``, ``phys_state``, ``rate``, ``link_layer`` (texts of
+  /sys/class/infiniband/DEVICE/ports/PORT) and ``counters`` (numbers by name).
+* ``pci``: for each address of a network card, ``current_link_speed``, ``max_link_speed``,
+  ``current_link_width`` and ``max_link_width`` of /sys/bus/pci/devices/ADDRESS.
+* ``disk``: for each path, ``total_bytes``, ``free_bytes``, ``total_inodes``, ``free_inodes`` and
+  ``read_only``.
+
+Answers in ``tools``:
+
+* ``kernel_log``: ``journalctl -o short-unix _TRANSPORT=kernel --since=@LAST_SNAPSHOT`` with earlier boots, or
+  else ``dmesg``. Its ``errors`` are the lines of level error or worse, absent if the log states no levels.
+* ``nvlink_status``, ``nvlink_errors``: ``nvidia-smi nvlink -s`` and ``-e``.
+* ``failed_units``: ``systemctl list-units --failed --plain --no-legend``.
+* ``units``: ``systemctl show``, with an empty line between two units.
+* ``clock``: ``timedatectl show``.
+* ``slurm_controller``, ``slurmd_status``: ``scontrol ping`` and ``scontrol show slurmd``.
 
 Text from a node is hostile until it is sanitized. An absent value is empty or None, never a good value.
 """
@@ -104,8 +112,8 @@ class GpuSnapshot(Record):
         mig_next: Whether MIG will be on after the next reset, or None if unknown.
         throttled: The active reasons for throttling, without idling, or None if unknown.
         links: Whether each NVLink is up, by its number.
-        link_errors: The sum of all error counters of the links, or None if the counters of an active
-            link cannot be read.
+        link_errors: Sum of all error counters of the links, or None if those of an active link cannot be
+            read.
     """
 
     uuid: str
@@ -216,7 +224,8 @@ class NodeSnapshot(Record):
     boot_id: str = ""
     loaded: bool = False
     asked_as_root: bool | None = None
-    """False if the query ran as another user, who may not see the kernel's log and serial numbers."""
+    """False if the query ran as another user, because that user may not read the kernel's log and serial
+    numbers."""
     container: bool = False
     """True if the node is a container. Its clock and services may belong to its host."""
     gpus: tuple[GpuSnapshot, ...] = ()

@@ -1,5 +1,6 @@
 """Write the reports of jobs and commands as HTML pages, Markdown, JUnit XML, JSON, and terminal tables.
 
+Jobs call :func:`write_run_reports` and :func:`write_plan_reports`, and commands call :func:`render`.
 Matplotlib and Jinja2 are imported only when a page is written.
 """
 

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 
 from rackproof.analysis.certificate.models import Answer, Certificate, EvidencePiece, Requirement
 from rackproof.core.records import Verdict
-from rackproof.core.text import amount, moment, number, quantity, sanitize, size
+from rackproof.core.text import amount, moment, number, quantity, sanitize, shell_command, size
 from rackproof.report.html import environment, style
-from rackproof.report.view import WORDS, Cell, Table, label_text, table, verdict_cell
+from rackproof.report.view import WORDS, Cell, Table, build_table, label_text, verdict_cell
 
 
 def certificate_shell(certificate: Certificate) -> str:
@@ -40,7 +39,7 @@ def certificate_shell(certificate: Certificate) -> str:
             measured=_judgement_table(certificate),
             files=_file_table(certificate),
             made_by=sanitize(certificate.made_by, 200),
-            command=sanitize(shlex.join(certificate.command), 600),
+            command=sanitize(shell_command(certificate.command), 600),
             version=sanitize(certificate.rackproof_version, 60),
         )
     )
@@ -86,7 +85,7 @@ def _answer_table(certificate: Certificate) -> Table:
         if requirement.id in answers and requirement.is_measured
     ]
     columns = ("Answer", "Requirement", "Text", "Why", "Answered by", "Holds until")
-    return table("The answer to each requirement that is measured, whole or in part", columns, rows)
+    return build_table("The answer to each requirement that is measured, whole or in part", columns, rows)
 
 
 def _unmeasured_tables(certificate: Certificate) -> list[Table]:
@@ -96,7 +95,7 @@ def _unmeasured_tables(certificate: Certificate) -> list[Table]:
         areas.setdefault(sanitize(requirement.area, 100) or "Other requirements", []).append(requirement)
     columns = ("Answer", "Requirement", "Text", "What would have to be shown")
     return [
-        table(
+        build_table(
             area,
             columns,
             [
@@ -129,7 +128,7 @@ def _hardware_table(certificate: Certificate) -> Table:
         )
         for node in certificate.nodes
     ]
-    return table(
+    return build_table(
         "Nodes as they were seen last", ("Node", "Serial number", "GPUs", "Software and firmware"), rows
     )
 
@@ -143,18 +142,18 @@ def _piece_table(certificate: Certificate) -> Table:
             _text(piece.point if piece.kind == "run" else "night"),
             _text(", ".join(node.name for node in piece.nodes), 1000),
             Cell(moment(piece.moment)),
-            _code(shlex.join(piece.command), 600),
+            _code(shell_command(piece.command), 600),
             _text("; ".join([*piece.objections, *_finding_texts(piece)]), 2000),
         )
         for piece in certificate.evidence
     ]
     columns = ("Verdict", "Run or night", "What", "Nodes", "Ended", "Command", "Against it")
-    return table("Runs and nights", columns, rows)
+    return build_table("Runs and nights", columns, rows)
 
 
 def _finding_texts(piece: EvidencePiece) -> list[str]:
-    bad = (finding for finding in piece.findings if finding.verdict is not Verdict.PASS)
-    return [f"{finding.node} {finding.code}: {finding.text}".strip() for finding in bad]
+    findings = (finding for finding in piece.findings if finding.verdict is not Verdict.PASS)
+    return [f"{finding.node} {finding.code}: {finding.text}".strip() for finding in findings]
 
 
 def _judgement_table(certificate: Certificate) -> Table:
@@ -171,7 +170,7 @@ def _judgement_table(certificate: Certificate) -> Table:
         for judgement in piece.judgements
         if judgement.gating
     ]
-    return table("Measurements", ("Verdict", "Run", "Measurement", "Value", "Reference"), rows)
+    return build_table("Measurements", ("Verdict", "Run", "Measurement", "Value", "Reference"), rows)
 
 
 def _file_table(certificate: Certificate) -> Table:
@@ -181,4 +180,4 @@ def _file_table(certificate: Certificate) -> Table:
         for piece in certificate.evidence
         for file in piece.files
     ]
-    return table("Raw files, below the results folder", ("File", "SHA-256", "Size"), rows)
+    return build_table("Raw files, below the results folder", ("File", "SHA-256", "Size"), rows)

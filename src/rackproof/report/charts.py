@@ -27,7 +27,7 @@ from markupsafe import Markup
 from rackproof.analysis.representative import SIZE_LABEL
 from rackproof.core.records import Judgement, Reference, Run
 from rackproof.core.text import number, quantity, sanitize, unit_text
-from rackproof.report.view import label_text, value_of, words
+from rackproof.report.view import first_measurement, label_text, metric_words
 
 MAX_CHARTS = 12
 # The style sheet defines this many colours (--c0 to --c7), and DASHES this many patterns.
@@ -146,9 +146,9 @@ def thin(line: Line, points: int = MAX_POINTS) -> Line:
 
 def _extremes(values: Sequence[float], start: int, stop: int) -> set[int]:
     """Return the indices of the lowest and the highest value of a section, and of its first gap."""
-    good = [index for index in range(start, stop) if _number(values[index])]
-    keep = {min(good, key=values.__getitem__), max(good, key=values.__getitem__)} if good else set()
-    if len(good) < stop - start:
+    numeric = [index for index in range(start, stop) if _number(values[index])]
+    keep = {min(numeric, key=values.__getitem__), max(numeric, key=values.__getitem__)} if numeric else set()
+    if len(numeric) < stop - start:
         keep.add(next(index for index in range(start, stop) if not _number(values[index])))
     return keep
 
@@ -158,11 +158,11 @@ def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
     notes = []
     if len(lines) > MAX_LINES:
         notes.append(f"{MAX_LINES} of {len(lines)} curves are drawn; run.json has all of them.")
-    kept = tuple(thin(line) for line in lines[:MAX_LINES])
+    thinned = tuple(thin(line) for line in lines[:MAX_LINES])
     lost = sum(not _number(value) for line in lines for value in line.y)
     if lost:
         notes.append(f"{lost} point{'s are' if lost > 1 else ' is'} not a number: a gap in the curve.")
-    return kept, tuple(notes)
+    return thinned, tuple(notes)
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -231,11 +231,11 @@ def _curve_chart(run: Run, name: str, unit: str, x_unit: str, curves: Sequence[L
     """Return the chart of one metric over time or steps."""
     lines, notes = _bounded(curves)
     level, level_label = _level(run.judgements, name, unit)
-    title = f"{words(name)} over {'time' if x_unit == 's' else sanitize(x_unit, 40)}"
+    title = f"{metric_words(name)} over {'time' if x_unit == 's' else sanitize(x_unit, 40)}"
     return Chart(
         title=_capitalized(title.replace("gpu ", "GPU ")),
         x_label=sanitize("seconds" if x_unit == "s" else x_unit, 60),
-        y_label=unit_text(unit) or words(name)[:60],
+        y_label=unit_text(unit) or metric_words(name)[:60],
         lines=lines,
         # On a long curve, markers would overlap.
         markers=max(len(line.x) for line in lines) <= 40,
@@ -258,13 +258,13 @@ def _size_charts(run: Run) -> list[Chart]:
         lines = [line for line in lines if len(line.x) >= 3 and any(map(_number, line.y))]
         # A value that is constant (no wrong value at any size) needs no curve.
         if len({y for line in lines for y in line.y}) > 1:
-            kept, notes = _bounded(lines)
+            shown, notes = _bounded(lines)
             charts.append(
                 Chart(
-                    title=_capitalized(f"{words(name)} over message size"),
+                    title=_capitalized(f"{metric_words(name)} over message size"),
                     x_label="message size",
-                    y_label=unit_text(unit) or words(name)[:60],
-                    lines=kept,
+                    y_label=unit_text(unit) or metric_words(name)[:60],
+                    lines=shown,
                     log_x=True,
                     markers=True,
                     notes=notes,
@@ -307,16 +307,15 @@ def _line_of_points(label: str, points: Mapping[float, float]) -> Line:
 def sweep_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     """Return the curves of a sweep.
 
-    The curves show throughput and accuracy over batch size, with one line for each combination of the other
-    parameters, such as the number of GPUs. Repeats of one point are averaged. A run without the metric adds
-    no point.
+    The curves show throughput and accuracy over batch size. Each combination of the other parameters, such as
+    the number of GPUs, has a line. Repeats of one point are averaged. A run without the metric adds no point.
     """
     charts: list[Chart] = []
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
-        own = [run for run in runs if run.benchmark == benchmark and _batch(run) is not None]
+        batch_runs = [run for run in runs if run.benchmark == benchmark and _batch(run) is not None]
         # Colours depend on the position. Sort, so that the legend is in ascending order of GPUs for any
         # order of the plan.
-        charts += _sweep_charts_of(benchmark, sorted(own, key=_gpus))
+        charts += _sweep_charts_of(benchmark, sorted(batch_runs, key=_gpus))
     return tuple(charts[:MAX_CHARTS])
 
 
@@ -336,12 +335,12 @@ def _sweep_charts_of(benchmark: str, points: Sequence[Run]) -> Iterator[Chart]:
 
 def _sweep_chart(title: str, y_label: str, lines: Sequence[Line]) -> Chart:
     """Return the chart of one metric over the batch size."""
-    kept, notes = _bounded(lines)
+    shown, notes = _bounded(lines)
     return Chart(
         title=title,
         x_label="batch size",
         y_label=y_label,
-        lines=kept,
+        lines=shown,
         log_x=True,
         ticks_are_points=True,
         markers=True,
@@ -355,7 +354,7 @@ def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line
     repeats: dict[str, dict[float, list[float]]] = {}
     unit = ""
     for run in points:
-        measured, batch = value_of(run, *names), _batch(run)
+        measured, batch = first_measurement(run, *names), _batch(run)
         if measured is None or batch is None or not _number(measured.value):
             continue
         unit = unit or measured.unit
@@ -411,12 +410,12 @@ def describe(chart: Chart) -> str:
 
 def _describe_line(line: Line) -> str:
     """Return the start, end and extremes of a curve, or "" without points."""
-    good = [y for y in line.y if _number(y)]
-    if not good:
+    values = [y for y in line.y if _number(y)]
+    if not values:
         return ""
     name = f"{line.label}: " if line.label else ""
-    span = f"from {number(good[0])} to {number(good[-1])}"
-    return f"{name}{span}, lowest {number(min(good))}, highest {number(max(good))}"
+    span = f"from {number(values[0])} to {number(values[-1])}"
+    return f"{name}{span}, lowest {number(min(values))}, highest {number(max(values))}"
 
 
 def draw(chart: Chart, ident: str) -> Drawn:
@@ -523,8 +522,8 @@ def _set_x_axis(axes: Any, chart: Chart) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     if not chart.log_x:
-        whole = all(x == int(x) for line in chart.lines for x in line.x)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+        has_whole_numbers = all(x == int(x) for line in chart.lines for x in line.x)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=has_whole_numbers))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
         return
     # Sizes of messages, batches and clusters double from point to point, so base 2 spaces them evenly.

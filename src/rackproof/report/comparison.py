@@ -1,8 +1,8 @@
 """Write a comparison of systems as HTML page, Markdown and terminal text.
 
-``rackproof compare`` calls this module, and so does task ``report`` of bench.yml if a plan ran on several
-systems. Only the page shows charts. The terminal leaves out the list of single runs, and the columns of
-:data:`_PAGE_COLUMNS`.
+Begin with :func:`write_comparison`. ``rackproof compare`` calls this module, and so does task ``report`` of
+bench.yml if a plan ran on several systems. Only the page shows charts. The terminal leaves out the list of
+single runs, and the columns of :data:`_PAGE_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ _FAIRER = (
 )
 
 
-def title(comparison: SystemComparison) -> str:
+def comparison_title(comparison: SystemComparison) -> str:
     """Return the heading."""
     if len(comparison.systems) > _MOST_IN_TITLE:
         return f"{amount(len(comparison.systems), 'system')} beside {sanitize(comparison.systems[0], 200)}"
     return sanitize(" against ".join(comparison.systems), 300)
 
 
-def verdict(comparison: SystemComparison) -> Verdict | None:
+def worst_verdict(comparison: SystemComparison) -> Verdict | None:
     """Return the worst verdict of the cells that were judged against a publication, or None."""
     verdicts = [judgement.verdict for judgement in comparison.judgements]
     return worst(verdicts) if verdicts else None
 
 
-def lead(comparison: SystemComparison) -> str:
+def summary_sentence(comparison: SystemComparison) -> str:
     """Describe the judgement in one sentence."""
     judged = comparison.judgements
     if not judged:
         return "Nothing here was judged: no system has a published counterpart."
-    totals = {one: sum(judgement.verdict is one for judgement in judged) for one in Verdict}
-    counts = ", ".join(f"{count} {one.value}" for one, count in totals.items() if count)
+    totals = {verdict: sum(judgement.verdict is verdict for judgement in judged) for verdict in Verdict}
+    counts = ", ".join(f"{count} {verdict.value}" for verdict, count in totals.items() if count)
     return f"{amount(len(judged), 'cell')} judged against published results: {counts}."
 
 
-def remarks(comparison: SystemComparison) -> tuple[str, ...]:
+def table_remarks(comparison: SystemComparison) -> tuple[str, ...]:
     """Return remarks for the reader that accompany the tables."""
     remarks = []
     kinds = {row.kind for row in comparison.rows}
@@ -86,7 +86,7 @@ def _benchmark(row: ComparedMetric) -> Cell:
     """Return the cell with the name of a row's benchmark and its point."""
     name = sanitize(row.benchmark, 80)
     if row.kind == "other":
-        name += f" {view.words(row.metric)}"
+        name += f" {view.metric_words(row.metric)}"
     return Cell(name, note=sanitize(row.point, 120))
 
 
@@ -136,7 +136,7 @@ def means_table(comparison: SystemComparison, kind: Kind) -> Table:
                 cells += _ratio(ratio)
         rows.append(cells)
     columns = _system_columns(comparison, kind)
-    return view.table(f"Means over the runs that count, and their ratio to {base}", columns, rows)
+    return view.build_table(f"Means over the runs that count, and their ratio to {base}", columns, rows)
 
 
 def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
@@ -144,16 +144,16 @@ def _with_ratios(cells: Sequence[Cell], ratios: Sequence[Ratio]) -> list[Cell]:
 
     With separate columns, the table of six systems would be three times as wide as a window.
     """
-    each = (len(cells) - 1) // (len(ratios) + 1)
+    width = (len(cells) - 1) // (len(ratios) + 1)
     new_cells = list(cells)
     for column, ratio in enumerate(ratios, start=1):
-        at = 1 + column * each
+        index = 1 + column * width
         shown, interval, conclusion = _ratio(ratio)
         parts = [f"ratio {shown.text}"] if ratio.value is not None else []
         parts += [interval.text] if interval.text != "none" else []
         parts += [conclusion.text, conclusion.note]
-        note = ", ".join(part for part in (new_cells[at].note, *parts) if part)
-        new_cells[at] = replace(new_cells[at], note=note)
+        note = ", ".join(part for part in (new_cells[index].note, *parts) if part)
+        new_cells[index] = replace(new_cells[index], note=note)
     return new_cells
 
 
@@ -179,7 +179,7 @@ def _values_with_epochs(row: ComparedMetric, epochs: ComparedMetric | None) -> l
     return cells
 
 
-def judged(comparison: SystemComparison) -> Table:
+def judged_table(comparison: SystemComparison) -> Table:
     """Return the table of judged cells with reference, deviation and verdict, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
     judged_cells = []
@@ -205,7 +205,7 @@ def judged(comparison: SystemComparison) -> Table:
         "Reason",
         "Published in",
     )
-    return view.table("Every cell that has a published counterpart, worst first", columns, rows)
+    return view.build_table("Every cell that has a published counterpart, worst first", columns, rows)
 
 
 def _judged_row(
@@ -215,19 +215,19 @@ def _judged_row(
     luck = NOTHING if cell.expected is None else f"±{percent(cell.expected, sign=False)}"
     return (
         view.verdict_cell(judgement.verdict),
-        Cell(sanitize(row.benchmark, 80), note=view.words(row.metric)),
+        Cell(sanitize(row.benchmark, 80), note=view.metric_words(row.metric)),
         Cell(sanitize(name, 80)),
         Cell(quantity(judgement.value, judgement.unit), "number"),
         Cell(quantity(reference.value, reference.unit), "number"),
         Cell(view.bounds_text(reference), "number"),
-        Cell(percent(view.deviation(judgement)), "number", gauge=view.gauge(judgement)),
+        Cell(percent(view.relative_deviation(judgement)), "number", gauge=view.judgement_gauge(judgement)),
         Cell(luck, "number"),
         Cell(sanitize(judgement.reason, 300)),
         Cell(sanitize(reference.source, 300)),
     )
 
 
-def left_out(comparison: SystemComparison) -> Table:
+def left_out_table(comparison: SystemComparison) -> Table:
     """Return the table of runs that are part of no mean, with reason and line."""
     rows = [
         (
@@ -242,7 +242,7 @@ def left_out(comparison: SystemComparison) -> Table:
         for run in comparison.left_out
     ]
     columns = ("Verdict", "System", "Benchmark", "Reason", "Place", "Log", "Run")
-    return view.table("Runs that enter no mean", columns, rows)
+    return view.build_table("Runs that enter no mean", columns, rows)
 
 
 def _counts_text(counted: int, left_out: int) -> str:
@@ -251,7 +251,7 @@ def _counts_text(counted: int, left_out: int) -> str:
     return f"{counting}, {left_out} {'is' if left_out == 1 else 'are'} left out"
 
 
-def counted(comparison: SystemComparison) -> Table:
+def counted_table(comparison: SystemComparison) -> Table:
     """Return the table of runs that are part of a mean, with their own numbers."""
     rows = [
         (
@@ -267,10 +267,10 @@ def counted(comparison: SystemComparison) -> Table:
         for run in comparison.counted
     ]
     columns = ("System", "Benchmark", "Throughput", "Minutes", "Epochs", "RESULT line (min)", "Log", "Run")
-    return view.table("Runs that enter a mean", columns, rows)
+    return view.build_table("Runs that enter a mean", columns, rows)
 
 
-def differences(runs: Comparison | None) -> Table:
+def difference_table(runs: Comparison | None) -> Table:
     """Return the table of other differences between two single runs."""
     rows = [
         (
@@ -280,10 +280,10 @@ def differences(runs: Comparison | None) -> Table:
         )
         for difference in (runs.differences if runs else ())
     ]
-    return view.table("What else differs", ("What", "First", "Second"), rows)
+    return view.build_table("What else differs", ("What", "First", "Second"), rows)
 
 
-def sections(
+def table_sections(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> tuple[tuple[str, str, tuple[Table, ...]], ...]:
     """Return all tables with rows, as (id, heading, tables).
@@ -298,10 +298,10 @@ def sections(
     if several is None:
         tables += [(f"s-{kind}", heading, means_table(comparison, kind)) for kind, heading in _HEADINGS]
     tables += [
-        ("s-judged", "Against the published results", judged(comparison)),
-        ("s-left-out", "Left out", left_out(comparison)),
-        *([] if several else [("s-counted", "Run by run", counted(comparison))]),
-        ("s-differences", "Surroundings", differences(runs)),
+        ("s-judged", "Against the published results", judged_table(comparison)),
+        ("s-left-out", "Left out", left_out_table(comparison)),
+        *([] if several else [("s-counted", "Run by run", counted_table(comparison))]),
+        ("s-differences", "Surroundings", difference_table(runs)),
     ]
     return tuple((ident, heading, (shown,)) for ident, heading, shown in tables if shown.rows)
 
@@ -377,12 +377,12 @@ def comparison_page(
             kind="Comparison",
             when="",
             style=style(),
-            title=amount(len(several.runs), "run") if several else title(comparison),
+            title=amount(len(several.runs), "run") if several else comparison_title(comparison),
             counts=_counts_text(len(comparison.counted), len(comparison.left_out)),
-            verdict=verdict(comparison),
-            lead=lead(comparison),
-            remarks=() if several else remarks(comparison),
-            sections=sections(comparison, runs, several),
+            verdict=worst_verdict(comparison),
+            lead=summary_sentence(comparison),
+            remarks=() if several else table_remarks(comparison),
+            sections=table_sections(comparison, runs, several),
             drawn=[
                 charts.draw_ratios(chart, f"chart{index}")
                 for index, chart in enumerate(ratio_charts(comparison), start=1)
@@ -397,9 +397,9 @@ def comparison_markdown(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> str:
     """Return the tables as GitHub-flavoured Markdown."""
-    parts = [f"# {escape(title(comparison))}", escape(lead(comparison))]
-    parts.append("\n".join(f"- {escape(remark)}" for remark in remarks(comparison)))
-    for _, heading, tables in sections(comparison, runs, several):
+    parts = [f"# {escape(comparison_title(comparison))}", escape(summary_sentence(comparison))]
+    parts.append("\n".join(f"- {escape(remark)}" for remark in table_remarks(comparison)))
+    for _, heading, tables in table_sections(comparison, runs, several):
         # Elsewhere, column heads are Rackproof's own words. Here they contain the systems' names.
         safe = (replace(table, columns=tuple(map(escape, table.columns))) for table in tables)
         parts += [f"## {escape(heading)}", *map(table_text, safe)]
@@ -411,10 +411,14 @@ def comparison_terminal(
     comparison: SystemComparison, width: int = 100, several: SeveralRuns | None = None
 ) -> str:
     """Return the tables as text for a terminal of ``width`` cells."""
-    lines = [title(comparison), lead(comparison), *(f"- {remark}" for remark in remarks(comparison))]
+    lines = [
+        comparison_title(comparison),
+        summary_sentence(comparison),
+        *(f"- {remark}" for remark in table_remarks(comparison)),
+    ]
     if several:
-        lines = [amount(len(several.runs), "run"), lead(comparison)]
-    for ident, heading, tables in sections(comparison, several=several):
+        lines = [amount(len(several.runs), "run"), summary_sentence(comparison)]
+    for ident, heading, tables in table_sections(comparison, several=several):
         # Some columns, such as single runs and their publications, are only on a page and in --json.
         if ident == "s-counted":
             continue
@@ -432,10 +436,10 @@ _PAGE_COLUMNS = ("Published in", "Run")
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
     """Format a table for a terminal, without the columns for which only a page is wide enough."""
-    kept = [column for column, name in enumerate(shown.columns) if name not in left_out]
-    rows = [[_plain(row[column]) for column in kept] for row in shown.rows]
-    names = [shown.columns[column] for column in kept]
-    return text_table(names, rows, width, range(len(kept)))
+    shown_columns = [column for column, name in enumerate(shown.columns) if name not in left_out]
+    rows = [[_plain(row[column]) for column in shown_columns] for row in shown.rows]
+    names = [shown.columns[column] for column in shown_columns]
+    return text_table(names, rows, width, range(len(shown_columns)))
 
 
 def _plain(cell: Cell) -> str:

@@ -26,15 +26,15 @@ from rackproof.report.next_step import step_after_plan, step_after_run
 @cache
 def environment() -> Environment:
     """Return the Jinja environment of the templates, which escapes all values."""
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("rackproof.report", "templates"),
         autoescape=True,
         # A misspelt name in a template is an error instead of a gap in a page.
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    made.globals.update(symbols=view.SYMBOLS, dashes=charts.DASHES)
-    return made
+    jinja.globals.update(symbols=view.SYMBOLS, dashes=charts.DASHES)
+    return jinja
 
 
 @cache
@@ -44,10 +44,10 @@ def style() -> Markup:
     return Markup(resources.files("rackproof.report").joinpath("style.css").read_text("utf-8"))  # noqa: S704  # nosec B704
 
 
-def _draw(wanted: Sequence[charts.Chart]) -> list[charts.Drawn]:
+def _draw(requested: Sequence[charts.Chart]) -> list[charts.Drawn]:
     """Return the charts as SVG, each with its own prefix for ids."""
     # Inline SVGs share the page's ids, and their clip paths refer to ids.
-    return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(wanted, start=1)]
+    return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(requested, start=1)]
 
 
 def run_page(run: Run, log_end: Sequence[str] = (), results: Path | None = None) -> str:
@@ -69,11 +69,11 @@ def run_page(run: Run, log_end: Sequence[str] = (), results: Path | None = None)
             point=view.point_text(run),
             hardware=view.hardware_text(run),
             verdict=run.verdict,
-            meaning=add_results_everywhere(view.meaning(run), results),
+            meaning=add_results_everywhere(view.verdict_meaning(run), results),
             reasons=[
                 add_results_everywhere(reason, results)
-                for reason in view.reasons(run)
-                if reason != view.meaning(run)
+                for reason in view.verdict_reasons(run)
+                if reason != view.verdict_meaning(run)
             ],
             headlines=view.main_measurements(run),
             judgements=view.judgement_table(run),
@@ -102,7 +102,7 @@ def plan_page(
     results: Path | None = None,
 ) -> str:
     """Return the HTML page of several runs, with overall verdict, runs, omissions, tables and curves."""
-    verdict = view.overall(runs, missing)
+    verdict = view.overall_verdict(runs, missing)
     ends = [run.ended for run in runs if run.ended is not None]
     return (
         environment()
@@ -116,7 +116,7 @@ def plan_page(
             counts=view.summary_line(runs),
             verdict=verdict,
             meaning=add_results_everywhere(
-                view.meaning_of_all(runs, verdict, runs[0].plan_id if runs else ""), results
+                view.plan_meaning(runs, verdict, runs[0].plan_id if runs else ""), results
             ),
             reasons=[add_results_everywhere(reason, results) for reason in view.plan_reasons(runs, missing)],
             next_step=step_after_plan(runs, verdict, results),

@@ -2,8 +2,8 @@
 
 ``rackproof report --format junit`` writes one suite per run with :func:`junit`, and a night its own
 (:mod:`rackproof.jobs.validate.pages`). Each judgement is a case. ``fail`` is a failure, and ``unproven`` an
-error. A case that does not gate is skipped instead. A degraded case passes with a note. Each run ends with a
-case for its own verdict, because no judgement of a log that was cut off could fail.
+error. A case that does not gate is skipped instead. A degraded case passes with a note. The last case of a
+run is its verdict, because a log that was cut off may have no failed judgement.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _run_suite(run: Run) -> ElementTree.Element:
         name = sanitize(judgement.metric, 200) + (f" [{labels}]" if labels else "")
         reason = sanitize(judgement.reason, 1000)
         cases.append(_case(name, judgement.verdict, reason, _details(judgement), gating=judgement.gating))
-    reasons = view.reasons(run)
+    reasons = view.verdict_reasons(run)
     cases.append(_case("verdict of the run", run.verdict, reasons[0], "\n".join(reasons)))
     took = elapsed(run.started, run.ended)
     suite = junit_suite(
@@ -142,7 +142,7 @@ def _run_suite(run: Run) -> ElementTree.Element:
 
 def _case(name: str, verdict: Verdict, reason: str, details: str, *, gating: bool = True) -> Case:
     """Return a case, with its reason as output if it is degraded."""
-    # JUnit knows nothing between pass and failure, so a degraded case passes with the reason beside it.
+    # JUnit has nothing between pass and failure, so a degraded case passes with the reason beside it.
     output = f"degraded: {reason}" if verdict is Verdict.DEGRADED else ""
     return Case(name, verdict, reason, details, gating, output)
 

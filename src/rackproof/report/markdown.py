@@ -23,12 +23,12 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$@:])")
 def escape(text: str) -> str:
     """Escape a text so that Markdown shows it literally, even in a table cell."""
     # "<" as an entity, for renderers that pass raw HTML even after a backslash.
-    parts = _SPECIAL.sub(r"\\\1", sanitize(text, 2000))
-    parts = parts.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
+    escaped = _SPECIAL.sub(r"\\\1", sanitize(text, 2000))
+    escaped = escaped.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
     # Mentions and bare links work without markup, so break them at their beginning.
-    parts = parts.replace(r"\@", "&#64;").replace(r"\:", "&#58;" if "//" in parts else ":")
+    escaped = escaped.replace(r"\@", "&#64;").replace(r"\:", "&#58;" if "//" in escaped else ":")
     # At the start of a line, "1." and "-" make a list, and "=" turns the line above into a heading.
-    return re.sub(r"^(\d+)\.(?=\s|$)", r"\1\\.", re.sub(r"^([-=])", r"\\\1", parts))
+    return re.sub(r"^(\d+)\.(?=\s|$)", r"\1\\.", re.sub(r"^([-=])", r"\\\1", escaped))
 
 
 def code(text: str) -> str:
@@ -76,7 +76,7 @@ def run_markdown(run: Run, results: Path | None = None) -> str:
     parts = [
         f"# {view.SYMBOLS[run.verdict]} {run.verdict.value}: {escape(run.benchmark)}"
         + (f" ({escape(point)})" if point else ""),
-        _reasons(view.reasons(run), results),
+        _reasons(view.verdict_reasons(run), results),
         _step(step_after_run(run, results)),
     ]
     sections = (
@@ -103,12 +103,12 @@ def _reasons(reasons: Sequence[str], results: Path | None) -> str:
 
 def _step(step: tuple[str, str]) -> str:
     """Return the next step in words and code, or ""."""
-    words, command = step
-    return f"{escape(words)} {code(command)}" if command else ""
+    advice, command = step
+    return f"{escape(advice)} {code(command)}" if command else ""
 
 
 def _facts(run: Run) -> Table:
-    return view.table(
+    return view.build_table(
         "The run", ("Fact", "Value"), ((Cell(name), cell) for name, cell in view.fact_pairs(run))
     )
 
@@ -121,7 +121,7 @@ def plan_markdown(
     results: Path | None = None,
 ) -> str:
     """Return the report on several runs: overall verdict, all runs, sweep table, and a study's tables."""
-    verdict = view.overall(runs, missing)
+    verdict = view.overall_verdict(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",
         f"{escape(view.summary_line(runs))}.",

@@ -1,19 +1,19 @@
 """Choose the next step after a run or a plan of benchmarks, as one command to type. No I/O.
 
-The HTML and Markdown reports show it below the verdict.
+The HTML and Markdown reports show the result of :func:`step_after_run` or :func:`step_after_plan` below the
+verdict.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from rackproof.core.advised_commands import add_results_everywhere
 from rackproof.core.judging import NO_REFERENCE
 from rackproof.core.records import Run, Verdict
-from rackproof.core.text import sanitize
+from rackproof.core.text import sanitize, shell_command
 
 _LONGEST = 1000
 """A command is cut after this many characters."""
@@ -46,24 +46,26 @@ def step_after_plan(runs: Sequence[Run], verdict: Verdict, results: Path | None 
     If several runs of one suite did not pass, the command repeats the whole suite. Without a common suite, it
     repeats only the benchmarks that did not pass.
     """
-    bad = [run for run in runs if run.verdict.gates]
-    if not verdict.gates or not bad or not all(map(_can_be_repeated, bad)):
+    gating_runs = [run for run in runs if run.verdict.gates]
+    if not verdict.gates or not gating_runs or not all(map(_can_be_repeated, gating_runs)):
         return "", ""
-    plan_id = bad[0].plan_id
-    if len(bad) == 1:
-        words, command = step_after_run(bad[0], results)
-        return words, command.replace(bad[0].run_id, plan_id or bad[0].run_id)
-    if plan_id and all(map(_lacks_a_reference_alone, bad)):
+    plan_id = gating_runs[0].plan_id
+    if len(gating_runs) == 1:
+        advice, command = step_after_run(gating_runs[0], results)
+        return advice, command.replace(gating_runs[0].run_id, plan_id or gating_runs[0].run_id)
+    if plan_id and all(map(_lacks_a_reference_alone, gating_runs)):
         return _accept(plan_id, results)
-    return _again_after_several(runs, bad)
+    return _again_after_several(runs, gating_runs)
 
 
-def _again_after_several(runs: Sequence[Run], bad: Sequence[Run]) -> tuple[str, str]:
+def _again_after_several(runs: Sequence[Run], gating_runs: Sequence[Run]) -> tuple[str, str]:
     """Return words and the command that repeats the common suite of runs, or the bad runs' benchmarks."""
     suites = {run.suite for run in runs}
     if len(suites) == 1 and "" not in suites:
         return _again(_nodes(runs), {"suite": suites.pop()})
-    return _again(_nodes(bad), {"benchmark": list(dict.fromkeys(run.benchmark for run in bad))})
+    return _again(
+        _nodes(gating_runs), {"benchmark": list(dict.fromkeys(run.benchmark for run in gating_runs))}
+    )
 
 
 def _can_be_repeated(run: Run) -> bool:
@@ -76,8 +78,16 @@ def _lacks_a_reference_alone(run: Run) -> bool:
     """Return whether the only fault of a run is that references of some of its speeds are missing."""
     has_findings = any(finding.verdict not in (None, Verdict.PASS) for finding in run.findings)
     open_ones = [judgement for judgement in run.judgements if judgement.verdict is not Verdict.PASS]
-    waiting = [one for one in open_ones if one.reason.startswith(NO_REFERENCE) and one.value is not None]
-    return not has_findings and bool(waiting) and all(one in waiting or not one.gating for one in open_ones)
+    waiting = [
+        judgement
+        for judgement in open_ones
+        if judgement.reason.startswith(NO_REFERENCE) and judgement.value is not None
+    ]
+    return (
+        not has_findings
+        and bool(waiting)
+        and all(judgement in waiting or not judgement.gating for judgement in open_ones)
+    )
 
 
 def _accept(name: str, results: Path | None) -> tuple[str, str]:
@@ -88,13 +98,13 @@ def _accept(name: str, results: Path | None) -> tuple[str, str]:
 
 def _again(nodes: Sequence[str], options: dict[str, object]) -> tuple[str, str]:
     """Return words and the command that runs benchmarks on nodes again."""
-    words = ["rackproof", "bench", "-l", ",".join(nodes)]
+    arguments = ["rackproof", "bench", "-l", ",".join(nodes)]
     (name, value), *_ = options.items()
     if len(options) == 1 and isinstance(value, str):
-        words += ["-e", f"{name}={value}"]
+        arguments += ["-e", f"{name}={value}"]
     else:
-        words += ["-e", json.dumps(options)]
-    command = sanitize(shlex.join(words), _LONGEST)
+        arguments += ["-e", json.dumps(options)]
+    command = sanitize(shell_command(arguments), _LONGEST)
     return "Once the reason is removed, run it again:", command
 
 

@@ -39,19 +39,21 @@ def runs_table(compared: SeveralRuns) -> Table:
         for number, run in enumerate(compared.runs, start=1)
     ]
     columns = ("No.", "Verdict", "Benchmark", "Ran on", "When", "Run")
-    return view.table("The runs, by their numbers in the next table", columns, rows)
+    return view.build_table("The runs, by their numbers in the next table", columns, rows)
 
 
 def measurements_table(compared: SeveralRuns) -> Table:
     """Return every measurement in a row, with a column for each run."""
     columns = ("Metric", "Better", *(f"Run {number}" for number in range(1, len(compared.runs) + 1)))
     caption = "Every measurement; below it, its difference from the first run that has it"
-    return view.table(caption, columns, (tuple(_row(measurement)) for measurement in compared.measurements))
+    return view.build_table(
+        caption, columns, (tuple(_row(measurement)) for measurement in compared.measurements)
+    )
 
 
 def _row(measurement_of_runs: MeasurementOfRuns) -> Iterator[Cell]:
     """Yield the cells of a measurement, with the difference from the first run that measured it as a note."""
-    yield Cell(view.words(measurement_of_runs.name), note=view.label_text(measurement_of_runs.labels))
+    yield Cell(view.metric_words(measurement_of_runs.name), note=view.label_text(measurement_of_runs.labels))
     yield Cell(_BETTER[measurement_of_runs.direction])
     base = next((value.value for value in measurement_of_runs.values if value.value is not None), None)
     is_first = True

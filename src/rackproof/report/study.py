@@ -13,7 +13,7 @@ from rackproof.core.records import Run
 from rackproof.core.text import NOTHING, amount, moment, number, quantity, sanitize, size, unit_text
 from rackproof.report import view
 from rackproof.report.charts import MAX_LINES, Chart, Line
-from rackproof.report.view import Cell, Table, table
+from rackproof.report.view import Cell, Table, build_table
 
 _FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 _LIBRARIES = ("cuda", "cudnn", "nccl", "mpi")
@@ -37,7 +37,7 @@ _STORAGE = ("storage", "storage_options", "s3fs", "s3fs_options", "mount_options
 
 def is_study(runs: Sequence[Run]) -> bool:
     """Return whether runs measured a throughput at two or more sizes, so that a table makes sense."""
-    return any(one.scales for one in studies(runs))
+    return any(study.scales for study in studies(runs))
 
 
 def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
@@ -45,10 +45,10 @@ def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None
     every = studies(runs)
     tables = []
     for benchmark in dict.fromkeys(study.benchmark for study in every):
-        own = [study for study in every if study.benchmark == benchmark]
-        varying = _varying(own)
-        rows = [_row(study, row, varying, link) for study in own for row in study.rows]
-        tables.append(table(_scaling_caption(own[0], varying), _COLUMNS, rows))
+        related = [study for study in every if study.benchmark == benchmark]
+        varying = _varying(related)
+        rows = [_row(study, row, varying, link) for study in related for row in study.rows]
+        tables.append(build_table(_scaling_caption(related[0], varying), _COLUMNS, rows))
     return tuple(tables)
 
 
@@ -78,10 +78,10 @@ def _row(
 ) -> tuple[Cell, ...]:
     """Return the row of one number of devices."""
     first = row.runs[0]
-    what = " ".join(f"{name}={value}" for name, value in study.point.items() if name in varying)
+    point_text = " ".join(f"{name}={value}" for name, value in study.point.items() if name in varying)
     return (
         view.verdict_cell(row.verdict),
-        Cell(_devices_text(row), note=sanitize(what, 160)),
+        Cell(_devices_text(row), note=sanitize(point_text, 160)),
         Cell(sanitize(view.hardware_text(first) or NOTHING, 160), note=sanitize(study.where, 80)),
         Cell(str(row.devices), "number"),
         Cell(_rate(row), "number"),
@@ -99,8 +99,8 @@ def _devices_text(row: StudyRow) -> str:
     # Only an empty parameter means that there is no GPU. A run without the parameter may have used any
     # number.
     on_cpu = "gpus" in parameters and parameters["gpus"] in (0, "", None)
-    one, many = ("process", "processes") if on_cpu else ("GPU", "GPUs")
-    devices = f"{row.devices} {one if row.devices == 1 else many}"
+    singular, plural = ("process", "processes") if on_cpu else ("GPU", "GPUs")
+    devices = f"{row.devices} {singular if row.devices == 1 else plural}"
     return devices + (f" on {amount(row.nodes, 'node')}" if row.nodes > 1 else "")
 
 
@@ -159,14 +159,14 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
 
 
 def environment_table(runs: Sequence[Run]) -> Table:
-    """Return the software stack of the runs, each version once. A missing part is "not known"."""
+    """Return the software stack of the runs, each version once. A missing part is shown as "not known"."""
     rows = []
     for title, shown in _stack_versions(runs):
         text = "; ".join(dict.fromkeys(shown)) or "not known"
         rows.append((Cell(title), Cell(sanitize(text, 400), "code")))
     containers = dict.fromkeys(view.container_text(run) for run in runs if run.container)
     rows.append((Cell("Container"), Cell(sanitize("; ".join(containers) or "none", 400), "code")))
-    return table("Environment", ("Stack", "Version"), rows)
+    return build_table("Environment", ("Stack", "Version"), rows)
 
 
 def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
@@ -178,7 +178,9 @@ def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
             continue
         # Several frameworks share this row. Without names, their versions would be ambiguous.
         mark = "{name} {version}" if title == "Framework" else "{version}"
-        shown = [mark.format(name=name, version=one) for name in names for one in versions.get(name, ())]
+        shown = [
+            mark.format(name=name, version=version) for name in names for version in versions.get(name, ())
+        ]
         yield title, shown + (_launched_with(runs) if title == "Orchestrator" else [])
 
 
@@ -236,7 +238,7 @@ def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = No
         "Input data (objects, size)",
         "Summary",
     )
-    return table("The experiments, one by one", columns, rows)
+    return build_table("The experiments, one by one", columns, rows)
 
 
 def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, ...]:
@@ -259,7 +261,7 @@ def _experiment_row(run: Run, link: Callable[[Run], str] | None) -> tuple[Cell, 
         Cell(sanitize("; ".join(_expected_results(run)) or "none stated", 400)),
         Cell(_or_nothing(_storage_options(run), 200), "code"),
         Cell(_or_nothing(", ".join(_input_data(run)), 300)),
-        Cell(sanitize("; ".join([view.reasons(run)[0], *filter(None, [run.notes])]), 400)),
+        Cell(sanitize("; ".join([view.verdict_reasons(run)[0], *filter(None, [run.notes])]), 400)),
     )
 
 
@@ -290,15 +292,24 @@ def _storage_options(run: Run) -> str:
 def _results(run: Run) -> list[str]:
     """Return the rate and the accuracies of a run."""
     rate = rate_of(run)
-    results = [f"{view.words(rate.name)} {quantity(rate.value, rate.unit)}"] if rate is not None else []
-    accuracies = [one for one in run.measurements if one.name in _ACCURACIES and not one.labels]
-    return results + [f"{view.words(one.name)} {number(one.value)}" for one in accuracies]
+    results = (
+        [f"{view.metric_words(rate.name)} {quantity(rate.value, rate.unit)}"] if rate is not None else []
+    )
+    accuracies = [
+        measurement
+        for measurement in run.measurements
+        if measurement.name in _ACCURACIES and not measurement.labels
+    ]
+    return results + [
+        f"{view.metric_words(measurement.name)} {number(measurement.value)}" for measurement in accuracies
+    ]
 
 
 def _expected_results(run: Run) -> list[str]:
     """Return the references that the run was judged by."""
     return [
-        f"{view.words(judgement.metric)}: {quantity(reference.value, reference.unit)} ({reference.source})"
+        f"{view.metric_words(judgement.metric)}: "
+        f"{quantity(reference.value, reference.unit)} ({reference.source})"
         for judgement in run.judgements
         if (reference := judgement.reference) is not None
     ]
@@ -317,10 +328,10 @@ def _memory(amount: int) -> str:
     return size(amount) if amount else "memory not known"
 
 
-def _varying(own: Sequence[Study]) -> set[str]:
+def _varying(related: Sequence[Study]) -> set[str]:
     """Return the names of the parameters that differ between studies."""
-    names = {name for one in own for name in one.point}
-    return {name for name in names if len({one.point.get(name) for one in own}) > 1}
+    names = {name for study in related for name in study.point}
+    return {name for name in names if len({study.point.get(name) for study in related}) > 1}
 
 
 def cause_table(runs: Sequence[Run]) -> Table:
@@ -329,14 +340,16 @@ def cause_table(runs: Sequence[Run]) -> Table:
         (
             Cell(sanitize(study.benchmark, 100), note=f"{amount(row.devices, 'device')}"),
             Cell(f"{row.scaling.efficiency:.3f}" if row.scaling else NOTHING, "number"),
-            Cell(sanitize(one.text, 300)),
-            Cell(sanitize("; ".join(one.evidence) or "none", 600)),
+            Cell(sanitize(explanation.text, 300)),
+            Cell(sanitize("; ".join(explanation.evidence) or "none", 600)),
         )
         for study in studies(runs)
         for row in study.rows
-        for one in row.explanations
+        for explanation in row.explanations
     ]
-    return table("Why points scale badly", ("Point", "Efficiency", "What the samples show", "Evidence"), rows)
+    return build_table(
+        "Why points scale badly", ("Point", "Efficiency", "What the samples show", "Evidence"), rows
+    )
 
 
 def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
@@ -349,7 +362,7 @@ def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tup
         environment_table(runs),
         experiment_table(runs, link),
     )
-    return tuple(one for one in every if one.rows)
+    return tuple(study for study in every if study.rows)
 
 
 def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
@@ -357,13 +370,13 @@ def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     scaling = [study for study in studies(runs) if study.scales]
     charts = []
     for benchmark in dict.fromkeys(study.benchmark for study in scaling):
-        own = [study for study in scaling if study.benchmark == benchmark]
+        related = [study for study in scaling if study.benchmark == benchmark]
         charts.append(
             Chart(
                 title=f"Scaling efficiency: {sanitize(benchmark, 80)}",
                 x_label="devices",
                 y_label="of ideal",
-                lines=_efficiency_lines(own),
+                lines=_efficiency_lines(related),
                 log_x=True,
                 ticks_are_points=True,
                 markers=True,
@@ -374,18 +387,18 @@ def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
     return tuple(charts[:6])
 
 
-def _efficiency_lines(own: Sequence[Study]) -> tuple[Line, ...]:
+def _efficiency_lines(related: Sequence[Study]) -> tuple[Line, ...]:
     """Return a line for each study of a benchmark, labelled with the parameters that differ."""
-    varying = _varying(own)
-    several_places = len({study.where for study in own}) > 1
+    varying = _varying(related)
+    several_places = len({study.where for study in related}) > 1
     # The colours of a chart suffice for only so many lines.
-    return tuple(_efficiency_line(study, varying, several_places) for study in own[:MAX_LINES])
+    return tuple(_efficiency_line(study, varying, several_places) for study in related[:MAX_LINES])
 
 
 def _efficiency_line(study: Study, varying: set[str], several_places: bool) -> Line:
     """Return the line of one study."""
-    parts = [study.where] if several_places and study.where else []
-    parts += [f"{name}={value}" for name, value in study.point.items() if name in varying]
+    labels = [study.where] if several_places and study.where else []
+    labels += [f"{name}={value}" for name, value in study.point.items() if name in varying]
     points = [row.scaling for row in study.rows if row.scaling is not None]
     devices = tuple(float(point.devices) for point in points)
-    return Line(sanitize(" ".join(parts), 60), devices, tuple(point.efficiency for point in points))
+    return Line(sanitize(" ".join(labels), 60), devices, tuple(point.efficiency for point in points))

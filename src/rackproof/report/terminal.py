@@ -143,7 +143,7 @@ def terminal_table(
         # Colour the lines after the layout, because escape codes take no width but would be counted as cells.
         lines = [_coloured(line) for line in lines]
     if with_total:
-        lines += ["", f"{view.run_total(runs)} → {view.overall(runs).value}"]
+        lines += ["", f"{view.run_total(runs)} → {view.overall_verdict(runs).value}"]
     return "\n".join(lines).replace(_KEEP, " ") + "\n"
 
 
@@ -155,7 +155,7 @@ def _terminal_row(run: Run) -> tuple[str, ...]:
         headline.brief.replace(headline.amount, headline.amount.replace(" ", _KEEP)) for headline in headlines
     )
     # On a terminal a plain pass needs no reason.
-    why = "" if run.verdict is Verdict.PASS and not run.reasons else _reason_text(view.reasons(run))
+    why = "" if run.verdict is Verdict.PASS and not run.reasons else _reason_text(view.verdict_reasons(run))
     verdict = _verdict_mark(run.verdict)
     return (verdict, sanitize(run.benchmark, 80), view.point_text(run, 80), main or NOTHING, why)
 

@@ -1,13 +1,13 @@
 """Prepare the content of a report as tables of sanitized text, for both HTML and Markdown.
 
-All text from a log or a node passes through :func:`rackproof.core.text.sanitize` here, exactly once. The
-modules ``html``, ``markdown`` and ``junit`` only escape it.
+A report calls one function for each part, such as :func:`overview_table` and :func:`measurement_table`, which
+return a :class:`Table`. All text from a log or a node passes through :func:`rackproof.core.text.sanitize`
+here, exactly once. The modules ``html``, ``markdown`` and ``junit`` only escape it.
 """
 
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +41,7 @@ from rackproof.core.text import (
     percent,
     quantity,
     sanitize,
+    shell_command,
     size,
     unit_text,
 )
@@ -111,17 +112,17 @@ class Table:
     numeric: frozenset[int] = field(default_factory=frozenset)
 
 
-def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
+def build_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
     """Build a table with a limited number of rows. A column with a numeric cell is formatted as numeric."""
     every = [tuple(row) for row in rows]
-    kept = tuple(every[:MAX_ROWS])
+    shown = tuple(every[:MAX_ROWS])
     numeric = frozenset(
         index
         for index in range(len(columns))
-        if any(row[index].kind == "number" for row in kept)
-        and all(row[index].kind == "number" or not row[index].text for row in kept)
+        if any(row[index].kind == "number" for row in shown)
+        and all(row[index].kind == "number" or not row[index].text for row in shown)
     )
-    return Table(caption, tuple(columns), kept, len(every) - len(kept), numeric)
+    return Table(caption, tuple(columns), shown, len(every) - len(shown), numeric)
 
 
 def _text(value: object, limit: int = 300) -> Cell:
@@ -144,7 +145,7 @@ def verdict_cell(verdict: Verdict, note: str = "") -> Cell:
     return Cell(verdict.value, "verdict", verdict, note=note)
 
 
-def words(name: str) -> str:
+def metric_words(name: str) -> str:
     """Turn a metric's name into words: ``seconds_per_epoch`` into ``seconds per epoch``."""
     return sanitize(name, 200).replace("_", " ")
 
@@ -166,7 +167,7 @@ def point_text(run: Run, limit: int = 160) -> str:
     return sanitize(" ".join(f"{key}={value}" for key, value in run.parameters.items()), limit)
 
 
-def deviation(judgement: Judgement) -> float | None:
+def relative_deviation(judgement: Judgement) -> float | None:
     """Return the relative distance of a value from its reference, or None."""
     reference = judgement.reference
     # A relative distance from a reference of 0 is undefined.
@@ -192,9 +193,9 @@ def bounds_text(reference: Reference) -> str:
     return "" if high is None else f"≤ {number(high)}"
 
 
-def gauge(judgement: Judgement) -> Gauge | None:
+def judgement_gauge(judgement: Judgement) -> Gauge | None:
     """Return the position of the value relative to its bounds, or None if that cannot be drawn."""
-    reference, off = judgement.reference, deviation(judgement)
+    reference, off = judgement.reference, relative_deviation(judgement)
     if reference is None or off is None:
         return None
     low, high = _drawn_bounds(reference, off)
@@ -231,7 +232,7 @@ def spread_text(spread: Spread | None) -> str:
 
 
 def _short_spread(spread: Spread | None) -> str:
-    """Write half of the distance between the ends of a spread (``±3 %``), or "" if it is below 0.5 %."""
+    """Write half the width of a spread (``±3 %``), or "" if it is below 0.5 %."""
     if spread is None or not spread.median:
         return ""
     half = (spread.high - spread.low) / 2 / abs(spread.median)
@@ -252,11 +253,11 @@ def judgement_table(run: Run) -> Table:
         rows.append(
             (
                 verdict_cell(judgement.verdict, "" if judgement.gating else "does not count"),
-                Cell(words(judgement.metric), note=label_text(judgement.labels)),
+                Cell(metric_words(judgement.metric), note=label_text(judgement.labels)),
                 Cell(quantity(judgement.value, judgement.unit), "number", note=spread_text(judgement.spread)),
                 _number(quantity(reference.value, reference.unit) if reference else "none"),
                 _number(bounds_text(reference) if reference else ""),
-                Cell(percent(deviation(judgement)), "number", gauge=gauge(judgement)),
+                Cell(percent(relative_deviation(judgement)), "number", gauge=judgement_gauge(judgement)),
                 _text(judgement.reason, 600),
                 _text(reference.source if reference else ""),
                 _code(judgement.source, 200),
@@ -273,7 +274,7 @@ def judgement_table(run: Run) -> Table:
         "Reference from",
         "Read at",
     )
-    return table("Every measurement that was judged, worst first", columns, rows)
+    return build_table("Every measurement that was judged, worst first", columns, rows)
 
 
 def measurement_table(run: Run) -> Table:
@@ -281,7 +282,7 @@ def measurement_table(run: Run) -> Table:
     better = {Direction.HIGHER: "higher", Direction.LOWER: "lower", None: ""}
     rows = [
         (
-            _text(words(measurement.name)),
+            _text(metric_words(measurement.name)),
             _text(label_text(measurement.labels)),
             Cell(
                 quantity(measurement.value, measurement.unit), "number", note=spread_text(measurement.spread)
@@ -291,7 +292,7 @@ def measurement_table(run: Run) -> Table:
         )
         for measurement in run.measurements
     ]
-    return table("Everything that was measured", ("Metric", "Of", "Value", "Better", "Read at"), rows)
+    return build_table("Everything that was measured", ("Metric", "Of", "Value", "Better", "Read at"), rows)
 
 
 def finding_table(run: Run) -> Table:
@@ -314,15 +315,15 @@ def finding_table(run: Run) -> Table:
         )
         for finding in sorted(run.findings, key=lambda item: order[item.verdict])
     ]
-    return table(
+    return build_table(
         "What the logs and nodes show besides numbers", ("Weight", "Finding", "Place", "Excerpt"), rows
     )
 
 
 def _node_name(node: Node) -> str:
     """Return a node's name, with its own hostname if that differs. localhost may be any machine."""
-    other = node.hostname and node.hostname.partition(".")[0] != node.name.partition(".")[0]
-    return f"{node.name} ({node.hostname})" if other else node.name
+    has_other_name = node.hostname and node.hostname.partition(".")[0] != node.name.partition(".")[0]
+    return f"{node.name} ({node.hostname})" if has_other_name else node.name
 
 
 def node_table(run: Run) -> Table:
@@ -345,7 +346,7 @@ def node_table(run: Run) -> Table:
         for node in run.nodes
     ]
     columns = ("Node", "SKU", "Product", "Serial", "Addresses", "CPU", "Memory", "GPUs")
-    return table("Nodes", columns, rows)
+    return build_table("Nodes", columns, rows)
 
 
 def gpu_table(run: Run) -> Table:
@@ -366,7 +367,7 @@ def gpu_table(run: Run) -> Table:
         for gpu in node.gpus
     ]
     columns = ("Node", "GPU", "Name", "UUID", "Serial", "Bus", "VBIOS", "Memory", "Power limit")
-    return table("GPUs", columns, rows)
+    return build_table("GPUs", columns, rows)
 
 
 def software_table(run: Run) -> Table:
@@ -382,9 +383,9 @@ def software_table(run: Run) -> Table:
     for (kind, name), versions in sorted(_nodes_by_version(run.nodes).items()):
         # The most common value comes first, and then the exceptions.
         for version, nodes in sorted(versions.items(), key=lambda item: -len(item[1])):
-            where = _where_text(nodes, len(run.nodes))
-            rows.append((_text(kind), _text(name), _code(version, 200), _text(where)))
-    return table("Versions as found when the run started", ("Kind", "Name", "Version", "Where"), rows)
+            place = _where_text(nodes, len(run.nodes))
+            rows.append((_text(kind), _text(name), _code(version, 200), _text(place)))
+    return build_table("Versions as found when the run started", ("Kind", "Name", "Version", "Where"), rows)
 
 
 def _nodes_by_version(nodes: Iterable[Node]) -> dict[tuple[str, str], dict[str, list[str]]]:
@@ -425,7 +426,7 @@ def log_table(run: Run) -> Table:
         )
         for log in run.logs
     ]
-    return table(
+    return build_table(
         "Raw logs, kept beside this report", ("Log", "Format", "Own verdict", "Size", "SHA-256"), rows
     )
 
@@ -446,7 +447,7 @@ def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
         *_node_pairs(run),
         ("Launched with", _text(run.launcher)),
         # Quoted for a shell, so that it can be pasted there.
-        ("Command", _code(shlex.join(run.command), 2000)),
+        ("Command", _code(shell_command(run.command), 2000)),
         ("Environment", _code(_environment_text(run), 2000)),
         ("Container", _code(container_text(run), 400)),
         ("Configuration", _code(run.configuration, 1000)),
@@ -479,10 +480,10 @@ def _node_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
     """Return the names and values of the nodes that a run used, and of those that took no part."""
     hosts = [_node_name(node) for node in run.nodes]
     names = {node.name for node in run.nodes}
-    asked = [name for name in run.asked_nodes if name not in names]
+    missing = [name for name in run.asked_nodes if name not in names]
     return (
         ("Nodes used", _text(f"{len(hosts)}: {', '.join(hosts)}" if hosts else "", 600)),
-        ("Requested, not used", _text(", ".join(asked), 600)),
+        ("Requested, not used", _text(", ".join(missing), 600)),
     )
 
 
@@ -512,7 +513,7 @@ def container_text(run: Run) -> str:
     return " ".join(part for part in (run.container, run.container_digest, unpinned) if part)
 
 
-def reasons(run: Run) -> tuple[str, ...]:
+def verdict_reasons(run: Run) -> tuple[str, ...]:
     """Return the reasons for the verdict as text, at least one, the most important first."""
     stated = tuple(sanitize(reason, 1000) for reason in run.reasons if sanitize(reason))
     if stated:
@@ -524,23 +525,24 @@ def reasons(run: Run) -> tuple[str, ...]:
     ]
     if counted:
         return tuple(
-            f"{words(judgement.metric)}: {sanitize(judgement.reason, 600)}" for judgement in counted[:5]
+            f"{metric_words(judgement.metric)}: {sanitize(judgement.reason, 600)}"
+            for judgement in counted[:5]
         )
     if run.verdict is Verdict.PASS:
-        return (meaning(run),)
+        return (verdict_meaning(run),)
     return (f"{WORDS[run.verdict]} The record gives no reason.",)
 
 
-def meaning(run: Run) -> str:
+def verdict_meaning(run: Run) -> str:
     """Describe the meaning of a run's verdict in one sentence."""
     if run.verdict is Verdict.PASS and not run.judgements and not run.logs and run.provenance == "ran":
         return "The work ended well on all nodes. Nothing was measured."
     if run.verdict is Verdict.PASS and not run.judgements:
         return "The log shows a run that ended well. Nothing in it was judged against a reference."
-    return meaning_of_all([run], run.verdict, run.run_id)
+    return plan_meaning([run], run.verdict, run.run_id)
 
 
-def meaning_of_all(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
+def plan_meaning(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
     """Describe the meaning of a verdict over several runs in one sentence.
 
     For a pass, the sentence mentions speeds that were not judged.
@@ -608,8 +610,8 @@ def _headline(
     figure, spread = quantity(judgement.value, judgement.unit), _short_spread(judgement.spread)
     shown = unit_text(judgement.unit)
     if shown and figure.endswith(f" {shown}"):
-        return Headline(words(name), figure.removesuffix(f" {shown}"), shown, note, verdict, spread)
-    return Headline(words(name), figure, "", note, verdict, spread)
+        return Headline(metric_words(name), figure.removesuffix(f" {shown}"), shown, note, verdict, spread)
+    return Headline(metric_words(name), figure, "", note, verdict, spread)
 
 
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
@@ -619,8 +621,8 @@ def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
     measurements with one name, :func:`~rackproof.analysis.representative.pick_representative` chooses.
     """
     judged = _judged_headlines(run)
-    others = _other_headlines(run, judged.keys())
-    ordered = (*_in_principal_order(judged), *_in_principal_order(others))
+    unjudged = _other_headlines(run, judged.keys())
+    ordered = (*_in_principal_order(judged), *_in_principal_order(unjudged))
     return ordered[:limit]
 
 
@@ -690,15 +692,15 @@ def overview_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None
                 Cell(sanitize(run.benchmark, 200), href=link(run) if link else "", note=point_text(run)),
                 Cell(sanitize(", ".join(map(_node_name, run.nodes)), 120), note=hardware_text(run)),
                 _text(main),
-                _text("" if plain else reasons(run)[0], 300),
+                _text("" if plain else verdict_reasons(run)[0], 300),
                 _number(duration(took.total_seconds()) if took is not None else NOTHING),
             )
         )
     columns = ("Verdict", "Benchmark", "Ran on", "Main measurements", "Reason", "Took")
-    return table("All runs, in the order of the plan", columns, rows)
+    return build_table("All runs, in the order of the plan", columns, rows)
 
 
-def value_of(run: Run, *names: str) -> Measurement | None:
+def first_measurement(run: Run, *names: str) -> Measurement | None:
     """Return a run's first measurement with one of the names, if possible one without labels."""
     for name in names:
         values = [measurement for measurement in run.measurements if measurement.name == name]
@@ -758,7 +760,7 @@ def sweep_table(runs: Sequence[Run]) -> Table:
     )
     cpu_rates = _cpu_rates(points)
     rows = [_sweep_row(run, _times_cpu(run, cpu_rates)) for run in sorted(points, key=_sweep_place)]
-    return table("The sweep, point by point", columns, rows)
+    return build_table("The sweep, point by point", columns, rows)
 
 
 def _sweep_place(run: Run) -> tuple[object, ...]:
@@ -789,14 +791,14 @@ def _cpu_key(run: Run) -> object:
 
 def _counted_rate(run: Run) -> float | None:
     """Return the rate of a run that passed or is degraded, or None."""
-    measured = value_of(run, "samples_per_second", "images_per_second")
+    measured = first_measurement(run, "samples_per_second", "images_per_second")
     return measured.value if measured and run.verdict in (Verdict.PASS, Verdict.DEGRADED) else None
 
 
 def _times_cpu(run: Run, cpu_rates: Mapping[object, Sequence[float]]) -> Cell:
     """Return the ratio of a run's rate to the CPU's. Several CPU runs are averaged."""
-    own, base = _counted_rate(run), cpu_rates.get(_cpu_key(run))
-    return _number(f"{own / fmean(base):.1f}" if own and base else NOTHING)
+    rate, base = _counted_rate(run), cpu_rates.get(_cpu_key(run))
+    return _number(f"{rate / fmean(base):.1f}" if rate and base else NOTHING)
 
 
 def _sweep_row(run: Run, times_cpu: Cell) -> tuple[Cell, ...]:
@@ -826,7 +828,7 @@ def _gpu_count_text(run: Run) -> str:
 
 def _value_cell(run: Run, *names: str) -> Cell:
     """Return the cell of the first measurement with one of the names."""
-    measured = value_of(run, *names)
+    measured = first_measurement(run, *names)
     return _number(number(measured.value) if measured else NOTHING)
 
 
@@ -842,7 +844,7 @@ _SWEEP_MEASUREMENTS = (
 )
 
 
-def counts(runs: Sequence[Run]) -> str:
+def verdict_counts(runs: Sequence[Run]) -> str:
     """Return the number of runs by verdict: ``12 pass, 1 fail``."""
     totals = {verdict: sum(run.verdict is verdict for run in runs) for verdict in Verdict}
     return ", ".join(f"{count} {verdict.value}" for verdict, count in totals.items() if count) or "no runs"
@@ -850,7 +852,7 @@ def counts(runs: Sequence[Run]) -> str:
 
 def run_total(runs: Sequence[Run]) -> str:
     """Return the number of runs, in all and by verdict."""
-    return f"{amount(len(runs), 'run')}: {counts(runs)}"
+    return f"{amount(len(runs), 'run')}: {verdict_counts(runs)}"
 
 
 def summary_line(runs: Sequence[Run]) -> str:
@@ -860,7 +862,7 @@ def summary_line(runs: Sequence[Run]) -> str:
     return " · ".join([run_total(runs), *texts[:_MAX_REASONS], *more])
 
 
-def overall(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
+def overall_verdict(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
     """Return the worst verdict of several runs.
 
     Without runs, or if one is missing, it is at best ``unproven``.
@@ -871,8 +873,8 @@ def overall(runs: Sequence[Run], missing: Sequence[str] = ()) -> Verdict:
 def plan_reasons(runs: Sequence[Run], missing: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the reason why each run is missing or not a plain pass, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2}
-    bad = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
-    lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {reasons(run)[0]}" for run in bad]
+    ordered = sorted((run for run in runs if run.verdict in order), key=lambda run: order[run.verdict])
+    lines = [f"{sanitize(run.title, 160)}: {run.verdict.value}: {verdict_reasons(run)[0]}" for run in ordered]
     # Missing runs come first, because no table of the report contains them.
     lines[:0] = [f"missing: {sanitize(text, 300)}" for text in missing]
     if len(lines) > _MAX_REASONS:

@@ -313,14 +313,14 @@ def _explain(error: OSError, path: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         cause = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
         return (
-            f"cannot write {path}: {cause} ({error.strerror}). Free space there, or name another results "
+            f"cannot write {path}: {cause} ({error.strerror}). Free space there, or name another "
             "folder; nothing half-written was left."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         why = "it is on a read-only file system" if error.errno == errno.EROFS else "not permitted"
         return (
             f"cannot write {path}: {why}{_owner_note(folder)}. Give this user the right to write there, or "
-            "name another results folder."
+            "name another folder."
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"cannot write {path}: there is a file where a folder is needed ({error.filename})."

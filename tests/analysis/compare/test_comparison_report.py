@@ -15,7 +15,7 @@ from rackproof.report.comparison import (
     comparison_page,
     comparison_terminal,
     ratio_charts,
-    verdict,
+    worst_verdict,
     write_comparison,
 )
 from tests.analysis.compare.test_systems import training
@@ -49,7 +49,7 @@ def test_every_form_has_the_tables(hostile: SystemComparison) -> None:
         plain = text.replace("\\", "")
         for said in ("100.5", "111 samples/s", "1.1045", "Epochs", "no mean", ":7", "Welch"):
             assert said in plain, said
-    assert verdict(hostile) is None
+    assert worst_verdict(hostile) is None
     page = comparison_page(hostile)
     assert "Nothing here was judged" in page
     assert "4 runs count, 1 is left out" in page
@@ -79,7 +79,7 @@ def test_a_system_that_was_judged_shows_its_verdict() -> None:
     slow = System(name="DGX1", runs=(training(2000.0, 22.03),))
     compared = compare_systems([slow, System(name="b", runs=(training(2000.0, 22.03),))])
     page = comparison_page(compared)
-    assert verdict(compared) is Verdict.FAIL
+    assert worst_verdict(compared) is Verdict.FAIL
     assert "\N{MINUS SIGN}54.8 %" in page
     assert "4,420 samples/s" in page
 

@@ -296,6 +296,14 @@ def test_a_training_whose_step_ended_badly_is_unproven_in_a_job_that_ended_well(
     assert gating(recorded) == {"slurm_state"}
 
 
+@pytest.mark.parametrize(("elapsed_s", "passes"), [(1, False), (3, False), (60, False), (7200, True)])
+def test_a_step_that_is_shorter_than_its_training_is_unproven(
+    run: SlurmRun, elapsed_s: int, passes: bool
+) -> None:
+    run.end["steps"] = [{**run.end["steps"][0], "state": "COMPLETED", "elapsed_s": elapsed_s}]
+    assert gating(run.record()) == (set() if passes else {"slurm_times"})
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", ""])
 def test_accounting_may_know_the_end_of_the_training_later_than_of_its_job(run: SlurmRun, state: str) -> None:
     run.end["steps"] = [

@@ -6,7 +6,9 @@ import copy
 import os
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackproof.core.finding_codes import registry
+from rackproof.core.records import Measurement, Run, Verdict
+from rackproof.jobs.validate.explain import _next_commands
 from rackproof.jobs.validate.fleet import healing
+from rackproof.jobs.validate.fleet.drain_policy import decide_drains
 from rackproof.jobs.validate.fleet.healing import (
     EVIDENCE,
     HEALED_BY,
@@ -24,12 +29,17 @@ from rackproof.jobs.validate.fleet.healing import (
     lacking_for,
 )
 from rackproof.jobs.validate.judge import judge_fleet
+from rackproof.jobs.validate.measurements import runs_since_last_night, soaked_gpus
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
+from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.answer_seal import sealed_answer
-from rackproof.nodes.health_checks import check_node
+from rackproof.nodes.health_checks import _hardware_action, check_node
 from rackproof.nodes.health_subjects import Expectation
+from rackproof.nodes.kernel_log import HardwareEvent
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
-from rackproof.store.night_store import NodeNight, night_folders, read_night
+from rackproof.store.night_store import Hold, NodeNight, SlurmState, night_folders, read_night
+from rackproof.store.probe_results import ProbeNight
+from rackproof.store.run_folder import new_run_id, write_run
 from tests.fuzz.monotonicity import recorded_answers
 from tests.jobs.validate.probes import ROOT
 
@@ -60,10 +70,31 @@ def codes_that_drain() -> Iterator[str]:
             yield from MADE_UP[entry.code] if "*" in entry.code else (entry.code,)
 
 
-def test_every_code_that_can_drain_has_a_row() -> None:
+def test_every_code_that_can_drain_has_a_row_unless_it_needs_an_inspection_of_hardware() -> None:
+    """A boot empties the kernel log, and repairs no memory module, link, disk or card."""
     found = set(codes_that_drain())
     assert len(found) > 60
-    assert {code for code in found if healing_evidence(code) is None} == set()
+    inspected = {
+        code
+        for code in found
+        if (entry := registry().get(code)) and entry.reads.startswith("kernel log")
+        if "inspect" in entry.actions
+    }
+    assert inspected >= {"machine_check", "memory_error", "pcie_error"}
+    assert {code for code in found if healing_evidence(code) is None} == inspected
+    assert {code: _hardware_action(failed_event(code)) for code in inspected} == dict.fromkeys(
+        inspected, "inspect"
+    )
+
+
+def failed_event(code: str) -> HardwareEvent:
+    return HardwareEvent(code=code, verdict=Verdict.FAIL)
+
+
+@pytest.mark.parametrize("number", range(200))
+def test_an_xid_heals_by_a_boot_only_if_a_boot_or_a_reset_is_its_remedy(number: int) -> None:
+    proves_nothing = requested_action(number, "") == "isolate"
+    assert (healing_evidence(f"xid_{number}") is None) == proves_nothing
 
 
 def test_no_row_is_for_nothing() -> None:
@@ -103,10 +134,12 @@ def snapshot(name: str, boot: str = "later", unrepairable: bool = True, **change
 
 
 SOUND, BEFORE = snapshot("n1-sound"), snapshot("n1-sound", boot="earlier")
+GPUS = frozenset(gpu.uuid for gpu in SOUND.gpus)
+HEAT = ("throttled", "slowed_down", "temperature", "too_hot", "memory_temperature")
 
 
 def node(tonight: NodeSnapshot = SOUND, **more: Any) -> DrainedNode:
-    known = {"expected": EXPECTED, "idle": True, "failed": BEFORE, "before": BEFORE}
+    known = {"expected": EXPECTED, "idle": True, "failed": BEFORE, "before": BEFORE, "soaked": GPUS}
     return DrainedNode(tonight=tonight, **(known | more))
 
 
@@ -182,6 +215,31 @@ def test_a_reading_that_lacks_heals_nothing(code: str, changed: Answer, last_onl
     assert not heals(code, node(each_gpu(last_only, **changed)))
 
 
+@pytest.mark.parametrize("code", HEAT)
+@settings(max_examples=20, deadline=None)
+@given(st.sets(st.sampled_from(sorted(GPUS))))
+def test_heat_heals_only_after_a_soak_of_each_gpu(code: str, soaked: set[str]) -> None:
+    """An idle GPU is cool, whatever its sensors read."""
+    assert heals(code, node(soaked=soaked)) == (soaked == GPUS)
+
+
+def test_the_reason_names_the_load_that_a_drain_for_heat_needs() -> None:
+    held = Hold(since="N1", codes=("throttled",))
+    idle = NodeNight(
+        node="n1",
+        verdict=Verdict.PASS,
+        slurm=SlurmState(known=True, drained_by="ours"),
+        read_again=healed_evidence(node(soaked=())),
+    )
+    (one,), _ = decide_drains([idle], {"n1": idle.model_copy(update={"hold": held})}, {}, "N2", LATER)
+    assert one.plan == ""
+    assert "throttled (soak); an idle GPU is cool, so a soak must pass" in one.why
+    assert "resume it by hand" in one.why
+    soak = one.model_copy(update={"read_again": healed_evidence(node())})
+    assert any('"validate_probes": ["soak"]' in step for step in _next_commands(one))
+    assert not _next_commands(soak)
+
+
 def test_a_pending_repair_heals_on_a_driver_that_knows_no_unrepairable_memory() -> None:
     """GB300's driver 580.95 and the published answers of B200 and H100 have repairs, and not that."""
     older = snapshot("n1-sound", unrepairable=False)
@@ -234,8 +292,8 @@ def tools(**statuses: str) -> NodeSnapshot:
         # A log that was not read, was cut off, hung.
         *(("xid_79", node(tools(kernel_log=status))) for status in ("", "absent", "failed", "hung")),
         ("xid_48", node(SOUND.model_copy(update={"truncated": ("kernel_log",)}))),
-        ("storage_error", node(tools(kernel_log="failed"))),
-        ("machine_check", node(tools(kernel_log="absent"))),
+        ("kernel_error", node(tools(kernel_log="failed"))),
+        ("gpu_init_failed", node(tools(kernel_log="absent"))),
         # No boot since: whatever the log lacks, nothing has mended it.
         ("xid_79", node(SOUND.model_copy(update={"boot_id": "earlier"}))),
         ("xid_79", node(SOUND.model_copy(update={"boot_id": ""}))),
@@ -366,6 +424,7 @@ def nothing(value: Any) -> Any:
 # Through the code of validate.yml: the examples of the issue, and more, in nights.
 
 NAMES = ("n1", "n2", "n3")
+LATER = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def in_smi(pattern: str, text: str) -> Callable[[Answer], None]:
@@ -422,6 +481,64 @@ HW = "<clocks_event_reason_hw_thermal_slowdown>"
 SW = "<clocks_event_reason_sw_power_cap>"
 
 
+def soak_run(results: Path, at: datetime, **changed: Any) -> None:
+    """Store a run of the benchmark soak on n1, which passed unless something is changed."""
+    run = Run(
+        run_id=new_run_id("soak", now=at),
+        benchmark="soak",
+        started=at,
+        ended=at,
+        parameters={"gpus": "all", "seconds": 600},
+        measurements=tuple(
+            Measurement(name="soak", value=650, unit="TFLOP/s", labels={"gpu": uuid})
+            for uuid in sorted(changed.pop("uuids", GPUS))
+        ),
+        verdict=Verdict.PASS,
+    )
+    write_run(run.model_copy(update=changed), results / run.run_id)
+
+
+@pytest.mark.parametrize(
+    ("changed", "soaks"),
+    [
+        ({}, True),
+        ({"verdict": Verdict.FAIL}, False),
+        ({"verdict": Verdict.DEGRADED}, False),
+        ({"verdict": Verdict.UNPROVEN}, False),
+        ({"provenance": "imported"}, False),
+        ({"parameters": {"seconds": 60}}, False),
+        ({"parameters": {}}, False),
+        ({"benchmark": "gemm"}, False),
+        ({"uuids": sorted(GPUS)[1:]}, False),
+        ({"started": datetime(2020, 1, 1, tzinfo=UTC)}, False),
+        ({"benchmark": "probes"}, False),
+    ],
+)
+def test_only_a_whole_soak_that_passed_since_the_night_before_counts(
+    tmp_path: Path, changed: dict[str, Any], soaks: bool
+) -> None:
+    now = datetime.now(UTC)
+    soak_run(tmp_path, now, **changed)
+    night = tmp_path / new_run_id("night", now=now - timedelta(hours=24))
+    runs = runs_since_last_night(tmp_path, [night], now)
+    kept = {"n1": SimpleNamespace(snapshot=SOUND)}
+    assert (soaked_gpus(runs, None, kept)["n1"] == GPUS) == soaks  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("sound", "soaks"), [((), False), (("gemm", "job"), False), (("soak",), True)])
+def test_the_soak_of_a_night_counts_if_it_found_no_fault(
+    tmp_path: Path, sound: tuple[str, ...], soaks: bool
+) -> None:
+    now = datetime.now(UTC)
+    soak_run(tmp_path, now, benchmark="probes", verdict=Verdict.UNPROVEN, parameters={})
+    runs = runs_since_last_night(tmp_path, [], now)
+    kept = {"n1": SimpleNamespace(snapshot=SOUND)}
+    probed = ProbeNight(asked=240, sound={"n1": sound})
+    assert (soaked_gpus(runs, probed, kept)["n1"] == GPUS) == soaks  # type: ignore[arg-type]
+    # On a night's CPUs, no GPU was loaded.
+    assert soaked_gpus([], probed, kept)["n1"] == frozenset()  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("code", "fault", "absence"),
     [
@@ -436,7 +553,7 @@ SW = "<clocks_event_reason_sw_power_cap>"
         ("gpu_missing", without_gpus(1), without_gpus(4)),
         ("gpu_missing", without_gpus(2), without_gpus(2)),
         ("xid_79", log("NVRM: Xid (PCI:0008:06:00): 79, GPU has fallen off the bus."), no_log),
-        ("storage_error", log("blk_update_request: critical medium error, dev nvme0n1, sector 5"), no_log),
+        ("kernel_error", log("BUG: unable to handle page fault for address: ffff"), no_log),
         ("port_down", port_down, lambda answer: answer["health"].pop("hca")),
         ("nvlink_down", link_down, no_tool("nvlink_status")),
     ],
@@ -453,7 +570,9 @@ def test_a_node_returns_by_what_was_read_and_never_by_what_was_not(
     if code in ("fabric_unhealthy", "mig_on", "gpu_memory", "ecc_off"):
         expected |= {"gpu_readings": ["ecc", "temperature"], "nvlinks": 18, "ports": 1}
 
-    def a_night(change: Callable[[Answer], Any] | None) -> NodeNight:
+    def a_night(change: Callable[[Answer], Any] | None, soak: bool = False) -> NodeNight:
+        if soak:
+            soak_run(results, datetime.now(UTC))
         night = begin_night(results, NAMES, owner_pid=os.getpid())
         number = len(night_folders(results))
         for name in NAMES:
@@ -506,7 +625,10 @@ def test_a_node_returns_by_what_was_read_and_never_by_what_was_not(
         assert lacks.hold is not None
         assert lacks.hold.passes == 0, (lacks.why, lacks.reason_texts())
     boot[0] = "boot-2"
-    well = [a_night(None) for _ in range(3)]
+    if code in HEAT:
+        idle = [a_night(None) for _ in range(3)]
+        assert {(one.plan, one.hold and one.hold.passes) for one in idle} == {("", 0)}, idle[-1].why
+    well = [a_night(None, soak=code in HEAT) for _ in range(3)]
     told = [(one.plan, one.why, one.reason_texts()) for one in well]
     assert well[0].plan == "", told
     assert "return" in (one.plan for one in well[1:]), told

@@ -436,3 +436,30 @@ def test_a_line_that_no_check_knows_beside_the_xml_is_unproven(line: str) -> Non
 
 def test_what_other_programs_print_on_stderr_is_no_warning() -> None:
     assert codes_of(h200s(stderr="bash: warning: setlocale: LC_ALL: cannot change locale\n")) == set()
+
+
+# As nvidia-smi -q -x and nvlink -s showed divided A100, H100 and H200, whose captures two exporters publish.
+DIVIDED = re.sub(
+    r"<remapped_rows>.*?</remapped_rows>",
+    "<remapped_rows>N/A</remapped_rows>",
+    re.sub(r"<(current|pending)_mig>Disabled<", r"<\1_mig>Enabled<", H200),
+    flags=re.DOTALL,
+)
+NO_QUERIES = "Nvlink queries are not supported for Devices in MIG mode"
+
+
+@pytest.mark.parametrize("previous", [None, h200s()])
+@pytest.mark.parametrize("wanted", [0, 2])
+def test_divided_gpus_report_neither_links_nor_remapped_rows(
+    wanted: int, previous: NodeSnapshot | None
+) -> None:
+    divided = h200s(DIVIDED, speeds=without_links(NO_QUERIES, 0, 1, 2, 3), errors="")
+    expected = Expectation(gpus=4, nvlinks=wanted, mig=True)
+    found = check_node(divided, expected=expected, previous=previous)
+    assert [(one.code, one.evidence) for one in found if one.part == "gpu"] == []
+    # A whole GPU beside them must still have its links and its rows.
+    half = DIVIDED.replace("_mig>Enabled<", "_mig>Disabled<", 2)
+    one_whole = h200s(half, speeds=without_links("", 0, 1, 2, 3), errors="")
+    codes = {one.code for one in check_node(one_whole, expected=expected, previous=previous)}
+    assert "gpu_readings_missing" in codes
+    assert ("nvlink_missing" in codes) is bool(wanted)

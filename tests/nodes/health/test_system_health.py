@@ -249,6 +249,29 @@ def test_mounts_are_as_declared(wanted: Any, mountinfo: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("wanted", "fstype", "found"),
+    [
+        ("/shared", "tmpfs", True),
+        ({"path": "/shared", "options": ["rw"]}, "tmpfs", True),
+        ("/shared", "ramfs", True),
+        ("/datasets/imagenet", "tmpfs", True),
+        ("/runs", "tmpfs", True),
+        ({"path": "/shared", "fstype": "tmpfs"}, "tmpfs", False),
+        ("/shared", "lustre", False),
+        ("/shared", "autofs", False),
+        ("/tmp", "tmpfs", False),
+        ("/dev/shm", "tmpfs", False),
+        ("/run/cache", "tmpfs", False),
+        ("/", "tmpfs", False),
+    ],
+)
+def test_a_storage_that_is_only_in_memory_is_unproven(wanted: Any, fstype: str, found: bool) -> None:
+    path = wanted if isinstance(wanted, str) else wanted["path"]
+    seen = node(f"{MOUNTINFO}40 22 0:90 / {path} rw,noatime - {fstype} none rw\n")
+    assert judged(seen, mounts=[wanted]) == ([("mount_differs", U)] if found else [])
+
+
+@pytest.mark.parametrize(
     ("change", "found"),
     [
         (("/dev/nvme0n1p3 rw,attr2", "/dev/nvme0n1p3 ro,attr2"), True),
@@ -389,13 +412,18 @@ def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:0
         ([link("down"), link("up", at=12)], False),
         ([link("down"), link("up"), link("down"), link("up")], False),
         ([link("up")], False),
-        # It stays down, flaps, or another port is up.
-        ([link("down")], True),
+        # A port without a cable, of a ConnectX and of a Broadcom.
+        ([link("down")], False),
+        ([link("down"), link("up", "ens1f1np1", address="5e:00.1")], False),
+        (["1795000009.5 n1 kernel: bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down"], False),
+        (["1795009000.5 n1 kernel: bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down"], True),
+        # It was up and stays down, flaps, or another port is up.
         ([link("up"), link("down")], True),
         ([link("down"), link("up")] * 3, True),
-        ([link("down"), link("up", "ens1f1np1", address="5e:00.1")], True),
+        ([link("up"), link("down"), link("up", "ens1f1np1", address="5e:00.1")], True),
+        ([link("down", at=9000)], True),
         # Before udev renames them, several ports have one name, and one port has two.
-        ([link("down", "eth0"), link("up", "eth0", address="86:00.0")], True),
+        ([link("up", "eth0"), link("down", "eth0"), link("up", "eth0", address="86:00.0")], True),
         ([link("down", "eth0"), link("up")], False),
         # The boot before, and a clock that was corrected during the start.
         ([link("down", at=-9000), link("up", at=-8998), link("down"), link("up")], False),
@@ -409,5 +437,6 @@ def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:0
     ],
 )
 def test_a_port_that_comes_up_at_a_start_is_no_finding(lines: list[str], is_found: bool) -> None:
-    reading = read_kernel_log("\n".join(lines), 1795000000.0, {}, errors="")
+    log = "\n".join(lines)
+    reading = read_kernel_log(log, 1795000000.0, {}, errors=log if "bnxt" in log else "")
     assert [event.code for event in reading.hardware] == (["unknown_kernel_error"] if is_found else [])

@@ -7,13 +7,12 @@ no verdict. Different units are reported, never converted.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from rackproof.core.records import Direction, Measurement, Node, Record, Run, Verdict
 from rackproof.core.secret_names import hide_secrets
-from rackproof.core.text import moment
+from rackproof.core.text import moment, shell_command
 
 Better = Literal["first", "second", "same", "unknown"]
 
@@ -169,7 +168,7 @@ def _facts(run: Run) -> dict[str, str]:
         "benchmark": run.benchmark,
         "suite": run.suite,
         "launcher": run.launcher,
-        "command": shlex.join(run.command),
+        "command": shell_command(run.command),
         "container": " ".join(filter(None, (run.container, run.container_digest))),
         "configuration": run.configuration,
         "storage": run.storage,

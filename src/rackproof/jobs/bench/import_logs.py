@@ -73,9 +73,9 @@ def import_logs(
         ValueError: The format is unknown.
     """
     check_place(place)
-    own = results_folder.resolve()
+    resolved_results = results_folder.resolve()
     # Otherwise each import would double the existing runs.
-    if place.resolve().is_relative_to(own):
+    if place.resolve().is_relative_to(resolved_results):
         raise NoLogsError(f"{place} is in the results folder {results_folder}: its logs are runs already")
     root = place if place.is_dir() else place.parent
     # The id comes from the path, not from the time. The same folder gives the same plan each time.
@@ -85,7 +85,7 @@ def import_logs(
     skipped: list[str] = []
     unread: list[str] = []
     runs = read_runs(
-        find_files(place, own, skipped, unread),
+        find_files(place, resolved_results, skipped, unread),
         root,
         benchmark=benchmark,
         format=format,

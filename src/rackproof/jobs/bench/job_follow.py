@@ -1,8 +1,8 @@
 """Build the command that polls a job on a node, read its answer, and choose the lines to show. No I/O.
 
-The action of ``rackproof_bench_follow`` runs the command on the node, and gives this module the answer
-and the time. A poll is one small shell command. A module call would take a hundred times as much of the
-node's time, and would slow the job.
+The action of ``rackproof_bench_follow`` runs the command of :func:`poll_command` on the node. It reads the
+answer with :func:`parse_poll`, and shows what :class:`ProgressPrinter` returns. A poll is a small shell
+command, because a module call would take a hundred times as much of the node's time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rackproof.logs.progress import Progress
 CHUNK_BYTES = 256 * 1024
 """Largest number of the log's bytes in one answer."""
 BACKLOG_BYTES = 4 * 1024 * 1024
-"""With more unread bytes than this, a patient follower skips to the newest chunk, so that it shows the
-current progress."""
+"""With more unread bytes than this, a patient follower skips to the newest chunk. It then shows the current
+progress."""
 KERNEL_TICKS_PER_S = 100
 """Unit of start times in /proc, which is the same on all architectures with GPUs."""
 
@@ -44,16 +44,16 @@ def poll_command(
     wait_s: float = 0,
     limit: int = CHUNK_BYTES,
 ) -> str:
-    """Return the POSIX shell command that asks a node about a job.
+    """Return the POSIX shell command that reads the state of a job on a node.
 
     Args:
         folder: The folder of the job on the node.
         offset: The number of log bytes that were read before.
         supervisor_pid: The process id of the supervisor, or 0 if unknown.
         job_pid: The process id of the job's program, or 0 if unknown.
-        wait_s: The number of seconds that the node waits before it answers, or less if the program ends, so
-            that the end is noticed at once with few polls. A node whose ``tail`` does not support ``--pid``
-            does not wait.
+        wait_s: The largest number of seconds that the node waits before it answers. It answers sooner if the
+            program ends, so that few polls notice the end at once. Without ``tail --pid``, the node does not
+            wait.
         limit: The largest number of bytes of log in the answer.
     """
     wait = ""
@@ -214,8 +214,8 @@ def _number(value: float) -> str:
 def _bytes_text(received: int, total: int | None) -> str:
     """Write how much of a download is there: ``1.2 of about 7.4 GB``."""
     # More was done than expected, so the remainder is unknown.
-    of = f" of about {total / 1e9:.1f}" if total and total > received else ""
-    return f"{received / 1e9:.1f}{of} GB"
+    total_text = f" of about {total / 1e9:.1f}" if total and total > received else ""
+    return f"{received / 1e9:.1f}{total_text} GB"
 
 
 def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
@@ -227,8 +227,7 @@ def next_offset(offset: int, answer: PollResult, patient: bool = False) -> int:
         offset: The offset of the first byte in the answer.
         answer: The answer of the node.
         patient: Whether to continue after the new bytes even if more than one chunk is pending. Only the
-            first reading of a log is patient, because a job with endless output would otherwise keep the
-            node busy.
+            first reading of a log is patient. Otherwise, a job with endless output would keep the node busy.
     """
     # The log is shorter than before, so it was truncated or replaced. Read only what is added from now
     # on.
@@ -284,14 +283,14 @@ class Estimate:
             may_end_early: Whether the job ends when it reaches a target. Its last epoch is then the
                 latest end. The duration of earlier jobs, until it is exceeded, is the likely end.
         """
-        left = self._left_by_pace(elapsed_s)
+        remaining_s = self._left_by_pace(elapsed_s)
         usual = None if self.expected_s is None else self.expected_s - elapsed_s
         if self._last is not None and self._last[1] >= 1:
             # All steps are done. The progress does not show how long the remaining output takes.
             return usual if usual is not None and usual > 0 else None
-        if left is None or (may_end_early and usual is not None and 0 < usual < left):
+        if remaining_s is None or (may_end_early and usual is not None and 0 < usual < remaining_s):
             return usual
-        return left
+        return remaining_s
 
     def _left_by_pace(self, elapsed_s: float) -> float | None:
         """Return the seconds until the last step at the current pace, or None if too little is known."""
@@ -402,7 +401,7 @@ class ProgressPrinter:
         """Return the last line."""
         elapsed = state.get("elapsed_s")
         parts = [sanitize(state.get("message", ""), 300)]
-        # The job ended, whatever phase its log last showed.
+        # The job ended, so the last phase of its log does not matter.
         last = self._parts(replace(progress, phase="ended"))
         parts += [part for part in last if part.startswith(("epoch", "loss", "accuracy"))]
         if isinstance(elapsed, int | float):
@@ -433,14 +432,16 @@ class ProgressPrinter:
 
     def _end(self, elapsed_s: float, *, may_end_early: bool) -> list[str]:
         """Return when the job will end, from earlier runs and its progress, or nothing if that is unknown."""
-        left = self._estimate.left_s(elapsed_s, may_end_early=may_end_early)
-        if left is None:
+        remaining_s = self._estimate.left_s(elapsed_s, may_end_early=may_end_early)
+        if remaining_s is None:
             return []
-        if left <= 0:
-            return [f"expected to end {duration(-left)} ago"] if left < -1 else []
-        when = self._wall() + timedelta(seconds=left)
+        if remaining_s <= 0:
+            return [f"expected to end {duration(-remaining_s)} ago"] if remaining_s < -1 else []
+        when = self._wall() + timedelta(seconds=remaining_s)
         # If the job needs 20 hours or more, the time of day alone could mean today or tomorrow.
-        moment = f"{when:{'%H:%M:%S' if left < 72000 else '%Y-%m-%d %H:%M'}}"
+        moment = f"{when:{'%H:%M:%S' if remaining_s < 72000 else '%Y-%m-%d %H:%M'}}"
         # If no earlier job reached the target, only the last epoch is known.
         is_latest = may_end_early and self._estimate.expected_s is None
-        return [f"{'ends at the latest' if is_latest else 'ends'} about {moment} (in {duration(left)})"]
+        return [
+            f"{'ends at the latest' if is_latest else 'ends'} about {moment} (in {duration(remaining_s)})"
+        ]

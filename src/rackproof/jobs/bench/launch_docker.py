@@ -1,9 +1,11 @@
-"""Describe the launch of a benchmark whose image is built on the node.
+"""Describe the start of a benchmark whose image each node builds.
 
-Planning calls this module for a definition ``with: docker``, and gets the specification that
-workloads/docker_run.py reads. The specification is one JSON text with sources, image, data and config. It
-contains no secrets. The supervisor starts the program on every host that --limit selects. With
-``bench_together``, only one node's supervisor starts the program, which submits a Slurm job for all nodes.
+Planning calls :func:`docker_specification` for a definition ``with: docker``, or :func:`docker_obstacle` for
+the reason against a run. The result is one JSON text for workloads/docker_run.py, with sources, image, data
+and config. It contains no secrets.
+
+The supervisor starts that program on every host that --limit selects. With ``bench_together``, only one node
+starts it, and it submits a Slurm job for all nodes.
 """
 
 from __future__ import annotations
@@ -81,11 +83,11 @@ def docker_obstacle(
 
 def _no_config(configs: Configs, site: Site) -> str:
     """Return the message that there is no config for a site's SKU, with the existing configs."""
-    known, how = configs.systems, ""
+    known, together_text = configs.systems, ""
     if site.together:
-        known, how = configs.together, " together (bench_together)"
+        known, together_text = configs.together, " together (bench_together)"
     return (
-        f"no config for SKU {site.sku or '(none: set bench_sku)'}{how}; there are "
+        f"no config for SKU {site.sku or '(none: set bench_sku)'}{together_text}; there are "
         f"{', '.join(known) or 'none'}; or set bench_config"
     )
 
@@ -157,11 +159,11 @@ def docker_environment(
         DefinitionError: The definition names an unknown variable.
     """
     known = {**variables, "data": docker_data_folder(loaded, site, variables)}
-    own = {
+    settings = {
         key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
-    return {**own, **site.environment, **site.hidden}
+    return {**settings, **site.environment, **site.hidden}
 
 
 def describe_docker_launch(

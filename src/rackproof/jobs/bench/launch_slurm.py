@@ -1,9 +1,8 @@
 """Build the command line of workloads/slurm_run.py, which runs a benchmark on a rack with Slurm. No I/O.
 
-Planning calls this module for a definition ``with: slurm``, and gets the program's arguments and
-specification, or the obstacles to a run. The bench role starts the program on one node of the rack,
-under the supervisor. The specification is one JSON text with image, data, config and nodes. It contains
-the names of secret variables, but not their values.
+For a definition ``with: slurm``, planning calls :func:`slurm_obstacles`. It then calls
+:func:`slurm_specification` and :func:`program_arguments`. The specification is one JSON text with image,
+data, config and nodes. It contains the names of secret variables, but not their values.
 """
 
 from __future__ import annotations
@@ -136,8 +135,8 @@ def slurm_obstacles(
 ) -> Iterator[str]:
     """Yield each reason why the nodes cannot run the benchmark with Slurm.
 
-    The first check is for nodes that did not answer. The others are for shared storage, an image for the
-    nodes' architecture, a config for the SKU, and the SKU's number of GPUs, in this order.
+    The order of the checks is: nodes that did not answer, shared storage, an image for the nodes'
+    architecture, a config for the SKU, and the SKU's number of GPUs.
 
     Args:
         loaded: The benchmark's definition.
@@ -306,12 +305,12 @@ def slurm_environment(
         DefinitionError: The definition names an unknown variable.
     """
     known = {**variables, "bench_shared": site.shared}
-    own = {
+    settings = {
         key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
     # The site's variables come last, because only the site knows which links NCCL may use.
-    return {**own, **site.environment, **site.hidden}
+    return {**settings, **site.environment, **site.hidden}
 
 
 def program_arguments(specified: Mapping[str, object]) -> tuple[str, ...]:
@@ -340,12 +339,12 @@ def describe_slurm_launch(loaded: LoadedDefinition, site: Site, nodes: Sequence[
 
 def _pull_lines(loaded: LoadedDefinition, container: Container, site: Site) -> list[str]:
     """Return the plan's lines about images, one for each image that the nodes may need."""
-    own = site.architecture or loaded.name in site.images
+    is_fixed = site.architecture or loaded.name in site.images
     architectures: dict[tuple[str, str], list[str]] = {}
-    for architecture in [site.architecture] if own else sorted(container.images):
+    for architecture in [site.architecture] if is_fixed else sorted(container.images):
         image = image_of(loaded, site.model_copy(update={"architecture": architecture}))
         architectures.setdefault(image, []).append(architecture)
-    where = "imported once to shared storage" if site.image == "squashfs" else "on each node"
+    place = "imported once to shared storage" if site.image == "squashfs" else "on each node"
     size = f", {container.size_gb * site.size_factor:g} GB" if container.size_gb else ""
     lines = []
     for (repository, tag), names in architectures.items():
@@ -354,8 +353,8 @@ def _pull_lines(loaded: LoadedDefinition, container: Container, site: Site) -> l
             continue
         kind = f"for {' and '.join(names)}, " if any(names) else ""
         # A digest takes the place of a tag.
-        at = "@" if tag.startswith("sha256:") else ":"
-        lines.append(f"pull    {site.registry}/{repository}{at}{tag} ({kind}{where}{size})")
+        separator = "@" if tag.startswith("sha256:") else ":"
+        lines.append(f"pull    {site.registry}/{repository}{separator}{tag} ({kind}{place}{size})")
     return lines
 
 

@@ -66,38 +66,42 @@ def log_findings(
 def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
     """Yield the deviations from the request that tf_cnn_benchmarks makes without an error."""
     yield from _tf_cnn_point_findings(planned, log)
-    if wanted := sum(planned_gpus(planned, len(node.gpus)) for node in nodes):
-        yield from _tf_cnn_gpu_findings(planned, log, nodes, wanted)
+    if required := sum(planned_gpus(planned, len(node.gpus)) for node in nodes):
+        yield from _tf_cnn_gpu_findings(planned, log, nodes, required)
 
 
 def _tf_cnn_point_findings(planned: PlannedRun, log: ParsedLog) -> Iterator[Finding]:
     """Yield the parameters and images in a log of tf_cnn_benchmarks that were not requested."""
     file = log.file or "the log"
     for axis, tag in TF_CNN_TAGS.items():
-        asked, stated = planned.parameters.get(axis), log.tags.get(tag)
-        if asked is not None and stated != str(asked):
-            what = f"states {sanitize(stated, 60)}" if stated else "does not state it"
-            yield _unproven("log_of_another_point", f"{axis} {asked} was requested, and {file} {what}")
+        planned_value, stated = planned.parameters.get(axis), log.tags.get(tag)
+        if planned_value is not None and stated != str(planned_value):
+            statement = f"states {sanitize(stated, 60)}" if stated else "does not state it"
+            yield _unproven(
+                "log_of_another_point", f"{axis} {planned_value} was requested, and {file} {statement}"
+            )
     reads = any(word.startswith("--data=") for word in planned.arguments)
     if reads and "synthetic" in log.tags.get("dataset", "synthetic"):
         yield _unproven("log_of_another_point", f"images were to be read, and {file} shows synthetic ones")
 
 
 def _tf_cnn_gpu_findings(
-    planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node], wanted: int
+    planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node], required: int
 ) -> Iterator[Finding]:
     """Yield the differences between the GPUs that TensorFlow used and the planned ones."""
     file, used = log.file or "the log", log.tags.get("gpus_created", "0")
-    if used != str(wanted):
+    if used != str(required):
         message = (
-            f"{file} shows that TensorFlow took {sanitize(used, 20)} of the {amount(wanted, 'GPU')} "
+            f"{file} shows that TensorFlow took {sanitize(used, 20)} of the {amount(required, 'GPU')} "
             "that were planned: see that its build and the driver fit, and that TF_CPP_MIN_LOG_LEVEL is 0"
         )
         yield _unproven("gpus_not_measured", message)
     if planned.result.states_gpu_use:
         named = _stated_gpus([log])
         yield from _gpu_use_findings([log], named)
-        yield from _coverage_findings(file, named, {gpu.uuid for node in nodes for gpu in node.gpus}, wanted)
+        yield from _coverage_findings(
+            file, named, {gpu.uuid for node in nodes for gpu in node.gpus}, required
+        )
 
 
 def _unproven(code: str, message: str) -> Finding:
@@ -134,34 +138,41 @@ def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator
     for log in logs:
         stated = log.tags.get("run_id", "")
         if stated != planned.run_id and (stated or planned.result.states_run):
-            what = f"states run {sanitize(stated, 130)}" if stated else "does not state its run"
-            yield _unproven("log_of_another_run", f"{log.file or 'the log'} {what}, not {planned.run_id}")
+            statement = f"states run {sanitize(stated, 130)}" if stated else "does not state its run"
+            yield _unproven(
+                "log_of_another_run", f"{log.file or 'the log'} {statement}, not {planned.run_id}"
+            )
 
 
 def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequence[Node]) -> Iterator[Finding]:
     """Yield findings on GPUs that a log lacks, or that are not in the node."""
-    there = {gpu.uuid for node in nodes for gpu in node.gpus}
-    wanted = planned_gpus(planned, len(there))
+    present = {gpu.uuid for node in nodes for gpu in node.gpus}
+    required = planned_gpus(planned, len(present))
     measurements = list(chain.from_iterable(log.measurements for log in logs))
     stated = _stated_gpus(logs)
     if planned.result.states_gpu_use:
         yield from _gpu_use_findings(logs, stated | _measured_gpus(measurements))
-    if not wanted:
+    if not required:
         return
     if stated or planned.result.states_run or planned.result.states_gpu_use:
-        yield from _coverage_findings("the log", stated, there, wanted)
+        yield from _coverage_findings("the log", stated, present, required)
     for rule in planned.result.judge:
         if rule.per and not _is_absent(rule, measurements):
-            yield from _rule_findings(rule, measurements, there, wanted)
+            yield from _rule_findings(rule, measurements, present, required)
 
 
 def _measured_gpus(measurements: Iterable[Measurement]) -> set[str]:
     """Return the GPU UUIDs in the labels of measurements."""
-    return {one.labels[key] for one in measurements for key in ("gpu", "from", "to") if one.labels.get(key)}
+    return {
+        measurement.labels[key]
+        for measurement in measurements
+        for key in ("gpu", "from", "to")
+        if measurement.labels.get(key)
+    }
 
 
 def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Finding]:
-    """Yield a finding for each moment at which the log does not state who else used the run's GPUs."""
+    """Yield a finding for each moment at which the log does not state the other uses of the run's GPUs."""
     for moment, text in MOMENTS.items():
         silent = sorted(
             gpu for gpu in gpus if not any(f"gpu_state.{moment}.{gpu}" in log.tags for log in logs)
@@ -188,18 +199,20 @@ def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
     return stated
 
 
-def planned_gpus(planned: PlannedRun, there: int) -> int:
+def planned_gpus(planned: PlannedRun, present: int) -> int:
     """Return the number of GPUs that a run was planned for. ``all`` means all GPUs of the node."""
     gpus = planned.parameters.get("gpus", 0)
     if gpus == "all":
-        return there
+        return present
     return gpus if isinstance(gpus, int) and not isinstance(gpus, bool) else 0
 
 
 def _matching(rule: JudgeRule, measurements: Iterable[Measurement]) -> list[Measurement]:
     """Return the measurements that a rule is about."""
     return [
-        one for one in measurements if one.name == rule.metric and rule.labels.items() <= one.labels.items()
+        measurement
+        for measurement in measurements
+        if measurement.name == rule.metric and rule.labels.items() <= measurement.labels.items()
     ]
 
 
@@ -209,33 +222,38 @@ def _is_absent(rule: JudgeRule, measurements: Iterable[Measurement]) -> bool:
 
 
 def _rule_findings(
-    rule: JudgeRule, measurements: Iterable[Measurement], there: set[str], wanted: int
+    rule: JudgeRule, measurements: Iterable[Measurement], present: set[str], required: int
 ) -> Iterator[Finding]:
     """Yield findings on GPUs or pairs of GPUs without a measurement for a rule."""
     matching = _matching(rule, measurements)
     if rule.per == "gpu":
         yield from _coverage_findings(
-            rule.metric, {one.labels.get("gpu", "") for one in matching}, there, wanted
+            rule.metric, {measurement.labels.get("gpu", "") for measurement in matching}, present, required
         )
         return
-    pairs = {(one.labels.get("from", ""), one.labels.get("to", "")) for one in matching}
-    yield from _coverage_findings(rule.metric, {uuid for pair in pairs for uuid in pair}, there, wanted)
+    pairs = {
+        (measurement.labels.get("from", ""), measurement.labels.get("to", "")) for measurement in matching
+    }
+    yield from _coverage_findings(rule.metric, {uuid for pair in pairs for uuid in pair}, present, required)
     distinct = sum(source != target for source, target in pairs)
-    if distinct != wanted * (wanted - 1):
-        message = f"{rule.metric}: {distinct} of {wanted * (wanted - 1)} pairs of GPUs were measured"
+    if distinct != required * (required - 1):
+        message = f"{rule.metric}: {distinct} of {required * (required - 1)} pairs of GPUs were measured"
         yield _unproven("gpus_not_measured", message)
 
 
-def _coverage_findings(what: str, stated: set[str], there: set[str], wanted: int) -> Iterator[Finding]:
+def _coverage_findings(
+    statement: str, stated: set[str], present: set[str], required: int
+) -> Iterator[Finding]:
     """Yield the differences between the GPUs in a log and those that the plan names for its node."""
     if "" in stated or not stated:
-        yield _unproven("gpus_not_named", f"{what} does not name every GPU that it is about by its UUID")
-    foreign = sorted(stated - there - {""})
+        yield _unproven("gpus_not_named", f"{statement} does not name every GPU that it is about by its UUID")
+    foreign = sorted(stated - present - {""})
     if foreign:
         names = ", ".join(sanitize(uuid, 60) for uuid in foreign[:4])
-        yield _unproven("foreign_gpus", f"{what} is about GPUs that the node does not have: {names}")
-    known = len(stated & there)
-    if known != wanted and (stated - {""}):
+        yield _unproven("foreign_gpus", f"{statement} is about GPUs that the node does not have: {names}")
+    known = len(stated & present)
+    if known != required and (stated - {""}):
         yield _unproven(
-            "gpus_not_measured", f"{what} is about {known} of the {amount(wanted, 'GPU')} that were planned"
+            "gpus_not_measured",
+            f"{statement} is about {known} of the {amount(required, 'GPU')} that were planned",
         )

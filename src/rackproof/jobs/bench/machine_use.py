@@ -1,7 +1,7 @@
 """Check that other processes did not use a machine during a run. No I/O.
 
-The supervisors of the job measure the use. When a run is recorded, :mod:`rackproof.jobs.bench.tasks` reads
-the use from the state of each job with :func:`read_machine_use`, and stores it in the record.
+The supervisors of the job measure the use. When a run is recorded, :mod:`rackproof.jobs.bench.tasks` calls
+:func:`read_machine_use` with the state of each job. It stores the result in the record.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Machine
     Args:
         jobs: The job's state on each node.
     """
-    found = {}
+    uses = {}
     for node, job in jobs.items():
         try:
-            found[node] = MachineUse.model_validate(_with_clean_texts(job.get("machine")))
+            uses[node] = MachineUse.model_validate(_with_clean_texts(job.get("machine")))
         except (ValidationError, TypeError, ValueError):
             continue
-    return found
+    return uses
 
 
 def _with_clean_texts(raw: object) -> dict[str, Any]:
@@ -90,11 +90,11 @@ def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, 
     """
     reasons = [_reason(node, use) for node, use in uses.items() if was_busy(use)]
     reasons += [
-        f"{node} is not known to have been idle: its supervisor states {what} of its use by others; check "
+        f"{node} is not known to have been idle: its supervisor states {reason} of its use by others; check "
         "that /proc can be read there, then run the benchmark again, or judge it as it is: "
         "-e bench_require_idle=false"
         for node, job in (jobs or {}).items()
-        if (what := _unwatched(uses.get(node), job))
+        if (reason := _unwatched(uses.get(node), job))
     ]
     return "; ".join(reasons)[:3000]
 
@@ -130,14 +130,14 @@ def _reason(node: str, use: MachineUse) -> str:
     """Return the sentence about a node that was not idle."""
     names = f" ({', '.join(use.names)})" if use.names else ""
     mean = use.others_s / max(use.seconds, 0.1)
-    what = f"others{names} used {mean:.1f} of its {amount(use.cpus, 'processor')}"
+    cause = f"others{names} used {mean:.1f} of its {amount(use.cpus, 'processor')}"
     if use.stolen_s > use.others_s:
-        what = f"its hypervisor took {use.stolen_s:.0f} processor seconds for other machines"
+        cause = f"its hypervisor took {use.stolen_s:.0f} processor seconds for other machines"
     load = ""
     if use.begin is not None and use.begin.load is not None:
         load = f", load {use.begin.load:.1f} when it began"
     return (
-        f"{node} was not idle: {what} and slowed the run down for {use.disturbed_s:.0f} of "
+        f"{node} was not idle: {cause} and slowed the run down for {use.disturbed_s:.0f} of "
         f"{use.seconds:.0f} s{load}; run the benchmark again when it is idle, "
         "or judge it as it is: -e bench_require_idle=false"
     )

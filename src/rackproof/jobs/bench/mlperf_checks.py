@@ -36,8 +36,8 @@ TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
 """The time of one repeat may be slower by these fractions. The number of samples until convergence varies by
 more than a tenth."""
 ONE_EVALUATION = 0.35
-"""In round 0.6, a time may differ by this fraction, because a run may reach its target one evaluation earlier
-or later. An evaluation of transformer is a third of the run."""
+"""In round 0.6, a time may differ by this fraction. A run may reach its target one evaluation earlier or
+later. An evaluation of transformer is a third of the run."""
 CHECK_S = 120.0
 PREFLIGHT = "nccl_preflight_busbw"
 """A run without the NCCL preflight lacks the measurement of this name."""
@@ -121,8 +121,13 @@ class LauncherOutput:
             findings += convergence_input_findings(planned, output.samples, batch)
             findings += check_convergence(planned, output.samples, batch)
         findings = causes_first(findings, lacks)
-        own = [*(measurement for log in parsed for measurement in log.measurements), *measurements]
-        findings += run_sub.repeat_findings(own, _earlier_repeats(planned, folder.parent, plan_id))
+        all_measurements = [
+            *(measurement for log in parsed for measurement in log.measurements),
+            *measurements,
+        ]
+        findings += run_sub.repeat_findings(
+            all_measurements, _earlier_repeats(planned, folder.parent, plan_id)
+        )
         return evidence._replace(findings=findings, measurements=measurements)
 
 
@@ -444,6 +449,6 @@ def _earlier_repeats(planned: PlannedRun, results: Path, plan_id: str) -> list[t
     return measurements
 
 
-def _is_same_result(other: PlannedRun, planned: PlannedRun) -> bool:
+def _is_same_result(other_run: PlannedRun, planned: PlannedRun) -> bool:
     """Return whether two runs are repeats of the same result."""
-    return other.benchmark == planned.benchmark and other.nodes == planned.nodes
+    return other_run.benchmark == planned.benchmark and other_run.nodes == planned.nodes

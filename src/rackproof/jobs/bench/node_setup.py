@@ -139,7 +139,7 @@ def data_folder(point: Mapping[str, Scalar], experiment: ExperimentConfig) -> st
 
 
 def setup_obstacle(
-    point: Mapping[str, Scalar], experiment: ExperimentConfig, peers: Sequence[Peer], asked: int
+    point: Mapping[str, Scalar], experiment: ExperimentConfig, peers: Sequence[Peer], requested: int
 ) -> str:
     """Return why a point cannot be set up on these nodes, or "".
 
@@ -147,17 +147,17 @@ def setup_obstacle(
         point: The point.
         experiment: The inventory's variables for the first node.
         peers: The available nodes.
-        asked: The number of nodes that it requests.
+        requested: The number of nodes that it requests.
     """
-    if asked > len(peers):
-        return f"{asked} nodes requested, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
+    if requested > len(peers):
+        return f"{requested} nodes requested, {len(peers)} of them answered; give nodes={len(peers)} or fewer"
     network = str(point.get("network", ""))
     if network not in ("", *NETWORKS):
         return f"no network `{sanitize(network, 40)}`; there are {', '.join(NETWORKS)}"
     obstacle = _storage_obstacle(point, experiment)
     # A single node on the host's network needs no address, because there are no peers.
-    if not obstacle and (asked > 1 or network == "overlay"):
-        obstacle = _address_obstacle(peers[:asked], experiment.fabric_interface)
+    if not obstacle and (requested > 1 or network == "overlay"):
+        obstacle = _address_obstacle(peers[:requested], experiment.fabric_interface)
     return obstacle
 
 
@@ -179,8 +179,10 @@ def _address_obstacle(peers: Sequence[Peer], interface: str) -> str:
     lacking = next((peer for peer in peers if not peer.address), None)
     if lacking is None:
         return ""
-    which = f"interface {interface}" if interface else "any interface"
-    return f"{lacking.name} has no IPv4 address on {which}: name the one that trains (bench_fabric_interface)"
+    device = f"interface {interface}" if interface else "any interface"
+    return (
+        f"{lacking.name} has no IPv4 address on {device}: name the one that trains (bench_fabric_interface)"
+    )
 
 
 def plan_setup(
@@ -273,10 +275,10 @@ def _leftover_findings(planned: NodeSetup, report_of: Mapping[str, Mapping[str, 
 
 def _unmeasured_findings(planned: NodeSetup, lead: str, measured: int) -> list[Finding]:
     """Return a finding if the lead did not measure its link to each other node in both directions."""
-    wanted = 2 * (len(planned.nodes) - 1)
-    if measured >= wanted:
+    required = 2 * (len(planned.nodes) - 1)
+    if measured >= required:
         return []
-    text = f"the bandwidth between nodes was not measured ({wanted - measured} of {wanted} ways)"
+    text = f"the bandwidth between nodes was not measured ({required - measured} of {required} ways)"
     return [_finding("network_not_measured", Verdict.UNPROVEN, text, lead)]
 
 
@@ -422,10 +424,10 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
     # All three are required, because a state that contradicts itself proves no success.
     if job.get("phase") == "ended" and job.get("succeeded") is True and job.get("exit_status") == 0:
         return []
-    how = sanitize(job.get("message") or job.get("ended_by") or "how is not known", 200)
+    ending = sanitize(job.get("message") or job.get("ended_by") or "how is not known", 200)
     return [
         _finding(
-            "part_failed", Verdict.UNPROVEN, f"{name}: its part of the job did not end well: {how}", name
+            "part_failed", Verdict.UNPROVEN, f"{name}: its part of the job did not end well: {ending}", name
         )
     ]
 

@@ -1,7 +1,7 @@
-"""Describe a plan for the operator, with its runs, references and what the nodes lack. No I/O.
+"""Describe a plan for the operator, with its runs, its references, and the obstacles on its nodes. No I/O.
 
-Task ``plan`` of bench.yml prints the text of :func:`describe_plan`. In check mode, the playbook then
-ends with the list of :func:`lacking`, and of what the nodes answered (filter ``dry_run_answers``).
+Task ``plan`` of bench.yml prints the text of :func:`describe_plan`. In check mode, the playbook then ends
+with the list of :func:`lacking` and with the nodes' answers (filter ``dry_run_answers``).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def lacking(plan: Plan) -> list[str]:
 
 
 def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return what nodes answered when a dry run asked whether their runs could be made, each thing once.
+    """Return the answers of nodes to a dry run's query whether their runs are possible, each answer once.
 
     Args:
         results: Results of ``slurm_run.py check``. A result without output was skipped.
@@ -107,8 +107,8 @@ def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
     # The reasons against a run under Slurm get a line each.
     why = "" if run.obstacles else f": {run.unproven_because}"
     note = f"  UNPROVEN{why}" if run.unproven_because else ""
-    where = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
-    lines = [f"  {where}: {run.title}{expected}{note}"]
+    place = run.lead if len(run.nodes) == 1 else f"{len(run.nodes)} nodes, from {run.lead}"
+    lines = [f"  {place}: {run.title}{expected}{note}"]
     # All repeats do the same, so they lack the same.
     lines += [f"    lacks   {why}" for why in run.obstacles if run.repeat <= 1]
     if run.expected_s is None and not run.unproven_because and _judges_speed_alone(run.result):
@@ -145,7 +145,7 @@ def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str
 def _bound_texts(rule: JudgeRule) -> list[str]:
     """Return a rule's own bounds."""
     bounds = (("at least", rule.at_least), ("at most", rule.at_most), ("exactly", rule.equals))
-    return [f"{words} {bound}, by its definition" for words, bound in bounds if bound is not None]
+    return [f"{bound_text} {bound}, by its definition" for bound_text, bound in bounds if bound is not None]
 
 
 def _baseline_texts(references: Sequence[SkuReference], has_others: bool) -> list[str]:

@@ -75,7 +75,7 @@ COSTLY_TO_CHANGE = ("network", "storage")
 above all the first."""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
-"""If a file is older than this, another change is sure to change its ctime, on every file system in use."""
+"""If a file is older than this, another change certainly changes its ctime on every file system in use."""
 RUN_COMMAND = "run_command.py"
 """Program under workloads/ that runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
@@ -221,7 +221,9 @@ class Plan(Record):
 
         If several nodes make the same benchmark separately, each gives its own result.
         """
-        alone = all(other.nodes == run.nodes for other in self.runs if other.benchmark == run.benchmark)
+        alone = all(
+            other_run.nodes == run.nodes for other_run in self.runs if other_run.benchmark == run.benchmark
+        )
         return run.benchmark if alone else f"{run.benchmark} on {run.lead}"
 
     def remaining_runs(
@@ -262,9 +264,9 @@ class Plan(Record):
     @property
     def expected_s(self) -> float | None:
         """Return the expected seconds of the plan from earlier runs, or None if a run is without history."""
-        each = [planned.expected_s for planned in self.runs]
-        known = [seconds for seconds in each if seconds is not None]
-        return sum(known) if len(known) == len(each) else None
+        durations_s = [planned.expected_s for planned in self.runs]
+        known = [seconds for seconds in durations_s if seconds is not None]
+        return sum(known) if len(known) == len(durations_s) else None
 
 
 def _failed_repeats(runs: Sequence[PlannedRun], recorded: Mapping[str, Run]) -> list[str]:
@@ -356,7 +358,7 @@ def make_plan(
 
 
 def _node_sku(site: Site) -> NodeSku:
-    """Return what the inventory says about a node's model."""
+    """Return the inventory's variables about a node's model."""
     return NodeSku(sku=site.sku, gpus=site.sku_gpus, gpu_name=site.sku_gpu_name)
 
 
@@ -643,8 +645,8 @@ def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tup
     """Return the arguments of a run's program, or the command itself."""
     launch = loaded.definition.launch
     if launch.command:
-        where = f"{loaded.path}: launch.command"
-        return tuple(substitute_variables(word, variables, where) for word in launch.command)
+        place = f"{loaded.path}: launch.command"
+        return tuple(substitute_variables(word, variables, place) for word in launch.command)
     return tuple(command_options(launch.arguments, variables, f"{loaded.path}: launch.arguments"))
 
 
@@ -722,7 +724,7 @@ def _by_site(
     loaded: LoadedDefinition, site: Site, suite: str, now: datetime, launcher: Literal["slurm", "docker"]
 ) -> dict[str, Any]:
     """Return the settings that all runs in a site's containers share."""
-    how = launch_slurm if launcher == "slurm" else launch_docker
+    launcher_module = launch_slurm if launcher == "slurm" else launch_docker
     launch, result = loaded.definition.launch, loaded.definition.result
     return {
         "run_id": new_run_id(loaded.name, now=now),
@@ -730,10 +732,10 @@ def _by_site(
         "suite": suite,
         # The interpreter and libraries of a training are in its container.
         "runtime": "",
-        "program": how.PROGRAM,
+        "program": launcher_module.PROGRAM,
         "timeout_s": launch.timeout_s,
-        "hang_s": (site.hang_s or launch.hang_s) + how.SILENCE_BEYOND_S,
-        "grace_s": how.GRACE_S,
+        "hang_s": (site.hang_s or launch.hang_s) + launcher_module.SILENCE_BEYOND_S,
+        "grace_s": launcher_module.GRACE_S,
         "launcher": launcher,
         "repeats": site.repeats or result.repeats,
         "published_references": site.published_references,
@@ -769,7 +771,7 @@ def _settled_ctime_ns(path: Path) -> int:
 def definition_findings(planned: PlannedRun) -> list[Finding]:
     """Return a finding if the definition was changed or lost after the run was planned.
 
-    The run is judged by the rules in its plan, and cannot be repeated, because the file no longer contains
+    The run is judged by the rules in its plan. It cannot be repeated, because the file no longer contains
     these rules. The file is read again only if its change time allows a change.
     """
     path = Path(planned.definition_path)
@@ -806,8 +808,8 @@ def fitting_overrides(
     """
     # An override for one benchmark of a suite does not stop the others.
     known = {name for benchmark in chosen for name in benchmark.definition.parameters}
-    own = loaded.definition.parameters
-    return {name: value for name, value in overrides.items() if name in own or name not in known}
+    parameters = loaded.definition.parameters
+    return {name: value for name, value in overrides.items() if name in parameters or name not in known}
 
 
 def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[Plan, bool]:

@@ -105,8 +105,8 @@ class RecordedRun(Record):
 def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     """Return the findings that follow from the job's end, not from its log.
 
-    No finding means that the job belongs to this run, ended by itself, succeeded, and ended with exit status
-    0 on the requested nodes. The state comes from a node, so its values may be absent or damaged.
+    Without a finding, the job belongs to this run, and ended by itself with exit status 0 on the requested
+    nodes. The state comes from a node, so its values may be absent or damaged.
     :func:`~rackproof.jobs.bench.required_evidence.machine_lacks` reports these.
     """
     job = evidence.job
@@ -144,10 +144,10 @@ def job_seal(job: Mapping[str, Any]) -> str:
 
 def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
     """Return a finding if other nodes than planned took part. The numbers then belong to another system."""
-    asked, took_part = set(planned.nodes), {node.name for node in evidence.nodes}
+    planned_names, took_part = set(planned.nodes), {node.name for node in evidence.nodes}
     # If a run used other nodes than planned, its numbers belong to another system.
-    differences = [f"{name} took no part" for name in sorted(asked - took_part)]
-    differences += [f"{name} was not requested" for name in sorted(took_part - asked)]
+    differences = [f"{name} took no part" for name in sorted(planned_names - took_part)]
+    differences += [f"{name} was not requested" for name in sorted(took_part - planned_names)]
     if not differences:
         return []
     return [_finding("nodes_differ", Verdict.UNPROVEN, f"other nodes than planned: {', '.join(differences)}")]
@@ -181,8 +181,8 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
         message = f"how the job ended is not known: it is {sanitize(phase, 100)}"
         return _finding("unknown_end", Verdict.UNPROVEN, message)
     if ended_by in _ENDED_BADLY:
-        code, verdict, words = _ENDED_BADLY[ended_by]
-        message = words.format(timeout_s=planned.timeout_s, hang_s=planned.hang_s)
+        code, verdict, advice = _ENDED_BADLY[ended_by]
+        message = advice.format(timeout_s=planned.timeout_s, hang_s=planned.hang_s)
         return _finding(code, verdict, f"the job {message}")
     if ended_by != "itself":
         message = f"the job was ended by something unknown: {sanitize(ended_by, 100)}"
@@ -465,8 +465,8 @@ def judge_folder(
 def _words_of_lead(planned: PlannedRun, folder: Path, files: Sequence[LogFile]) -> str:
     """Return the last lines of the lead's log, or "" if it is not kept with the run."""
     path = f"logs/{planned.lead}.log"
-    kept = any(file.path == path for file in files)
-    return last_words(read_last_lines(folder / path, _LINES_READ)) if kept else ""
+    has_log = any(file.path == path for file in files)
+    return last_words(read_last_lines(folder / path, _LINES_READ)) if has_log else ""
 
 
 def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, list[str]]:
@@ -551,8 +551,8 @@ def _baselines_of(
     """Return the SKU's references that apply to a measurement.
 
     A reference with more labels and parameters is more specific. The most specific references remain
-    unchanged. Of the others, only the bound on the bad side remains, because a reference for a specific
-    case must not lower the SKU's floor.
+    unchanged. Of the others, only the bound on the bad side remains. A reference for a specific case must not
+    lower the SKU's floor.
     """
     fitting = [
         baseline
@@ -597,19 +597,19 @@ def _particularity(baseline: SkuReference) -> tuple[int, bool]:
 
 def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Finding]]:
     """Return the logs of the run's nodes, and findings about unexpected and missing logs."""
-    own, findings = [], []
+    own_files, findings = [], []
     expected = {f"{name}.log" for name in planned.nodes}
     # Hidden files are left by interrupted copies and file managers.
     for path in sorted(folder.glob("[!.]*")):
         if path.name in expected and path.is_file() and not path.is_symlink():
-            own.append(path)
+            own_files.append(path)
         else:
             message = f"logs/{sanitize(path.name, 200)} is not a log of this run; move it away and run again"
             findings.append(_finding("stray_log", Verdict.UNPROVEN, message))
-    if folder / f"{planned.lead}.log" not in own:
+    if folder / f"{planned.lead}.log" not in own_files:
         message = f"there is no log: logs/{planned.lead}.log is missing"
         findings.append(_finding("no_log", Verdict.UNPROVEN, message))
-    return own, findings
+    return own_files, findings
 
 
 def preload_libraries() -> None:

@@ -1,10 +1,12 @@
 """List the evidence that the verdict on a run needs. No I/O.
 
-:mod:`rackproof.jobs.bench.record` evaluates :data:`RUN_ON_MACHINE` for every run. For a run that a cluster's
-run script starts, :mod:`rackproof.jobs.bench.mlperf_checks` evaluates :data:`RUN_BY_SLURM` or
-:data:`RUN_OF_ROUND_06` in addition. Each table contains a row for every field of the structures with the
-evidence, even if a missing field changes nothing. A test compares rows and fields. The tables are evaluated
-before all checks, so that the checks only compare present values.
+For every run, :mod:`rackproof.jobs.bench.record` calls :func:`machine_lacks`, which evaluates
+:data:`RUN_ON_MACHINE`. For a run that a cluster's run script starts,
+:mod:`rackproof.jobs.bench.mlperf_checks` also calls :func:`slurm_lacks`, which evaluates :data:`RUN_BY_SLURM`
+or :data:`RUN_OF_ROUND_06`.
+
+A table has a row for every field of the structures with the evidence, which a test compares. The tables are
+evaluated before all checks, so that the checks only compare present values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Find what a node lacks for the environments of runs, before these are created.
+"""Find the programs, libraries and interpreters that a node lacks for runs.
 
-Task ``plan`` of bench.yml calls this module with the answers of the nodes. If a node lacks the program
-or the configured interpreter of a run, the run is unproven. The text of the plan lists everything else
-that is lacking, with the packages that contain it.
+Task ``plan`` of bench.yml calls these functions with the answers of the nodes. :func:`program_obstacle` and
+:func:`interpreter_obstacle` return why a run is unproven. :func:`describe_lacking` returns the other lacking
+parts for the text of the plan, with the packages that contain them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Run the tasks select, plan, record and report of bench.yml, one function for each task.
+"""Run the tasks select, plan, record and report of bench.yml.
 
-The Ansible plugins check arguments, call these functions, and turn :class:`BenchError` into a failed
-task.
+Each task calls one function: :func:`select_benchmarks`, :func:`plan_runs`, :func:`record_run` and
+:func:`report_plan`, in this order. The plugins check the arguments, and turn :class:`BenchError` into a
+failed task.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def select_benchmarks(
     hosts: Sequence[str],
     owner_pid: int | None,
     workloads: Path | None = None,
-    given: Mapping[str, Any] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> Choice:
     """Check the request before anything is changed, and claim the hosts.
 
@@ -156,7 +157,7 @@ def select_benchmarks(
         hosts: The hosts that ``--limit`` selects.
         owner_pid: The process whose end releases the claim. None claims nothing (a dry run).
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
-        given: Variables of the command line, perhaps with a parameter among them by mistake.
+        variables: Variables of the command line, perhaps with a parameter among them by mistake.
 
     Raises:
         BenchError: A name is unknown, a definition or reference is wrong, a host is claimed, or the
@@ -169,7 +170,7 @@ def select_benchmarks(
             benchmarks=benchmarks,
         )
         suite = "" if benchmarks else suite
-        _refuse_parameters_as_variables(chosen, given or {})
+        _refuse_parameters_as_variables(chosen, variables or {})
         overrides = {name: _values(name, value) for name, value in parameters.items()}
         _check_points(chosen, suite, overrides)
         # Checked here so that a wrong reference is not noticed only after hours of training.
@@ -191,7 +192,7 @@ def select_benchmarks(
 
 
 def _refuse_parameters_as_variables(
-    chosen: Iterable[definitions.LoadedDefinition], given: Mapping[str, Any]
+    chosen: Iterable[definitions.LoadedDefinition], variables: Mapping[str, Any]
 ) -> None:
     """Refuse a parameter that is given as a variable, because it would have no effect.
 
@@ -199,8 +200,8 @@ def _refuse_parameters_as_variables(
         DefinitionError: A parameter is given as a variable.
     """
     for loaded in chosen:
-        for name in sorted(given.keys() & loaded.definition.parameters.keys()):
-            value = json.dumps({"bench_parameters": {name: _plain(given[name])}}, default=str)
+        for name in sorted(variables.keys() & loaded.definition.parameters.keys()):
+            value = json.dumps({"bench_parameters": {name: _plain(variables[name])}}, default=str)
             raise DefinitionError(
                 f"{name} is a parameter of {loaded.name}, and no variable: type -e '{value}' in the place of "
                 f"-e {name}=..."
@@ -208,7 +209,7 @@ def _refuse_parameters_as_variables(
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of the command line as it is meant: `-e name=8` gives text."""
+    """Return a value of the command line with its intended type, because `-e name=8` gives text."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
@@ -241,8 +242,8 @@ def _check_points(
         DefinitionError: A value is not allowed for its parameter, or is out of bounds.
     """
     for loaded in chosen:
-        own = planning.fitting_overrides(loaded, dict(overrides), chosen)
-        for point in loaded.definition.points(suite, own):
+        fitting = planning.fitting_overrides(loaded, dict(overrides), chosen)
+        for point in loaded.definition.points(suite, fitting):
             loaded.definition.check_bounds(point)
 
 
@@ -278,22 +279,22 @@ def plan_runs(
     experiments = {host: _experiment(host, answer.experiment) for host, answer in answered.items()}
     results = Path(choice.results)
     try:
-        made = _with_obstacles(
+        plan = _with_obstacles(
             _make_plan(choice, hosts, answered, assumed, experiments, dry_run=dry_run), answered
         )
         resumed = False
         if not dry_run:
-            made, resumed = planning.resume_or_keep(made, results, resume=resume)
-        done = made.done(results)
+            plan, resumed = planning.resume_or_keep(plan, results, resume=resume)
+        done = plan.done(results)
     except (DefinitionError, ResultsError) as error:
         raise BenchError(str(error)) from error
-    given_up = made.given_up(done)
-    to_do = list(made.remaining_runs(done, given_up))
+    given_up = plan.given_up(done)
+    to_do = list(plan.remaining_runs(done, given_up))
     # Recorded runs need no time, and are not started again.
-    left = made.model_copy(update={"runs": tuple(to_do)}) if resumed else made
-    description = plan_text.describe_plan(left, _sku_references(sku_references))
+    remaining_plan = plan.model_copy(update={"runs": tuple(to_do)}) if resumed else plan
+    description = plan_text.describe_plan(remaining_plan, _sku_references(sku_references))
     if resumed:
-        description = f"Going on with {made.plan_id}: {len(done)} of {len(made.runs)} done.\n{description}"
+        description = f"Going on with {plan.plan_id}: {len(done)} of {len(plan.runs)} done.\n{description}"
     lacking = _lacking_for_runtimes(to_do, answered, workloads) if workloads is not None else []
     # A run fails at its first write, after the nodes were prepared.
     obstacle = why_unwritable(results) if dry_run else ""
@@ -302,14 +303,14 @@ def plan_runs(
     # How a run is started is read from its lead, which in a dry run may not have answered.
     startable = [run for run in to_do if run.lead in answered]
     return PlanOutcome(
-        plan=made,
+        plan=plan,
         resumed=resumed,
         given_up=given_up,
-        remaining=_starts_by_host(startable, answered, made),
+        remaining=_starts_by_host(startable, answered, plan),
         workers=_workers(startable),
         runtimes=_runtimes(startable, answered),
         mounts=_mounts(startable, experiments),
-        lacking=tuple(plan_text.lacking(made)),
+        lacking=tuple(plan_text.lacking(plan)),
         description=add_results(description, results),
     )
 
@@ -334,7 +335,7 @@ def _starts_by_host(
     for run in runs:
         start = {**_to_start(run, answered, plan.plan_id), "result": plan.result_of(run)}
         starts.setdefault(run.lead, []).append(start)
-    return {host: tuple(each) for host, each in starts.items()}
+    return {host: tuple(runs) for host, runs in starts.items()}
 
 
 def _make_plan(
@@ -443,9 +444,9 @@ def _runtimes(
         names.setdefault(host, {})[run.runtime] = None
     return {
         host: tuple(
-            {"name": name, "arguments": _runtime_arguments(name, answered[host])} for name in each if name
+            {"name": name, "arguments": _runtime_arguments(name, answered[host])} for name in runtimes if name
         )
-        for host, each in names.items()
+        for host, runtimes in names.items()
     }
 
 
@@ -600,7 +601,7 @@ def _without_parts_of_others(results: Path, nodes: Sequence[Node]) -> tuple[tupl
         past = night_folders(results)
     except ResultsError as error:
         raise BenchError(str(error)) from error
-    kept, findings = [], []
+    own_nodes, findings = [], []
     for node in nodes:
         claimed = parts_of_others(past, node)
         if claimed:
@@ -609,17 +610,17 @@ def _without_parts_of_others(results: Path, nodes: Sequence[Node]) -> tuple[tupl
             findings.append(
                 Finding(code="foreign_parts", verdict=Verdict.UNPROVEN, message=sanitize(message, 1000))
             )
-        kept.append(without_parts(node, claimed))
-    return tuple(kept), findings
+        own_nodes.append(without_parts(node, claimed))
+    return tuple(own_nodes), findings
 
 
 def _findings_of_sku(nodes: Sequence[Node], skus: Mapping[str, NodeSku]) -> list[Finding]:
     """Return findings if the nodes do not match their SKU, or are not all of one SKU."""
     findings: list[Finding] = []
     for node in nodes:
-        own = skus[node.name]
+        node_sku = skus[node.name]
         findings += sku_findings(
-            node.name, node.gpus, sku=own.sku, gpu_name=own.gpu_name, expected_gpus=own.gpus
+            node.name, node.gpus, sku=node_sku.sku, gpu_name=node_sku.gpu_name, expected_gpus=node_sku.gpus
         )
     if len({sku.sku for sku in skus.values()}) > 1:
         named = ", ".join(f"{name} is {sku.sku or 'of no SKU'}" for name, sku in skus.items())
@@ -651,8 +652,8 @@ def abandoned_results(results: Path, plan_id: str) -> dict[str, str]:
         BenchError: The plan or one of its records cannot be read.
     """
     try:
-        made = planning.read_plan(results, plan_id)
-        return made.given_up(made.recorded(results))
+        plan = planning.read_plan(results, plan_id)
+        return plan.given_up(plan.recorded(results))
     except ResultsError as error:
         raise BenchError(str(error)) from error
 
@@ -664,21 +665,21 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
         BenchError: The plan or one of its records cannot be read, or the report cannot be written.
     """
     try:
-        made = planning.read_plan(results, plan_id)
-        recorded = made.recorded(results)
-        runs = [recorded[run.run_id] for run in made.runs if run.run_id in recorded]
-        given_up = made.given_up(recorded)
-        scores = _scores(made, recorded, given_up, results)
+        plan = planning.read_plan(results, plan_id)
+        recorded = plan.recorded(results)
+        runs = [recorded[run.run_id] for run in plan.runs if run.run_id in recorded]
+        given_up = plan.given_up(recorded)
+        scores = _scores(plan, recorded, given_up, results)
         failures = _with_verdict(scores, Verdict.FAIL)
-        missing = [*_missing(made, recorded, given_up, results), *_with_verdict(scores, Verdict.UNPROVEN)]
-        troubles = _write_other_pages(made, runs, results)
+        missing = [*_missing(plan, recorded, given_up, results), *_with_verdict(scores, Verdict.UNPROVEN)]
+        remarks = _write_other_pages(plan, runs, results)
         pages = write_plan_reports(
             runs,
             results / plan_id,
-            made.title,
+            plan.title,
             link=lambda run: f"../{run.run_id}/report.html",
             missing=[*missing, *failures],
-            left_out=[f"{point.benchmark} on {point.node}: {point.reason}" for point in made.skipped],
+            left_out=[f"{point.benchmark} on {point.node}: {point.reason}" for point in plan.skipped],
         )
     except (ResultsError, OSError) as error:
         raise BenchError(f"the report of {plan_id} could not be written: {error}") from error
@@ -686,13 +687,13 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
     verdicts = [run.verdict for run in runs]
     verdict = worst([*verdicts, *([Verdict.UNPROVEN] * len(missing)), *([Verdict.FAIL] * len(failures))])
     lines = [
-        f"{made.title}: {verdict.value} ({len(runs)} of {amount(len(made.runs), 'run')} recorded)",
-        # The command is typed where the playbook was started, and looks there for the folder `results`.
+        f"{plan.title}: {verdict.value} ({len(runs)} of {amount(len(plan.runs), 'run')} recorded)",
+        # The command is typed in the folder of the playbook, and finds the folder `results` there.
         *filter(None, [add_results(speeds_not_judged(runs, plan_id), results)]),
         *(f"fail: {text}" for text in failures),
         *(f"unproven: {text}" for text in missing),
         *_with_verdict(scores, None, Verdict.PASS),
-        *filter(None, troubles),
+        *filter(None, remarks),
         f"report: {pages['html']}",
     ]
     return PlanReport(
@@ -709,61 +710,61 @@ def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | Non
     return [text for text, verdict in scores.items() if verdict in verdicts]
 
 
-def _write_other_pages(made: Plan, runs: Sequence[Run], results: Path) -> list[str]:
+def _write_other_pages(plan: Plan, runs: Sequence[Run], results: Path) -> list[str]:
     """Write the other pages of the plan. Return lines with their paths or errors."""
     remarks = [_mend_page(run, results / run.run_id) for run in runs]
-    judge = all(run.published_references for run in made.runs)
-    return [*remarks, _comparison(runs, results / made.plan_id, judge)]
+    judge = all(run.published_references for run in plan.runs)
+    return [*remarks, _comparison(runs, results / plan.plan_id, judge)]
 
 
-def _changed_logs(made: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:
+def _changed_logs(plan: Plan, recorded: Mapping[str, Run], results: Path) -> list[str]:
     """Describe the runs whose logs changed after they were judged."""
     changed = []
-    for run in made.runs:
+    for run in plan.runs:
         record = recorded.get(run.run_id)
         if record and (objections := log_objections(record, results / run.run_id)):
-            what = f"{run.title} on {run.lead}: {'; '.join(objections)}"
-            changed.append(f"{what}; move its folder {run.run_id} out of the results and start again")
+            title = f"{run.title} on {run.lead}: {'; '.join(objections)}"
+            changed.append(f"{title}; move its folder {run.run_id} out of the results and start again")
     return changed
 
 
 def _missing(
-    made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
+    plan: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> list[str]:
-    """Describe what keeps the plan from being complete.
+    """Describe the reasons why the plan is incomplete.
 
     A plan lacks runs without a record, runs with changed logs, and repeats that were given up. It also
     lacks hosts that did not answer, or on which nothing could run.
     """
     missing = [
         f"{run.title} on {run.lead}: has no record; start again"
-        for run in made.remaining_runs(recorded, given_up)
+        for run in plan.remaining_runs(recorded, given_up)
     ]
-    missing += _changed_logs(made, recorded, results)
+    missing += _changed_logs(plan, recorded, results)
     missing += [f"{result}: the other repeats were not made: {reason}" for result, reason in given_up.items()]
-    missing += [f"{host}: not reached; see its error above" for host in made.unreached]
-    missing += [f"{host}: nothing could be run on it: {reason}" for host, reason in made.unused.items()]
+    missing += [f"{host}: not reached; see its error above" for host in plan.unreached]
+    missing += [f"{host}: nothing could be run on it: {reason}" for host, reason in plan.unused.items()]
     return missing
 
 
 def _scores(
-    made: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
+    plan: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> dict[str, Verdict | None]:
     """Return a line with the score of each benchmark's repeats, and its verdict."""
     scores: dict[str, Verdict | None] = {}
-    for members in _repeat_groups(made, given_up):
+    for members in _repeat_groups(plan, given_up):
         # A score of only some repeats would not be a result. Another line names the missing repeats.
         if all(run.run_id in recorded for run in members):
-            verdict, words = score_repeats(members, results)
-            scores[f"{made.result_of(members[0])}: {words}"] = verdict
+            verdict, score_text = score_repeats(members, results)
+            scores[f"{plan.result_of(members[0])}: {score_text}"] = verdict
     return scores
 
 
-def _repeat_groups(made: Plan, given_up: Mapping[str, str]) -> list[list[PlannedRun]]:
+def _repeat_groups(plan: Plan, given_up: Mapping[str, str]) -> list[list[PlannedRun]]:
     """Return the repeats of each result that can still become valid."""
     groups: dict[tuple[str, tuple[str, ...], str], list[PlannedRun]] = {}
-    for run in made.runs:
-        if run.repeats > 1 and made.result_of(run) not in given_up:
+    for run in plan.runs:
+        if run.repeats > 1 and plan.result_of(run) not in given_up:
             groups.setdefault((run.benchmark, run.nodes, json.dumps(run.parameters)), []).append(run)
     return list(groups.values())
 
@@ -871,24 +872,24 @@ def _part(run: PlannedRun, rank: int, answer: NodeAnswer) -> dict[str, Any]:
     """Return the data to start one node's part of a run that nodes start together."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
     folder = f"{home}/runs/{run.run_id}"
-    words = [f"{workloads}/rendezvous.py", f"--folder={folder}", f"--node-rank={rank}"]
+    arguments = [f"{workloads}/rendezvous.py", f"--folder={folder}", f"--node-rank={rank}"]
     if run.setup is not None:
-        words += [f"--port={run.setup.port}", *(["--only-first"] if run.setup.only_first else [])]
+        arguments += [f"--port={run.setup.port}", *(["--only-first"] if run.setup.only_first else [])]
     return {
         "node": run.nodes[rank],
         "rank": rank,
         "home": home,
         "folder": folder,
         "workloads": workloads,
-        "rendezvous": words,
+        "rendezvous": arguments,
     }
 
 
 def _runtime_arguments(runtime: str, answer: NodeAnswer) -> list[str]:
     """Return the arguments of make_runtime.py on a node."""
     home, workloads = answer.variables["bench_home"], answer.variables["bench_workloads"]
-    words = [f"--runtime={workloads}/{runtime}", f"--folder={home}/runtimes/{runtime}"]
-    return words + ([f"--python={answer.pythons[runtime]}"] if runtime in answer.pythons else [])
+    arguments = [f"--runtime={workloads}/{runtime}", f"--folder={home}/runtimes/{runtime}"]
+    return arguments + ([f"--python={answer.pythons[runtime]}"] if runtime in answer.pythons else [])
 
 
 def _values(name: object, value: Any) -> tuple[Scalar, ...]:
@@ -899,7 +900,7 @@ def _values(name: object, value: Any) -> tuple[Scalar, ...]:
     # With an empty list the matrix gives no point, and the benchmark would silently be left out.
     if not values:
         raise BenchError(f"bench_parameters: {name}: an empty list would run nothing; give a value")
-    return tuple(_scalar(name, one) for one in values)
+    return tuple(_scalar(name, scalar) for scalar in values)
 
 
 def _scalar(name: str, value: Any) -> Scalar:
@@ -935,14 +936,16 @@ def _number_in_text(text: str) -> int | float | None:
 def _sku_references(raw: Sequence[Mapping[str, Any]]) -> list[SkuReference]:
     """Return the references of the SKU. If one is wrong, raise a BenchError."""
     references = []
-    for number, one in enumerate(raw, 1):
-        where = f"bench_sku_references: entry {number}"
-        if not isinstance(one, Mapping):
-            raise BenchError(f"{where}: is {type(one).__name__}, not a mapping; see docs/using/benchmarks.md")
+    for number, reference in enumerate(raw, 1):
+        entry = f"bench_sku_references: entry {number}"
+        if not isinstance(reference, Mapping):
+            raise BenchError(
+                f"{entry}: is {type(reference).__name__}, not a mapping; see docs/using/benchmarks.md"
+            )
         try:
-            references.append(parse_sku_reference(one))
+            references.append(parse_sku_reference(reference))
         except ValidationError as error:
             problem = error.errors()[0]
             place = ".".join(str(part) for part in problem["loc"])
-            raise BenchError(f"{where}: {place}: {problem['msg']}; see docs/using/benchmarks.md") from error
+            raise BenchError(f"{entry}: {place}: {problem['msg']}; see docs/using/benchmarks.md") from error
     return references

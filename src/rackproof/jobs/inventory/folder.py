@@ -1,7 +1,8 @@
 """Write an adopted inventory into its folder, and keep changes by hand.
 
-``rackproof adopt`` plans a change, lints it, and writes it with this module. The folder's ``.adopted``
-contains the files as they were last written. A line that differs was changed by hand, and remains.
+``rackproof adopt`` calls :func:`plan_change`, :func:`lint_change` and :func:`write_change`, in this order.
+The folder's ``.adopted`` contains the files as they were last written. A line that differs from it was
+changed by hand, and remains.
 """
 
 from __future__ import annotations

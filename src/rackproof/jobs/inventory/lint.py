@@ -79,7 +79,7 @@ class Inventory:
     """The inventory as Ansible reads it.
 
     Attributes:
-        hosts: The variables of each host, as they are written.
+        hosts: The variables of each host, without evaluation.
         groups: The hosts of each group, including those of its child groups.
         files: The file or folder of variables in group_vars, by the name of its group.
     """
@@ -106,6 +106,10 @@ def list_inventory(
     """
     if not path.exists():
         raise InventoryError(f"there is no inventory at {path}")
+    if odd := _pipe_or_device(path):
+        raise InventoryError(
+            f"{odd} is a pipe or a device: write the inventory to a file, because it is read more than once"
+        )
     mistakes = list(_yaml_mistakes(path))
     if any("it is not YAML" in mistake.what for mistake in mistakes):
         # Ansible would leave the file out with a warning, or name the mistake without its file.
@@ -141,6 +145,15 @@ def _first_error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [at for at, line in enumerate(lines) if "ERROR" in line]
     return " ".join(lines[errors[0] : errors[0] + 3]) if errors else " ".join(lines[-3:])
+
+
+def _pipe_or_device(path: Path) -> Path | None:
+    """Return the first part of an inventory that is neither a file nor a folder, or None.
+
+    Ansible would wait for the other end of a pipe, and read a device without an end.
+    """
+    parts = path.rglob("*") if path.is_dir() else [path]
+    return next((part for part in parts if part.exists() and not (part.is_file() or part.is_dir())), None)
 
 
 def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
@@ -262,7 +275,7 @@ def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
 
 
 def _unknown_names(inventory: Inventory, root: Path) -> Iterator[InventoryMistake]:
-    """Yield each variable with a role's prefix, or nearly such a prefix, that no role knows."""
+    """Yield each variable with a role's prefix, or nearly such a prefix, that no role defines."""
     known, prefixes = known_variables.known_variables(root), known_variables.role_prefixes(root)
     for name, hosts in _owners(inventory).items():
         for check in (known_variables.check_names, known_variables.check_misspelt_prefixes):

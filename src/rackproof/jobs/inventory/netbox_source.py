@@ -11,7 +11,6 @@ import http.client
 import json
 import os
 import re
-import shlex
 import ssl
 import stat
 import time
@@ -24,7 +23,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from rackproof.core.addresses import is_this_machine
-from rackproof.core.text import amount, sanitize
+from rackproof.core.text import amount, sanitize, shell_word
 from rackproof.core.untrusted import as_int, as_mapping, list_at, mapping_at, text_at
 from rackproof.jobs.inventory.csv_source import COLUMNS, stated_gpu_count
 from rackproof.jobs.inventory.nodes import (
@@ -42,7 +41,7 @@ from rackproof.jobs.inventory.slurm_source import rack_of_name
 
 _DEVICES = "/api/dcim/devices/"
 _PAGE = 200
-"""One request asks for this many devices."""
+"""One request fetches this many devices."""
 _MOST_PAGE_BYTES = 32 << 20
 _MOST_DEVICES = 100_000
 _TIMEOUT_S = 30.0
@@ -80,7 +79,7 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
                 about = os.fstat(descriptor)
                 if not stat.S_ISREG(about.st_mode) or about.st_mode & 0o077:
                     raise AdoptError(
-                        f"{path} holds a token that others may read: chmod 600 {shlex.quote(str(path))}"
+                        f"{path} holds a token that others may read: chmod 600 {shell_word(str(path))}"
                     )
                 text = stream.read(4096).decode("ascii", "replace")
         except OSError as error:
@@ -225,7 +224,7 @@ class _Netbox:
         return list(by_id.values())
 
     def refuse_ignored_filters(self, filters: Sequence[tuple[str, str]]) -> None:
-        """Refuse filters that NetBox does not know, because it then lists all devices.
+        """Refuse filters that NetBox ignores, because it then lists all devices.
 
         Raises:
             AdoptError: NetBox ignores a filter, or refuses its value.
@@ -352,8 +351,8 @@ def _choose(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Return the devices that can be nodes, and the others.
 
-    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU, or if its
-    role is that of a device with a GPU. If a filter states the kind of device, every device can be one.
+    A NetBox lists switches and power strips as well. A device can be a node if it states a GPU, or if another
+    device of its role does. If a filter states the kind of device, every device can be one.
     """
     if keep_all:
         return list(devices), []

@@ -156,10 +156,10 @@ def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     """Return each node once, with the facts of all sources. The first given source overrides later ones.
 
-    If that source knows the rack only by the node's name, the rack of a later source is used.
+    If that source derived the rack from the node's name, the rack of a later source is used.
 
     Raises:
-        AdoptError: There are no nodes or too many, two nodes share an address, serial number or BMC, or names
+        AdoptError: There are no nodes or too many. Two nodes share an address, serial number or BMC. Names
             differ only in case.
     """
     nodes: dict[str, AdoptedNode] = {}

@@ -1,4 +1,7 @@
-"""Read the file of a source, which is UTF-8 text of limited size, for ``rackproof adopt``."""
+"""Read the file of a source for ``rackproof adopt``.
+
+Every source calls :func:`read_text`, which accepts only UTF-8 text of limited size.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Read the nodes of a Slurm cluster from scontrol on this machine, or from files.
 
-``rackproof adopt`` calls this module for ``--slurm`` and ``--slurm-file``.
+``rackproof adopt`` calls :func:`ask_slurm_listing` for ``--slurm``, and :func:`read_slurm_files` for
+``--slurm-file``.
 """
 
 from __future__ import annotations

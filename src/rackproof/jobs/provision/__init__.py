@@ -1,1 +1,1 @@
-"""Plan the waves of provision.yml, record what it changed, and summarize."""
+"""Plan the waves of provision.yml, and record and summarize its changes."""

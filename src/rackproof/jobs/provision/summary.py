@@ -1,6 +1,7 @@
 """Summarize a run of ``provision.yml`` with its changes and open problems by node.
 
-The callback prints the text at the end of the playbook (``rackproof_ansible.playbook_summary``).
+The callback (``rackproof_ansible.playbook_summary``) prints the text of :func:`provision_summary` at the end
+of the playbook.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plan the waves of provisioning, which limit how many nodes are out of service at a time. No I/O.
 
-The action of ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes and their
-states in Slurm, and gets the nodes of each wave.
+The action of ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes and their states
+in Slurm. It gets the nodes of each wave.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class WaveLimits:
 
     Attributes:
         batch: The largest number of nodes in one wave.
-        share: The largest share of a partition that may be out of service at a time, above 0 and up to
-            1. One node is always allowed.
+        share: Largest share of a partition that may be out of service at a time (above 0, up to 1). One node
+            is always allowed.
         canary: The number of nodes in the first wave, if any node is in service. 0 means that there is
             no canary wave.
         failures: The number of nodes that may fail. If more fail, no further wave starts.
@@ -69,8 +69,8 @@ class Wave:
     Attributes:
         nodes: The names of the nodes, in the order of the inventory.
         canary: Whether the wave tests the change on a few nodes first.
-        left: For each partition that the wave takes nodes from, the number of its nodes that remain in
-            service, and of all its nodes.
+        left: For each partition with nodes of the wave, the number of nodes that remain in service, and of
+            all nodes.
     """
 
     nodes: tuple[str, ...]
@@ -141,8 +141,8 @@ def plan_provision_waves(
 
     Args:
         nodes: The names of the nodes to provision, in the order of the inventory.
-        partitions: The nodes of each partition with the reason why each is out of service, as
-            :func:`rackproof.nodes.slurm_states.read_partitions` returns them, or empty without a cluster.
+        partitions: The nodes of each partition, each with the reason why it is out of service
+            (:func:`rackproof.nodes.slurm_states.read_partitions`). Empty without a cluster.
         limits: The limits for nodes that are out of service at the same time.
     """
     state = _Partitions(partitions, limits)

@@ -1,11 +1,12 @@
 """Build the user-data of Ubuntu's installer (subiquity) for a node, and check it before the node boots.
 
-Role netboot gets the text from the filter ``autoinstall_user_data``, and puts it on the boot host.
+Role netboot calls :func:`build_user_data` through the filter ``autoinstall_user_data``, and puts the text on
+the boot host.
 
 The installer's own schema accepts any storage and ignores unknown keys. This module therefore allows only a
-few keys, and one disk. The first early command unpacks a program. The second, ``check``, checks that the
-machine is the right one, and finds the disk by its serial number. Until then, the instructions contain the
-name of no disk, so an installer that skips the commands writes nothing.
+few keys, and one disk. The first early command unpacks a program. The second, ``check``, compares the machine
+with the order, and finds the disk by its serial number. Until then, the instructions name no disk, so an
+installer that skips the commands writes nothing.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class Drivers(_Part):
 class ExtraOptions(_Part):
     """The keys of Ubuntu's format that an operator may add (``netboot_autoinstall``).
 
-    They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused,
-    because disk layout, network, users, commands and the address for reports come only from the order.
+    They choose packages, drivers, kernel, locale, and the variant of Ubuntu. Any other key is refused. Disk
+    layout, network, users, commands and the address for reports come only from the order.
     """
 
     apt: dict[str, Any] | None = None

@@ -1,8 +1,7 @@
 """Read and set a node's power, boot and settings through its BMC, with any protocol.
 
 The actions of ``rackproof_reimage_bmc``, ``_discover`` and ``_record`` call this module with a
-:class:`Machine`, which :mod:`rackproof.jobs.reimage.tasks` opens by the protocol ``redfish`` or
-``ipmi``.
+:class:`Machine`. :mod:`rackproof.jobs.reimage.tasks` opens it by the protocol ``redfish`` or ``ipmi``.
 
 Every wait is limited. An error gives the node or the address, the BMC's answer, and a remedy if there is one.
 Each setting is read back, so that a BMC that ignores an accepted request is noticed at once.

@@ -1,9 +1,10 @@
 """Read the reports of machines that booted without an order (``rackproof-write-image --report``).
 
-The action of ``rackproof_reimage_discover`` collects the reports (``by: boot``), and matches their
-machines with nodes. The reports are in a folder of the boot host, one file for each MAC address. Any
-host in that network can write there. Their number, size and characters are therefore limited here, and
-their content never becomes the name of a file or a command.
+The action of ``rackproof_reimage_discover`` calls :func:`collect` (``by: boot``), and matches the machines
+with nodes (:func:`match_reports`). The boot host has one report for each MAC address.
+
+Any host in that network can write reports. This module therefore limits their number, size and characters.
+Their content never becomes the name of a file or a command.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def summarize(reports: Reports, discovered: discovery.Discovery, awaited: Awaite
     summary = discovered.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
-        # The folder is being flooded. The summary must not look as if everything was read.
+        # Another host floods the folder. The summary must say that not everything was read.
         summary["problems"].append(f"more than {MAX_REPORTS} machines reported: the others were not read")
         summary["gates"] = True
     return {**summary, "hardware": _describe_hardware(reports, discovered)}

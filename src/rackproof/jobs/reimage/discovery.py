@@ -1,10 +1,12 @@
 """Discover the machines of new racks, and match them with nodes.
 
-The action of ``rackproof_reimage_discover`` queries the BMCs, and matches their machines with nodes by
-serial number. The result goes into a file of host variables. The action reports each address as matched,
-unknown, refusing or silent. Machines that booted over the network are matched in the same way, with the MAC
-address as their address. The answers of BMCs and machines are untrusted. The file gets the queried address
-and protocol of a BMC, and from the answers only MAC addresses and system ids of plain characters.
+The action of ``rackproof_reimage_discover`` calls :func:`ask_bmcs`, and then :func:`match_machines`, which
+compares serial numbers. :func:`write_discovered` writes the result into a file of host variables. Machines
+that booted over the network are matched in the same way, with the MAC address as their address.
+
+Each address is reported as matched, unknown, refusing or silent. The answers of BMCs and machines are
+untrusted. The file gets the queried address and protocol of a BMC. From the answers, it gets only MAC
+addresses and system ids of plain characters.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, Machine
 from rackproof.store.run_folder import ResultsError, write_file
 
 MAX_ADDRESSES = 4096
-"""One call queries at most this many addresses, so that a typing error in a range does not query a whole
+"""One call queries at most this many addresses. A typing error in a range then does not query a whole
 building."""
 PARALLEL = 32
 TIMEOUT_S = 60.0
@@ -436,8 +438,8 @@ def _unmatched(
 def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:
     """Write host variables into an inventory file. Return whether it changed.
 
-    Nodes that were not found this time remain in the file. A node's MAC address remains if its BMC does
-    not show it, and its BMC remains if the node was found by booting.
+    Nodes that were not found this time remain in the file. A node's MAC address remains if its BMC does not
+    show it. Its BMC remains if the node was found by booting.
 
     Raises:
         DiscoveryError: The file is not such an inventory file, or cannot be written.

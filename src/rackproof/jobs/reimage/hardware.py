@@ -329,8 +329,8 @@ def record_hardware(
         expected: The requirements of its model, which apply after imaging.
 
     Raises:
-        ReimageError: The machine is not the one in the inventory, parts are missing, a requirement is
-            not met or unknown, or the record cannot be stored.
+        ReimageError: The machine is not the one in the inventory, or parts are missing. A requirement is not
+            met or unknown. The record cannot be stored.
     """
     expected = expected or HardwareExpectation()
     if which == "before":
@@ -465,8 +465,8 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
         facts: The result of ``rackproof_facts`` after the boot.
 
     Raises:
-        ReimageError: The node still runs the system that the image should replace, its present boot id is
-            unknown, or the boot id from before cannot be read.
+        ReimageError: The node still runs the system that the image should replace. Its present or former boot
+            id is unknown.
     """
     now = sanitize(facts.get("boot_id") or "", 64)
     path = boot_id_path(Path(run.folder), node)

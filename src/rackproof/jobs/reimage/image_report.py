@@ -1,9 +1,9 @@
 """Read the boot report of a node that got an image, check it, and return its host keys.
 
 Role reimage calls :func:`read_image_report` through the filter ``image_report`` before its first ssh
-connection to the new system. A user with write access to the boot host could otherwise insert a host
-key. A report therefore does not count if that host recorded a conflict, or if its keys do not belong to
-this node alone.
+connection to the new system. A user with write access to the boot host could otherwise insert a host key. A
+report therefore does not count if that host recorded a conflict. It does not count either if another node has
+the same keys.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _SILENT = re.compile(
     r"|Address lookup .* failed|timed? ?out",
     re.IGNORECASE,
 )
-# The BMC's own reason comes before ipmitool's line that there is no session.
+# ipmitool prints the BMC's reason before its line about the missing session.
 _REFUSED = re.compile(r"message (?:indicates an error )?: (.+)", re.IGNORECASE)
 _PXE, _DISK = 1, 2
 

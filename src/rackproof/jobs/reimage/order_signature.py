@@ -1,10 +1,11 @@
 """Sign a node's order for one boot, with a key that never leaves the controller.
 
-The roles netboot and reimage call this module through the filters ``order_key_problem`` and
-``order_signature``. Any machine in the boot network could replace files on the boot host, or files sent to
-nodes. The ramdisk draws a random number when it boots, and executes only an order that was signed together
-with this number. The ramdisk therefore accepts neither a changed nor an old order
-(``rackproof-write-image``).
+The roles netboot and reimage call :func:`find_signing_problem` and :func:`sign_order` through the filters
+``order_key_problem`` and ``order_signature``.
+
+Any machine in the boot network could replace files on the boot host, or files sent to nodes. When the ramdisk
+boots, it draws a random number. It executes only an order that was signed together with this number. A
+changed or old order is therefore refused (``rackproof-write-image``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from rackproof.core.errors import RackproofError
 
 SIGNED_AS = b"rackproof order\n"
-"""All signed texts begin with this prefix, so that no other signature of this key can be used for an
+"""All signed texts begin with this prefix. No other signature of this key can therefore be used for an
 order."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _HOW = "make one with `openssl genpkey -algorithm ed25519`, or let playbooks/image.yml make it"
@@ -56,7 +57,7 @@ def sign_order(order: str, report: str, path: Path) -> str:
 
 
 def _read_nonce(report: str) -> str:
-    """Return the random number that a ramdisk wants to be signed with its order."""
+    """Return the random number that a ramdisk requires in the signature of its order."""
     try:
         asked = json.loads(report)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """Control a machine through Redfish, with the library ``sushy`` from OpenStack Ironic.
 
-:mod:`rackproof.jobs.reimage.tasks` calls this module if ``reimage_bmc_protocol`` is redfish. sushy is
-imported in functions, because it is an optional dependency (``rackproof[ansible]``) that IPMI does not
-need.
+If ``reimage_bmc_protocol`` is redfish, :mod:`rackproof.jobs.reimage.tasks` calls :func:`open_machine`, and
+gets a :class:`RedfishMachine`. sushy is imported in functions, because it is an optional dependency
+(``rackproof[ansible]``) that IPMI does not need.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _unreachable(node: str, access: Access, reason: str) -> BmcError:
 
 
 def _untrusted(node: str, access: Access) -> BmcError:
-    """Return the error about a certificate that is not trusted, with its fingerprint and the remedy."""
+    """Return the error about an untrusted certificate, with its fingerprint and the remedy."""
     shown = redfish_http.read_fingerprint(access) or "unknown"
     if access.fingerprint:
         return BmcError(

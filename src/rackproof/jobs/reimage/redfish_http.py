@@ -1,8 +1,8 @@
 """Limit the HTTP connection to a BMC, which may be an impostor.
 
-:mod:`rackproof.jobs.reimage.redfish` applies this module to the session of sushy. Answers are limited in
-size, and certificates are checked or pinned. The library requests is installed only together with sushy,
-so it is imported in functions, too.
+:mod:`rackproof.jobs.reimage.redfish` calls :func:`refuse_plain_http` before it connects, and
+:func:`limit_answers` with the session of sushy. Answers are limited in size, and certificates are checked or
+pinned. The library requests is installed only together with sushy, so it is imported in functions, too.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Read and write the folder of a run of reimage.yml, for all other modules of this folder.
 
-The folder is ``results/RUN_ID/``. ``reimage.json`` contains the request, ``journal/`` one file per node, and
-``before/`` and ``after/`` each node's hardware. A node's newest journal shows its progress, and a new run
-continues from there.
+Begin with :class:`ReimageContext`, the handle of a run. :func:`append_entry` adds an entry to a node's
+journal, and :func:`read_journal` reads it. The folder is ``results/RUN_ID/``. ``reimage.json`` contains the
+request, ``journal/`` one file per node, and ``before/`` and ``after/`` each node's hardware. A node's newest
+journal shows its progress, and a new run continues from there.
 
 A journal line is added either completely or not at all, even if the writer is killed. Each line is a checksum
-and an entry in JSON. A checksum that ends with a plus sign continues the checksum of the previous line, so
-that lost, repeated or swapped lines count as damage too. An incomplete last line does not count, and the next
+and an entry in JSON. A checksum that ends with a plus sign continues the checksum of the previous line. Lost,
+repeated or swapped lines therefore count as damage too. An incomplete last line does not count, and the next
 writer removes it. A damaged line before it is an error, because its content is unknown.
 
-A reserve beside the journal holds the space to record the end of a step, and is allocated before the
-step starts. A full disk therefore stops a node before it is changed.
+Before a step starts, a reserve beside the journal is allocated. It holds the space to record the end of the
+step. A full disk therefore stops a node before it is changed.
 """
 
 from __future__ import annotations

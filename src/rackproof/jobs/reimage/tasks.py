@@ -1,8 +1,8 @@
 """Run the tasks of reimage.yml, and read the progress of nodes for ``rackproof reimage status``.
 
-The actions of ``rackproof_reimage_*`` call these functions. The tasks start and end a run, start and end a
-step of a node, and access a BMC by its protocol. ``run_files`` stores the files of a run, and ``hardware``
-compares the hardware of its nodes.
+The actions of ``rackproof_reimage_*`` call :func:`begin_run` and :func:`end_run` once per run, and
+:func:`write_step` at the start and end of each step of a node. :func:`open_machine` opens a BMC by its
+protocol. ``run_files`` stores the files of a run, and ``hardware`` compares the hardware of its nodes.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def begin_run(
         limits_s: The time limits of steps in seconds that differ from the defaults.
         images: The digest of the image that each node should get, if there is one. A node that got
             another image is imaged again.
-        again: Whether to start from the first step, whatever the journals contain.
+        again: Whether to start from the first step, and ignore the journals.
 
     Raises:
         ReimageError: Another playbook works on one of the nodes, the options are unusable, or a file

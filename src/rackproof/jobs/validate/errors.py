@@ -1,4 +1,4 @@
-"""Define the error that the modules of job validate raise for the operator."""
+"""Define :class:`ValidateError`, which the modules of job validate raise for the operator."""
 
 from __future__ import annotations
 

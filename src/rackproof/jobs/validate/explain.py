@@ -17,6 +17,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.finding_codes import JOBS, FindingCode
 from rackproof.core.records import Record, Verdict
 from rackproof.core.text import amount, moment, percent, sanitize
+from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
 from rackproof.logs.kernel_events import requested_action, verdict_of
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.slurm_states import drain_owner
@@ -84,10 +85,10 @@ def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explan
         night_id=night.night_id,
         verdict=mine.verdict,
         when=moment(night.ended),
-        service=tuple(_service(night, mine)),
-        wrong=tuple(_wrong(mine)),
-        tried=tuple(_tried(nights)),
-        next=tuple(_next(mine)),
+        service=tuple(_service_lines(night, mine)),
+        wrong=tuple(_fault_lines(mine)),
+        tried=tuple(_history_lines(nights)),
+        next=tuple(_next_commands(mine)),
         nights=tuple(
             (moment(past_night.ended), about.verdict.value, sanitize((about.reason_texts() or ("",))[0], 200))
             for past_night, about in nights[:_NIGHTS_SHOWN]
@@ -147,7 +148,7 @@ def code_text(code: str, entry: FindingCode) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _service(night: NightRecord, mine: NodeNight) -> list[str]:
+def _service_lines(night: NightRecord, mine: NodeNight) -> list[str]:
     """Return lines about the node's state in Slurm, and the night's plan for it."""
     lines = []
     state = mine.slurm
@@ -177,7 +178,7 @@ def _service(night: NightRecord, mine: NodeNight) -> list[str]:
     return lines
 
 
-def _wrong(mine: NodeNight) -> list[str]:
+def _fault_lines(mine: NodeNight) -> list[str]:
     """Return a line for each finding and reason of the night."""
     lines = [mine.unreached] if mine.unreached else []
     for finding in mine.findings:
@@ -195,14 +196,14 @@ def _wrong(mine: NodeNight) -> list[str]:
     return lines
 
 
-def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
+def _history_lines(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
     """Return lines about earlier failures and actions."""
     _, mine = nights[0]
     lines = []
     for code in mine.codes() or (mine.hold.codes if mine.hold else ()):
-        seen = [night.night_id for night, about in nights if code in about.codes()]
-        if seen:
-            count = f"in {len(seen)} of the last {amount(len(nights), 'night')}, first {seen[-1]}"
+        night_ids = [night.night_id for night, about in nights if code in about.codes()]
+        if night_ids:
+            count = f"in {len(night_ids)} of the last {amount(len(nights), 'night')}, first {night_ids[-1]}"
             lines.append(f"{code}: failed {count}")
     lines += [f"{moment(night.ended)}: {about.did}" for night, about in nights[:_NIGHTS_SHOWN] if about.did]
     if mine.hold and mine.hold.passes:
@@ -210,14 +211,14 @@ def _tried(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
     return lines
 
 
-def _next(mine: NodeNight) -> list[str]:
+def _next_commands(mine: NodeNight) -> list[str]:
     """Return the next commands to type."""
     if mine.unreached:
         return [f"ssh {mine.node} true; then: ansible-playbook validate.yml -l {mine.node}"]
-    again = f"ansible-playbook validate.yml -l {mine.node}"
+    retry_command = f"ansible-playbook validate.yml -l {mine.node}"
     wide = [finding for finding in mine.findings if finding.fleetwide]
     steps = [
-        _step(mine.node, finding)
+        _finding_command(mine.node, finding)
         for finding in mine.findings
         if not finding.fleetwide and finding.action != "none"
     ]
@@ -228,11 +229,23 @@ def _next(mine: NodeNight) -> list[str]:
         steps.append(
             f"look at the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
         )
+    steps.append(_soak_step(mine))
     steps = list(dict.fromkeys(filter(None, steps)))
-    return [*steps, again] if steps else []
+    return [*steps, retry_command] if steps else []
 
 
-def _step(node: str, finding: HealthFinding) -> str:
+def _soak_step(mine: NodeNight) -> str:
+    """Return the command that loads the GPUs of a node drained for heat, or "" if it needs none."""
+    codes = mine.hold.codes if mine.hold else ()
+    if not any(SOAK in (lacking_for(code, mine.read_again) or ()) for code in codes):
+        return ""
+    return (
+        f"ansible-playbook validate.yml -l {mine.node} -e validate_probe_gpu_minutes=240 "
+        '-e \'{"validate_probes": ["soak"]}\'  # heat shows only under load'
+    )
+
+
+def _finding_command(node: str, finding: HealthFinding) -> str:
     """Return the command that a finding requires."""
     # The command is entered into a shell, and the text comes from a node.
     gpu = finding.name if _UUID.fullmatch(finding.name) else ""
@@ -268,35 +281,35 @@ def rma_packet(results: Path, node: str) -> str:
     explanation = explain_node(results, node)
     folders = night_store.night_folders(results)
     nights = list(night_store.nights_of_node(folders, node))
-    kept = night_store.last_snapshot(folders, node)
+    stored = night_store.last_snapshot(folders, node)
     lines = [
-        f"# RMA packet: {_cell(node)}",
+        f"# RMA packet: {_markdown_cell(node)}",
         "",
         f"Made from the night {explanation.night_id} ({explanation.when}).",
         "",
     ]
-    if kept is not None:
-        about, seen = kept.about, kept.snapshot
-        lines += _table(
+    if stored is not None:
+        about, snapshot = stored.about, stored.snapshot
+        lines += _markdown_table(
             ("what", "value"),
             [
                 ("product", about.product),
                 ("node's serial", about.serial),
                 ("chassis' serial", about.chassis_serial),
                 ("SKU", about.sku),
-                ("rack", kept.rack),
+                ("rack", stored.rack),
             ],
         )
-        bad = {finding.name for finding in nights[0][1].findings if finding.part == "gpu"}
+        bad_parts = {finding.name for finding in nights[0][1].findings if finding.part == "gpu"}
         # The part of a measurement is the GPU and its slot.
-        bad |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
-        gone = {gpu.uuid for gpu in seen.gone_gpus}
+        bad_parts |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
+        gone = {gpu.uuid for gpu in snapshot.gone_gpus}
         lines += ["## GPUs", ""]
-        lines += _table(
+        lines += _markdown_table(
             ("suspect", "slot", "bus", "UUID", "serial", "VBIOS", "module"),
             [
                 (
-                    "is missing" if gpu.uuid in gone else "yes" if gpu.uuid in bad else "",
+                    "is missing" if gpu.uuid in gone else "yes" if gpu.uuid in bad_parts else "",
                     gpu.index,
                     gpu.bus_id,
                     gpu.uuid,
@@ -304,16 +317,16 @@ def rma_packet(results: Path, node: str) -> str:
                     gpu.vbios,
                     gpu.module,
                 )
-                for gpu in (*seen.gpus, *seen.gone_gpus)
+                for gpu in (*snapshot.gpus, *snapshot.gone_gpus)
             ],
         )
         lines += ["## Versions", ""]
-        lines += _table(("what", "version"), sorted(seen.versions.items()))
-    lines += ["## Findings tonight", "", *(f"- {_cell(line)}" for line in explanation.wrong), ""]
+        lines += _markdown_table(("what", "version"), sorted(snapshot.versions.items()))
+    lines += ["## Findings tonight", "", *(f"- {_markdown_cell(line)}" for line in explanation.wrong), ""]
     lines += ["## XIDs", ""]
-    lines += _table(("night", "GPU", "XID", "times", "text"), _xids(folders, node))
+    lines += _markdown_table(("night", "GPU", "XID", "times", "text"), _xid_rows(folders, node))
     lines += ["## Nights", ""]
-    lines += _table(
+    lines += _markdown_table(
         ("night", "verdict", "failures", "actions"),
         [
             (night.night_id, about.verdict.value, "; ".join(about.codes()), about.did)
@@ -321,17 +334,17 @@ def rma_packet(results: Path, node: str) -> str:
         ],
     )
     lines += ["## Results with partners", ""]
-    lines += _table(("night", "with", "verdict", "result"), _partners(folders, nights, node))
+    lines += _markdown_table(("night", "with", "verdict", "result"), _partner_rows(folders, nights, node))
     lines += [
         "## Actions so far",
         "",
-        *(f"- {_cell(line)}" for line in explanation.tried or ("nothing yet",)),
+        *(f"- {_markdown_cell(line)}" for line in explanation.tried or ("nothing yet",)),
         "",
     ]
     return "\n".join(lines)
 
 
-def _partners(
+def _partner_rows(
     folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
 ) -> list[tuple[Any, ...]]:
     """Return the partners of a node and the result of each pair, newest night first, and bad links."""
@@ -343,40 +356,40 @@ def _partners(
         night = read_probes(folder)
         for pair in night.pairs if night else ():
             if node in pair.nodes:
-                others = ", ".join(name for name in pair.nodes if name != node)
-                rows.append((folder.name, others, "pass" if pair.passed else "fail", pair.text))
+                partners = ", ".join(name for name in pair.nodes if name != node)
+                rows.append((folder.name, partners, "pass" if pair.passed else "fail", pair.text))
         # A link is named A>B, a group A+B.
         for reason in between.get(folder.name, ()):
             if node in (ends := reason.part.replace(">", "+").split("+")):
-                others = ", ".join(name for name in ends if name != node)
-                rows.append((folder.name, others, reason.verdict.value, reason.text))
+                partners = ", ".join(name for name in ends if name != node)
+                rows.append((folder.name, partners, reason.verdict.value, reason.text))
     return rows[:_PARTNERS_SHOWN]
 
 
-def _xids(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
+def _xid_rows(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
     """Return the XIDs of all nights, the oldest first."""
     rows: list[tuple[Any, ...]] = []
     # A vendor reads the timeline from the first error on.
     for folder in reversed(folders):
-        kept = night_store.read_snapshot(folder, node)
+        stored = night_store.read_snapshot(folder, node)
         rows += [
             (folder.name, xid.uuid or xid.bus_id, xid.xid, xid.times, xid.text)
-            for xid in (kept.snapshot.xids if kept else ())
+            for xid in (stored.snapshot.xids if stored else ())
             # An event that is still open from an earlier night is in that night's rows.
             if not xid.carried
         ]
     return rows
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Return the lines of a Markdown table."""
     if not rows:
         return ["none", ""]
     lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(map(_cell, line))} |" for line in lines] + [""]
+    return [f"| {' | '.join(map(_markdown_cell, line))} |" for line in lines] + [""]
 
 
-def _cell(value: Any) -> str:
+def _markdown_cell(value: Any) -> str:
     """Return text that stays in its table cell and is not HTML, because it comes from a node."""
     escaped = sanitize(value, 400).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\|`*_\[\]])", r"\\\1", escaped)

@@ -56,7 +56,7 @@ def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
 
 def _foreign_parts(past: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
     """Return the parts of each node that identify exactly one other node, or were accepted for it."""
-    accepted = {name for name, kept in snapshots.items() if kept.snapshot.identity_accepted}
+    accepted = {name for name, stored in snapshots.items() if stored.snapshot.identity_accepted}
     shared = _shared_parts(snapshots)
     # Earlier nights are read only for these nodes. Usually there are none.
     before = {
@@ -101,28 +101,28 @@ def _last_gpus(previous: StoredSnapshot | None) -> set[str]:
 def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
     """Return the nodes that report each part that several report."""
     namers: dict[str, list[str]] = {}
-    for name, kept in snapshots.items():
-        for part in {kept.snapshot.serial, *(gpu.uuid for gpu in kept.snapshot.gpus)} - {""}:
+    for name, stored in snapshots.items():
+        for part in {stored.snapshot.serial, *(gpu.uuid for gpu in stored.snapshot.gpus)} - {""}:
             namers.setdefault(part, []).append(name)
     return {part: names for part, names in namers.items() if len(names) > 1}
 
 
-def _without(kept: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
+def _without(stored: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
     """Return a snapshot without the given parts."""
-    seen, about = kept.snapshot, kept.about
+    snapshot, about = stored.snapshot, stored.about
     about = without_parts(about, parts)
-    own = {
+    own_parts = {
         "hardware_key": about.hardware_key,
         "serial": about.serial,
-        "identity_serial": "" if seen.identity_serial in parts else seen.identity_serial,
+        "identity_serial": "" if snapshot.identity_serial in parts else snapshot.identity_serial,
         "identity_gpus": tuple(
-            identity_gpu for identity_gpu in seen.identity_gpus if identity_gpu not in parts
+            identity_gpu for identity_gpu in snapshot.identity_gpus if identity_gpu not in parts
         ),
-        "gpus": tuple(gpu for gpu in seen.gpus if gpu.uuid not in parts),
-        "xids": tuple(xid for xid in seen.xids if xid.uuid not in parts),
+        "gpus": tuple(gpu for gpu in snapshot.gpus if gpu.uuid not in parts),
+        "xids": tuple(xid for xid in snapshot.xids if xid.uuid not in parts),
         "hardware_events": tuple(
-            hardware_event for hardware_event in seen.hardware_events if hardware_event.uuid not in parts
+            hardware_event for hardware_event in snapshot.hardware_events if hardware_event.uuid not in parts
         ),
-        "foreign_parts": tuple(dict.fromkeys([*seen.foreign_parts, *parts])),
+        "foreign_parts": tuple(dict.fromkeys([*snapshot.foreign_parts, *parts])),
     }
-    return kept.model_copy(update={"snapshot": seen.model_copy(update=own), "about": about})
+    return stored.model_copy(update={"snapshot": snapshot.model_copy(update=own_parts), "about": about})

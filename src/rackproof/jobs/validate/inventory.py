@@ -1,6 +1,7 @@
 """Read the expectations of nodes from the inventory's variables, and check them. No I/O.
 
-The tasks of validate.yml call this module when they store a node's snapshot, measure it, and judge it.
+The tasks of validate.yml call :func:`parse_node_expectation` and :func:`parse_limits` before they store,
+measure or judge a node. The night's measurements and probes use :func:`references_by_sku`.
 """
 
 from __future__ import annotations
@@ -183,15 +184,15 @@ def references_by_sku(
         ValidateError: A reference is invalid.
     """
     gpus: dict[str, int] = {}
-    for kept in snapshots.values():
-        sku = kept.snapshot.sku
-        gpus[sku] = max(gpus.get(sku, 0), len(kept.snapshot.gpus))
+    for stored in snapshots.values():
+        sku = stored.snapshot.sku
+        gpus[sku] = max(gpus.get(sku, 0), len(stored.snapshot.gpus))
     try:
         return {
-            kept.snapshot.sku: _with_program_references(
-                kept.sku_references(), points, gpus[kept.snapshot.sku]
+            stored.snapshot.sku: _with_program_references(
+                stored.sku_references(), points, gpus[stored.snapshot.sku]
             )
-            for kept in snapshots.values()
+            for stored in snapshots.values()
         }
     except SkuReferenceError as error:
         raise ValidateError(str(error)) from error

@@ -1,14 +1,14 @@
 """Judge a night of the fleet.
 
-The action of ``rackproof_validate_judge`` calls :func:`judge_fleet` after all snapshots and measurements are
-stored, and gets a :class:`NightDecision` with the nodes to drain and to resume. The phases are findings,
-numbers, verdicts, decisions, and the record.
+After all snapshots and measurements are stored, the action of ``rackproof_validate_judge`` calls
+:func:`judge_fleet`. It gets a :class:`NightDecision` with the nodes to drain and to resume. The phases are
+findings, numbers, verdicts, decisions, and the record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,10 @@ from rackproof.jobs.validate.measurements import (
     add_probe_reasons,
     failed_elsewhere_finding,
     judge_measurements,
-    measured_since_last_night,
+    measured_in,
     nodes_measured_once,
+    runs_since_last_night,
+    soaked_gpus,
 )
 from rackproof.jobs.validate.messages import describe_drain_plan, drain_reason, without_root_remarks
 from rackproof.nodes.health_checks import check_node, check_sku, majority_versions, mark_fleetwide
@@ -219,7 +221,7 @@ def _read_inputs(
     # Use one time for all phases, so that the windows of 24 hours and of earlier nights do not shift.
     now = datetime.now(UTC)
     snapshots = {
-        name: kept for name in asked if (kept := night_store.read_snapshot(folder, name)) is not None
+        name: stored for name in asked if (stored := night_store.read_snapshot(folder, name)) is not None
     }
     try:
         past = night_store.night_folders(results, before=context.night_id)
@@ -276,7 +278,7 @@ def _judge_numbers(
     except DefinitionError as error:
         raise ValidateError(str(error)) from error
     once = nodes_measured_once(inputs.past, probed, inputs.now)
-    twice = probed.again if probed is not None else ()
+    retested = probed.again if probed is not None else ()
     measured = judge_measurements(
         inputs.results,
         inputs.snapshots,
@@ -285,7 +287,7 @@ def _judge_numbers(
         policy,
         # The folder of a dry run is outside of the results.
         inputs.folder.parent != inputs.results,
-        SuspectNumbers(_probed_hardware(inputs, once), _probed_hardware(inputs, set(twice) - once)),
+        SuspectNumbers(_probed_hardware(inputs, once), _probed_hardware(inputs, set(retested) - once)),
         night_store.read_conditions(inputs.past, inputs.snapshots.values(), inputs.now, policy.nights),
         {name: _nights_ago(inputs.now, hold.since) for name, hold in holds.items()},
         points,
@@ -312,8 +314,8 @@ def _add_failed_elsewhere(
         failure.name: failure
         for failure in (*measured.elsewhere, *_arrived_gpus(inputs.snapshots, inputs.past))
     }
-    for one in by_gpu.values():
-        findings.setdefault(one.node, []).append(one)
+    for finding in by_gpu.values():
+        findings.setdefault(finding.node, []).append(finding)
 
 
 def _judge_nodes(
@@ -324,18 +326,15 @@ def _judge_nodes(
     probed: ProbeNight | None,
 ) -> list[NodeNight]:
     """Return each node of the night with its findings, reasons and evidence of healing."""
-    measured_again = measured_since_last_night(
-        inputs.results,
-        inputs.past,
-        probed,
-        {name: inputs.snapshots[name] for name in holds},
-        inputs.now,
-    )
+    drained = {name: inputs.snapshots[name] for name in holds}
+    runs = runs_since_last_night(inputs.results, inputs.past, inputs.now) if drained else []
+    measured_again = measured_in(runs, probed, drained, inputs.now) if drained else {}
+    soaked = soaked_gpus(runs, probed, drained)
     again = {
         name: (
             *measured_again.get(name, ()),
             *_compared_again(measured.compared.get(name, ()), measured_again.get(name, ())),
-            *healed_evidence(_drained_node(inputs, name, hold)),
+            *healed_evidence(replace(_drained_node(inputs, name, hold), soaked=soaked[name])),
         )
         for name, hold in holds.items()
     }
@@ -360,13 +359,13 @@ def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[s
 
 def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
     """Return a drained node with the snapshots for comparison with tonight's."""
-    kept, earlier = inputs.snapshots[name], [folder for folder in inputs.past if folder.name < hold.since]
+    stored, earlier = inputs.snapshots[name], [folder for folder in inputs.past if folder.name < hold.since]
     before = night_store.last_snapshot(earlier, name)
     # For a drain that begins tonight there is none, because only Slurm's reason states the drain.
     failed = night_store.read_snapshot(inputs.results / (hold.failed or hold.since), name)
     return DrainedNode(
-        tonight=kept.snapshot,
-        expected=parse_node_expectation(name, kept.expected),
+        tonight=stored.snapshot,
+        expected=parse_node_expectation(name, stored.expected),
         idle=_is_idle(inputs.states[name]),
         failed=failed.snapshot if failed else None,
         before=before.snapshot if before else None,
@@ -438,30 +437,30 @@ def _slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | Non
 def _health_findings(inputs: _NightInputs) -> list[HealthFinding]:
     """Return the findings of the health checks on snapshots."""
     snapshots = inputs.snapshots
-    majorities = majority_versions(kept.snapshot for kept in snapshots.values())
+    majorities = majority_versions(stored.snapshot for stored in snapshots.values())
     nodes_of_sign = _nodes_of_signs(snapshots)
     newest = _last_night(inputs)
     findings = [*_lost_snapshots(inputs, newest)]
     strange: dict[str, str] = {}
-    for name, kept in snapshots.items():
-        if kept.snapshot.foreign_parts:
-            findings.append(foreign_parts_finding(name, kept.snapshot.foreign_parts))
+    for name, stored in snapshots.items():
+        if stored.snapshot.foreign_parts:
+            findings.append(foreign_parts_finding(name, stored.snapshot.foreign_parts))
             continue
         previous = newest[name] or night_store.last_snapshot(inputs.past[1:], name)
-        strange |= dict.fromkeys(strange_parts(kept, previous), name)
-        if not kept.snapshot.sku:
+        strange |= dict.fromkeys(strange_parts(stored, previous), name)
+        if not stored.snapshot.sku:
             findings.append(_unknown_sku_finding(name))
-        same_machine = {node for sign in _machine_signs(kept) for node in nodes_of_sign[sign]}
-        if others := sorted(same_machine - {name}):
-            findings.append(_same_machine_finding(name, others))
+        same_machine = {node for sign in _machine_signs(stored) for node in nodes_of_sign[sign]}
+        if same_nodes := sorted(same_machine - {name}):
+            findings.append(_same_machine_finding(name, same_nodes))
         idle = _is_idle(inputs.states[name])
-        findings += _checked_findings(name, kept, previous, majorities.get(kept.snapshot.sku), idle)
+        findings += _checked_findings(name, stored, previous, majorities.get(stored.snapshot.sku), idle)
     return [*findings, *_moved_findings(inputs, strange)]
 
 
 def _checked_findings(
     name: str,
-    kept: StoredSnapshot,
+    stored: StoredSnapshot,
     previous: StoredSnapshot | None,
     majority: Mapping[str, str] | None,
     idle: bool,
@@ -470,11 +469,11 @@ def _checked_findings(
 
     If they cannot process its answer, the node is unproven.
     """
-    expected = parse_node_expectation(name, kept.expected)
-    limits = parse_limits(name, kept.limits)
+    expected = parse_node_expectation(name, stored.expected)
+    limits = parse_limits(name, stored.limits)
     try:
         findings = check_node(
-            kept.snapshot,
+            stored.snapshot,
             previous=previous.snapshot if previous else None,
             expected=expected,
             majority=majority,
@@ -483,7 +482,7 @@ def _checked_findings(
         )
     except Exception as error:  # One node's answer must not prevent the judgement of the others.
         return [_unchecked_finding(name, error)]
-    return [*check_sku(kept.snapshot, expected), *findings]
+    return [*check_sku(stored.snapshot, expected), *findings]
 
 
 def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
@@ -508,18 +507,20 @@ def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterato
     # Without such parts, no earlier night must be read.
     places = find_last_places(inputs.past, strange) if strange else {}
     moved: dict[str, list[str]] = {}
-    for part, (other, when) in places.items():
-        moved.setdefault(strange[part], []).append(f"{sanitize(part, 60)} was last seen in {other} on {when}")
-    for name, parts in moved.items():
-        parts.sort()
+    for part, (earlier_node, when) in places.items():
+        moved.setdefault(strange[part], []).append(
+            f"{sanitize(part, 60)} was last seen in {earlier_node} on {when}"
+        )
+    for name, places_text in moved.items():
+        places_text.sort()
         accepted = inputs.snapshots[name].snapshot.identity_accepted
-        more = f" and {len(parts) - 8} more" if len(parts) > 8 else ""
+        more = f" and {len(places_text) - 8} more" if len(places_text) > 8 else ""
         yield HealthFinding(
             node=name,
             code="parts_moved",
             verdict=Verdict.DEGRADED if accepted else Verdict.UNPROVEN,
             action="watch" if accepted else "configure",
-            evidence=f"{'; '.join(parts[:8])}{more}: swapped names, or parts that were moved",
+            evidence=f"{'; '.join(places_text[:8])}{more}: swapped names, or parts that were moved",
         )
 
 
@@ -528,7 +529,7 @@ def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> 
     if not asked_slurm and not remark:
         return []
     findings: list[HealthFinding] = []
-    for name, kept in inputs.snapshots.items():
+    for name, stored in inputs.snapshots.items():
         state = inputs.states[name]
         if state is None:
             findings.append(missing_state(name, remark or "its answer does not name the node"))
@@ -539,7 +540,7 @@ def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> 
             known=state.known,
             reason=state.reason,
             set_by=state.set_by,
-            member=parse_node_expectation(name, kept.expected).slurm,
+            member=parse_node_expectation(name, stored.expected).slurm,
         )
     return findings
 
@@ -558,18 +559,18 @@ def _mark_fleetwide(
 def _nodes_of_signs(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
     """Return the nodes with each sign of a machine. Several nodes with one sign are one machine."""
     homes: dict[str, list[str]] = {}
-    for name, kept in snapshots.items():
-        for sign in _machine_signs(kept):
+    for name, stored in snapshots.items():
+        for sign in _machine_signs(stored):
             homes.setdefault(sign, []).append(name)
     return homes
 
 
-def _machine_signs(kept: StoredSnapshot) -> set[str]:
+def _machine_signs(stored: StoredSnapshot) -> set[str]:
     """Return the properties that identify a machine. Two names with the same ones are one machine."""
-    seen = kept.snapshot
+    snapshot = stored.snapshot
     # Trays of a chassis may share their serial number, but not their boot ID.
-    boot = {f"{seen.serial} {seen.boot_id}"} if seen.serial and seen.boot_id else set()
-    return {gpu.uuid for gpu in seen.gpus} | boot
+    boot = {f"{snapshot.serial} {snapshot.boot_id}"} if snapshot.serial and snapshot.boot_id else set()
+    return {gpu.uuid for gpu in snapshot.gpus} | boot
 
 
 def _is_idle(state: SlurmState | None) -> bool:
@@ -598,9 +599,9 @@ def _lost_snapshots(
     if not inputs.past:
         return
     last_night = inputs.past[0]
-    seen = night_store.nodes_seen(last_night)
-    for name, kept in newest.items():
-        if kept is None and (name in seen or night_store.snapshot_path(last_night, name).exists()):
+    seen_nodes = night_store.nodes_seen(last_night)
+    for name, stored in newest.items():
+        if stored is None and (name in seen_nodes or night_store.snapshot_path(last_night, name).exists()):
             yield _lost_snapshot_finding(name, last_night)
 
 
@@ -628,14 +629,14 @@ def _unknown_sku_finding(name: str) -> HealthFinding:
     )
 
 
-def _same_machine_finding(name: str, others: Sequence[str]) -> HealthFinding:
+def _same_machine_finding(name: str, doubles: Sequence[str]) -> HealthFinding:
     """Return the finding on a node that is the same machine as the others."""
     return HealthFinding(
         node=name,
         code="node_twice",
         verdict=Verdict.UNPROVEN,
         action="configure",
-        evidence=f"the same GPUs, or serial number and boot, answer as {', '.join(others[:5])}: the names "
+        evidence=f"the same GPUs, or serial number and boot, answer as {', '.join(doubles[:5])}: the names "
         "lead to one machine, and of another nothing is known; look at ansible_host and at the name server. "
         "Where they are two, of which one lies: -e validate_accept_identity=true with -l the other one",
     )
@@ -663,10 +664,10 @@ def _new_gpus(
 ) -> dict[str, tuple[str, GpuSnapshot]]:
     """Return GPUs that were not in their node when it was last seen, as node and GPU by UUID."""
     arrived: dict[str, tuple[str, GpuSnapshot]] = {}
-    for name, kept in snapshots.items():
+    for name, stored in snapshots.items():
         previous = night_store.last_snapshot(past, name)
         known = {gpu.uuid for gpu in previous.snapshot.gpus} if previous else set()
-        arrived |= {gpu.uuid: (name, gpu) for gpu in kept.snapshot.gpus if gpu.uuid not in known}
+        arrived |= {gpu.uuid: (name, gpu) for gpu in stored.snapshot.gpus if gpu.uuid not in known}
     return arrived
 
 
@@ -686,14 +687,14 @@ def _failures_elsewhere(
 def _node_night(
     name: str,
     why: str,
-    kept: StoredSnapshot | None,
+    stored: StoredSnapshot | None,
     findings: Sequence[HealthFinding],
     measured: NightNumbers,
     state: SlurmState | None,
     read_again: tuple[str, ...],
 ) -> NodeNight:
     """Return the record of a node in this night, before the decision about its drain."""
-    if kept is None:
+    if stored is None:
         # ansible-core 2.19 begins every failure with this text. Operators need only the text after it.
         text = sanitize(why, 300).removeprefix("Task failed: ") or "the playbook took none"
         return NodeNight(
@@ -704,9 +705,9 @@ def _node_night(
         verdicts.append(measured.verdicts[name])
     return NodeNight(
         node=name,
-        sku=kept.snapshot.sku,
-        rack=kept.rack,
-        hardware_key=kept.snapshot.hardware_key,
+        sku=stored.snapshot.sku,
+        rack=stored.rack,
+        hardware_key=stored.snapshot.hardware_key,
         verdict=worst(verdicts) if verdicts else Verdict.PASS,
         findings=tuple(findings),
         reasons=measured.reasons.get(name, ()),

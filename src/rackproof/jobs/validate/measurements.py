@@ -2,14 +2,14 @@
 
 :mod:`rackproof.jobs.validate.judge` calls :func:`judge_measurements`, which returns the reasons by node. The
 judged numbers come from the history. They come from the run folders if the history cannot be read, or if a
-dry run finds none. :func:`measured_since_last_night` always reads the run folders.
+dry run finds none. :func:`runs_since_last_night` always reads the run folders.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,12 +22,14 @@ from rackproof.analysis.anomaly import AnomalyPolicy, Conditions, Night, Reason
 from rackproof.core.definitions import Parameters
 from rackproof.core.records import Record, Run, Verdict, worst
 from rackproof.core.text import sanitize
+from rackproof.jobs.validate.fleet.healing import PROGRAMS, SOAK
 from rackproof.jobs.validate.fleet.pair_runner import unproven_pairs
 from rackproof.jobs.validate.inventory import references_by_sku
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.snapshot import GpuSnapshot
 from rackproof.store import night_store
 from rackproof.store.night_store import NightReason, StoredSnapshot
+from rackproof.store.probe_results import BENCHMARK as PROBES_BENCHMARK
 from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import ResultsError, stamp_of
 
@@ -36,6 +38,8 @@ DRIFT_NIGHTS = 15
 Without the history, only tonight's numbers are judged."""
 ELSEWHERE_DAYS = 60
 """A GPU's failure in another chassis counts for this many days."""
+SOAK_S = 600
+"""A shorter soak does not show how a GPU is cooled. Nights and the benchmark's own suites take this long."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def judge_measurements(
     night = judge_night(
         readings,
         references_by_sku(snapshots, points),
-        requested=[kept.about for kept in snapshots.values()] if required else (),
+        requested=[stored.about for stored in snapshots.values()] if required else (),
         accepted=accepted,
         policy=policy,
         once=suspects.once,
@@ -138,8 +142,8 @@ def judge_measurements(
 def _nodes_by_hardware_key(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str]]:
     """Return the nodes by the key of their hardware. Trays with the same serial number share a key."""
     nodes_by_key: dict[str, list[str]] = {}
-    for name, kept in snapshots.items():
-        nodes_by_key.setdefault(kept.about.hardware_key, []).append(name)
+    for name, stored in snapshots.items():
+        nodes_by_key.setdefault(stored.about.hardware_key, []).append(name)
     return nodes_by_key
 
 
@@ -222,21 +226,30 @@ def _nodes_in_name(name: str) -> set[str]:
     return {node for node in name.replace(">", "+").split("+") if not node.endswith(" more")}
 
 
-def measured_since_last_night(
-    results: Path,
-    past: Sequence[Path],
-    probed: ProbeNight | None,
-    snapshots: Mapping[str, StoredSnapshot],
-    now: datetime,
-) -> dict[str, tuple[str, ...]]:
-    """Return what was measured on each node since the last night ended, as names of quantities and programs.
+def runs_since_last_night(results: Path, past: Sequence[Path], now: datetime) -> list[Run]:
+    """Return the runs that began since the last night ended, without those of nights.
 
     A night judges the numbers of 24 hours, so it may judge a number that the last night already judged. Such
-    a number does not show that a drained node is good again, and is left out here.
+    a number does not show that a drained node is good again.
 
     Args:
         results: The results folder.
         past: The folders of earlier nights, newest first.
+        now: The time of the night.
+    """
+    since = (stamp_of(past[0].name) if past else None) or datetime.min.replace(tzinfo=UTC)
+    with suppress(ResultsError):  # a remark about the damaged night exists
+        since = night_store.read_night(past[0]).ended if past else since
+    return [run for run in _recent_runs(results, now) if run.started is not None and run.started > since]
+
+
+def measured_in(
+    runs: Sequence[Run], probed: ProbeNight | None, snapshots: Mapping[str, StoredSnapshot], now: datetime
+) -> dict[str, tuple[str, ...]]:
+    """Return what was measured on each node, as names of quantities, and of programs that found no fault.
+
+    Args:
+        runs: The runs since the last night (:func:`runs_since_last_night`).
         probed: The night's own measurements, or None if none were requested.
         snapshots: The snapshots of the nodes.
         now: The time of the night.
@@ -244,16 +257,6 @@ def measured_since_last_night(
     from rackproof.analysis.anomaly import quantity_name
     from rackproof.store.history.readings import readings_of
 
-    if not snapshots:
-        return {}
-    since = (stamp_of(past[0].name) if past else None) or datetime.min.replace(tzinfo=UTC)
-    with suppress(ResultsError):  # a remark about the damaged night exists
-        since = night_store.read_night(past[0]).ended if past else since
-    runs = [
-        recent_run
-        for recent_run in _recent_runs(results, now)
-        if recent_run.started is not None and recent_run.started > since
-    ]
     readings = readings_of(runs, now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
     measured: dict[str, set[str]] = {}
     for node, number in set(zip(readings.node.tolist(), readings.quantity.tolist(), strict=True)):
@@ -262,10 +265,54 @@ def measured_since_last_night(
                 quantity_name(readings.quantities[number])
             )
     programs = probed.sound if probed else {}
-    return {
-        name: tuple(sorted({*programs.get(name, ()), *measured.get(kept.about.hardware_key, ())}))
-        for name, kept in snapshots.items()
-    }
+    soaked = soaked_gpus(runs, probed, snapshots)
+    names: dict[str, tuple[str, ...]] = {}
+    for name, kept in snapshots.items():
+        # A soak that found a fault measured a speed, too, and the quantity has the name of the program.
+        quantities = measured.get(kept.about.hardware_key, set()) - PROGRAMS
+        has_soaked = {SOAK} if soaked[name] else set()
+        names[name] = tuple(sorted({*programs.get(name, ()), *quantities, *has_soaked}))
+    return names
+
+
+def soaked_gpus(
+    runs: Sequence[Run], probed: ProbeNight | None, snapshots: Mapping[str, StoredSnapshot]
+) -> dict[str, frozenset[str]]:
+    """Return the UUIDs of the GPUs of each node that passed a soak of the usual length, or of a longer one.
+
+    The arguments are those of :func:`measured_in`.
+    """
+    passed = _gpus_with_soak(run for run in runs if _is_passed_soak(run))
+    by_night = _gpus_with_soak(run for run in runs if run.benchmark == PROBES_BENCHMARK)
+    soaked: dict[str, frozenset[str]] = {}
+    for name, kept in snapshots.items():
+        # The numbers of a night are one run for all nodes, and only `sound` shows whose soak found no fault.
+        is_sound = probed is not None and SOAK in probed.sound.get(name, ())
+        own = {gpu.uuid for gpu in kept.snapshot.gpus}
+        soaked[name] = frozenset(own & (passed | by_night if is_sound else passed))
+    return soaked
+
+
+def _is_passed_soak(run: Run) -> bool:
+    """Return whether a run of `bench.yml` is a soak that passed, and that was long enough to heat a GPU."""
+    seconds = run.parameters.get("seconds")
+    return (
+        run.benchmark == SOAK
+        and run.provenance == "ran"
+        and run.verdict is Verdict.PASS
+        and isinstance(seconds, int | float)
+        and seconds >= SOAK_S
+    )
+
+
+def _gpus_with_soak(runs: Iterable[Run]) -> frozenset[str]:
+    """Return the UUIDs of the GPUs whose speed under the load of a soak was measured."""
+    return frozenset(
+        number.labels["gpu"]
+        for run in runs
+        for number in run.measurements
+        if number.name == SOAK and "gpu" in number.labels
+    )
 
 
 def nodes_measured_once(past: Sequence[Path], probed: ProbeNight | None, now: datetime) -> set[str]:
@@ -378,7 +425,9 @@ def _gpus_failed_elsewhere(
     failures: Sequence[Any], snapshots: Mapping[str, StoredSnapshot]
 ) -> list[HealthFinding]:
     """Return the GPUs that failed in another chassis, with their latest failure."""
-    nodes_by_gpu = {gpu.uuid: (name, gpu) for name, kept in snapshots.items() for gpu in kept.snapshot.gpus}
+    nodes_by_gpu = {
+        gpu.uuid: (name, gpu) for name, stored in snapshots.items() for gpu in stored.snapshot.gpus
+    }
     latest: dict[str, HealthFinding] = {}
     for failure in failures:
         if failure.gpu in nodes_by_gpu and failure.gpu not in latest:
@@ -391,7 +440,7 @@ def _gpus_failed_elsewhere(
 
 
 def failed_elsewhere_finding(
-    name: str, gpu: GpuSnapshot, quantity: str, when: str, other: str, reason: str
+    name: str, gpu: GpuSnapshot, quantity: str, when: str, other_node: str, reason: str
 ) -> HealthFinding:
     """Return the finding about a GPU that failed in another node, as a hint, not a reason to drain."""
     return HealthFinding(
@@ -403,5 +452,5 @@ def failed_elsewhere_finding(
         verdict=Verdict.DEGRADED,
         action="watch",
         confidence="hint",
-        evidence=sanitize(f"failed {quantity} on {when} in another node, {other}: {reason}", 400),
+        evidence=sanitize(f"failed {quantity} on {when} in another node, {other_node}: {reason}", 400),
     )

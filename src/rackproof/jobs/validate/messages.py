@@ -1,6 +1,7 @@
 """Write a night's messages for operators: the summary, changes, planned actions and reasons. No I/O.
 
-The tasks of validate.yml print them, and ``rackproof nightly`` sends them.
+The tasks of validate.yml print the texts of :func:`summarize_night` and :func:`describe_drain_plan`, and
+``rackproof nightly`` sends them. :func:`drain_reason` returns the text that Slurm stores with a drain.
 """
 
 from __future__ import annotations
@@ -42,16 +43,20 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
 
 def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
     """Return which nodes were queried without root, and the evidence that only root can read."""
-    asked = {name: kept.snapshot for name, kept in snapshots.items() if kept.snapshot.asked_as_root is False}
-    if not asked:
+    without_root = {
+        name: stored.snapshot for name, stored in snapshots.items() if stored.snapshot.asked_as_root is False
+    }
+    if not without_root:
         return []
     lacking = {
-        "the kernel's log": sum(snapshot.tools.get("kernel_log") != "ok" for snapshot in asked.values()),
-        "the machine's serial number": sum(not snapshot.serial for snapshot in asked.values()),
-        "the limit of locked memory of jobs": len(asked),
+        "the kernel's log": sum(
+            snapshot.tools.get("kernel_log") != "ok" for snapshot in without_root.values()
+        ),
+        "the machine's serial number": sum(not snapshot.serial for snapshot in without_root.values()),
+        "the limit of locked memory of jobs": len(without_root),
     }
-    shown = ", ".join(f"{name} ({count} of {len(asked)})" for name, count in lacking.items() if count)
-    names = sanitize(compress_hostlist(asked), 200)
+    shown = ", ".join(f"{name} ({count} of {len(without_root)})" for name, count in lacking.items() if count)
+    names = sanitize(compress_hostlist(without_root), 200)
     return [
         f"queried without root: {names}; root would add {shown}: ansible_become, or -b. The kernel's log "
         "alone is also read by a user in the groups adm and systemd-journal"
@@ -87,9 +92,9 @@ def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[st
         more = f" (and {count - 1} more)" if count > 1 else ""
         first = sanitize(equal[0].reason_texts()[0], 300) if len(equal) == 1 and count else general
         yield f"{verdict.value} {named_nodes([member.node for member in equal])}: {first}{more}"
-    others = [member.node for equal in list(groups.values())[_TOLD:] for member in equal]
-    if others:
-        yield f"{verdict.value}, too: {compress_hostlist(others)}"
+    unlisted = [member.node for equal in list(groups.values())[_TOLD:] for member in equal]
+    if unlisted:
+        yield f"{verdict.value}, too: {compress_hostlist(unlisted)}"
 
 
 def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[str, ...]:
@@ -98,8 +103,8 @@ def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[st
         return ("there is no earlier night to compare with",)
     was = {node.node: node for node in before.nodes}
     lines = []
-    for one in sorted(night.nodes, key=lambda node: (WORST_FIRST.index(node.verdict), node.node)):
-        lines += _describe_change(one, was.get(one.node))
+    for node_night in sorted(night.nodes, key=lambda node: (WORST_FIRST.index(node.verdict), node.node)):
+        lines += _describe_change(node_night, was.get(node_night.node))
     gone = sorted(set(was) - {node.node for node in night.nodes})
     if gone:
         lines.append(f"not requested tonight: {', '.join(gone[:10])}{' …' if len(gone) > 10 else ''}")
@@ -139,8 +144,8 @@ def describe_drain_plan(night: NightRecord) -> list[str]:
     for plan, allowed in (("drain", "drain" in night.acts), ("return", "return" in night.acts)):
         for node in night.nodes:
             if node.plan == plan:
-                how = "" if allowed else f" (a dry run: allow it with -e validate_{plan}=true)"
-                lines.append(f"{'' if allowed else 'would '}{plan} {node.node}: {node.why}{how}")
+                dry_run_hint = "" if allowed else f" (a dry run: allow it with -e validate_{plan}=true)"
+                lines.append(f"{'' if allowed else 'would '}{plan} {node.node}: {node.why}{dry_run_hint}")
     lines += [f"{judged.node}: {judged.why}" for judged in night.nodes if judged.why and not judged.plan]
     return lines
 

@@ -4,8 +4,9 @@
 playbook as a program, because this package never imports Ansible or its runner.
 
 The exit status separates faults of the fleet from faults of the tool. 0 means pass or degraded, 2 a bad node,
-and 3 unproven. 1 means that the playbook did not close the night, even if the night was judged. 1 also means
-that another nightly runs, or that a pass or degraded night could not send a message or write the metrics.
+and 3 unproven. 1 means that the playbook did not close the night, even if the night was judged. It is also 1
+if another nightly runs. A pass or degraded night returns 1 if it could not send a message or write the
+metrics.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class NightlyView(Protocol):
         """Take a line of Ansible's own output."""
 
     def refresh(self) -> None:
-        """Show what came since the last call."""
+        """Show the output since the last call."""
 
 
 def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
@@ -124,8 +125,8 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
         view: Shows the playbook during the run.
 
     Raises:
-        NightlyError: Another nightly is running, there is no checkout, the results folder cannot be
-            written, or a program of Ansible is not installed. No message is sent.
+        NightlyError: Another nightly is running, or there is no checkout. The results folder cannot be
+            written. A program of Ansible is not installed. No message is sent.
         ResultsError: The results folder cannot be read.
     """
     if not (settings.checkout / "validate.yml").is_file():
@@ -194,9 +195,9 @@ def _single_nightly(results: Path) -> Iterator[None]:
         except OSError:
             # The holder's pid is in the file, so that an operator can check whether it hangs.
             lock.seek(0)
-            other = sanitize(lock.read(40), 40) or "unknown"
+            holder = sanitize(lock.read(40), 40) or "unknown"
             raise NightlyError(
-                f"another nightly is running (pid {other}); its time is limited, and the next follows"
+                f"another nightly is running (pid {holder}); its time is limited, and the next follows"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -344,11 +345,11 @@ def _remove_private_folders() -> None:
 
 def _environment(checkout: Path, programs: Path) -> dict[str, str]:
     """Return the playbook's environment, without this process's own secrets and with host key checking."""
-    kept = environment_of_playbook()
+    environment = environment_of_playbook()
     # ansible-runner would replace the checkout's path with its own, and would not check host keys.
-    kept.setdefault("ANSIBLE_CALLBACK_PLUGINS", str(checkout / "plugins/callback"))
-    path = f"{programs}{os.pathsep}{kept.get('PATH', os.defpath)}"
-    return kept | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOST_KEY_CHECKING": "True", "PATH": path}
+    environment.setdefault("ANSIBLE_CALLBACK_PLUGINS", str(checkout / "plugins/callback"))
+    path = f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    return environment | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOST_KEY_CHECKING": "True", "PATH": path}
 
 
 def _follow(child: subprocess.Popen[str], artifacts: Path, lines: SimpleQueue[str]) -> None:
@@ -405,13 +406,17 @@ def _outcome(
 ) -> NightlyOutcome:
     """Return the outcome of a night, or of a playbook that did not complete a night."""
     if night is None or not night.closed:
-        how = (
+        ending = (
             f"was stopped after {duration(settings.timeout_s)}"
             if played.status is None
             else f"ended with {played.status}"
         )
-        where = "before the night was judged" if night is None else "after the night was judged"
-        lines = [f"TOOL FAULT  validate.yml {how}, {where}; nothing is proven", *remarks, *played.hosts[:20]]
+        phase = "before the night was judged" if night is None else "after the night was judged"
+        lines = [
+            f"TOOL FAULT  validate.yml {ending}, {phase}; nothing is proven",
+            *remarks,
+            *played.hosts[:20],
+        ]
         lines += played.tail[-8:]
         return NightlyOutcome(EXIT_TOOL, night, tuple(lines))
     results = settings.results
@@ -542,14 +547,14 @@ def prometheus_metrics(
             for verdict in Verdict
         ]
         # One series per node that needs attention, so a healthy fleet adds none.
-        bad = [
+        bad_nodes = [
             ({"node": node.node, "rack": node.rack, "verdict": node.verdict.value}, 1.0)
             for node in night.nodes
             if node.verdict is not Verdict.PASS
         ]
         families += [
             ("rackproof_nodes", "Nodes by verdict in the last night.", counts),
-            ("rackproof_node_attention", "Nodes that did not pass in the last night.", bad),
+            ("rackproof_node_attention", "Nodes that did not pass in the last night.", bad_nodes),
             (
                 "rackproof_nodes_drained",
                 "Nodes that Rackproof's nights keep drained, those outside a limited night included.",

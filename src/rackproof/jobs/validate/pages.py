@@ -21,7 +21,7 @@ from rackproof.report import view
 from rackproof.report.charts import Chart, Drawn, Line, draw
 from rackproof.report.html import environment, style
 from rackproof.report.junit import Case, junit_document, junit_suite
-from rackproof.report.view import Cell, Table, table
+from rackproof.report.view import Cell, Table, build_table
 from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
 from rackproof.store.probe_results import read_probes
@@ -63,13 +63,13 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     series = _Series(results, night) if shown else None
     history = _histories(folders, {node.node for node in shown})
     for judged in shown:
-        kept = night_store.read_snapshot(folder, judged.node)
+        stored = night_store.read_snapshot(folder, judged.node)
         page = node_page(
             night,
             judged,
-            kept,
+            stored,
             history[judged.node],
-            series.charts(judged, kept) if series else (),
+            series.charts(judged, stored) if series else (),
             results,
         )
         write_file(folder / pages[judged.node], page.encode())
@@ -133,7 +133,7 @@ def night_page(
 def node_page(
     night: NightRecord,
     mine: NodeNight,
-    kept: StoredSnapshot | None,
+    stored: StoredSnapshot | None,
     nights: Sequence[tuple[NightRecord, NodeNight]],
     charts: Sequence[Drawn] = (),
     results: Path | None = None,
@@ -143,7 +143,7 @@ def node_page(
     Args:
         night: The record of the night.
         mine: The node in this night.
-        kept: The snapshot of the node, or None if there is none.
+        stored: The snapshot of the node, or None if there is none.
         nights: The nights that include it, newest first.
         charts: The charts of its measurements over the nights.
         results: The results folder that commands on the page name, or None.
@@ -165,8 +165,8 @@ def node_page(
             findings=_findings(mine),
             reasons=_reasons(mine.reasons, "Measurements that do not pass"),
             drawn=charts,
-            gpus=_gpus(kept),
-            versions=_versions(kept),
+            gpus=_gpus(stored),
+            versions=_versions(stored),
             nights=_nights(nights),
             night_id=night.night_id,
             version=__version__,
@@ -243,7 +243,7 @@ def _bad(night: NightRecord, pages: Mapping[str, str]) -> Table:
                 ),
             )
         )
-    return table("Nodes that did not pass, the worst first", ("Verdict", "Node", "What", "To do"), rows)
+    return build_table("Nodes that did not pass, the worst first", ("Verdict", "Node", "What", "To do"), rows)
 
 
 def _acts(night: NightRecord) -> Table:
@@ -261,7 +261,7 @@ def _acts(night: NightRecord) -> Table:
                     Cell(sanitize(node.did, 300)),
                 )
             )
-    return table("Drains and returns", ("Node", "Plan", "Why", "What was done"), rows)
+    return build_table("Drains and returns", ("Node", "Plan", "Why", "What was done"), rows)
 
 
 def _between(night: NightRecord) -> Table:
@@ -271,7 +271,7 @@ def _between(night: NightRecord) -> Table:
 
 def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
     """Return a table of reasons."""
-    return table(
+    return build_table(
         caption,
         ("Verdict", "Measurement", "Part", "Compared with"),
         [
@@ -288,7 +288,7 @@ def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
 
 def _findings(mine: NodeNight) -> Table:
     """Return the table of a node's findings."""
-    return table(
+    return build_table(
         "What health checks found",
         ("Verdict", "Part", "Evidence", "To do", "How sure"),
         [
@@ -304,13 +304,13 @@ def _findings(mine: NodeNight) -> Table:
     )
 
 
-def _gpus(kept: StoredSnapshot | None) -> Table:
+def _gpus(stored: StoredSnapshot | None) -> Table:
     """Return the table of a node's GPUs."""
 
     def shown(value: float | None, unit: str) -> Cell:
         return Cell("" if value is None else quantity(value, unit), "number")
 
-    return table(
+    return build_table(
         "GPUs",
         ("Slot", "UUID", "Serial", "Bus", "VBIOS", "Temperature", "Left", "Power limit", "NVLinks up"),
         [
@@ -325,26 +325,26 @@ def _gpus(kept: StoredSnapshot | None) -> Table:
                 shown(gpu.power_limit_w, "W"),
                 Cell(f"{sum(gpu.links.values())} of {len(gpu.links)}" if gpu.links else "", "number"),
             )
-            for gpu in (kept.snapshot.gpus if kept else ())
+            for gpu in (stored.snapshot.gpus if stored else ())
         ],
     )
 
 
-def _versions(kept: StoredSnapshot | None) -> Table:
+def _versions(stored: StoredSnapshot | None) -> Table:
     """Return the table of a node's versions."""
-    return table(
+    return build_table(
         "Versions",
         ("What", "Version"),
         [
             (Cell(sanitize(name, 80)), Cell(sanitize(value, 200), "code"))
-            for name, value in sorted(kept.snapshot.versions.items() if kept else ())
+            for name, value in sorted(stored.snapshot.versions.items() if stored else ())
         ],
     )
 
 
 def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
     """Return the table of a node's nights."""
-    return table(
+    return build_table(
         "Nights, newest first",
         ("Verdict", "When (UTC)", "What", "What was done"),
         [
@@ -392,21 +392,26 @@ class _Series:
             part.key: index for index, part in enumerate(self._readings.parts) if part.kind == "node"
         }
 
-    def charts(self, mine: NodeNight, kept: StoredSnapshot | None) -> tuple[Drawn, ...]:
+    def charts(self, mine: NodeNight, stored: StoredSnapshot | None) -> tuple[Drawn, ...]:
         """Return charts of a node's measurements, first those that do not pass."""
         readings = self._readings
-        if readings is None or kept is None or mine.hardware_key not in self._nodes:
+        if readings is None or stored is None or mine.hardware_key not in self._nodes:
             return ()
         values = self._values_of(self._nodes[mine.hardware_key])
-        bad = {reason.metric.partition(" ")[0] for reason in mine.reasons}
+        bad_metrics = {reason.metric.partition(" ")[0] for reason in mine.reasons}
         # A single night is a number, not a history.
-        wanted = [number for number, parts in values.items() if any(len(some) > 1 for some in parts.values())]
-        wanted.sort(
-            key=lambda number: (readings.quantities[number].metric not in bad, readings.quantities[number][2])
+        shown_numbers = [
+            number for number, parts in values.items() if any(len(series) > 1 for series in parts.values())
+        ]
+        shown_numbers.sort(
+            key=lambda number: (
+                readings.quantities[number].metric not in bad_metrics,
+                readings.quantities[number][2],
+            )
         )
         return tuple(
             draw(self._chart(number, values[number]), f"chart{index}")
-            for index, number in enumerate(wanted[:_CHARTS])
+            for index, number in enumerate(shown_numbers[:_CHARTS])
         )
 
     def _values_of(self, node: int) -> dict[int, dict[int, dict[int, float]]]:
@@ -436,7 +441,7 @@ class _Series:
                 Line(label, tuple(float(-ago) for ago in order), tuple(points[ago] for ago in order))
             )
         return Chart(
-            sanitize(view.words(measured.metric), 80),
+            sanitize(view.metric_words(measured.metric), 80),
             "night (0 is this one)",
             unit_text(measured.unit),
             tuple(lines),

@@ -159,7 +159,7 @@ def measure_night(
         earlier = night_store.night_folders(results, before=context.night_id)
         # Settle parts before anything is measured. A number from another node's GPU belongs to that node.
         snapshots = settle_foreign_parts(folder, earlier, snapshots)
-        past = [one for one in map(read_probes, earlier) if one is not None]
+        past = [results for results in map(read_probes, earlier) if results is not None]
         if slurm is None:
             why = remark or "there is no Slurm to run jobs (slurm_controller_host is empty)"
             write_probes(folder, unmeasured_night(plan.minutes, snapshots, why))
@@ -170,9 +170,10 @@ def measure_night(
         suspects = _suspect_nodes(earlier, snapshots)
         targets = [
             replace(
-                _target(name, kept, slurm.get(name), partitions, name in strangers), suspect=name in suspects
+                _target(name, stored, slurm.get(name), partitions, name in strangers),
+                suspect=name in suspects,
             )
-            for name, kept in snapshots.items()
+            for name, stored in snapshots.items()
         ]
         run = jobs(shell, plan, {name: len(some) for name, some in sizes.items()}, partitions)
         direct = _direct_results(folder, snapshots)
@@ -197,9 +198,9 @@ def measure_night(
 def _read_snapshots(folder: Path) -> dict[str, StoredSnapshot]:
     """Return tonight's snapshots by node."""
     return {
-        path.stem: kept
+        path.stem: stored
         for path in sorted(night_store.snapshots_folder(folder).glob("*.json"))
-        if (kept := night_store.read_snapshot(folder, path.stem)) is not None
+        if (stored := night_store.read_snapshot(folder, path.stem)) is not None
     }
 
 
@@ -226,9 +227,9 @@ def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, 
     """Return the nodes with parts that another node had before, until an operator accepts the parts."""
     return {
         name
-        for name, kept in snapshots.items()
-        if kept.snapshot.foreign_parts
-        or (not kept.snapshot.identity_accepted and parts_of_others(earlier, kept.about))
+        for name, stored in snapshots.items()
+        if stored.snapshot.foreign_parts
+        or (not stored.snapshot.identity_accepted and parts_of_others(earlier, stored.about))
     }
 
 
@@ -243,14 +244,14 @@ def _suspect_nodes(earlier: Sequence[Path], names: Iterable[str]) -> set[str]:
 
 def _target(
     name: str,
-    kept: StoredSnapshot,
+    stored: StoredSnapshot,
     state: object,
     partitions: Mapping[str, tuple[str, ...]],
     has_parts_of_others: bool,
 ) -> ProbeTarget:
     """Return a node as a target of measurements, or with the reason why it is not measured (``busy``)."""
     about = state if isinstance(state, Mapping) else {}
-    gpus, expected = len(kept.snapshot.gpus), parse_node_expectation(name, kept.expected)
+    gpus, expected = len(stored.snapshot.gpus), parse_node_expectation(name, stored.expected)
     busy = ""
     if has_parts_of_others:
         busy = "not measured: it names parts of another node"
@@ -268,11 +269,11 @@ def _target(
     return ProbeTarget(
         name=name,
         gpus=gpus,
-        uuids=frozenset(gpu.uuid for gpu in kept.snapshot.gpus),
-        sku=kept.snapshot.sku,
-        rack=kept.rack,
+        uuids=frozenset(gpu.uuid for gpu in stored.snapshot.gpus),
+        sku=stored.snapshot.sku,
+        rack=stored.rack,
         partitions=partitions.get(name, ()),
-        references=tuple(kept.sku_references()),
+        references=tuple(stored.sku_references()),
         busy=busy,
         nvlink_domain=expected.nvlink_domain,
     )
@@ -283,14 +284,13 @@ def _suspect_finder(
 ) -> SuspectFinder:
     """Return a function that finds suspect numbers as the night will judge them, by floors and fleet.
 
-    Drift needs many nights, and a loss on many nodes is not the fault of one node, so another
-    measurement would not help.
+    Another measurement does not help against drift, which needs many nights, or against a loss on many nodes.
     """
     from rackproof.store.history.readings import readings_of
     from rackproof.store.history.store import HistoryError, open_store
 
     references = references_by_sku(snapshots, program_points(benchmarks))
-    nodes = [kept.about for kept in snapshots.values()]
+    nodes = [stored.about for stored in snapshots.values()]
 
     def doubts(numbers: Sequence[Measurement]) -> dict[int, NightReason]:
         """Return the reasons to measure again, by the index of the number in ``numbers``."""
@@ -309,8 +309,8 @@ def _suspect_finder(
         )
         reasons: dict[int, NightReason] = {}
         for why in (why for node in night.nodes for why in node.reasons):
-            bad = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
-            if bad and why.check in ("floor", "fleet"):
+            is_worse = why.verdict in (Verdict.FAIL, Verdict.DEGRADED) and not why.fleetwide
+            if is_worse and why.check in ("floor", "fleet"):
                 # The worst reason is first. Among equal ones, the floor is first.
                 reasons.setdefault(why.row, night_reason(why))
         return reasons
@@ -363,10 +363,10 @@ def direct_script(context: NightContext, plan: ProbePlan, node: str) -> str:
     Raises:
         ValidateError: The programs cannot be read.
     """
-    kept = night_store.read_snapshot(Path(context.folder), node)
-    if kept is None:
+    stored = night_store.read_snapshot(Path(context.folder), node)
+    if stored is None:
         return ""
-    target = ProbeTarget(name=node, gpus=len(kept.snapshot.gpus))
+    target = ProbeTarget(name=node, gpus=len(stored.snapshot.gpus))
     programs = wanted_probes(plan, target)
     try:
         return job_script(plan, programs, [node], plan.job_limit_s(programs)) if programs else ""

@@ -1,8 +1,8 @@
-"""Run the tasks of validate.yml, one function for each task.
+"""Run the tasks of validate.yml.
 
-The Ansible plugins check arguments, call these functions, and turn :class:`ValidateError` into a failed
-task. A night's folder is a run folder, ``results/NIGHT_ID/``, and the history stores the night's
-measurements like those of any run.
+The actions call :func:`begin_night`, then :func:`store_snapshot` for each node, and at the end
+:func:`close_night`. They turn :class:`ValidateError` into a failed task. A night's folder is a run folder,
+``results/NIGHT_ID/``, and the history stores the night's measurements like those of any run.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ def last_snapshot_time(begun: NightContext, node: str) -> float:
 
     The time is in seconds since 1970.
     """
-    kept = night_store.last_snapshot(
+    stored = night_store.last_snapshot(
         night_store.night_folders(Path(begun.results), before=begun.night_id), node
     )
     return (
-        max(0.0, (kept.snapshot.epoch or 0.0) - max(0.0, kept.snapshot.clock_offset_s or 0.0))
-        if kept
+        max(0.0, (stored.snapshot.epoch or 0.0) - max(0.0, stored.snapshot.clock_offset_s or 0.0))
+        if stored
         else 0.0
     )
 
@@ -168,7 +168,7 @@ def store_snapshot(
     about["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
     try:
         identity = node_from_facts(node, mapping_at(gathered, "facts"), sku)
-        seen = build_snapshot(
+        snapshot = build_snapshot(
             node,
             {**gathered, "node": about},
             sku=sku,
@@ -179,20 +179,20 @@ def store_snapshot(
             accept_identity=accept_identity,
             declared=declared,
         )
-        kept = StoredSnapshot(
-            snapshot=seen,
+        stored = StoredSnapshot(
+            snapshot=snapshot,
             about=identity,
             rack=rack,
             expected=dict(expected or {}),
             limits=dict(limits or {}),
-            references=tuple(dict(one) for one in references),
+            references=tuple(dict(reference) for reference in references),
         )
-        night_store.write_snapshot(Path(begun.folder), node, kept)
+        night_store.write_snapshot(Path(begun.folder), node, stored)
     except ResultsError as error:
         raise ValidateError(str(error)) from error
     return ", ".join(
-        amount(len(each), noun)
-        for each, noun in ((seen.gpus, "GPU"), (seen.ports, "port"), (seen.xids, "XID"))
+        amount(len(parts), noun)
+        for parts, noun in ((snapshot.gpus, "GPU"), (snapshot.ports, "port"), (snapshot.xids, "XID"))
     )
 
 
@@ -211,7 +211,9 @@ def units_to_ask(node: str, expected: Mapping[str, Any]) -> list[str]:
         ValidateError: The inventory contains something unusable.
     """
     services = parse_node_expectation(node, expected).services
-    return list(dict.fromkeys([*WATCHED_UNITS, *(unit for one in services for unit in service_units(one))]))
+    return list(
+        dict.fromkeys([*WATCHED_UNITS, *(unit for service in services for unit in service_units(service))])
+    )
 
 
 def close_night(
@@ -237,8 +239,10 @@ def close_night(
             update={
                 "closed": True,
                 "nodes": tuple(
-                    one.model_copy(update={"did": sanitize(did[one.node], 300)}) if one.node in did else one
-                    for one in night.nodes
+                    node_night.model_copy(update={"did": sanitize(did[node_night.node], 300)})
+                    if node_night.node in did
+                    else node_night
+                    for node_night in night.nodes
                 ),
             }
         )
@@ -255,7 +259,9 @@ def close_night(
         from rackproof.jobs.validate.pages import write_night_pages
 
         snapshots = {
-            one.node: kept for one in night.nodes if (kept := night_store.read_snapshot(folder, one.node))
+            node_night.node: stored
+            for node_night in night.nodes
+            if (stored := night_store.read_snapshot(folder, node_night.node))
         }
         try:
             night_store.write_night(folder, night)
@@ -294,8 +300,8 @@ def build_night_run(
         files: The digests of the night's files.
     """
     measurements, judgements = [], []
-    for kept in snapshots.values():
-        for gpu in kept.snapshot.gpus:
+    for stored in snapshots.values():
+        for gpu in stored.snapshot.gpus:
             for name, value, unit, direction in (
                 ("gpu_temperature", gpu.temperature_c, "°C", Direction.LOWER),
                 ("gpu_temperature_margin", gpu.margin_c, "°C", Direction.HIGHER),
@@ -330,7 +336,7 @@ def build_night_run(
         description="a night's health checks",
         started=night.started,
         ended=night.ended,
-        nodes=tuple(kept.about for kept in snapshots.values()),
+        nodes=tuple(stored.about for stored in snapshots.values()),
         asked_nodes=tuple(one.node for one in night.nodes),
         measurements=tuple(measurements),
         judgements=tuple(judgements),
@@ -403,10 +409,10 @@ def collect_actions(
         resume: The nodes to resume. A node without a result was not resumed.
     """
     did = {}
-    for one in drained.get("results") or ():
-        node = (one.get("item") or {}).get("node", "")
-        if node and not one.get("skipped"):
-            did[node] = _drain_outcome(one, node)
+    for result in drained.get("results") or ():
+        node = (result.get("item") or {}).get("node", "")
+        if node and not result.get("skipped"):
+            did[node] = _drain_outcome(result, node)
     if returned.get("skipped"):
         return did
     for node, about in (returned.get("nodes") or {}).items():

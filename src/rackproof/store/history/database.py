@@ -407,4 +407,7 @@ def _sqlite_advice(message: str) -> str:
         return "Give this user the right to write the file and its folder, or name another place."
     if "not a database" in message or "malformed" in message:
         return "Move the file away; the history can be made again from the results folder (rebuild)."
-    return "Free or repair the file, or move it away and rebuild the history from the results folder."
+    return (
+        "Free space on its disk or repair it, or move the file away and rebuild the history from the results "
+        "folder."
+    )

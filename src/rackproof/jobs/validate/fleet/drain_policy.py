@@ -1,17 +1,17 @@
 """Decide which nodes to drain and which to resume after a night. No I/O.
 
 Job validate calls :func:`decide_drains` with the judged nodes of tonight, their last known states, and
-Slurm's partitions. The result is the nodes with a plan and a reason, by which the playbook drains and resumes
+Slurm's partitions. The result is the nodes with a plan and a reason. The playbook then drains and resumes
 them in Slurm.
 
 The rules are:
 
-* A night drains a node only for a certain failure of the node itself, not for a finding on the whole fleet, a
-    hint or an unproven result.
+* A night drains a node only for a certain failure of the node itself. A finding on the whole fleet, a hint or
+  an unproven result is not enough.
 * Drains by nights are limited in each partition. Nodes with lesser faults wait until there is room.
-* If too many nodes are unreachable, the night drains no node, because the network or this machine is
-  probably at fault.
-* A night changes only drains by nights, and leaves all other drains and their reasons as they are.
+* If too many nodes are unreachable, the night drains no node. The network or this machine is probably at
+  fault.
+* A night changes only drains by nights. It changes no other drain or reason.
 * A night resumes a node after the failed checks passed in the required number of nights. The nights must be
   hours apart, and must read the evidence that :mod:`rackproof.jobs.validate.fleet.healing` lists.
 """
@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 
 from rackproof.core.records import Verdict
 from rackproof.core.text import amount, moment, number, percent, sanitize
-from rackproof.jobs.validate.fleet.healing import lacking_for
+from rackproof.jobs.validate.fleet.healing import SOAK, lacking_for
 from rackproof.nodes.slurm_states import drain_owner, read_partitions
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight, SlurmState
 
@@ -84,26 +84,35 @@ def decide_drains(
     policy = policy or DrainPolicy()
     unreachable = _too_many_unreachable(nodes, policy)
     room = _room_by_partition(members, policy)
-    decided = {one.node: _with_hold(one, before.get(one.node), night_id, now, policy) for one in nodes}
+    decided = {
+        node_night.node: _with_hold(node_night, before.get(node_night.node), night_id, now, policy)
+        for node_night in nodes
+    }
     # The worst nodes are first. If the share is used up, lesser faults wait.
-    failing = [one for one in nodes if decided[one.node].hold is None and _fails_for_certain(one)]
-    for one in sorted(failing, key=_urgency):
-        mine = _partitions_of(one.node, members)
-        withheld = _objection(one, bool(unreachable), mine) or _share_used_up(mine, members, room, policy)
+    failing = [
+        node_night
+        for node_night in nodes
+        if decided[node_night.node].hold is None and _fails_for_certain(node_night)
+    ]
+    for node_night in sorted(failing, key=_urgency):
+        mine = _partitions_of(node_night.node, members)
+        withheld = _objection(node_night, bool(unreachable), mine) or _share_used_up(
+            mine, members, room, policy
+        )
         if withheld:
-            decided[one.node] = one.model_copy(update={"why": withheld})
+            decided[node_night.node] = node_night.model_copy(update={"why": withheld})
             continue
         # A node in several partitions is missing in each of them.
         for name in mine:
             room[name] -= 1
-        decided[one.node] = _drained(one, night_id)
+        decided[node_night.node] = _drained(node_night, night_id)
     remarks = (*unreachable, *_kept_back_remarks(decided.values()))
-    return tuple(decided[one.node] for one in nodes), remarks
+    return tuple(decided[node_night.node] for node_night in nodes), remarks
 
 
 def _too_many_unreachable(nodes: Sequence[NodeNight], policy: DrainPolicy) -> list[str]:
     """Return a remark if too many nodes are unreachable to blame any of them."""
-    lost = sum(bool(one.unreached) for one in nodes)
+    lost = sum(bool(node_night.unreached) for node_night in nodes)
     if lost < policy.unreachable_least or lost <= policy.share * len(nodes):
         return []
     return [
@@ -117,12 +126,12 @@ def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list
     return [partition for partition, nodes in members.items() if node in nodes]
 
 
-def _fails_for_certain(one: NodeNight) -> bool:
+def _fails_for_certain(node_night: NodeNight) -> bool:
     """Return whether a node fails by a fault of its own.
 
     The failure needs a code, by which a later pass is recognized.
     """
-    return one.verdict is Verdict.FAIL and not one.unreached and bool(one.codes())
+    return node_night.verdict is Verdict.FAIL and not node_night.unreached and bool(node_night.codes())
 
 
 def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:
@@ -131,15 +140,17 @@ def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainP
     return {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
 
 
-def _drained(one: NodeNight, night_id: str) -> NodeNight:
+def _drained(node_night: NodeNight, night_id: str) -> NodeNight:
     """Return a node with the plan to drain it, and the codes that must pass before it is resumed."""
-    hold = Hold(since=night_id, codes=one.codes())
-    return one.model_copy(update={"plan": "drain", "why": _failed_codes_text(one), "hold": hold})
+    hold = Hold(since=night_id, codes=node_night.codes())
+    return node_night.model_copy(
+        update={"plan": "drain", "why": _failed_codes_text(node_night), "hold": hold}
+    )
 
 
 def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
     """Return a remark if failed nodes stay in service because their partitions are at their limits."""
-    kept_back = sum(one.why.startswith("not drained: the share") for one in decided)
+    kept_back = sum(node_night.why.startswith("not drained: the share") for node_night in decided)
     if not kept_back:
         return []
     return [
@@ -148,56 +159,60 @@ def _kept_back_remarks(decided: Iterable[NodeNight]) -> list[str]:
     ]
 
 
-def _urgency(one: NodeNight) -> tuple[int, str]:
+def _urgency(node_night: NodeNight) -> tuple[int, str]:
     """Return a sort key that puts the node with the worst fault first."""
-    failing = frozenset(one.codes())
-    actions = [_WORST_FIRST.index(found.action) for found in one.findings if found.code in failing]
-    return min(actions, default=len(_WORST_FIRST)), one.node
+    failing = frozenset(node_night.codes())
+    actions = [
+        _WORST_FIRST.index(finding.action) for finding in node_night.findings if finding.code in failing
+    ]
+    return min(actions, default=len(_WORST_FIRST)), node_night.node
 
 
-def hold_of(one: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
+def hold_of(slurm: SlurmState | None, before: NodeNight | None, night_id: str) -> Hold | None:
     """Return the drain of a node that nights hold drained, or None for other nodes.
 
     If no stored night made the drain, it counts from tonight, with the codes in Slurm's reason.
     """
-    if one is None or one.drained_by != "ours":
+    if slurm is None or slurm.drained_by != "ours":
         return None
     if before is not None and before.hold is not None:
         return before.hold
-    return Hold(since=night_id, codes=_codes_in_reason(one.reason))
+    return Hold(since=night_id, codes=_codes_in_reason(slurm.reason))
 
 
 def _with_hold(
-    one: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
+    node_night: NodeNight, before: NodeNight | None, night_id: str, now: datetime, policy: DrainPolicy
 ) -> NodeNight:
     """Return a node with the decision about its drain. A node that nights did not drain is unchanged."""
-    hold = hold_of(one.slurm, before, night_id)
+    hold = hold_of(node_night.slurm, before, night_id)
     if hold is None:
-        return one
-    if one.verdict is Verdict.UNPROVEN or one.unreached:
+        return node_night
+    if node_night.verdict is Verdict.UNPROVEN or node_night.unreached:
         # Tonight is neither a pass nor a new failure, so the number of passes remains.
-        return one.model_copy(update={"hold": hold, "why": "stays drained: tonight proves nothing of it"})
-    if one.verdict is Verdict.FAIL:
-        codes = tuple(dict.fromkeys([*hold.codes, *one.codes()]))
+        return node_night.model_copy(
+            update={"hold": hold, "why": "stays drained: tonight proves nothing of it"}
+        )
+    if node_night.verdict is Verdict.FAIL:
+        codes = tuple(dict.fromkeys([*hold.codes, *node_night.codes()]))
         update = {"codes": codes, "failed": night_id, "passes": 0, "passed": None}
-        why = f"stays drained: {_failed_codes_text(one)}"
-        return one.model_copy(update={"hold": hold.model_copy(update=update), "why": why})
+        why = f"stays drained: {_failed_codes_text(node_night)}"
+        return node_night.model_copy(update={"hold": hold.model_copy(update=update), "why": why})
     if hold.passes and (hold.passed is None or hold.passed > now):
         # The time of the last pass is unknown, or a wrong clock put it into the future. Count from now.
         hold = hold.model_copy(update={"passed": now})
-    if why := _no_pass(one, hold) or _too_soon(hold, now, policy):
-        return one.model_copy(update={"hold": hold, "why": why})
-    return _passed_again(one, hold, now, policy)
+    if why := _no_pass(node_night, hold) or _too_soon(hold, now, policy):
+        return node_night.model_copy(update={"hold": hold, "why": why})
+    return _passed_again(node_night, hold, now, policy)
 
 
-def _passed_again(one: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
+def _passed_again(node_night: NodeNight, hold: Hold, now: datetime, policy: DrainPolicy) -> NodeNight:
     """Return a drained node with one more pass, to be resumed after enough passes."""
     hold = hold.model_copy(update={"passes": hold.passes + 1, "passed": now})
     if hold.passes < policy.passes:
         why = f"stays drained: the failed checks have passed {hold.passes} of {amount(policy.passes, 'time')}"
-        return one.model_copy(update={"hold": hold, "why": why})
+        return node_night.model_copy(update={"hold": hold, "why": why})
     why = f"passed {amount(hold.passes, 'time')}: {', '.join(hold.codes)}"
-    return one.model_copy(update={"hold": hold, "plan": "return", "why": why})
+    return node_night.model_copy(update={"hold": hold, "plan": "return", "why": why})
 
 
 def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
@@ -217,15 +232,21 @@ def _too_soon(hold: Hold, now: datetime, policy: DrainPolicy) -> str:
 _BY_HAND = "repair it, then resume it by hand (scontrol update NodeName=… State=RESUME)"
 
 
-def _no_pass(one: NodeNight, hold: Hold) -> str:
+_NEEDS_LOAD = (
+    "; an idle GPU is cool, so a soak must pass (validate_probes, or bench.yml -e suite=soak; see "
+    "docs/using/drained.md), or resume it by hand"
+)
+
+
+def _no_pass(node_night: NodeNight, hold: Hold) -> str:
     """Return why a night without failures does not count as a pass of a drained node, or ""."""
     if not hold.codes:
         return f"stays drained: neither a night nor Slurm's reason has the reason of its drain; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):
         # Slurm gives a drained node no partner that could prove it good.
         return f"stays drained: it failed with other nodes, and is given none; {_BY_HAND}"
-    lacking = {code: lacking_for(code, one.read_again) for code in hold.codes}
-    return _never_proven(lacking) or _still_found(one, hold) or _not_read_again(lacking)
+    lacking = {code: lacking_for(code, node_night.read_again) for code in hold.codes}
+    return _never_proven(lacking) or _still_found(node_night, hold) or _not_read_again(lacking)
 
 
 def _never_proven(lacking: Mapping[str, Sequence[str] | None]) -> str:
@@ -234,9 +255,11 @@ def _never_proven(lacking: Mapping[str, Sequence[str] | None]) -> str:
     return codes and f"stays drained: no reading of a night proves that this is over: {codes}; {_BY_HAND}"
 
 
-def _still_found(one: NodeNight, hold: Hold) -> str:
+def _still_found(node_night: NodeNight, hold: Hold) -> str:
     """Return that a night found codes of the drain again, or ""."""
-    present = {finding.code for finding in one.findings} | {reason.code for reason in one.reasons}
+    present = {finding.code for finding in node_night.findings} | {
+        reason.code for reason in node_night.reasons
+    }
     codes = sanitize(", ".join(code for code in hold.codes if code in present), 200)
     return codes and f"stays drained: not well yet: {codes}"
 
@@ -245,26 +268,30 @@ def _not_read_again(lacking: Mapping[str, Sequence[str] | None]) -> str:
     """Return which evidence was not read since the night before, or ""."""
     texts = [f"{code} ({', '.join(names)})" for code, names in lacking.items() if names]
     codes = sanitize(", ".join(texts), 300)
-    return codes and f"stays drained: the failed checks were not made again since the night before: {codes}"
+    needs_load = any(SOAK in (names or ()) for names in lacking.values())
+    return codes and (
+        f"stays drained: the failed checks were not made again since the night before: {codes}"
+        f"{_NEEDS_LOAD if needs_load else ''}"
+    )
 
 
 def _codes_in_reason(reason: str) -> tuple[str, ...]:
     """Return the codes that a night wrote into the reason of a drain in Slurm."""
-    parts = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
-    return tuple(dict.fromkeys(part.split()[0] for part in parts if part.strip()))
+    entries = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
+    return tuple(dict.fromkeys(entry.split()[0] for entry in entries if entry.strip()))
 
 
-def _objection(one: NodeNight, blind: bool, mine: Sequence[str]) -> str:
+def _objection(node_night: NodeNight, blind: bool, mine: Sequence[str]) -> str:
     """Return why a failed node is not drained, apart from its partition's limit, or ""."""
     if blind:
         return "not drained: too many nodes cannot be reached"
-    if one.slurm is None:
+    if node_night.slurm is None:
         return "not drained: Slurm could not be queried"
-    if not one.slurm.known or not mine:
+    if not node_night.slurm.known or not mine:
         return "not drained: it is not in Slurm"
-    if one.slurm.drained_by == "other":
-        reason = sanitize(one.slurm.reason, 200) or "no reason given"
-        return f"out of service already, by {drain_owner(one.slurm.reason)}: {reason}"
+    if node_night.slurm.drained_by == "other":
+        reason = sanitize(node_night.slurm.reason, 200) or "no reason given"
+        return f"out of service already, by {drain_owner(node_night.slurm.reason)}: {reason}"
     return ""
 
 
@@ -277,21 +304,23 @@ def _share_used_up(
     """Return which partition of a node is at its limit of drains, or ""."""
     for name in mine:
         if room[name] < 1:
-            size, ours = len(members[name]), sum(members[name].values())
+            size, drained = len(members[name]), sum(members[name].values())
             allowed = int(policy.share * size + 1e-9)
             advice = "" if allowed else "; raise validate_max_drain_fraction for so small a partition"
             return (
                 f"not drained: the share of partition {name} is used up ({percent(policy.share, sign=False)} "
-                f"of {amount(size, 'node')}: {allowed}; drained by earlier nights: {ours}{advice})"
+                f"of {amount(size, 'node')}: {allowed}; drained by earlier nights: {drained}{advice})"
             )
     return ""
 
 
-def _failed_codes_text(one: NodeNight) -> str:
+def _failed_codes_text(node_night: NodeNight) -> str:
     """Describe the failures briefly, as a reason in Slurm."""
-    failing = frozenset(one.codes())
-    found = [
-        f"{code.code} {code.place or code.name}".strip() for code in one.findings if code.code in failing
+    failing = frozenset(node_night.codes())
+    codes = [
+        f"{code.code} {code.place or code.name}".strip()
+        for code in node_night.findings
+        if code.code in failing
     ]
-    found += [f"{code.code} {code.part}".strip() for code in one.reasons if code.code in failing]
-    return sanitize("; ".join(dict.fromkeys(found)), 200)
+    codes += [f"{code.code} {code.part}".strip() for code in node_night.reasons if code.code in failing]
+    return sanitize("; ".join(dict.fromkeys(codes)), 200)

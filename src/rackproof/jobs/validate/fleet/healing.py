@@ -1,11 +1,11 @@
 """List the evidence that a drained node needs before a pass counts. No I/O.
 
-Job validate calls :func:`healed_evidence` with the snapshot of a node that nights drained, and
-:func:`lacking_for` with each code of its drain. A night counts as a pass only if all evidence for the
-codes was read, and none of the codes was found again.
+Job validate calls :func:`healed_evidence` with the snapshot of a node that nights drained. It then calls
+:func:`lacking_for` with each code of the drain. A night counts as a pass only if all evidence for the codes
+was read, and no code was found again.
 
-The table :data:`HEALED_BY` lists the evidence for each code that can drain a node. After a code without row
-and rule, the node remains drained until an operator resumes it.
+The table :data:`HEALED_BY` lists the evidence for each code that can drain a node and that a night can see
+healed. After a code without row and rule, the node remains drained until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from rackproof.nodes.probe_slurm_jobs import PROBES
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
 PROGRAMS = frozenset(probe.name for probe in PROBES)
+SOAK = "soak"
+"""Name of the program, the benchmark and the evidence of a load that makes GPUs hot. The program reads each
+second whether they slow down."""
 _MARK = "health:"
 """The names of health evidence have this prefix, because a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
@@ -46,6 +49,7 @@ class DrainedNode:
         failed: The snapshot of the last night in which the node failed, or None if lost.
         before: The last snapshot before the night that drained the node, or None if lost.
         is_first: Whether no night before the drain stored a snapshot of the node.
+        soaked: The UUIDs of the GPUs that passed a soak since the night before.
     """
 
     tonight: NodeSnapshot
@@ -54,6 +58,7 @@ class DrainedNode:
     failed: NodeSnapshot | None = None
     before: NodeSnapshot | None = None
     is_first: bool = False
+    soaked: Collection[str] = ()
 
     @property
     def earlier(self) -> tuple[NodeSnapshot, ...]:
@@ -104,8 +109,8 @@ def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tupl
     if check in _COMPARED or check == "floor":
         # Only the same comparison shows that a finding from a comparison no longer applies.
         mark = f"{check}:" if check in _COMPARED else ""
-        words = {text.partition(" ")[0] for text in read if not text.startswith(_MARK)}
-        is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in words)
+        quantities = {text.partition(" ")[0] for text in read if not text.startswith(_MARK)}
+        is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in quantities)
         return () if is_read else (f"{metric}{_COMPARED.get(check, '')}",)
     if check not in ("bits", "probe"):
         return None
@@ -123,11 +128,18 @@ def healing_evidence(code: str) -> tuple[str, ...] | None:
     if code.startswith("mismatch_"):
         return ("version_driver", code.replace("mismatch_", "version_", 1))
     if xid := re.fullmatch(r"s?xid_(\d{1,6})", code):
-        number = int(xid[1])
-        # XID 154 names the required reset, and remains open until the reset is done.
-        needs_reset = code.startswith("xid") and (number == 154 or requested_action(number, "") == "reset")
-        return ("gpus", "kernel_log", "reset_or_booted" if needs_reset else "booted")
+        return _xid_evidence(int(xid[1]), is_switch=code.startswith("s"))
     return None
+
+
+def _xid_evidence(number: int, *, is_switch: bool) -> tuple[str, ...] | None:
+    """Return the evidence that heals an XID or SXid, or None if its remedy is neither reset nor boot."""
+    action = "reboot" if is_switch else requested_action(number, "")
+    if action == "isolate":
+        return None
+    # XID 154 names the required reset, and remains open until the reset is done.
+    needs_reset = action == "reset" or (number == 154 and not is_switch)
+    return ("gpus", "kernel_log", "reset_or_booted" if needs_reset else "booted")
 
 
 # The state of each piece of evidence.
@@ -158,8 +170,8 @@ def _all_gpus(node: DrainedNode) -> EvidenceState:
         len({gpu.uuid for gpu in snapshot.gpus} | {gpu.uuid for gpu in snapshot.gone_gpus})
         for snapshot in node.earlier
     ]
-    wanted = node.expected.gpus or max(known, default=1)
-    return _state(len({gpu.uuid for gpu in node.tonight.gpus}) >= max(wanted, 1))
+    expected_count = node.expected.gpus or max(known, default=1)
+    return _state(len({gpu.uuid for gpu in node.tonight.gpus}) >= max(expected_count, 1))
 
 
 def _gpus(reads: Callable[[GpuSnapshot], bool]) -> Callable[[DrainedNode], EvidenceState]:
@@ -214,20 +226,20 @@ def _readings(node: DrainedNode) -> EvidenceState:
 
 def _driver_tools(node: DrainedNode) -> EvidenceState:
     """Return whether each driver tool answers that answered or hung in an earlier night."""
-    asked = {
+    tools = {
         tool
         for snapshot in node.earlier
         for tool, status in snapshot.tools.items()
         if tool.startswith(_DRIVER_TOOLS) and status in ("ok", "hung")
     }
-    states = [_tool(tool)(node) for tool in sorted({"nvidia_smi_xml", *asked})]
+    states = [_tool(tool)(node) for tool in sorted({"nvidia_smi_xml", *tools})]
     return next((state for state in states if state is not EvidenceState.THERE), EvidenceState.THERE)
 
 
 def _booted(node: DrainedNode) -> EvidenceState:
     """Return whether the node was booted since it failed. Some faults end only with a boot."""
-    then = node.failed.boot_id if node.failed else ""
-    return _state(bool(then and node.tonight.boot_id and then != node.tonight.boot_id))
+    boot_id_then = node.failed.boot_id if node.failed else ""
+    return _state(bool(boot_id_then and node.tonight.boot_id and boot_id_then != node.tonight.boot_id))
 
 
 def _reset_or_booted(node: DrainedNode) -> EvidenceState:
@@ -243,18 +255,23 @@ def _slowdowns(node: DrainedNode) -> EvidenceState:
     return _gpus(lambda gpu: bool(counted) and counted <= gpu.slowdown_s.keys())(node)
 
 
+def _soaked(node: DrainedNode) -> EvidenceState:
+    """Return whether each GPU passed a soak. An idle GPU is cool, so other readings show no cooling."""
+    return _gpus(lambda gpu: gpu.uuid in node.soaked)(node)
+
+
 def _nvlinks(node: DrainedNode) -> EvidenceState:
     """Return whether each GPU shows the required NVLinks, or else those of the night before the drain."""
     answer = _tool("nvlink_status")(node)
     if answer is not EvidenceState.THERE:
         return answer
     past = [sum(gpu.links.values()) for gpu in (node.before.gpus if node.before else ())]
-    wanted = node.expected.nvlinks or max(past, default=0)
+    expected_count = node.expected.nvlinks or max(past, default=0)
 
     def is_up(gpu: GpuSnapshot) -> bool:
         up = sum(gpu.links.values())
         # If the number of links is unknown, an inactive link may be the faulty one.
-        return up >= wanted if wanted else bool(up) and all(gpu.links.values())
+        return up >= expected_count if expected_count else bool(up) and all(gpu.links.values())
 
     return _gpus(is_up)(node)
 
@@ -308,8 +325,8 @@ def _writable_mounts(node: DrainedNode) -> EvidenceState:
     wanted = {mount.path for mount in expected}.union(
         *(_disk_mounts(snapshot.mount_table) for snapshot in node.earlier)
     )
-    bad = {path for path, mount in table.items() if _is_read_only(mount)} - read_only
-    return _state(wanted - read_only <= table.keys() and not bad & (wanted | _disk_mounts(table)))
+    damaged = {path for path, mount in table.items() if _is_read_only(mount)} - read_only
+    return _state(wanted - read_only <= table.keys() and not damaged & (wanted | _disk_mounts(table)))
 
 
 def _disk_mounts(table: Mapping[str, Mapping[str, str]]) -> set[str]:
@@ -410,6 +427,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("margin", _TEMPERATURE, _values("margin_c", "temperature_c")),
     _row("temperature", _TEMPERATURE, _gpus(lambda gpu: not missing_readings(gpu, ("temperature",)))),
     _row("memory_temperature", _TEMPERATURE, _values("memory_c")),
+    _row(SOAK, "a soak of minutes on each GPU", _soaked),
     _row(
         "power_limit",
         "nvidia-smi -q, power",
@@ -474,11 +492,11 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "recovery_needed": ("recovery",),
     "pcie_width": ("pcie_width", "pcie_width_as_before"),
     "pcie_generation": ("pcie_generation", "pcie_generation_as_before"),
-    "throttled": ("throttling",),
-    "slowed_down": ("slowdowns",),
-    "temperature": ("margin",),
-    "too_hot": ("temperature",),
-    "memory_temperature": ("memory_temperature",),
+    "throttled": ("throttling", SOAK),
+    "slowed_down": ("slowdowns", SOAK),
+    "temperature": ("margin", SOAK),
+    "too_hot": ("temperature", SOAK),
+    "memory_temperature": ("memory_temperature", SOAK),
     "power_limit": ("power_limit",),
     "nvlink_down": ("nvlinks", "nvlink_down_as_before"),
     "nvlink_missing": ("nvlinks",),
@@ -491,11 +509,6 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "gpu_lost": ("gpus", *_OF_KERNEL_LOG),
     "gpu_init_failed": ("gpus", *_OF_KERNEL_LOG),
     "gpu_driver_error": ("gpus", *_OF_KERNEL_LOG),
-    "machine_check": _OF_KERNEL_LOG,
-    "memory_error": _OF_KERNEL_LOG,
-    "pcie_error": _OF_KERNEL_LOG,
-    "network_card_error": _OF_KERNEL_LOG,
-    "storage_error": _OF_KERNEL_LOG,
     "kernel_error": _OF_KERNEL_LOG,
     "port_missing": ("ports",),
     "ports_missing": ("ports",),
@@ -517,4 +530,9 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
 }
 """This evidence heals each code. Codes that begin with ``version_``, ``mismatch_``,
 ``service_``, ``xid_`` or ``sxid_`` have rules instead (:func:`healing_evidence`). No evidence heals a
-failed pair, an unknown code, or an identity that no operator has accepted."""
+failed pair, an unknown code, or an identity that no operator has accepted.
+
+A boot heals only kernel events whose remedy is a boot or a reset. It empties the log of a machine check, or
+of a fatal error of PCIe, memory, a disk or a network card, but repairs none of them. Their remedy is an
+inspection, and only the operator's resume shows that it is done.
+"""

@@ -41,8 +41,8 @@ _GPU_LABELS = ("gpu", "from", "to")
 _NODE_LABELS = ("node", "host")
 _UUIDS = ("GPU-", "MIG-")
 NOT_RUN = ("left", "busy", "lost")
-"""A job with one of these ends measured nothing, because no time was left, the node was in use, or Slurm
-lost the job."""
+"""A job with one of these ends measured nothing. No time was left, the node was in use, or Slurm lost the
+job."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ def read_digests(text: str) -> list[tuple[str, str, str]]:
     """
     digests = []
     for line in text.splitlines():
-        head, mark, rest = line.partition(":::MLLOG ")
+        head, mark, event_text = line.partition(":::MLLOG ")
         # A mark in the middle of a line comes from a program that quotes a log.
-        if mark and not head.strip() and '"training_digest"' in rest:
-            digests += _read_digest(rest)
+        if mark and not head.strip() and '"training_digest"' in event_text:
+            digests += _read_digest(event_text)
     return digests
 
 
@@ -112,13 +112,12 @@ def compare_digests(
 ) -> tuple[dict[str, list[NightReason]], dict[str, str], tuple[str, ...]]:
     """Compare the results of the training step bit by bit across a fleet.
 
-    Each node gets one vote, which its devices share, so a node that lists too many GPUs cannot outvote its
-    neighbours. These rules select the right digest of a kind of device, in this order:
+    The devices of a node share one vote, so a node that lists too many GPUs does not outvote others. These
+    rules select the right digest of a kind of device, in this order:
 
-    1. The digest of at least three devices, with more than half of the votes.
-    2. The digest on which earlier nights agreed.
-    3. If the digests of all devices are the same, and there are two or more, this digest becomes the
-        reference of later nights. Otherwise the devices are unproven. A single device gets a remark.
+    1. The digest of at least three devices, with more than half of the votes. 2. The digest on which earlier
+    nights agreed. 3. If two or more devices have the same digest and none differs, it becomes the reference
+    of later nights. Otherwise the devices are unproven. A single device gets a remark.
 
     Args:
         digests: The digests by node, as :func:`read_digests` returns them.
@@ -183,18 +182,18 @@ def _majority_digest(group: Sequence[tuple[str, str, str]]) -> str:
     for node, _, digest in group:
         votes[digest] = votes.get(digest, Fraction()) + Fraction(1, devices[node])
     digest, most = max(votes.items(), key=lambda vote: vote[1])
-    count = sum(other == digest for *_, other in group)
+    count = sum(other_digest == digest for *_, other_digest in group)
     return digest if count >= 3 and 2 * most > len(devices) else ""
 
 
-def _digest_reason(alike: str, part: str, digest: str, right: str, agreeing: int) -> NightReason:
-    """Return the reason why a device's bits do not pass. ``right`` is "" if the right bits are unknown."""
-    if right:
+def _digest_reason(alike: str, part: str, digest: str, reference: str, agreeing: int) -> NightReason:
+    """Return the reason why a device's bits do not pass. ``reference`` is "" if it is unknown."""
+    if reference:
         verdict = Verdict.FAIL
-        others = f"on {agreeing} devices of its kind" if agreeing else "in earlier nights"
+        basis = f"on {agreeing} devices of its kind" if agreeing else "in earlier nights"
         text = (
-            f"the same training step as {others} gave other bits: it computes "
-            f"wrongly ({digest[:12]} instead of {right[:12]}; {alike})"
+            f"the same training step as {basis} gave other bits: it computes "
+            f"wrongly ({digest[:12]} instead of {reference[:12]}; {alike})"
         )
     else:
         verdict = Verdict.UNPROVEN
@@ -362,8 +361,8 @@ def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> 
     for number in log.measurements:
         if any(_rule_covers(rule, number) for rule in unbounded):
             # A number without a GPU belongs to the node. Numbers of several nodes are stored as one run.
-            own = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
-            speeds.append(number.model_copy(update={"labels": {**number.labels, **own}}))
+            labels = {} if {"gpu", "from"} & set(number.labels) else {"node": target.name}
+            speeds.append(number.model_copy(update={"labels": {**number.labels, **labels}}))
     return speeds
 
 
@@ -426,8 +425,8 @@ def program_points(benchmarks: Path) -> dict[str, Parameters]:
 
 def _point(definition: Definition, probe: Probe, device: str) -> Parameters:
     """Return a benchmark's parameters, with those that the options of a night's program replace."""
-    words = probe_arguments(probe, device) or ()
-    options = {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
+    arguments = probe_arguments(probe, device) or ()
+    options = {word.removeprefix("--"): value for word, value in pairwise(arguments) if word.startswith("--")}
     return {**definition.parameters, **options}
 
 

@@ -1,10 +1,10 @@
 """Plan which optional tests (``sdc``, ``soak``, ``llm``) a night runs on which nodes. No I/O.
 
-The probe scheduler of job validate calls this module before it measures. The input is the plan of the
-night's measurements, the idle nodes, and the tests that earlier nights ran.
+The probe scheduler of job validate calls :func:`plan_optional_tests` before it measures. The input is the
+plan of the night's measurements, the idle nodes, and the tests that earlier nights ran.
 
 A soak of a whole fleet takes longer than a night. Each night therefore runs only some of the optional tests,
-within a share of its budget. The test that ran longest ago on its node comes first. A suspect node gets its
+within a share of its budget. The test that ran longest ago on its node is the first. A suspect node gets its
 turn sooner. All other measurements use the rest of the budget.
 """
 
@@ -51,16 +51,16 @@ def plan_optional_tests(
         past: The measurements of earlier nights, newest first.
     """
     tonight: dict[str, tuple[Probe, ...]] = {}
-    left = BUDGET_SHARE * plan.minutes
+    minutes_left = BUDGET_SHARE * plan.minutes
     for turn in _turns(plan, targets, past):
         name = turn.node.name
         mine = tonight.get(name, ())
         longer = _job_minutes(plan, turn.node, (*mine, turn.probe))
         added = longer - _job_minutes(plan, turn.node, mine)
         # The most urgent test is not postponed because it is long. Otherwise, it would never run.
-        if longer <= plan.minutes and (added <= left or not tonight):
+        if longer <= plan.minutes and (added <= minutes_left or not tonight):
             tonight[name] = (*mine, turn.probe)
-            left -= added
+            minutes_left -= added
     return tonight
 
 

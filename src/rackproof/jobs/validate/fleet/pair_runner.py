@@ -98,9 +98,9 @@ def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list
     return pairs
 
 
-def _ordered_pair(name: str, other: str) -> Pair:
+def _ordered_pair(name: str, partner: str) -> Pair:
     """Return two nodes in alphabetical order, so that each pair is always the same."""
-    return min(name, other), max(name, other)
+    return min(name, partner), max(name, partner)
 
 
 @dataclass(frozen=True)
@@ -350,9 +350,9 @@ def _speed_is_unproven(result: PairResult) -> bool:
     return len(result.nodes) == 2 and result.passed and result.speed in (None, Verdict.UNPROVEN)
 
 
-def _unproven_speed(name: str, other: str, result: PairResult) -> NightReason:
+def _unproven_speed(name: str, partner: str, result: PairResult) -> NightReason:
     """Return the reason why the speed of a node's pair is unproven."""
-    text = f"right sums with {other}, and nothing proves the speed: {result.text}"
+    text = f"right sums with {partner}, and nothing proves the speed: {result.text}"
     if result.speed is None:
         text += f"; {NO_REFERENCE}, and fewer than {AnomalyPolicy().outlier_least} pairs to compare with"
     return NightReason(

@@ -1,11 +1,11 @@
 """Choose the nodes to pair each night, and find the node or link at fault if pairs fail. No I/O.
 
-:mod:`rackproof.jobs.validate.fleet.pair_runner` of job validate calls these functions. The input is the
-names of nodes, and whether each measured pair passed.
+:mod:`rackproof.jobs.validate.fleet.pair_runner` calls :func:`pairs_of_night` before the measurements, and
+:func:`find_culprits` after them. The input is the names of nodes, and whether each measured pair passed.
 
 The pairs form a round-robin tournament (circle method). In each night, nearly every node gets exactly one
-partner. After n - 1 nights for n nodes (n nights if n is odd), each pair met once, and the rounds start
-again.
+partner. After n - 1 nights for n nodes (n nights if n is odd), each pair was measured once. The rounds then
+start again.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
 
 def second_partners(
     suspects: Iterable[str],
-    good: Iterable[str],
+    known_good: Iterable[str],
     met: Iterable[Pair] = (),
 ) -> dict[str, str]:
-    """Return for each suspect a different known-good node that it did not meet.
+    """Return for each suspect a different known-good node with which it was not paired.
 
     A suspect without such a partner is left out, remains a suspect, and is not called bad.
 
     Args:
         suspects: The nodes of pairs that failed.
-        good: The nodes of pairs that passed tonight.
+        known_good: The nodes of pairs that passed tonight.
         met: The pairs that were measured tonight.
     """
     known = _partners_by_node(met)
     wanted = sorted(set(suspects))
-    free = sorted(set(good) - set(wanted))
+    free = sorted(set(known_good) - set(wanted))
     partner_of: dict[str, str] = {}
 
     def seat(suspect: str, tried: set[str]) -> bool:
@@ -94,29 +94,29 @@ def second_partners(
 def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
     """Return the bad nodes, the bad pairs, and the nodes that remain suspects.
 
-    A partner is good if it passed with another node. A node is bad if it always failed, at least twice
-    with good partners. If both nodes of a failed pair are good, the link between them is bad. A failed
-    pair with a bad node says nothing about the partner. All other nodes that always failed are suspects.
+    A partner is good if it passed with another node. A node is bad if it always failed, at least twice with
+    good partners. If both nodes of a failed pair are good, the link between them is bad. A failed pair with a
+    bad node proves nothing about the partner. All other nodes that always failed are suspects.
 
     Args:
         results: Whether each pair passed. A pair that hung did not pass.
     """
-    good = _nodes_of(pair for pair, passed in results.items() if passed)
+    known_good = _nodes_of(pair for pair, passed in results.items() if passed)
     failed = [pair for pair, passed in results.items() if not passed]
-    bad = _bad_nodes(failed, good)
-    links = {pair for pair in failed if good.issuperset(pair)}
+    bad = _bad_nodes(failed, known_good)
+    links = {pair for pair in failed if known_good.issuperset(pair)}
     # A bad node explains the failure of its pair, which casts no suspicion on the partner.
     unexplained = _nodes_of(pair for pair in failed if pair not in links and bad.isdisjoint(pair))
-    return frozenset(bad), frozenset(links), frozenset(unexplained - good)
+    return frozenset(bad), frozenset(links), frozenset(unexplained - known_good)
 
 
-def _bad_nodes(failed: Iterable[Pair], good: Collection[str]) -> set[str]:
+def _bad_nodes(failed: Iterable[Pair], known_good: Collection[str]) -> set[str]:
     """Return the nodes that always failed, at least twice with good partners."""
     # One good partner is not enough, because the link between the two may be at fault.
     return {
         node
         for node, partners in _partners_by_node(failed).items()
-        if node not in good and len(partners.intersection(good)) >= 2
+        if node not in known_good and len(partners.intersection(known_good)) >= 2
     }
 
 
@@ -148,16 +148,15 @@ def bisect_group(
 
     Args:
         nodes: The names of the group that failed.
-        works: A function that runs a job on some nodes with a time limit, and returns false for a failure and
-            for a hang.
+        works: A function that runs a job on some nodes with a time limit. It returns false for a failure or a
+            hang.
         helpers: The known-good nodes outside the group.
         most_runs: The largest number of runs. Nodes that were not tested by then are in the second
             value.
 
-    Returns:
-        The bad nodes, and the groups without an answer. A group stays without an answer if no run was left to
-        test it, or if it fails although both halves work. In the second case, the fault is in the fabric
-        between the halves, or comes and goes.
+    Returns: The bad nodes, and the groups without an answer. A group has no answer if no run was left to test
+        it, or if it fails although both halves work. In the second case, the fault is in the fabric between
+        the halves, or is intermittent.
     """
     spare = [helper for helper in helpers if helper not in set(nodes)]
     search = _Bisection(works, spare, most_runs)
@@ -186,29 +185,29 @@ class _Bisection:
     bad: list[str] = field(default_factory=list)
     unclear: list[tuple[str, ...]] = field(default_factory=list)
 
-    def ask(self, part: Sequence[str]) -> bool | None:
+    def ask(self, members: Sequence[str]) -> bool | None:
         """Return whether a part works. Return None if no run is left, or if there is no second node."""
-        group = [*part, *self.spare[: max(0, 2 - len(part))]]
+        group = [*members, *self.spare[: max(0, 2 - len(members))]]
         if self.runs_left < 1 or len(group) < 2:
             return None
         self.runs_left -= 1
         return self.works(group)
 
-    def halve(self, part: Sequence[str]) -> None:
+    def halve(self, members: Sequence[str]) -> None:
         """Measure the halves of a part that is known to fail."""
-        halves = part[: len(part) // 2], part[len(part) // 2 :]
+        halves = members[: len(members) // 2], members[len(members) // 2 :]
         # Run both before searching either, so that the remaining runs are not all used for one half.
         answers = [self.ask(half) for half in halves]
         if all(answers):
-            self.unclear.append(tuple(part))
+            self.unclear.append(tuple(members))
         for half, answer in zip(halves, answers, strict=True):
             self.note(half, answer)
 
-    def note(self, part: Sequence[str], answer: bool | None) -> None:
+    def note(self, members: Sequence[str], answer: bool | None) -> None:
         """Record the outcome of a part's run, and continue the search if it failed."""
         if answer is None:
-            self.unclear.append(tuple(part))
-        elif not answer and len(part) == 1:
-            self.bad.append(part[0])
+            self.unclear.append(tuple(members))
+        elif not answer and len(members) == 1:
+            self.bad.append(members[0])
         elif not answer:
-            self.halve(part)
+            self.halve(members)

@@ -88,9 +88,9 @@ def probe_night(
     # Measure nodes with a planned test first, while the budget is large enough for the test.
     queue = measuring_order(targets, past, tests)
     probes.measure_nodes([target for target in queue if programs[target.name]])
-    twice = probes.retest_suspects(doubts, past)
-    odd, agreed, remarks = compare_digests(probes.digests, _last_digests(past))
-    probes.add_reasons(odd)
+    retested = probes.retest_suspects(doubts, past)
+    odd_devices, agreed, remarks = compare_digests(probes.digests, _last_digests(past))
+    probes.add_reasons(odd_devices)
     # Measure pairs last. Only a node that is good alone may be paired, because a bad node would make
     # its partner suspect.
     fabric = measure_pairs(plan, targets, probes.able_to_meet(queue), past, jobs)
@@ -102,9 +102,9 @@ def probe_night(
         measured=tuple(sorted(probes.measured)),
         sound=probes.sound,
         tests=probes.tests,
-        again=tuple(sorted(twice.again)),
-        unconfirmed=tuple(sorted(twice.unconfirmed)),
-        suspected=twice.suspected,
+        again=tuple(sorted(retested.again)),
+        unconfirmed=tuple(sorted(retested.unconfirmed)),
+        suspected=retested.suspected,
         left_out={name: sanitize(why, 200) for name, why in sorted(probes.left_out.items())},
         reasons=_reasons_by_node(probes.reasons, len(targets)),
         between=fabric.between,
@@ -186,15 +186,15 @@ class _NodeProbes:
         """Measure nodes, and repeat each job that did not end well."""
         # No job could use the minutes of drained nodes, so these minutes do not count.
         results = {**self._run_jobs(nodes), **self.drained}
-        again = [
+        to_repeat = [
             self.by_name[name]
             for name, result in results.items()
             if result.how in ("failed", "hung", "lost") and name not in self.drained
         ]
-        second = self._run_jobs(again)
+        second = self._run_jobs(to_repeat)
         ended_well = sum(result.how == "ok" for result in results.values())
         # If most jobs fail, the cause is probably the tool, so no node is blamed.
-        blamable = ended_well > len(again)
+        blamable = ended_well > len(to_repeat)
         for name, first in results.items():
             self._keep_result(name, first, second.get(name), ended_well if blamable else 0)
 
@@ -205,19 +205,21 @@ class _NodeProbes:
         # A node that an earlier night drained already failed, and Slurm gives it no job.
         able = set(self.numbers) - set(self.drained)
         earlier = _suspected_before(past, able)
-        twice = retest_suspects(self.numbers, doubts, self._measure_again, able, earlier)
-        self.numbers = twice.numbers
-        self.add_reasons(twice.reasons)
-        return twice
+        retested = retest_suspects(self.numbers, doubts, self._measure_again, able, earlier)
+        self.numbers = retested.numbers
+        self.add_reasons(retested.reasons)
+        return retested
 
     def able_to_meet(self, queue: Sequence[ProbeTarget]) -> set[str]:
         """Return the nodes of the queue that may be paired.
 
         These are without fault and, if programs were planned for them, were measured.
         """
-        bad = {name for name, mine in self.reasons.items() if any(reason.verdict.gates for reason in mine)}
+        suspect_nodes = {
+            name for name, mine in self.reasons.items() if any(reason.verdict.gates for reason in mine)
+        }
         missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
-        return {target.name for target in queue} - bad - missed
+        return {target.name for target in queue} - suspect_nodes - missed
 
     def _run_jobs(self, nodes: Sequence[ProbeTarget]) -> dict[str, JobResult]:
         """Run a Slurm job with tonight's programs on each node, and return the results by node."""
@@ -238,8 +240,8 @@ class _NodeProbes:
             name: The name of the node.
             first: The result of its job.
             second: The result of its second job, or None if there was none.
-            ended_well: The number of nodes on which the job ended well, or 0 if they are too few to
-                blame this node.
+            ended_well: Number of nodes on which the job ended well, or 0 if these are too few to blame this
+                node.
         """
         # If the second job did not run, the first one counts.
         last = first if second is None or second.how in ("left", "busy") else second
@@ -256,8 +258,8 @@ class _NodeProbes:
             self.add_reasons({name: [_job_reason(name, Verdict.DEGRADED, text)]})
         self._keep_readings(name, last)
         if not ended and ended_well and last is not first and _is_nodes_own_fault(first, last):
-            others = amount(ended_well, "node")
-            text = f"twice tonight, while {others} ended it well: {sanitize(first.text, 200)}"
+            ended_well_text = amount(ended_well, "node")
+            text = f"twice tonight, while {ended_well_text} ended it well: {sanitize(first.text, 200)}"
             self.add_reasons({name: [_job_reason(name, Verdict.FAIL, text)]})
 
     def _keep_readings(self, name: str, last: JobResult) -> None:

@@ -43,7 +43,7 @@ class ReferenceFinding:
         sku: The SKU.
         reference: The place and metric of the reference. Empty if the finding concerns the whole SKU.
         kind: ``error`` for a mistake, and ``gap`` for a missing check.
-        text: What is wrong.
+        text: The text of the mistake.
     """
 
     sku: str
@@ -116,9 +116,9 @@ def read_reference(raw: Mapping[str, Any]) -> SkuReference:
         ValueError: A key is missing or unknown, or a value is invalid (pydantic's ValidationError).
         TypeError: A key is not a text.
     """
-    where = {name: raw[name] for name in ("metric", "benchmark", "parameters", "labels") if name in raw}
-    rest = {name: value for name, value in raw.items() if name not in where}
-    return SkuReference(**where, reference=Reference(**rest))
+    known = {name: raw[name] for name in ("metric", "benchmark", "parameters", "labels") if name in raw}
+    unknown = {name: value for name, value in raw.items() if name not in known}
+    return SkuReference(**known, reference=Reference(**unknown))
 
 
 def _find_mistakes(

@@ -1,7 +1,7 @@
 """Measure nodes with suspect speeds again in the same night, and judge both measurements. No I/O.
 
-The probe scheduler of job validate calls :func:`retest_suspects` with tonight's numbers, and with the
-functions that find suspect numbers and that measure nodes again.
+The probe scheduler of job validate calls :func:`retest_suspects` with tonight's numbers. It also passes a
+function that finds suspect numbers, and one that measures nodes again.
 
 A number is suspect if it is below its floor or far below the fleet. The better of its two values is
 judged, so that a part fails only if it was bad twice. The worse value remains as evidence, and keeps the
@@ -68,30 +68,30 @@ def retest_suspects(
         able: The nodes that can be measured again. The numbers of other nodes are only compared.
         earlier: The suspicions of each node's last measurement that were not withdrawn.
     """
-    twice = RetestResult(dict(numbers))
-    first = {name: bad for name, bad in _suspects(numbers, doubts).items() if name in able}
-    metrics = {name: {metric for metric, _ in bad} for name, bad in first.items()}
+    result = RetestResult(dict(numbers))
+    first = {name: suspects for name, suspects in _suspects(numbers, doubts).items() if name in able}
+    metrics = {name: {metric for metric, _ in suspects} for name, suspects in first.items()}
     second, obstacles = _measure_again(metrics, measure)
     # Compare the second numbers with the whole fleet. The few retested nodes are too few to compare.
     later = _suspects({**numbers, **second}, doubts) if second else {}
-    for name, bad in first.items():
+    for name, suspects in first.items():
         measured_again = name in second
         retest = _NodeRetest(
             first=_by_key(numbers[name]),
             # A value that is not finite measured nothing, so it does not clear a suspicion.
             second=_by_key(number for number in second.get(name, ()) if number.finite),
-            bad=bad,
+            bad=suspects,
             bad_again=later.get(name, {}) if measured_again else {},
             earlier=earlier.get(name, ()),
             obstacle="it gave no number" if measured_again else obstacles.get(name, "no reason was given"),
         )
         retest.weigh_all()
-        twice.reasons[name] = retest.reasons
+        result.reasons[name] = retest.reasons
         if measured_again:
-            twice.again.append(name)
-            twice.numbers[name] = better_values(numbers[name], second[name])
-        _note_suspicion(twice, name, retest)
-    return twice
+            result.again.append(name)
+            result.numbers[name] = better_values(numbers[name], second[name])
+        _note_suspicion(result, name, retest)
+    return result
 
 
 def _measure_again(
@@ -108,13 +108,13 @@ def _measure_again(
     return numbers, obstacles
 
 
-def _note_suspicion(twice: RetestResult, name: str, retest: _NodeRetest) -> None:
+def _note_suspicion(result: RetestResult, name: str, retest: _NodeRetest) -> None:
     """Note the suspicions of a node that remain after its retest."""
     if retest.kept:
-        twice.suspected[name] = tuple(retest.kept)
+        result.suspected[name] = tuple(retest.kept)
     # If another number was bad twice, the node fails anyway.
     if retest.opened and not retest.confirmed:
-        twice.unconfirmed.append(name)
+        result.unconfirmed.append(name)
 
 
 @dataclass
@@ -164,22 +164,22 @@ class _NodeRetest:
             self.kept.append(reason)
             self._weigh_earlier(reason)
 
-    def _weigh_second(self, reason: NightReason, again: NightReason | None) -> None:
+    def _weigh_second(self, reason: NightReason, second: NightReason | None) -> None:
         """Keep a suspicion that the second measurement repeats."""
-        if again is not None:
+        if second is not None:
             self.kept.append(reason)
-            self.confirmed |= reason.verdict is again.verdict is Verdict.FAIL
+            self.confirmed |= reason.verdict is second.verdict is Verdict.FAIL
 
     def _weigh_earlier(self, reason: NightReason) -> None:
         """Weigh a suspicion without a second measurement by the node's last measured night."""
-        then = next((old for old in self.earlier if _same(old, reason)), None)
-        if then is None:
+        earlier_reason = next((old for old in self.earlier if _same(old, reason)), None)
+        if earlier_reason is None:
             self.opened |= reason.verdict is Verdict.FAIL
             more = f"not measured again: {self.obstacle}"
             self.reasons.append(_evidence(reason, more, reason.verdict))
             return
-        more = f"not measured again ({self.obstacle}); when it was last measured: {then.text}"
-        self.confirmed |= reason.verdict is then.verdict is Verdict.FAIL
+        more = f"not measured again ({self.obstacle}); when it was last measured: {earlier_reason.text}"
+        self.confirmed |= reason.verdict is earlier_reason.verdict is Verdict.FAIL
         self.reasons.append(_evidence(reason, more))
 
 
@@ -197,19 +197,19 @@ def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -
     return (*measurements, *(one for key, again in others.items() if key not in present for one in again))
 
 
-def _better(measurement: Measurement, again: Sequence[Measurement]) -> list[Measurement]:
+def _better(measurement: Measurement, second: Sequence[Measurement]) -> list[Measurement]:
     """Return the better of a number and the worst of its new measurements, or all if that is unknown."""
-    if not again:
+    if not second:
         return [measurement]
     if (
         measurement.direction is None
         or not measurement.finite
-        or not all(_comparable(measurement, other) for other in again)
+        or not all(_comparable(measurement, other) for other in second)
     ):
-        return [measurement, *again]
+        return [measurement, *second]
     if measurement.direction is Direction.HIGHER:
-        return [max(measurement, min(again, key=_value), key=_value)]
-    return [min(measurement, max(again, key=_value), key=_value)]
+        return [max(measurement, min(second, key=_value), key=_value)]
+    return [min(measurement, max(second, key=_value), key=_value)]
 
 
 def _comparable(measurement: Measurement, other: Measurement) -> bool:
@@ -243,9 +243,9 @@ def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADE
     )
 
 
-def _same(one: NightReason, other: NightReason) -> bool:
+def _same(reason: NightReason, other: NightReason) -> bool:
     """Return whether two suspicions are about the same metric and part."""
-    return (one.metric, one.part) == (other.metric, other.part)
+    return (reason.metric, reason.part) == (other.metric, other.part)
 
 
 def _key(measurement: Measurement) -> _Key:
