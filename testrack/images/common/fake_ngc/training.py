@@ -191,7 +191,10 @@ class Training:
             if now // self.benchmark.log_every > logged // self.benchmark.log_every:
                 logged = now
                 self.events.stats(
-                    {self.benchmark.loss_name: loss}, samples_count=now * self.batch, lr=0.0004, step=now
+                    {self.benchmark.loss_name: loss},
+                    samples_count=now * self.batch,
+                    lr=float(self.benchmark.keys["opt_base_learning_rate"]),
+                    step=now,
                 )
 
     def one_step(self) -> float:
