@@ -128,7 +128,10 @@ def test_doubts_in_the_table_are_unproven(rows: str, code: str) -> None:
     ],
 )
 def test_an_error_in_place_of_the_table_fails(text: str) -> None:
-    assert judged(text) == (Verdict.FAIL, {"gpu_lost"})
+    verdict, codes = judged(text)
+    assert verdict is Verdict.FAIL
+    # Some of these lines are also a fault in the log of any program.
+    assert "gpu_lost" in codes <= {"gpu_lost", "gpu_error_unclear"}
 
 
 @pytest.mark.parametrize("between", ["", "some line of a job\n" * 20_000])
