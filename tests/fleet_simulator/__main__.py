@@ -12,6 +12,7 @@ comparison, unless ``--only`` is given. All judges see the same nights.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     arguments.add_argument("--fleets", help="comma-separated names (default: all)")
     arguments.add_argument("--fleets-file", type=Path, help="other fleets than fleets.yml")
+    arguments.add_argument("--nodes", type=int, help="size of every fleet (default: its own)")
     arguments.add_argument("--faults-file", type=Path, help="another mix of faults than faults.yml")
     arguments.add_argument("--seed", type=int, default=1, help="first seed (default: %(default)s)")
     arguments.add_argument(
@@ -73,6 +75,8 @@ def main() -> None:
     options = parser().parse_args()
     of_file = options.fleets_file and yaml.safe_load(options.fleets_file.read_text())
     known = {name: fleet_of(name, one) for name, one in of_file.items()} if of_file else fleets()
+    if options.nodes:
+        known = {name: dataclasses.replace(fleet, nodes=options.nodes) for name, fleet in known.items()}
     faults = mix_of(yaml.safe_load(options.faults_file.read_text())) if options.faults_file else all_faults()
     seeds = range(options.seed, options.seed + options.seeds)
     baseline = {FLAGGED: {FLAGGED}}

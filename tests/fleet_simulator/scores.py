@@ -226,7 +226,7 @@ def detections(score: Score) -> list[str]:
     """Return a Markdown table of faults found, ``n of m`` by kind and size."""
     sizes = sorted({size for _, size in score.faults}, reverse=True)
     lines = [
-        "| fault | " + " | ".join(f"{size:.0%}" for size in sizes) + " | all |",
+        "| fault | " + " | ".join(f"{100 * size:g}%" for size in sizes) + " | all |",
         "| --- |" + " --- |" * (len(sizes) + 1),
     ]
     for kind in dict.fromkeys(kind for kind, _ in sorted(score.faults)):

@@ -163,6 +163,8 @@ def test_scores_add_up_and_are_printed_as_counts() -> None:
     table = detections(both)
     assert table[0] == "| fault | -3% | -4% | -5% | -6% | -8% | -10% | -12% | all |"
     assert len(table) == 3 + len({kind for kind, _ in both.faults})
+    half = detections(Score(faults=Counter({("step", -0.025): 1, ("step", -0.02): 1})))
+    assert half[0] == "| fault | -2% | -2.5% | all |"
     total = sum(both.faults.values())
     assert table[-1].endswith(f"| {sum(both.found.values())} of {total} |")
     line = summary("all", both)
@@ -247,9 +249,11 @@ def test_judges_of_one_run_see_the_same_nights_as_alone() -> None:
 def test_any_judge_can_be_named_on_the_command_line(root: Path) -> None:
     command = [sys.executable, "-m", "tests.fleet_simulator", "--fleets", "small", "--tables", "--seeds", "2"]
     judge = ["--judge", "tests.fleet_simulator.baselines:own_history", "--alarms", "fail", "--alarms", "pass"]
-    done = subprocess.run([*command, *judge], cwd=root, capture_output=True, text=True, check=True)
+    size = ["--nodes", "18"]
+    done = subprocess.run([*command, *size, *judge], cwd=root, capture_output=True, text=True, check=True)
     assert "## small, seeds 1 to 2" in done.stdout
     assert done.stdout.count("faults found") == 6
+    assert done.stdout.count("of 2 faults found") == 6
     assert done.stdout.count("| losses of 5% and more | faults |") == 6
     assert done.stdout.count("| metric | within 1 |") == 6
     assert "own_history (pass): 0 of" in done.stdout
