@@ -3,15 +3,16 @@
     python -m tests.fleet_simulator --fleets common,small --seeds 3
     python -m tests.fleet_simulator --judge package.module:make_judge --alarms fail --alarms fail,degraded
 
-``--judge`` names a function without arguments that returns a judge: a function that is called with every
-night in turn (iterate over it for its ``Measurement``s; ``night.number``, ``night.nodes``,
-``night.retest(nodes)``) and returns a verdict per node. The baselines are always there for comparison,
-unless ``--only`` is given.
+``--judge``, which may be repeated, names a function without arguments that returns a judge: a function
+that is called with every night in turn (iterate over it for its ``Measurement``s; ``night.number``,
+``night.nodes``, ``night.retest(nodes)``) and returns a verdict per node. The baselines are always there for
+comparison, unless ``--only`` is given. All judges see the same nights.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,14 @@ import yaml
 from tests.fleet_simulator.baselines import BASELINES, FLAGGED, Judge
 from tests.fleet_simulator.faults import FaultMix, all_faults, mix_of
 from tests.fleet_simulator.fleets import Fleet, fleet_of, fleets
-from tests.fleet_simulator.scores import Score, assess, detections, summary
+from tests.fleet_simulator.scores import (
+    Score,
+    assess_all,
+    detections,
+    found_soon,
+    smallest_losses,
+    summary,
+)
 from tests.fleet_simulator.simulation import simulate
 
 
@@ -30,28 +38,35 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     arguments.add_argument("--fleets", help="comma-separated names (default: all)")
     arguments.add_argument("--fleets-file", type=Path, help="other fleets than fleets.yml")
+    arguments.add_argument("--nodes", type=int, help="size of every fleet (default: its own)")
     arguments.add_argument("--faults-file", type=Path, help="another mix of faults than faults.yml")
     arguments.add_argument("--seed", type=int, default=1, help="first seed (default: %(default)s)")
     arguments.add_argument(
         "--seeds", type=int, default=1, help="simulations of each fleet (default: %(default)s)"
     )
-    arguments.add_argument("--judge", help="module:function that makes a judge")
+    arguments.add_argument("--judge", action="append", default=[], help="module:function that makes a judge")
     arguments.add_argument(
         "--alarms", action="append", help="verdicts that flag a node (default: fail); repeatable"
     )
     arguments.add_argument("--only", action="store_true", help="no baselines")
-    arguments.add_argument("--tables", action="store_true", help="a table of kinds and sizes for each")
+    arguments.add_argument("--tables", action="store_true", help="tables of kinds, sizes and nights for each")
     return arguments
 
 
+Asked = tuple[Callable[[], Judge], dict[str, set[str]]]
+"""The maker of a judge, and by name the verdicts that flag a node."""
+
+
 def scores_of(
-    fleet: Fleet, faults: FaultMix, seeds: range, make: Callable[[], Judge], alarms: dict[str, set[str]]
-) -> dict[str, Score]:
-    """Return the scores of a judge over several simulations of a fleet, added up."""
-    scores = dict.fromkeys(alarms, Score())
+    fleet: Fleet, faults: FaultMix, seeds: range, judges: dict[str, Asked]
+) -> dict[str, dict[str, Score]]:
+    """Return the scores of judges over several simulations of a fleet, added up."""
+    scores = {title: dict.fromkeys(alarms, Score()) for title, (_, alarms) in judges.items()}
     for seed in seeds:
-        for name, score in assess(simulate(fleet, faults, seed), make(), alarms).items():
-            scores[name] = scores[name] + score
+        afresh = {title: (make(), alarms) for title, (make, alarms) in judges.items()}
+        for title, of_judge in assess_all(simulate(fleet, faults, seed), afresh).items():
+            for name, score in of_judge.items():
+                scores[title][name] = scores[title][name] + score
     return scores
 
 
@@ -60,22 +75,27 @@ def main() -> None:
     options = parser().parse_args()
     of_file = options.fleets_file and yaml.safe_load(options.fleets_file.read_text())
     known = {name: fleet_of(name, one) for name, one in of_file.items()} if of_file else fleets()
+    if options.nodes:
+        known = {name: dataclasses.replace(fleet, nodes=options.nodes) for name, fleet in known.items()}
     faults = mix_of(yaml.safe_load(options.faults_file.read_text())) if options.faults_file else all_faults()
     seeds = range(options.seed, options.seed + options.seeds)
     baseline = {FLAGGED: {FLAGGED}}
-    judges = {} if options.only else {name: (make, baseline) for name, make in BASELINES.items()}
-    if options.judge:
-        module, function = options.judge.split(":")
-        asked = options.alarms or [FLAGGED]
-        alarms = {one: set(one.split(",")) for one in asked}
-        judges[options.judge] = (getattr(importlib.import_module(module), function), alarms)
+    judges: dict[str, Asked] = (
+        {} if options.only else {name: (make, baseline) for name, make in BASELINES.items()}
+    )
+    alarms = {one: set(one.split(",")) for one in options.alarms or [FLAGGED]}
+    for name in options.judge:
+        module, function = name.split(":")
+        judges[name] = (getattr(importlib.import_module(module), function), alarms)
+    steps = [name for name, kind in faults.kinds.items() if kind.is_step]
     for name in options.fleets.split(",") if options.fleets else known:
         print(f"## {name}, seeds {seeds.start} to {seeds.stop - 1}\n", flush=True)
-        for title, (make, alarms) in judges.items():
-            for flagged, score in scores_of(known[name], faults, seeds, make, alarms).items():
+        for title, of_judge in scores_of(known[name], faults, seeds, judges).items():
+            for flagged, score in of_judge.items():
                 print(summary(f"- {title} ({flagged})", score), flush=True)
                 if options.tables:
-                    print("\n" + "\n".join(detections(score)) + "\n", flush=True)
+                    for table in (detections(score), found_soon(score, steps), smallest_losses(score, steps)):
+                        print("\n" + "\n".join(table) + "\n", flush=True)
         print()
 
 

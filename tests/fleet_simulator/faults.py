@@ -48,6 +48,16 @@ class FaultKind:
     lasts: int | None = None
     replaces: bool = False
 
+    @property
+    def is_step(self) -> bool:
+        """Return whether good GPUs become slower at once, and are as slow in every night of the fault."""
+        return (
+            self.shape == "step"
+            and self.part != "rack"
+            and self.begins != "first_night"
+            and not self.replaces
+        )
+
     def __post_init__(self) -> None:
         """Refuse words that mean nothing.
 
@@ -87,6 +97,7 @@ class Fault:
         sizes: What it does to each metric at most.
         by_night: What part of its size it has in each night; index 0 is night 1.
         noisy: Its size is a spread and not a shift.
+        all_metrics: It changes everything that is measured of its GPUs, and not one metric.
     """
 
     kind: str
@@ -100,6 +111,7 @@ class Fault:
     sizes: dict[str, float]
     by_night: tuple[float, ...]
     noisy: bool = False
+    all_metrics: bool = True
 
     def is_there(self, night: int) -> bool:
         """Return whether the fault is there in a night, be it that it does nothing just then."""

@@ -6,6 +6,10 @@ own or its rack's; its rate per 1,000 node-nights has the exact 95 % bounds of a
 neither is counted apart: a node that is still flagged when its fault has gone, and the nodes of a rack that
 is at fault as a whole.
 
+How soon a fault is found counts from its first night, which is one night. Shares have the exact 95 % bounds
+of a binomial count (Clopper and Pearson). A fault of the last night had one night only, and counts all the
+same.
+
 Nights are open-loop: a flagged node is measured on, with its fault.
 """
 
@@ -13,10 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from scipy.special import gammaincinv
+from scipy.special import betaincinv, gammaincinv
 
 from tests.fleet_simulator.baselines import Judge, NightLike
 from tests.fleet_simulator.faults import Fault
@@ -24,12 +29,35 @@ from tests.fleet_simulator.simulation import Measurement, Simulation, Truth
 
 Class = tuple[str, float]
 LEVEL = 0.95
+ALL_METRICS = "all"
+LEAST_LOSS = 0.05
+NIGHTS = (1, 2, 3, 5)
+SOON = 3
+"""Nights within which a step of LEAST_LOSS or more is wanted to be found."""
+FOUND = 0.9
+"""Share of the steps of a loss that are found where the loss counts as detectable."""
+
+
+class Wait(NamedTuple):
+    """A fault, and how many nights after its first one it was found: 0 in its first, None for never."""
+
+    kind: str
+    metric: str
+    size: float
+    nights: int | None
 
 
 def poisson_bounds(count: int, level: float = LEVEL) -> tuple[float, float]:
     """Return the exact bounds of a Poisson count's mean."""
     tail = (1 - level) / 2
     return (float(gammaincinv(count, tail)) if count else 0.0, float(gammaincinv(count + 1, 1 - tail)))
+
+
+def binomial_bounds(count: int, of: int, level: float = LEVEL) -> tuple[float, float]:
+    """Return the exact bounds of the share of which ``count`` cases out of ``of`` are a sample."""
+    tail = (1 - level) / 2
+    least = float(betaincinv(count, of - count + 1, tail)) if count else 0.0
+    return least, float(betaincinv(count + 1, of - count, 1 - tail)) if count < of else 1.0
 
 
 @dataclass
@@ -39,7 +67,7 @@ class Score:
     Attributes:
         faults: Faults of nodes by kind and size, those that never did anything left out.
         found: How many of them were flagged while they were there.
-        nights_until_found: By kind, how often it took so many nights (0: found in its first).
+        nights_until_found: How often it took so many nights to find such a fault.
         node_nights: Measured nodes times nights without any fault.
         false_alarms: How many of these were flagged.
         false_alarms_in_bad_rack_nights: How many of the false alarms were in a rack's bad night.
@@ -54,7 +82,7 @@ class Score:
 
     faults: Counter[Class] = field(default_factory=Counter)
     found: Counter[Class] = field(default_factory=Counter)
-    nights_until_found: Counter[tuple[str, int]] = field(default_factory=Counter)
+    nights_until_found: Counter[Wait] = field(default_factory=Counter)
     node_nights: int = 0
     false_alarms: int = 0
     false_alarms_in_bad_rack_nights: int = 0
@@ -76,6 +104,12 @@ class Score:
         least, most = poisson_bounds(self.false_alarms)
         per = 1000 / max(1, self.node_nights)
         return self.false_alarms * per, least * per, most * per
+
+    def found_within(self, nights: int, wanted: Callable[[Wait], bool]) -> tuple[int, int]:
+        """Return how many of the wanted faults were found within so many nights, and how many there were."""
+        there = {wait: count for wait, count in self.nights_until_found.items() if wanted(wait)}
+        found = (count for wait, count in there.items() if wait.nights is not None and wait.nights < nights)
+        return sum(found), sum(there.values())
 
 
 class _Counting:
@@ -124,9 +158,12 @@ class _Counting:
             if not any(fault.by_night):
                 continue
             score.faults[fault.kind, fault.size] += 1
+            nights = None
             if node in self.first_found:
                 score.found[fault.kind, fault.size] += 1
-                score.nights_until_found[fault.kind, self.first_found[node] - fault.first_night] += 1
+                nights = self.first_found[node] - fault.first_night
+            metric = ALL_METRICS if fault.all_metrics else "".join(fault.sizes)
+            score.nights_until_found[Wait(fault.kind, metric, fault.size, nights)] += 1
         for rack in self.of_rack:
             nodes = self.truth.nodes_of_rack[rack]
             flagged = sum(node in self.rack_nodes_flagged for node in nodes)
@@ -165,21 +202,31 @@ def assess(simulation: Simulation, judge: Judge, alarms: Mapping[str, Collection
         alarms: By a name of your own the verdicts that flag a node: ``{"drained": {"fail"}, "any": {"fail",
             "degraded"}}``.
     """
-    counting = {name: _Counting(simulation.truth) for name in alarms}
+    return assess_all(simulation, {"": (judge, alarms)})[""]
+
+
+def assess_all(
+    simulation: Simulation, judges: Mapping[str, tuple[Judge, Mapping[str, Collection[str]]]]
+) -> dict[str, dict[str, Score]]:
+    """Return the scores of several judges over the same nights, each as ``assess`` does."""
+    counting = {
+        title: {name: _Counting(simulation.truth) for name in alarms} for title, (_, alarms) in judges.items()
+    }
     for night in simulation:
         watched = _Watched(night)
-        verdicts = judge(watched)
-        for name, flagging in alarms.items():
-            flagged = {node for node, verdict in verdicts.items() if verdict in flagging}
-            counting[name].count_night(night.number, watched.rack_of_node, flagged)
-    return {name: one.total() for name, one in counting.items()}
+        for title, (judge, alarms) in judges.items():
+            verdicts = judge(watched)
+            for name, flagging in alarms.items():
+                flagged = {node for node, verdict in verdicts.items() if verdict in flagging}
+                counting[title][name].count_night(night.number, watched.rack_of_node, flagged)
+    return {title: {name: one.total() for name, one in of.items()} for title, of in counting.items()}
 
 
 def detections(score: Score) -> list[str]:
     """Return a Markdown table of faults found, ``n of m`` by kind and size."""
     sizes = sorted({size for _, size in score.faults}, reverse=True)
     lines = [
-        "| fault | " + " | ".join(f"{size:.0%}" for size in sizes) + " | all |",
+        "| fault | " + " | ".join(f"{100 * size:g}%" for size in sizes) + " | all |",
         "| --- |" + " --- |" * (len(sizes) + 1),
     ]
     for kind in dict.fromkeys(kind for kind, _ in sorted(score.faults)):
@@ -200,6 +247,63 @@ def _row(name: str, cells: list[tuple[int, int]]) -> str:
         + " | ".join(f"{found} of {there}" if there else "" for found, there in [*cells, total])
         + " |"
     )
+
+
+def found_soon(score: Score, steps: Collection[str]) -> list[str]:
+    """Return a Markdown table of how soon large losses are found, by kind; ``steps`` are kinds, too."""
+    large = [wait for wait in score.nights_until_found if wait.size <= -LEAST_LOSS]
+    lines = [
+        f"| losses of {LEAST_LOSS:.0%} and more | faults | "
+        + " | ".join(f"within {nights}" for nights in NIGHTS)
+        + f" | share within {SOON} | bounds |",
+        "| --- | ---: |" + " ---: |" * len(NIGHTS) + " ---: | ---: |",
+    ]
+    kinds = sorted({wait.kind for wait in large})
+    rows = {**{kind: {kind} for kind in kinds}, "all steps": set(steps), "all": set(kinds)}
+    return [*lines, *(_soon_row(name, score, of) for name, of in rows.items())]
+
+
+def _soon_row(name: str, score: Score, kinds: Collection[str]) -> str:
+    def wanted(wait: Wait) -> bool:
+        return wait.kind in kinds and wait.size <= -LEAST_LOSS
+
+    counts = [str(score.found_within(nights, wanted)[0]) for nights in NIGHTS]
+    found, there = score.found_within(SOON, wanted)
+    return f"| {name} | {there} | {' | '.join(counts)} | {' | '.join(_share(found, there))} |"
+
+
+def _share(found: int, there: int) -> tuple[str, str]:
+    """Return a share and its bounds in per cent."""
+    if not there:
+        return "", ""
+    least, most = binomial_bounds(found, there)
+    return f"{100 * found / there:.1f} %", f"{100 * least:.1f} to {100 * most:.1f} %"
+
+
+def smallest_losses(score: Score, steps: Collection[str]) -> list[str]:
+    """Return a Markdown table of the smallest detectable step, by metric and number of nights."""
+    waits = [wait for wait in score.nights_until_found if wait.kind in steps]
+    lines = [
+        "| metric | " + " | ".join(f"within {nights}" for nights in NIGHTS) + " |",
+        "| --- |" + " --- |" * len(NIGHTS),
+    ]
+    for metric in sorted({wait.metric for wait in waits}):
+        of_metric = [wait for wait in waits if wait.metric == metric]
+        cells = [_smallest_loss(score, of_metric, nights) for nights in NIGHTS]
+        lines.append(f"| {metric} | {' | '.join(cells)} |")
+    return lines
+
+
+def _smallest_loss(score: Score, waits: Collection[Wait], nights: int) -> str:
+    """Return the smallest loss that is found often enough, as every larger one is, with its count."""
+    cell = "-"
+    for size in sorted({wait.size for wait in waits}):
+        of_size = {wait for wait in waits if wait.size == size}
+        found, there = score.found_within(nights, of_size.__contains__)
+        if found < FOUND * there:
+            break
+        cell = f"{-100 * size:g} % ({found} of {there})"
+    return cell
 
 
 def summary(name: str, score: Score) -> str:

@@ -398,6 +398,7 @@ class Simulation:
             sizes=dict.fromkeys(chosen, draw.size),
             by_night=course(kind, first_night, warm, chance),
             noisy=kind.shape == "noisy",
+            all_metrics=kind.metrics == "all",
         )
         return fault, gpus
 

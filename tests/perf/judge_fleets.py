@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rackproof.analysis.anomaly import AnomalyPolicy, Night, judge_night
 from rackproof.analysis.fleet_model import FleetPolicy
@@ -24,7 +25,7 @@ from tests.fleet_simulator.simulation import Measurement
 
 BENCHMARK = "probes"
 NIGHTS = 15
-Column = list[tuple[int, int, int, float]]
+Row = tuple[int, int, int, float]
 
 
 @dataclass
@@ -36,12 +37,13 @@ class _Nights:
     parts: list[Part] = field(default_factory=list)
     places: dict[tuple[str, str], int] = field(default_factory=dict)
     quantities: dict[tuple[str, str], int] = field(default_factory=dict)
-    nights: list[Column] = field(default_factory=list)
+    nights: list[NDArray[np.float64]] = field(default_factory=list)
     conditions: list[dict[str, tuple[str, str]]] = field(default_factory=list)
 
     def __call__(self, night: NightLike) -> Mapping[str, str]:
         measured = list(night)
-        self.nights.append([self._row(one) for one in measured])
+        # Arrays: a fleet's fifteen nights as tuples take longer to convert than to judge.
+        self.nights.append(np.array([self._row(one) for one in measured]).reshape(-1, 4))
         self.conditions.append({one.node: (one.firmware, one.rack) for one in measured})
         judged = self._judge()
         if self.retests:
@@ -62,7 +64,7 @@ class _Nights:
             if (found := [why.verdict for why in one.reasons if why.check != "missing"])
         }
 
-    def _row(self, one: Measurement) -> tuple[int, int, int, float]:
+    def _row(self, one: Measurement) -> Row:
         node = self._place("node", one.node, one.sku, -1)
         part = self._place("gpu", one.gpu_uuid, one.sku, node)
         quantity = self.quantities.setdefault((one.metric, one.unit), len(self.quantities))
@@ -76,9 +78,8 @@ class _Nights:
 
     def _judge(self, twice: Collection[tuple[str, str]] = ()) -> Night:
         latest = self.nights[-NIGHTS:]
-        rows = [row for night in latest for row in night]
         ago = np.repeat(np.arange(len(latest))[::-1], [len(night) for night in latest])
-        quantity, part, node, value = np.array(rows).T
+        quantity, part, node, value = np.concatenate(latest).T
         readings = Readings(
             quantities=tuple(
                 Measured(BENCHMARK, {}, metric, {}, unit, Direction.HIGHER)
@@ -97,8 +98,8 @@ class _Nights:
 
     def _judge_again(self, night: NightLike, suspects: Collection[str]) -> Night:
         second = {row[:3]: row[3] for row in map(self._row, night.retest(suspects))}
-        first = self.nights[-1]
-        self.nights[-1] = [(*row[:3], max(row[3], second.get(row[:3], row[3]))) for row in first]
+        for row in self.nights[-1]:
+            row[3] = max(row[3], second.get(tuple(row[:3]), row[3]))
         return self._judge({(BENCHMARK, name) for name in suspects})
 
 

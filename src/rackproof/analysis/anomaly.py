@@ -512,15 +512,15 @@ def _habits(fleet: _Fleet, nodes: Integers, position: NDArray[np.int64]) -> NDAr
     """Return 1 for each node and quantity if the node measured it in at least half of the earlier nights."""
     readings, count = fleet.readings, len(fleet.quantities)
     before = readings.night > 0
-    nights = len(np.unique(readings.night[before]))
+    nights = np.count_nonzero(np.bincount(readings.night[before]))
     habits = np.zeros(len(nodes) * count, np.int64)
     where = position[fleet.owner[before]]
     inside = where >= 0
     if nights and inside.any():
         cell = where[inside] * count + readings.quantity[before][inside]
-        measured_nights = np.unique(cell * 4096 + readings.night[before][inside]) // 4096
-        times = np.bincount(measured_nights, minlength=len(habits))
-        habits[2 * times >= max(nights, 2)] = 1
+        measured = np.zeros((len(habits), int(readings.night.max()) + 1), bool)
+        measured[cell, readings.night[before][inside]] = True
+        habits[2 * measured.sum(axis=1) >= max(nights, 2)] = 1
     return habits.reshape(len(nodes), count)
 
 
@@ -665,7 +665,11 @@ def _fleet_tables(
     if not len(rows):
         return
     good, night = fleet.goodness(rows), readings.night[rows]
-    keys, series = np.unique(fleet.series()[rows], return_inverse=True)
+    series = fleet.series()[rows]
+    # The numbers of series are dense, so this table of those that occur is faster than np.unique.
+    occurs = np.zeros(len(fleet.parts) * len(fleet.quantities), bool)
+    occurs[series] = True
+    keys, series = np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[series]
     # Use the worst number of each night, as all checks do. The newest night is the last column.
     width = int(night.max()) + 1
     worst = np.full(len(keys) * width, np.inf)
