@@ -232,7 +232,7 @@ def test_services(node: types.ModuleType) -> None:
         "once.service loaded active exited Once\n"
     )
     files = "munge.service enabled enabled\nslurmd.service disabled enabled\nidle.service static -\n"
-    assert node.services(listed, files) == {
+    assert node.service_units(listed, files) == {
         "munge.service": {"active": True, "enabled": True, "failed": False},
         "slurmd.service": {"active": False, "enabled": False, "failed": True},
         "idle.service": {"active": False, "enabled": False, "failed": False},
@@ -247,7 +247,7 @@ def test_mounts(node: types.ModuleType) -> None:
         "41 22 0:34 / / rw - ext4 /dev/sda1 rw,errors=remount-ro\n"
         "not a line\n"
     )
-    assert node.mounts(text) == {
+    assert node.mounts_by_path(text) == {
         "/": {"source": "/dev/sda1", "type": "ext4", "options": "rw,errors=remount-ro"},
         "/mnt/a b": {"source": "server:/data set", "type": "nfs4", "options": "ro,nosuid,vers=4.2"},
     }
@@ -290,7 +290,7 @@ def test_modules_and_their_versions(node: types.ModuleType, tmp_path: Path) -> N
     (tmp_path / "nvidia").mkdir()
     (tmp_path / "nvidia" / "version").write_text("580.95.05\n")
     listed = "Module                  Size  Used by\nnvidia  1 0\nib_core 2 1 mlx5_core\n"
-    assert node.modules(listed, str(tmp_path)) == {"nvidia": "580.95.05", "ib_core": ""}
+    assert node.loaded_modules(listed, str(tmp_path)) == {"nvidia": "580.95.05", "ib_core": ""}
 
 
 def test_devices_without_lspci(node: types.ModuleType, tmp_path: Path) -> None:
@@ -299,5 +299,5 @@ def test_devices_without_lspci(node: types.ModuleType, tmp_path: Path) -> None:
     for name, value in {"class": "0x030200", "vendor": "0x10de", "device": "0x2941"}.items():
         (slot / name).write_text(value + "\n")
     found = [{"slot": "0008:01:00.0", "class": "0302", "vendor": "10de", "device": "2941"}]
-    assert node.pci("", str(tmp_path)) == found
-    assert node.pci("", str(tmp_path / "none")) == []
+    assert node.pci_devices("", str(tmp_path)) == found
+    assert node.pci_devices("", str(tmp_path / "none")) == []

@@ -80,7 +80,7 @@ def test_what_breaks_a_node_s_system_is_found_on_it(root: Path, tmp_path: Path, 
     results = tmp_path / "results"
     given = {
         "validate_results": str(results),
-        "validate_mounts": [STORE],
+        "validate_mounts": [{"path": STORE, "fstype": "tmpfs"}],
         "validate_paths": ["/", "/var", FEW],
     }
 

@@ -28,8 +28,9 @@ def node(name: str, kind: str = "h100", count: int = 8, **more: object) -> Adopt
     return AdoptedNode.model_validate({"name": name, **about, **more})
 
 
-def rendered(*nodes: AdoptedNode, controller: str = "") -> dict[str, str]:
-    cluster = build_cluster(nodes, {one.name: guess_sku(one, SHIPPED) for one in nodes}, controller)
+def rendered(*nodes: AdoptedNode, controller: str = "", address: str = "") -> dict[str, str]:
+    skus = {one.name: guess_sku(one, SHIPPED) for one in nodes}
+    cluster = build_cluster(nodes, skus, controller, controller_address=address)
     return render_files(cluster, SHIPPED, (ROOT / "inventory/group_vars/all.yml").read_text(), "1.2.3")
 
 
@@ -201,3 +202,14 @@ def test_an_interrupted_write_is_finished(tmp_path: Path) -> None:
     again = plan_change(tmp_path, rendered(node("a1")))
     assert set(again.files) == set(change.files) - {"hosts.yml"}
     assert again.remarks == ()
+
+
+def test_slurms_controller_on_this_machine_is_reached_without_ssh(tmp_path: Path) -> None:
+    files = rendered(node("a1"), controller="localhost", address="192.0.2.9")
+    groups_of_file = yaml.safe_load(files["hosts.yml"])["all"]["children"]
+    assert groups_of_file["slurm_controller"]["hosts"] == {
+        "localhost": {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": "{{ ansible_playbook_python }}",
+        }
+    }

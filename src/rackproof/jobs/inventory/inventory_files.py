@@ -240,13 +240,16 @@ def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
         return
     yield "    slurm_controller:"
     yield "      hosts:"
-    address = (
-        f" {{ansible_host: {_scalar(cluster.controller_address)}}}" if cluster.controller_address else ""
-    )
-    yield f"        {_scalar(cluster.controller)}:{address}"
     if cluster.controller == THIS_MACHINE:
+        # Without ssh, and so without an address.
+        yield f"        {THIS_MACHINE}:"
         yield "          ansible_connection: local"
         yield '          ansible_python_interpreter: "{{ ansible_playbook_python }}"'
+        return
+    address = cluster.controller_address
+    yield f"        {_scalar(cluster.controller)}:" + (
+        f" {{ansible_host: {_scalar(address)}}}" if address else ""
+    )
 
 
 def _all_vars(cluster: AdoptedCluster, shipped_all: str) -> str:
