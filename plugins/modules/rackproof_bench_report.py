@@ -12,7 +12,7 @@ DOCUMENTATION = r"""
 module: rackproof_bench_report
 short_description: Write the report of a plan and return its verdict
 description:
-  - Writes one page, Markdown, JUnit XML and JSON over all runs of a plan.
+  - Writes a page, Markdown and JUnit XML over all runs of a plan.
   - Runs without a record and nodes that were not reached make the verdict V(unproven).
 options:
   plan_id:

@@ -1,8 +1,8 @@
 """Start the command ``rackproof``.
 
 Its imports take up to a second. Ctrl-C during that time would print a traceback of the import. Until a
-command starts, and after its end, SIGINT therefore ends the process at once, as it ends any program that is
-not in Python. A command itself may clean up (:mod:`rackproof.cli.main`).
+command starts, and after its end, SIGINT therefore ends the process at once, which is the system's default.
+A command itself may clean up (:mod:`rackproof.cli.main`).
 """
 
 # The module signal takes longer to import than Python takes to come here. This is its part in C.

@@ -134,7 +134,7 @@ class DcgmDiagParser(LogParser):
             self.log.find("dcgm_warning", f"{name} warns", Verdict.DEGRADED, line=at, excerpt=text)
         elif word == "skip":
             verdict = None if _WITHOUT_TOOL.match(test) else Verdict.UNPROVEN
-            message = f"{name} was skipped: support it, or ask for a level without it"
+            message = f"{name} was skipped: install what it needs, or run a level without it"
             self.log.find("dcgm_skipped", message, verdict, line=at, excerpt=text)
         elif word != "pass":
             message = f"{name} has no known result: {result:.40}"

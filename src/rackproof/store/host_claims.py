@@ -1,8 +1,9 @@
 """Allow only one playbook at a time on a host, within one results folder.
 
-The jobs bench, validate and reimage claim their hosts before they start, because two playbooks on the
-same nodes would slow each other down and spoil both results. The input is the hosts and the process id
-of the playbook.
+Two playbooks on the same nodes would slow each other down and spoil both results. bench.yml and
+reimage.yml claim their hosts in the results folder, and validate.yml in its ``.nights``. So a night and a
+benchmark do not exclude each other here: a night measures only nodes that are idle in Slurm. The input is
+the hosts and the process id of the playbook.
 
 A claim lasts until that process ends, so a killed playbook leaves no claim behind.
 """
@@ -113,7 +114,11 @@ def _give_to_owner(path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, dict[str, object]]:
-    """Return the claims of a file by host. An unreadable file has none."""
+    """Return the claims of a file by host. A missing file, and one that is not JSON, has none.
+
+    Raises:
+        ResultsError: The file cannot be read.
+    """
     try:
         claims = json.loads(read_file(path, _LARGEST_BYTES))
     except (FileNotFoundError, ValueError):
