@@ -193,8 +193,10 @@ class Docker(slurm_run.Work):
                     EXIT_IMAGE,
                     f"{spec['sources']} holds no {spec['folder']}/{name}: see bench_mlperf06_sources",
                 )
-        self.told.update(sources=spec["sources"], ref=spec["ref"], sha256=known["sha256"], tree=known["tree"])
-        print_event(**self.told)
+        self.job_facts.update(
+            sources=spec["sources"], ref=spec["ref"], sha256=known["sha256"], tree=known["tree"]
+        )
+        print_event(**self.job_facts)
 
     def fetch(self, archive: Path) -> str:
         """Fetch the archive, and return its checksum."""
@@ -309,8 +311,8 @@ class Docker(slurm_run.Work):
                         f"{output}",
                     )
                 self.changed = True
-        self.told.update(image=spec["image"], digest=digest)
-        print_event(**self.told)
+        self.job_facts.update(image=spec["image"], digest=digest)
+        print_event(**self.job_facts)
 
     def ready(self) -> None:
         """Make sure that this node can take part in a job of several."""

@@ -758,7 +758,7 @@ class Work:
         self.folder = self.shared / "runs" / run_id
         self.child: subprocess.Popen[bytes] | None = None
         self.image: dict[str, Any] = {}
-        self.told: dict[str, Any] = {}
+        self.job_facts: dict[str, Any] = {}
         """The facts of image and job for the record. They are also stored in the run's folder for a later
         launcher that follows the same job.
         """
@@ -1066,8 +1066,10 @@ class Work:
             if read_json(self.image_file()) != self.image:
                 write_whole(self.image_file(), json.dumps(self.image) + "\n")
                 self.changed = True
-        self.told.update(image=f"{self.spec['registry']}/{self.spec['repository']}", digest=digest, cont=cont)
-        print_event(**self.told)
+        self.job_facts.update(
+            image=f"{self.spec['registry']}/{self.spec['repository']}", digest=digest, cont=cont
+        )
+        print_event(**self.job_facts)
 
     @staticmethod
     def is_imported(target: Path) -> bool:
@@ -1647,13 +1649,13 @@ class Work:
             self.job = str(read_json(self.folder / "job.json").get("job", "")) or self.find_job()
             if self.job:
                 # The node that submitted the job may be gone, so the facts come from the run's folder.
-                self.told = read_json(self.folder / "asked.json")
+                self.job_facts = read_json(self.folder / "asked.json")
                 phase = f"job {self.job} of this run is there: following it"
             else:
                 self.submit_new()
                 phase = f"submitted as job {self.job}"
             write_whole(self.folder / "job.json", json.dumps({"job": self.job}) + "\n")
-        print_event(**{**self.told, "phase": phase, "job": self.job})
+        print_event(**{**self.job_facts, "phase": phase, "job": self.job})
 
     def submit_new(self) -> None:
         """Submit the job with the config for these nodes, and note what was requested."""
@@ -1661,7 +1663,7 @@ class Work:
         environment = self.job_environment(config)
         self.keep_scripts(config)
         command = self.sbatch_command(config, environment)
-        self.told.update(
+        self.job_facts.update(
             config=config.name,
             nodes=int(environment["DGXNNODES"]),
             walltime_min=int(environment["WALLTIME"]),
@@ -1669,7 +1671,7 @@ class Work:
             dgxsystem=environment["DGXSYSTEM"],
             command=" ".join(command),
         )
-        write_whole(self.folder / "asked.json", json.dumps(self.told) + "\n")
+        write_whole(self.folder / "asked.json", json.dumps(self.job_facts) + "\n")
         status, out, err = run_command(command, env=self.with_secrets(environment), timeout=120)
         number = re.match(r"\s*(\d+)", out)
         if status == 0 and number:

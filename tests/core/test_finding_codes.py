@@ -54,14 +54,14 @@ MADE_WHILE_RUNNING: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         "ecc_dram_correctable",
     ],
     ("rackproof/nodes/health_checks.py", "f'xid_{event.xid}'"): lambda: ["xid_*"],
-    ("rackproof/nodes/health_checks.py", "f'port_{_code_name(name)}'"): lambda: [
-        f"port_{health_checks._code_name(name)}" for name in health_checks._COUNTER_LIMITS
+    ("rackproof/nodes/health_checks.py", "f'port_{code_name(name)}'"): lambda: [
+        f"port_{health_checks.code_name(name)}" for name in health_checks._COUNTER_LIMITS
     ],
     ("rackproof/nodes/health_checks.py", "f'link_{quantity}'"): lambda: ["link_width", "link_speed"],
     # Of versions and services: each is made of a name that the operator's variables have.
     ("rackproof/nodes/health_checks.py", "code"): lambda: ["version_*", "service_*"],
-    ("rackproof/nodes/health_checks.py", "f'version_{_code_name(name)}'"): lambda: ["version_*"],
-    ("rackproof/nodes/health_checks.py", "f'mismatch_{_code_name(name)}'"): lambda: ["mismatch_*"],
+    ("rackproof/nodes/health_checks.py", "f'version_{code_name(name)}'"): lambda: ["version_*"],
+    ("rackproof/nodes/health_checks.py", "f'mismatch_{code_name(name)}'"): lambda: ["mismatch_*"],
     (
         "rackproof/nodes/health_checks.py",
         "'kernel_log_damaged' if event.code == 'damaged_line' else event.code",

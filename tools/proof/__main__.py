@@ -230,17 +230,22 @@ def run_suites() -> int:
         [suite_part(proof, suite) for suite in suites if not suite.rack],
         [suite_part(proof, suite) for suite in suites if suite.rack],
     ]
+    green = run_lanes(proof, lanes, after)
     parts = [packages, *(part for lane in lanes for part in lane)]
-    if lanes[1]:
-        with claim(ROOT, proof.console):
-            green = proof.lanes.run(lanes, after)
-            proof.take_rack_down()
-    else:
-        green = proof.lanes.run(lanes, after)
     print(f"\n{format_table(parts, proof.seconds)}\n", flush=True)
     if not green:
         print("a suite is red: `make prove` goes on with those that are not green", file=sys.stderr)
     return int(not green)
+
+
+def run_lanes(proof: Proof, lanes: list[list[Part]], after: Callable[[Part], None]) -> bool:
+    """Run two lanes side by side, and return whether all suites are green. The second lane uses the rack."""
+    if not lanes[1]:
+        return proof.lanes.run(lanes, after)
+    with claim(ROOT, proof.console):
+        green = proof.lanes.run(lanes, after)
+        proof.take_rack_down()
+    return green
 
 
 def print_lacking(suite: Suite) -> bool:

@@ -418,18 +418,9 @@ def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
         size: The size of a message in bytes.
         test: The name of the test.
     """
-    main = figures.get("", 0.0)
     if test.endswith("_lat") or "_min" in figures:
-        ordered = [figures[key] for key in ("_min", "", "_max") if figures.get(key)]
-        typical = figures.get("_typical", figures.get("_min", 0.0))
-        bounds = figures.get("_min", 0.0), figures.get("_max", math.inf)
-        if ordered != sorted(ordered) or not bounds[0] <= typical <= bounds[1]:
-            shown = f"min {bounds[0]:g}, typical {typical:g}, average {main:g}, max {bounds[1]:g}"
-            return f"latencies out of order: {shown}"
-        tail = [figures[key] for key in ("_typical", "_p99", "_p99_9", "_max") if key in figures]
-        if tail != sorted(tail):
-            return f"percentiles out of order: typical, 99 %, 99.9 %, max are {', '.join(map(str, tail))}"
-        return ""
+        return _latency_contradiction(figures)
+    main = figures.get("", 0.0)
     peak, rate = figures.get("_peak", 0.0), figures.get("_message_rate")
     if main > _FASTEST_GBIT_S:
         return f"{main:g} Gbit/s, which no port carries"
@@ -438,6 +429,21 @@ def _contradiction(figures: Mapping[str, float], size: float, test: str) -> str:
     by_rate, half = (rate or 0.0) * size * 8 / 1e3, 0.5e-6 * size * 8 / 1e3 + 0.006
     if rate is not None and abs(by_rate - main) > _AGREE * main + half:
         return f"{rate:g} million messages of {size:g} bytes are {by_rate:.2f} Gbit/s, not {main:.2f}"
+    return ""
+
+
+def _latency_contradiction(figures: Mapping[str, float]) -> str:
+    """Return the latencies of a row that are not in their order, or ""."""
+    ordered = [figures[key] for key in ("_min", "", "_max") if figures.get(key)]
+    typical = figures.get("_typical", figures.get("_min", 0.0))
+    least, most = figures.get("_min", 0.0), figures.get("_max", math.inf)
+    if ordered != sorted(ordered) or not least <= typical <= most:
+        average = figures.get("", 0.0)
+        shown = f"min {least:g}, typical {typical:g}, average {average:g}, max {most:g}"
+        return f"latencies out of order: {shown}"
+    tail = [figures[key] for key in ("_typical", "_p99", "_p99_9", "_max") if key in figures]
+    if tail != sorted(tail):
+        return f"percentiles out of order: typical, 99 %, 99.9 %, max are {', '.join(map(str, tail))}"
     return ""
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
@@ -1111,7 +1111,7 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
         growth = now - before if now >= before else now
         if growth > limit * days:
             evidence = f"{name}: {growth} more in {days * 24:.1f} h"
-            yield subject.finding(f"port_{_code_name(name)}", Verdict.FAIL, evidence)
+            yield subject.finding(f"port_{code_name(name)}", Verdict.FAIL, evidence)
 
 
 def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:
@@ -1148,7 +1148,7 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
 def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find versions that differ from those of the SKU."""
     for name, wanted in sorted(node.expected.versions.items()):
-        code, version = f"version_{_code_name(name)}", node.snapshot.versions.get(name)
+        code, version = f"version_{code_name(name)}", node.snapshot.versions.get(name)
         if not version:
             evidence = f"{name} is unknown, not {wanted}"
             yield node.finding(code, Verdict.UNPROVEN, "configure", evidence)
@@ -1163,7 +1163,7 @@ def _unusual_versions(node: NodeSubject) -> Iterator[HealthFinding]:
         if name not in node.expected.versions and version and version != usual:
             evidence = f"{name} is {version}; most nodes of its model have {usual}"
             yield node.finding(
-                f"version_{_code_name(name)}", Verdict.DEGRADED, "configure", evidence, "likely"
+                f"version_{code_name(name)}", Verdict.DEGRADED, "configure", evidence, "likely"
             )
 
 
@@ -1175,7 +1175,7 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
         version = versions.get(name)
         if driver and version and version != driver:
             evidence = f"{name} is {version}, the driver {driver}"
-            yield node.finding(f"mismatch_{_code_name(name)}", Verdict.FAIL, "configure", evidence)
+            yield node.finding(f"mismatch_{code_name(name)}", Verdict.FAIL, "configure", evidence)
 
 
 # System: check memory, limits, mounts, disks, clock and units.
@@ -1241,17 +1241,7 @@ def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[Hea
             yield node.finding("mounts_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
         return
     options = {*present["options"].split(","), *present["super_options"].split(",")}
-    lacking = [option for option in wanted.options if option not in options]
-    if not present["type"].startswith(wanted.fstype) or (
-        wanted.source and present["source"] != wanted.source
-    ):
-        evidence = (
-            f"{wanted.path} is {present['source']} ({present['type']}), not "
-            f"{' '.join(filter(None, (wanted.source, wanted.fstype)))}"
-        )
-        yield node.finding("mount_differs", Verdict.FAIL, "configure", evidence)
-    elif lacking:
-        evidence = f"{wanted.path} is mounted without {', '.join(lacking)}"
+    if evidence := _other_mount(present, wanted) or _lacking_options(options, wanted):
         yield node.finding("mount_differs", Verdict.FAIL, "configure", evidence)
     elif "ro" in options and "ro" not in wanted.options:
         evidence = f"{wanted.path} can only be read"
@@ -1262,6 +1252,21 @@ def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[Hea
             f"{{path: {wanted.path}, fstype: {present['type']}}}"
         )
         yield node.finding("mount_differs", Verdict.UNPROVEN, "configure", evidence, "hint")
+
+
+def _other_mount(present: Mapping[str, str], wanted: ExpectedMount) -> str:
+    """Return the type and source of a mount if they are not the required ones, or ""."""
+    is_source = not wanted.source or present["source"] == wanted.source
+    if is_source and present["type"].startswith(wanted.fstype):
+        return ""
+    required = " ".join(filter(None, (wanted.source, wanted.fstype)))
+    return f"{wanted.path} is {present['source']} ({present['type']}), not {required}"
+
+
+def _lacking_options(options: Collection[str], wanted: ExpectedMount) -> str:
+    """Return the required options that a mount lacks, or ""."""
+    lacking = [option for option in wanted.options if option not in options]
+    return f"{wanted.path} is mounted without {', '.join(lacking)}" if lacking else ""
 
 
 def _is_in_memory(fstype: str, path: str) -> bool:
@@ -1371,7 +1376,7 @@ def _slurm_name(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[str]) -> HealthFinding:
     """Return the finding on a service. A service that starts or stops at the moment is unproven."""
-    code = f"service_{_code_name(names[0].removesuffix('.service'))}"
+    code = f"service_{code_name(names[0].removesuffix('.service'))}"
     evidence = f"{' or '.join(names)} does not run: {', '.join(dict.fromkeys(states))}"
     if any(state in _STARTING for state in states):
         return node.finding(code, Verdict.UNPROVEN, "watch", evidence, "hint")
@@ -1392,7 +1397,7 @@ def _degrees_text(value: float | None) -> str:
     return "temperature unknown" if value is None else f"{number(value)} °C"
 
 
-def _code_name(name: str) -> str:
+def code_name(name: str) -> str:
     """Return a name in lower case, with ``_`` in place of other characters, for a finding code."""
     return "".join(character if character.isalnum() else "_" for character in name).lower()
 

@@ -328,8 +328,8 @@ def _judge_nodes(
     """Return each node of the night with its findings, reasons and evidence of healing."""
     drained = {name: inputs.snapshots[name] for name in holds}
     runs = runs_since_last_night(inputs.results, inputs.past, inputs.now) if drained else []
-    measured_again = measured_in(runs, probed, drained, inputs.now) if drained else {}
     soaked = soaked_gpus(runs, probed, drained)
+    measured_again = measured_in(runs, probed, drained, soaked, inputs.now) if drained else {}
     again = {
         name: (
             *measured_again.get(name, ()),

@@ -244,7 +244,11 @@ def runs_since_last_night(results: Path, past: Sequence[Path], now: datetime) ->
 
 
 def measured_in(
-    runs: Sequence[Run], probed: ProbeNight | None, snapshots: Mapping[str, StoredSnapshot], now: datetime
+    runs: Sequence[Run],
+    probed: ProbeNight | None,
+    snapshots: Mapping[str, StoredSnapshot],
+    soaked: Mapping[str, Collection[str]],
+    now: datetime,
 ) -> dict[str, tuple[str, ...]]:
     """Return what was measured on each node, as names of quantities, and of programs that found no fault.
 
@@ -252,6 +256,7 @@ def measured_in(
         runs: The runs since the last night (:func:`runs_since_last_night`).
         probed: The night's own measurements, or None if none were requested.
         snapshots: The snapshots of the nodes.
+        soaked: The GPUs of each node that passed a soak (:func:`soaked_gpus`).
         now: The time of the night.
     """
     from rackproof.analysis.anomaly import quantity_name
@@ -265,7 +270,6 @@ def measured_in(
                 quantity_name(readings.quantities[number])
             )
     programs = probed.sound if probed else {}
-    soaked = soaked_gpus(runs, probed, snapshots)
     names: dict[str, tuple[str, ...]] = {}
     for name, kept in snapshots.items():
         # A soak that found a fault measured a speed, too, and the quantity has the name of the program.

@@ -18,7 +18,7 @@ from functools import cached_property
 from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
 from rackproof.core.gpu_models import MODELS_WITHOUT_REPAIRS, is_one_of
 from rackproof.logs.kernel_events import requested_action
-from rackproof.nodes.health_checks import check_node, expected_mounts, service_units
+from rackproof.nodes.health_checks import check_node, code_name, expected_mounts, service_units
 from rackproof.nodes.health_subjects import Expectation
 from rackproof.nodes.night_evidence import missing_readings
 from rackproof.nodes.probe_slurm_jobs import PROBES
@@ -77,7 +77,7 @@ def healed_evidence(node: DrainedNode) -> tuple[str, ...]:
     """Return the sorted names of the evidence that was read from a node tonight."""
     present = [row.name for row in EVIDENCE if row.state(node) is EvidenceState.THERE]
     # Each version and each service is evidence of its own.
-    present += [f"version_{_snake(name)}" for name, text in node.tonight.versions.items() if text]
+    present += [f"version_{code_name(name)}" for name, text in node.tonight.versions.items() if text]
     present += [f"service_{name}" for name in _running_services(node)]
     return tuple(sorted({f"{_MARK}{name}" for name in present}))
 
@@ -356,11 +356,11 @@ def _running_services(node: DrainedNode) -> Iterator[str]:
     services = node.tonight.services or {}
     for name, state in services.items():
         if state == "active":
-            yield _snake(name.removesuffix(".service"))
+            yield code_name(name.removesuffix(".service"))
     for service in node.expected.services:
         units = service_units(service)
         if any(services.get(unit) == "active" for unit in units):
-            yield _snake(units[0].removesuffix(".service"))
+            yield code_name(units[0].removesuffix(".service"))
 
 
 def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
@@ -381,11 +381,6 @@ _BY_COMPARISON = (
     *("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow"),
 )
 """Findings with these codes come from a comparison with the night before."""
-
-
-def _snake(name: str) -> str:
-    """Return a name as it is written in a finding code."""
-    return "".join(character if character.isalnum() else "_" for character in name).lower()
 
 
 def _row(

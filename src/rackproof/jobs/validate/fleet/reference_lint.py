@@ -116,9 +116,9 @@ def read_reference(raw: Mapping[str, Any]) -> SkuReference:
         ValueError: A key is missing or unknown, or a value is invalid (pydantic's ValidationError).
         TypeError: A key is not a text.
     """
-    known = {name: raw[name] for name in ("metric", "benchmark", "parameters", "labels") if name in raw}
-    unknown = {name: value for name, value in raw.items() if name not in known}
-    return SkuReference(**known, reference=Reference(**unknown))
+    place = {name: raw[name] for name in ("metric", "benchmark", "parameters", "labels") if name in raw}
+    bounds = {name: value for name, value in raw.items() if name not in place}
+    return SkuReference(**place, reference=Reference(**bounds))
 
 
 def _find_mistakes(
