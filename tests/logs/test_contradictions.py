@@ -171,6 +171,25 @@ def test_a_gpu_burn_that_did_not_end_beside_one_that_did_is_no_pass(before: byte
     assert (verdict, "several_runs" in why) == (Verdict.UNPROVEN, True)
 
 
+BURN_ENDING = b"Killing processes with SIGTERM (soft kill)\n"
+
+
+def test_lines_that_the_processes_of_gpu_burn_repeat_at_their_end_are_no_second_test() -> None:
+    # With its output in a file or pipe, each process prints what its parent had not written at the fork.
+    progress, results = read(BURN).partition(b"Killing")[0], read(BURN).partition(b"Tested")[2]
+    ending = BURN_ENDING + BURN_HEAD + BURN_HEAD + b"Freed memory for dev 0\n"
+    log = BURN_HEAD + progress + ending + b"Tested" + results
+    assert codes(log)[0] is Verdict.PASS
+    # The same lines before the end or after the results are those of another test.
+    for other in (
+        BURN_HEAD + BURN_HEAD + progress + ending + b"Tested" + results,
+        BURN_HEAD + progress + BURN_HEAD + BURN_ENDING + b"Tested" + results,
+        log + BURN_HEAD,
+        BURN_HEAD + progress + BURN_ENDING + log,
+    ):
+        assert (codes(other)[0], "several_runs" in codes(other)[1]) == (Verdict.UNPROVEN, True)
+
+
 @pytest.mark.parametrize("line", ["+ run_perf -n 8", "+ node_perf -w n01 -- date", "my_perf -g 8"])
 @pytest.mark.parametrize("order", ["%s\n%s\n", "%s %s\n"])
 def test_a_wrapper_beside_the_programs_own_name_is_no_collective(line: str, order: str) -> None:

@@ -21,6 +21,8 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     # For each code: a message, the verdict without a proven good end, and the verdict of a line before such
     # an end.
     "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
+    # Old versions of Slurm read a counter of the job's memory group, which the page cache alone can raise.
+    "memory_limit_reached": ("the job reached its memory limit", Verdict.UNPROVEN, None),
     "traceback": ("a Python traceback", Verdict.FAIL, None),
     "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
     # Slurm gives a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1,
@@ -70,6 +72,7 @@ SLURM_CODES = (
     (b"OOM Killed", "out_of_memory"),
     (b"oom_kill event", "out_of_memory"),
     (b"oom-kill event", "out_of_memory"),
+    (b"memory limit at some point", "memory_limit_reached"),
     (b"xceeded memory limit", "out_of_memory"),
     (b"xceeded job memory limit", "out_of_memory"),
     # "Job step aborted" and "Force Terminated" are no faults: 49 published logs of 5.0 and 5.1 that reached

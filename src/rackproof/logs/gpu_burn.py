@@ -26,6 +26,7 @@ _MEMORY = re.compile(
     r"^Initialized device (\d{1,4}) with (\d{1,9}) MB of memory \(\d{1,9} MB available, using (\d{1,9}) MB"
 )
 _BEGIN = re.compile(r"^Burning for \d{1,12} seconds")
+_ENDING = re.compile(r"^Killing processes")
 _TEMPERATURE = re.compile(r"\s*(\d{1,4}) C")
 _TESTED = re.compile(r"^Tested (\d{1,4}) GPUs:")
 _RESULT = re.compile(r"^\s+GPU (\d{1,4}): (\w{1,20})\s*$")
@@ -88,6 +89,9 @@ class GpuBurnParser(LogParser):
         self.tests = 1
         self.begun = False
         """True after a line that states the length of a test, which old versions do not print."""
+        self.is_ending = False
+        """True from the line before the processes of the GPUs end to the results. A process whose output goes
+        to a file or pipe then prints the lines again that its parent had not written at the fork."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line, with or without a launcher's label."""
@@ -109,10 +113,13 @@ class GpuBurnParser(LogParser):
         elif match := _MEMORY.match(text):
             self._take_memory(text, match)
         elif _BEGIN.match(text):
-            self.tests += self.begun
+            self.tests += self.begun and not self.is_ending
             self.begun = True
+        elif _ENDING.match(text):
+            self.is_ending = True
         elif match := _TESTED.match(text):
             self.tested = int(match[1])
+            self.is_ending = False
         elif self.tested is not None and (match := _RESULT.match(text)):
             self._take_result(at, text, match[1], match[2])
         else:
@@ -125,7 +132,7 @@ class GpuBurnParser(LogParser):
             # Another test starts in the same file, so it is unknown how the first test ended.
             self.tests += 1
             self.tested, self.results, self.speeds = None, {}, {}
-        self.done = done
+        self.done, self.is_ending = done, False
         self.progress(at, text)
         if _BAD.search(text):
             self.log.find("tool_error", "the test reports a fault", Verdict.FAIL, line=at, excerpt=text)

@@ -7,7 +7,7 @@ the XIDs by GPU, and all other faults.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -25,6 +25,8 @@ MOST_LINK_CHANGES = 2
 """A network card's port goes down this often while a node starts, and comes up again."""
 START_S = 900
 """A start takes no longer. A port that goes down later has a fault, although it comes up again."""
+NO_CABLE_S = 180
+"""A port without a cable is reported down once in this time after a boot, when the network is set up."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 _LINK = re.compile(
     r"(?:mlx5_core ([0-9a-f:.]{5,20}) \S{1,40}: Link|bnxt_en ([0-9a-f:.]{5,20}) \S{1,40}: NIC Link is) "
@@ -131,10 +133,11 @@ def _link_change(line: str) -> tuple[str, bool] | None:
 def _links_down_at_start_only(lines: Iterable[str], booted: float) -> set[str]:
     """Return the addresses of ports that went down only while the node started.
 
-    Such a port is up again, or it was never up: it has no cable. A port that a node needs has its own checks
-    of state and counters. Names of interfaces change during a start, and several ports have one name in turn.
+    Such a port is up again, or it has no cable: it is reported down once, soon after the boot, and never up.
+    A port that a node needs has its own checks of state and counters. Names of interfaces change during a
+    start, and several ports have one name in turn.
     """
-    times_down: dict[str, float] = {}
+    downs: dict[str, list[float]] = {}
     is_up: dict[str, bool] = {}
     was_up = set()
     for line in lines:
@@ -144,20 +147,30 @@ def _links_down_at_start_only(lines: Iterable[str], booted: float) -> set[str]:
         if is_up[port]:
             was_up.add(port)
         else:
-            times_down[port] = times_down.get(port, 0) + _weight(line, booted)
+            downs.setdefault(port, []).append(_seconds_after_boot(line, booted))
     return {
         port
         for port, up in is_up.items()
-        if (up or (port not in was_up and times_down[port])) and times_down.get(port, 0) <= MOST_LINK_CHANGES
+        if (up and _went_down_at_start_only(downs.get(port, [])))
+        or (port not in was_up and _has_no_cable(downs.get(port, [])))
     }
 
 
-def _weight(line: str, booted: float) -> float:
-    """Return how a line that a port is down counts: 0 before the boot, 1 at the start, else infinity."""
+def _went_down_at_start_only(downs: Sequence[float]) -> bool:
+    """Return whether a port went down only before the boot, or a few times during the start."""
+    return max(downs, default=0) <= START_S and sum(s >= 0 for s in downs) <= MOST_LINK_CHANGES
+
+
+def _has_no_cable(downs: Sequence[float]) -> bool:
+    """Return whether a port that was never up was reported down once since the boot, and soon after it."""
+    since_boot = [s for s in downs if s >= 0]
+    return len(since_boot) == 1 and max(downs) <= NO_CABLE_S
+
+
+def _seconds_after_boot(line: str, booted: float) -> float:
+    """Return the seconds from the boot to a line, negative before it, or infinity if they are unknown."""
     stamp = _MOMENT.match(line)
-    if stamp is None or not booted or float(stamp[1]) > booted + START_S:
-        return inf
-    return 0 if float(stamp[1]) < booted else 1
+    return inf if stamp is None or not booted else float(stamp[1]) - booted
 
 
 def resolved_by_boot(event: XidEvent) -> bool:

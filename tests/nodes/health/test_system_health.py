@@ -416,6 +416,11 @@ def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:0
         ([link("down")], False),
         ([link("down"), link("up", "ens1f1np1", address="5e:00.1")], False),
         (["1795000009.5 n1 kernel: bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down"], False),
+        ([link("down", at=-9000), link("down")], False),
+        # A port whose cable was pulled during the start, if the line that it was up is missing.
+        ([link("down", at=300)], True),
+        ([link("down"), link("down", at=60)], True),
+        (["1795000300.5 n1 kernel: bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down"], True),
         (["1795009000.5 n1 kernel: bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down"], True),
         # It was up and stays down, flaps, or another port is up.
         ([link("up"), link("down")], True),
