@@ -120,6 +120,8 @@ COUNTERS = (
     "link_downed",
     "port_rcv_errors",
     "port_rcv_remote_physical_errors",
+    "port_rcv_data",
+    "port_xmit_data",
     "port_xmit_discards",
     "local_link_integrity_errors",
     "excessive_buffer_overrun_errors",

@@ -270,6 +270,11 @@ LINES = [
     ("INFO: task python:12345 blocked for more than 120 seconds.", DEGRADED, "task_hung"),
     ("Out of memory: Killed process 1234 (slurmd) total-vm:1kB", DEGRADED, "out_of_memory"),
     ("CPU12: Package temperature above threshold, cpu clock throttled", DEGRADED, "cpu_throttled"),
+    (
+        "CPU23: Core temperature is above threshold, cpu clock is throttled (total events = 1)",
+        DEGRADED,
+        "cpu_throttled",
+    ),
 ]
 HARMLESS = [
     "EDAC MC: Ver: 3.0.0",

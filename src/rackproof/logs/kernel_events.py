@@ -210,7 +210,11 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"\b(?:nvidia-persiste|nv-hostengine|slurm\w{1,5}|munged|dockerd|containerd)\w*\[\d{1,9}\]: segfault",
     ),
     ("cpu_throttled", Verdict.UNPROVEN, r"critical temperature reached"),
-    ("cpu_throttled", Verdict.DEGRADED, r"temperature(?:/speed)? above threshold, cpu clock throttled"),
+    (
+        "cpu_throttled",
+        Verdict.DEGRADED,
+        r"temperature(?:/speed)?(?: is)? above threshold, cpu clock (?:is )?throttled",
+    ),
 )
 """Kind, verdict and pattern of lines without a number or part to read. The first match is used."""
 _FAULTS = tuple((kind, verdict, re.compile(pattern)) for kind, verdict, pattern in _FAULT_PATTERNS)

@@ -133,7 +133,15 @@ def snapshot(name: str, boot: str = "later", unrepairable: bool = True, **change
     return made.model_copy(update={"services": services} | changed)
 
 
-SOUND, BEFORE = snapshot("n1-sound"), snapshot("n1-sound", boot="earlier")
+def with_traffic(words: int, received: int | None = None) -> dict[str, Any]:
+    """Return the ports of a node after so many words of traffic since its boot."""
+    data = {"port_xmit_data": words, "port_rcv_data": words if received is None else received}
+    ports = snapshot("n1-sound").ports
+    return {"ports": tuple(port.model_copy(update={"counters": port.counters | data}) for port in ports)}
+
+
+SOUND = snapshot("n1-sound", **with_traffic(2_000_000_000))
+BEFORE = snapshot("n1-sound", boot="earlier", **with_traffic(9_000_000_000))
 GPUS = frozenset(gpu.uuid for gpu in SOUND.gpus)
 HEAT = ("throttled", "slowed_down", "temperature", "too_hot", "memory_temperature")
 
@@ -280,6 +288,36 @@ def test_only_models_without_repairs_need_not_report_them(names: list[str], heal
     assert heals("repair_pending", node(SOUND.model_copy(update={"gpus": tuple(gpus)}))) is healed
     silent = [gpu.model_copy(update={"name": names[0], "repairs_pending": None}) for gpu in gpus]
     assert not heals("repair_pending", node(SOUND.model_copy(update={"gpus": tuple(silent)})))
+
+
+@pytest.mark.parametrize(
+    ("failed", "tonight", "healed"),
+    [
+        ((9_000_000_000,), (9_300_000_000,), True),
+        ((9_000_000_000,), (300_000_000,), True),
+        # The port was idle, or data went in one direction only.
+        ((9_000_000_000,), (9_000_000_000,), False),
+        ((9_000_000_000,), (9_000_900_000,), False),
+        ((9_000_000_000,), (9_300_000_000, 9_000_000_000), False),
+        ((9_000_000_000, 0), (300_000_000, 4_000), False),
+    ],
+)
+def test_errors_of_packets_heal_only_after_traffic(
+    failed: tuple[int, ...], tonight: tuple[int, ...], healed: bool
+) -> None:
+    drained = node(
+        SOUND.model_copy(update=with_traffic(*tonight)),
+        failed=BEFORE.model_copy(update=with_traffic(*failed)),
+    )
+    assert heals("port_port_rcv_errors", drained) is heals("port_port_xmit_discards", drained) is healed
+    # A link that is up sends symbols always.
+    assert heals("port_symbol_error", drained)
+
+
+def test_errors_of_packets_do_not_heal_without_counters_of_data_or_the_night_that_failed() -> None:
+    silent = [port.model_copy(update={"counters": {"port_rcv_errors": 0}}) for port in SOUND.ports]
+    assert not heals("port_port_rcv_errors", node(SOUND.model_copy(update={"ports": tuple(silent)})))
+    assert not heals("port_port_rcv_errors", node(failed=None))
 
 
 def tools(**statuses: str) -> NodeSnapshot:

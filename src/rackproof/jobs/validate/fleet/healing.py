@@ -35,6 +35,11 @@ _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the d
 of such a check. The text describes the comparison to the operator."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
 """The tools with these prefixes query the driver."""
+_DATA_COUNTERS = ("port_rcv_data", "port_xmit_data")
+"""Counters of a port's data in /sys/class/infiniband, in words of four bytes."""
+_LEAST_WORDS = 250_000_000
+"""Each port must send and receive this many words (1 GB) to prove that packets arrive without errors. A
+measurement of a pair of nodes moves more."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 
@@ -294,6 +299,28 @@ def _port_counters(node: DrainedNode) -> EvidenceState:
     return _state(bool(counted) and all(counted <= port.counters.keys() for port in node.tonight.ports))
 
 
+def _port_traffic(node: DrainedNode) -> EvidenceState:
+    """Return whether each port sent and received much data after the night in which the node failed.
+
+    A port that moves no packet meets no error of a packet. Errors of symbols and of the link are met without
+    data, too, because a link that is up always sends symbols.
+    """
+    if node.failed is None:
+        return EvidenceState.ABSENT
+    failed = {(port.device, port.port): port.counters for port in node.failed.ports}
+    moved = [
+        _growth(port.counters.get(name, 0), failed.get((port.device, port.port), {}).get(name, 0))
+        for port in node.tonight.ports
+        for name in _DATA_COUNTERS
+    ]
+    return _state(min(moved, default=0) >= _LEAST_WORDS)
+
+
+def _growth(now: int, before: int) -> int:
+    """Return by how much a counter grew. It restarts at a boot, or when an operator clears it."""
+    return now - before if now >= before else now
+
+
 def _card_links(node: DrainedNode) -> EvidenceState:
     """Return whether the PCIe links of all known network cards were read."""
     known = {address for snapshot in node.earlier for address in snapshot.links}
@@ -445,6 +472,7 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
     _row("reset_or_booted", "the boot's id, or the GPUs' recovery action", _reset_or_booted),
     _row("ports", "/sys/class/infiniband", _ports),
     _row("port_counters", "/sys/class/infiniband", _port_counters),
+    _row("port_traffic", "/sys/class/infiniband, counters of data", _port_traffic),
     _row("card_links", "/sys/bus/pci/devices", _card_links),
     _row("memlock", "the limits of a process", lambda node: state_of_value(node.tonight.memlock_bytes)),
     _row("shm", "statvfs of /dev/shm", lambda node: state_of_value(node.tonight.shm_bytes)),
@@ -462,7 +490,12 @@ _OF_KERNEL_LOG = ("kernel_log", "booted")
 _PORT_COUNTERS = (
     *("port_symbol_error", "port_symbolerrorcounter", "port_link_error_recovery"),
     *("port_linkerrorrecoverycounter", "port_link_downed", "port_linkdownedcounter"),
-    *("port_port_rcv_errors", "port_portrcverrors", "port_port_xmit_discards", "port_portxmitdiscards"),
+)
+_PACKET_COUNTERS = (
+    "port_port_rcv_errors",
+    "port_portrcverrors",
+    "port_port_xmit_discards",
+    "port_portxmitdiscards",
 )
 HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "tool_hung": ("gpus", "driver_tools"),
@@ -510,6 +543,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "port_down": ("ports",),
     "port_slow": ("ports",),
     **dict.fromkeys(_PORT_COUNTERS, ("ports", "port_counters")),
+    **dict.fromkeys(_PACKET_COUNTERS, ("ports", "port_counters", "port_traffic")),
     "link_width": ("card_links",),
     "link_speed": ("card_links",),
     "memlock": ("memlock",),
