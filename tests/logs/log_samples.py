@@ -187,7 +187,7 @@ def nccl_json(**changes: Any) -> bytes:
         "config": {
             "minimum_bytes": 2_000_000,
             "maximum_bytes": 2_000_000,
-            "devices": [{"rank": 0, "device_info": "H200"}],
+            "devices": [{"rank": rank, "device_info": "H200"} for rank in range(4)],
         },
         "results": [{**row, "out_of_place": place, "in_place": faster}],
         "out_of_bounds": {"count": 0, "okay": "true"},

@@ -141,6 +141,21 @@ def test_several_collectives_in_one_file_are_told_apart(text: str, expected: set
     assert names(parsed) == expected
 
 
+@pytest.mark.parametrize("ranks", range(1, 8))
+@pytest.mark.parametrize(
+    "head", ["", "+ all_reduce_perf -b 1M\n", "# Collective test starting: all_reduce_perf\n"]
+)
+def test_a_list_of_devices_that_lost_ranks_fits_no_collective(ranks: int, head: str) -> None:
+    parsed = read((head + table(ranks=ranks)).encode(), "all_reduce.log")
+    assert (parsed.verdict, "busbw_contradicts" in codes(parsed)) == (UNPROVEN, True)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_a_single_rank_has_the_ratios_of_its_collectives(ratio: float) -> None:
+    parsed = read(table("none", "0", ratio=ratio, ranks=1).encode(), "x.log")
+    assert "busbw_contradicts" not in codes(parsed)
+
+
 def test_each_table_of_a_file_must_end_and_have_rows() -> None:
     cut = ALL_GATHER[: ALL_GATHER.index("# Out of")]
     empty = "".join(line for line in ALL_GATHER.splitlines(True) if not line.lstrip()[:1].isdigit())
@@ -392,7 +407,7 @@ def test_a_replayed_trace_has_no_figures_out_of_place() -> None:
     [
         ({}, PASS, {"all_reduce"}),
         ({"args": ["/opt/alltoallv_perf"]}, PASS, {"alltoallv"}),
-        ({"args": ["./a.out"]}, PASS, {"collective"}),
+        ({"args": ["./a.out"]}, PASS, {"all_reduce"}),
         ({"average_bus_bandwidth": {"bandwidth": 3.0, "okay": "false"}}, FAIL, {"all_reduce"}),
         ({"average_bus_bandwidth": {"bandwidth": 305.0, "okay": "unchecked"}}, PASS, {"all_reduce"}),
         ({"average_bus_bandwidth": {"bandwidth": 3.0, "okay": "unchecked"}}, UNPROVEN, {"all_reduce"}),

@@ -167,13 +167,16 @@ class BandwidthTable:
     def contradicts(self, name: str) -> bool:
         """Return whether the busbw of a row contradicts a collective for its algbw.
 
-        No collective more than doubles it.
+        If the collective is unknown, the rows must fit any one of the known ratios for the listed ranks. A
+        list that lost ranks fits none.
         """
-        factor = _factor(name, self.ranks)
         lowest, highest = self.ratios
-        if not highest:
-            return False
-        return highest > (1 + _RATIO_TOLERANCE) * (factor or 2) or lowest < (1 - _RATIO_TOLERANCE) * factor
+        names = (name,) if name in COLLECTIVES else ("all_reduce", *_SHARED, *_WHOLE)
+        bounds = [_bounds_of_factor(one, self.ranks) for one in names]
+        return bool(highest) and not any(
+            (1 - _RATIO_TOLERANCE) * least <= lowest and highest <= (1 + _RATIO_TOLERANCE) * most
+            for least, most in bounds
+        )
 
     def may_be(self, name: str) -> bool:
         """Return whether the table is consistent with a collective's name."""
@@ -214,6 +217,14 @@ def _factor(name: str, ranks: int) -> float:
     if name == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if name in _SHARED else 0.0
+
+
+def _bounds_of_factor(name: str, ranks: int) -> tuple[float, float]:
+    """Return the smallest and largest busbw/algbw of a collective. No collective more than doubles algbw."""
+    factor = _factor(name, ranks)
+    # A single rank exchanges nothing, so most collectives have a busbw of 0.
+    is_known = factor or (ranks == 1 and (name == "all_reduce" or name in _SHARED))
+    return (factor, factor) if is_known else (0.0, 2.0)
 
 
 def collectives_in(name: str) -> tuple[str, ...]:
