@@ -104,6 +104,26 @@ def test_long_lines_and_other_bytes_do_not_end_it() -> None:
     assert log.verdict.value == "unproven"
 
 
+@pytest.mark.parametrize(
+    ("length", "verdict"), [(1990, "pass"), (1994, "pass"), (1995, "unproven"), (2000, "unproven")]
+)
+def test_a_number_at_the_end_of_what_patterns_see_is_not_read_in_part(length: int, verdict: str) -> None:
+    line = f"{'x' * (length - 4)} at 6964.4 MB/s"
+    log = read(STREAM.replace("Triad:           6964.4", line), pattern=r"^x.* at ([0-9.]+)")
+    assert log.verdict.value == verdict
+    triad = log.measurement("triad")
+    assert triad is None or triad.value == 6964.4
+
+
+def test_lines_with_other_bytes_are_read() -> None:
+    log = parse(
+        BytesIO(STREAM.replace("Triad:", "T\xff\0é: ").encode("latin-1")),
+        format="lines",
+        lines=rules(pattern="^T.{2,3}: +([0-9.]+)"),
+    )
+    assert (log.verdict.value, log.measurements[0].value) == ("pass", 6964.4)
+
+
 def test_lines_of_repetitions_make_their_median_and_its_spread() -> None:
     speeds = [100.0, 98.0, 101.0, 55.0, 99.0, 100.0]
     lines = "".join(f"Triad: {one}\n" for one in speeds)

@@ -8,64 +8,32 @@ format that several programs share, or that contradicts itself, needs its own pa
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rackproof.core.patterns import open_repeats, parsed_pattern, repeats_in_several_ways, small_ways
+from rackproof.core.patterns import compiled_pattern
 from rackproof.core.records import Direction, Record
 
 FORMAT = "lines"
 """A definition names this format in `result.format`."""
 MOST_METRICS = 100
-CHARACTERS_READ = (2000, 2000, 500)
-"""Numbers of characters of a line on which a pattern is tried. The index is the number of the pattern's open
-repeats that can match the same text.
-
-A pattern with more such repeats is refused. The number of steps for a line grows with a power of its
-length. It is 2 million for one repeat, and 21 million for two. A third repeat would take 300 times as many.
-"""
-MOST_WAYS = (10_000, 20, 8)
-"""Largest number of ways to divide a text among a pattern's small repeats and choices, with the same index.
-Each way may take as many steps as :data:`CHARACTERS_READ` allows."""
+_VALUE = re.compile(r"\(\?P?<value>")
 
 
-def _check_pattern(text: str) -> str:
-    """Return the pattern if the time to search a line with it is limited.
+def _checked(text: str) -> Any:
+    """Return the compiled pattern.
 
     Raises:
-        ValueError: The text is not a pattern, it matches every line, or a search with it can take too long.
+        ValueError: RE2 does not take the pattern, or it matches every line.
     """
     try:
-        tree = parsed_pattern(text)
-        fits_nothing = re.search(text, "") is not None
-        is_ambiguous = repeats_in_several_ways(tree)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{text!r:.200} is not a regular expression: {error}") from None
-    if fits_nothing:
+        compiled = compiled_pattern(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r:.200} {error}") from None
+    if compiled.search(b""):
         raise ValueError(f"{text!r:.200} fits every line, the empty one too: name a text of the line")
-    if is_ambiguous:
-        raise ValueError(
-            f"{text!r:.200} repeats a repetition, as (a+)+ does, or a choice, as (a|ab)* does, which can "
-            "take for ever: write it without"
-        )
-    if open_repeats(tree) >= len(CHARACTERS_READ):
-        raise ValueError(
-            f"{text!r:.200} has {open_repeats(tree)} open repeats in a row that fit the same text, as "
-            f".*a.*b.* does, which can take hours on one line: use {len(CHARACTERS_READ) - 1} at most, or "
-            r"name the characters between ([^,]*, or \S+)"
-        )
-    if (ways := small_ways(tree)) > (most := MOST_WAYS[open_repeats(tree)]):
-        raise ValueError(
-            f"{text!r:.200} can divide a line in {ways:.0e} ways among its optional texts, choices and short "
-            f"repeats, as a?a?a? does: use fewer of them ({most} ways at most)"
-        )
-    return text
-
-
-def characters_read(pattern: str) -> int:
-    """Return how many characters of a line a pattern is tried on."""
-    return CHARACTERS_READ[open_repeats(parsed_pattern(pattern))]
+    return compiled
 
 
 Pattern = Annotated[str, Field(min_length=1, max_length=500)]
@@ -92,11 +60,12 @@ class LineMetric(Record):
     @classmethod
     def _one_number(cls, text: str) -> str:
         """Refuse a pattern without exactly one group for the number."""
-        compiled = re.compile(_check_pattern(text))
-        if compiled.groups != 1 and "value" not in compiled.groupindex:
+        compiled = _checked(text)
+        # RE2 takes several groups of one name, and knows only the first by it.
+        if compiled.groups != 1 and (b"value" not in compiled.groupindex or len(_VALUE.findall(text)) > 1):
             raise ValueError(
-                f"{text!r:.200} has {compiled.groups} groups: put the number into one group, or call its "
-                "group `value`: (?P<value>…)"
+                f"{text!r:.200} has {compiled.groups} groups: put the number into one group, or call one of "
+                "them `value`: (?P<value>…)"
             )
         return text
 
@@ -118,9 +87,9 @@ class LineRules(Record):
     @field_validator("good_end", "failures")
     @classmethod
     def _patterns(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        """Refuse a pattern that could take too long, or that matches every line."""
+        """Refuse a pattern that RE2 does not take, or that matches every line."""
         for text in (value,) if isinstance(value, str) else value:
-            _check_pattern(text)
+            _checked(text)
         return value
 
     @model_validator(mode="after")

@@ -7,18 +7,11 @@ recognizes, so that a declared line with a known fault still counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Any
 
 from rackproof.core.errors import RackproofError
-from rackproof.core.patterns import (
-    LARGEST_SMALL_REPEAT,
-    inner_patterns,
-    is_choice,
-    is_repeat,
-    parsed_pattern,
-)
+from rackproof.core.patterns import compiled_pattern
 from rackproof.core.records import Record
 from rackproof.core.text import sanitize
 
@@ -26,10 +19,14 @@ MOST_DECLARED = 200
 LONGEST_PATTERN = 300
 FEWEST_LETTERS = 8
 """Smallest number of literal characters in a pattern: with fewer, it would match lines not seen yet."""
-MOST_OPEN_REPEATS = 2
-"""Largest number of unbounded repeats in one pattern: each multiplies the time by the length of a line."""
-MOST_CHOICES = 8
-"""Largest number of places where a pattern may continue in several ways: each may double the time."""
+_NO_LETTERS = re.compile(
+    r"(?s)\\Q.*?(?:\\E|$)|\\[pPx](?:\{[^}]*\}|[0-9A-Fa-f]{2}|.)|\\[0-7]+|\\."
+    r"|\[\^?\]?(?:\[:[^]]*:\]|\\.|[^]\\])*\]|\(\?[A-Za-z-]*\)"
+)
+"""Pattern of quotations, escapes, sets and flags, which count as no letter."""
+_COUNT = re.compile(r"\{(0*(?=[,}]))?\d*(?:,\d*)?\}\??")
+_GROUP = re.compile(r"\((?:\?[A-Za-z-]*:|\?P?<\w+>)?([^()]*)\)([*?]\??)?")
+"""Pattern of a group that contains no other group, with its contents and whether it is optional."""
 _KEYS = ("pattern", "why", "until")
 
 
@@ -50,11 +47,13 @@ class DeclaredLines:
 
     def __init__(self, lines: Sequence[DeclaredLine], today: date) -> None:
         self._today = today
-        self._lines = [(line, re.compile(line.pattern)) for line in lines]
+        self._lines = [(line, compiled_pattern(line.pattern)) for line in lines]
 
     def declaration(self, message: str) -> DeclaredLine | None:
         """Return the declaration that matches a message, if possible one that is still valid."""
-        fitting = [line for line, pattern in self._lines if pattern.match(message[:500])]
+        # A byte that is no UTF-8 is half a surrogate pair in the message.
+        begin = message[:500].encode("utf-8", "replace")
+        fitting = [line for line, pattern in self._lines if pattern.match(begin)]
         return min(fitting, key=self.is_past, default=None)
 
     def is_past(self, line: DeclaredLine) -> bool:
@@ -123,55 +122,30 @@ def _until(raw: object, where: str) -> date | None:
 def _why_unusable(pattern: str) -> str:
     """Return why a pattern cannot be used, or ""."""
     try:
-        compiled = re.compile(pattern)
-        parsed = parsed_pattern(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"is not a regular expression: {error}"
-    if compiled.match(""):
+        compiled = compiled_pattern(pattern)
+    except ValueError as error:
+        return str(error)
+    if compiled.match(b""):
         return "fits every line: begin it with the words of the message"
-    if (letters := _letters(parsed)) < FEWEST_LETTERS:
+    if (letters := _letters(pattern)) < FEWEST_LETTERS:
         return (
             f"names {letters} characters and would fit lines that were not seen yet: write out at least "
             f"{FEWEST_LETTERS} of the message's own"
         )
-    choices = list(_choices(parsed, within_repeat=False))
-    if "nested" in choices:
-        return "has a repeat or a choice within a repeat, which may take hours on one line: write it without"
-    if choices.count("open") > MOST_OPEN_REPEATS or len(choices) > MOST_CHOICES:
-        return (
-            f"has {choices.count('open')} open repeats (* or +) and {len(choices)} choices in all, which may "
-            f"take hours on one line: use {MOST_OPEN_REPEATS} and {MOST_CHOICES} at most"
-        )
     return ""
 
 
-def _letters(parsed: Any) -> int:
-    """Return the number of literal characters that a text needs to match a pattern."""
-    count = 0
-    for kind, value in parsed:
-        if str(kind) == "LITERAL":
-            count += chr(value).isalnum()
-        elif str(kind) == "SUBPATTERN":
-            count += _letters(value[3])
-        elif is_choice(kind):
-            count += min(map(_letters, value[1]))
-        elif is_repeat(kind):
-            count += _letters(value[2]) if value[0] else 0
-    return count
+def _letters(pattern: str) -> int:
+    """Return the number of letters and digits that a text needs to match a pattern of RE2, or fewer."""
+    text = _NO_LETTERS.sub(".", pattern)
+    text = _COUNT.sub(lambda count: "" if count[1] is None else "?", text)
+    text = re.sub(r"\w[*?]\??", "", text)
+    groups = 1
+    while groups:
+        text, groups = _GROUP.subn(lambda group: "" if group[2] else _fewest(group[1]), text)
+    return len(_fewest(text))
 
 
-def _choices(parsed: Any, *, within_repeat: bool) -> Iterator[str]:
-    """Yield, for each place where a pattern may continue in several ways, its kind: open, bounded
-    or nested.
-    """
-    for kind, value in parsed:
-        repeats = within_repeat
-        if is_choice(kind):
-            yield "nested" if within_repeat else "bounded"
-        elif is_repeat(kind):
-            least, most = int(value[0]), int(value[1])
-            if least != most:
-                yield "nested" if within_repeat else "open" if most > LARGEST_SMALL_REPEAT else "bounded"
-            repeats = within_repeat or most > 1
-        for part in inner_patterns(value):
-            yield from _choices(part, within_repeat=repeats)
+def _fewest(alternatives: str) -> str:
+    """Return the letters and digits of the alternative with the fewest."""
+    return min(("".join(filter(str.isalnum, one)) for one in alternatives.split("|")), key=len)

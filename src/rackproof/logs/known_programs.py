@@ -85,8 +85,9 @@ class _KnownProgramParser(PlainLinesParser):
         if not _KERNEL.match(text):
             text = split_label(text)[1].strip()
         self.compare(at, text)
-        self.begun += self.head.match(text.encode()) is not None
-        self.ended += self.good_end.search(text) is not None
+        line = text.encode()
+        self.begun += self.head.match(line) is not None
+        self.ended += self.good_end.search(line) is not None
         super().line(at, text)
 
     def finish(self) -> ParsedLog:

@@ -7,28 +7,17 @@ import re
 import statistics
 from typing import ClassVar
 
-from rackproof.core.line_rules import CHARACTERS_READ, FORMAT, LineMetric, LineRules, characters_read
+from rackproof.core.line_rules import FORMAT, LineMetric, LineRules
+from rackproof.core.patterns import compiled_pattern
 from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number
 
-MOST_CHARACTERS = CHARACTERS_READ[0]
-"""Number of characters of a line on which patterns are tried."""
+MOST_BYTES = 2000
+"""Number of bytes of a line on which patterns are tried. The largest pattern takes 0.2 ms for one."""
 MOST_REPETITIONS = 10_000
 """Largest number of repetitions of which a median is computed. More are unproven."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
 """Pattern of the first line that workloads/run_command.py prints: the program that made the output."""
-
-
-class _BoundedPattern:
-    """A pattern with a limit for the length of a line on which it is tried, which limits its time."""
-
-    def __init__(self, text: str) -> None:
-        self.compiled = re.compile(text)
-        self._most = characters_read(text)
-
-    def search(self, text: str) -> re.Match[str] | None:
-        """Return the match of the pattern, or None if there is none."""
-        return self.compiled.search(text[: self._most].rstrip())
 
 
 class _Reading:
@@ -36,11 +25,11 @@ class _Reading:
 
     def __init__(self, rule: LineMetric) -> None:
         self.rule = rule
-        self.pattern = _BoundedPattern(rule.pattern)
+        self.pattern = compiled_pattern(rule.pattern)
         self.value, self.line, self.count = math.nan, 0, 0
         self.samples: list[float] = []
         """The numbers of repetitions, in their order."""
-        self.group: int | str = "value" if "value" in self.pattern.compiled.groupindex else 1
+        self.group: int = self.pattern.groupindex.get(b"value", 1)
 
     def take(self, at: int, value: float) -> None:
         """Record a number that was read in a line."""
@@ -59,7 +48,7 @@ class _Reading:
             self.samples.append(value)
 
 
-_GOES_ON = re.compile(r"[.,]?\d|[eE][-+]?\d|['_]\d{3}")
+_GOES_ON = re.compile(rb"[.,]?\d|[eE][-+]?\d|['_]\d{3}")
 """Pattern of text after a number that makes it a different number."""
 
 
@@ -77,29 +66,30 @@ class PlainLinesParser(LogParser):
     def __init__(self, log: Log, rules: LineRules) -> None:
         super().__init__(log)
         self.readings = {name: _Reading(rule) for name, rule in rules.metrics.items()}
-        self.good_end = _BoundedPattern(rules.good_end)
-        self.failures = [_BoundedPattern(text) for text in rules.failures]
+        self.good_end = compiled_pattern(rules.good_end)
+        self.failures = [compiled_pattern(text) for text in rules.failures]
         self.ended_at: int | None = None
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
-        text = text[:MOST_CHARACTERS].rstrip()
+        whole, text = text, text[:MOST_BYTES].rstrip()
         if match := PROGRAM_LINE.match(text):
             self.log.tag("software.program", match[1])
             self.log.tag("software.program_sha256", match[2])
             return
+        line = text.encode("utf-8", "replace")[:MOST_BYTES]
         for failure in self.failures:
-            if failure.search(text):
+            if failure.search(line):
                 message = "the program's output shows a failure"
                 self.log.find("tool_error", message, Verdict.FAIL, line=at, excerpt=text)
         for name, reading in self.readings.items():
-            if match := reading.pattern.search(text):
-                shown = match[reading.group] or ""
-                if _GOES_ON.match(text, max(0, match.end(reading.group))):
-                    # The pattern ends within a number: 1 of 1,234.
+            if match := reading.pattern.search(line):
+                shown = (match[reading.group] or b"").decode("utf-8", "replace")
+                if _GOES_ON.match(whole.encode("utf-8", "replace"), max(0, match.end(reading.group))):
+                    # The pattern, or what it sees of the line, ends within a number: 1 of 1,234.
                     shown = f"{shown}…"
                 self._take(name, reading, at, shown, text)
-        if self.good_end.search(text):
+        if self.good_end.search(line):
             self.ended_at = at
 
     def _take(self, name: str, reading: _Reading, at: int, shown: str, text: str) -> None:
