@@ -277,6 +277,9 @@ LINES = [
     ),
 ]
 HARMLESS = [
+    "pci 0000:1b:00.0: not ready 1023ms after FLR; waiting",
+    "Lustre: fs01-OST0003-osc-ffff: Connection restored to fs01-OST0003 (at 10.1.0.4@o2ib)",
+    "megaraid_sas 0000:65:00.0: 8519 (779461331s/0x0001/INFO) - VD 00/0 is now OPTIMAL",
     "EDAC MC: Ver: 3.0.0",
     "EDAC MC0: Giving out device to module igen6_edac controller Intel_client_SoC MC#0",
     "EDAC i10nm: No hardware ECC memory",

@@ -105,6 +105,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         # The discovery of NVLinks does not finish. nvidia-smi hangs from then on.
         r"NVRM:? knvlink\w{0,40}: .{0,80}(?:postRxDetLinkMask failed|Failed to update Rx Detect)|"
         r"NVRM:? .{0,100}Memory Subsystem Error detected|"
+        r"NVRM:? .{0,100}does not have the necessary power cables connected|"
         r"NVRM: No NVIDIA (?:GPU|devices?) (?:was |were )?found|"
         r"NVRM: GPU \S{1,20} is already bound to |"
         r"NVRM: The NVIDIA probe routine failed|NVRM: None of the NVIDIA devices were initialized|"
@@ -132,7 +133,14 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ),
     ("gpu_driver_error", Verdict.DEGRADED, r"\bamdgpu\b.{0,200}[1-9]\d* correctable hardware errors"),
     ("pcie_error", Verdict.FAIL, r"\bDPC: containment event|PCIe link lost"),
-    ("pcie_error", Verdict.UNPROVEN, r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present)"),
+    (
+        "pcie_error",
+        Verdict.UNPROVEN,
+        r"pciehp\b.{0,60}Slot\([^)]{1,20}\): (?:Link Down|Card not present|Power fault)",
+    ),
+    # A function that is not ready only for a while is reported with "waiting".
+    ("pcie_error", Verdict.FAIL, r"\bpci \S{1,20}: not ready \d{1,9}ms after .{1,40}; giving up"),
+    ("pcie_error", Verdict.DEGRADED, r"broken device, retraining non-functional downstream link"),
     # A device accessed memory that is not its own, or a slot is too narrow for a fast card.
     ("pcie_error", Verdict.UNPROVEN, r"\bDMAR: \[.{0,60}\] Request device|\bAMD-Vi: .{0,40}IO_PAGE_FAULT"),
     # The same on Arm. The kernel gives most of these lines the level info.
@@ -180,10 +188,23 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"EXT[234]-fs error|Remounting filesystem read-only|Aborting journal on device|"
         r"XFS \([^)]{1,40}\): .{0,120}(?:[Cc]orrupt|[Ss]hut(?:ting)? ?down|I/O [Ee]rror)|"
         r"no available path - failing I/O|access beyond end of device|"
-        r"I/O error while (?:reading|writing)|BTRFS(?::)? (?:error|critical)|"
+        r"I/O error while (?:reading|writing)|JBD2: Detected IO errors|BTRFS(?::)? (?:error|critical)|"
         r"BTRFS .{0,80}csum failed|md/raid\S{0,20}: Disk failure|"
         # Disk controllers whose firmware stopped.
-        r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state",
+        r"megaraid_sas .{0,60}FW in FAULT state|mpt[23]sas.{0,80}fault_state|"
+        r"megaraid_sas .{0,100} - VD \S{1,10} is now OFFLINE",
+    ),
+    # The drive reported an internal error. The kernel resets it and repeats the requests.
+    ("storage_error", Verdict.UNPROVEN, r"\bnvme\w* .{0,40}resetting controller due to (?:AER|persistent)"),
+    # A client that its server evicted lost the requests that were under way.
+    ("storage_error", Verdict.UNPROVEN, r"\bLustreError: .{0,200}client was evicted by"),
+    # Redundancy is lost or about to be lost. The kernel gives these lines the levels warning and info.
+    (
+        "storage_error",
+        Verdict.DEGRADED,
+        r"megaraid_sas .{0,100} - (?:VD \S{1,10} is now (?:PARTIALLY )?DEGRADED|Removed: PD)|"
+        r"\bmd\d{1,4}: mismatch sector in range|device-mapper: multipath: .{0,40}Failing path|"
+        r"\bLustre: .{0,200}Connection to .{0,100} was lost; in progress",
     ),
     # An array that started without all its disks. The kernel gives this line the level info.
     ("storage_error", Verdict.DEGRADED, r"\bmd/raid\S{0,20}: .{0,20}\bactive with (\d+) out of (?!\1 )\d+ "),
@@ -199,6 +220,8 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"kernel BUG at|general protection fault(?:, probably|.{0,40}\[#\d)|Unable to handle kernel|"
         r"Internal error: .{1,80}\[#|hard LOCKUP|Kernel panic|\bSError Interrupt",
     ),
+    ("kernel_error", Verdict.UNPROVEN, r"\bBUG: workqueue lockup|NMI received for unknown reason"),
+    ("kernel_error", Verdict.UNPROVEN, r"\birq \d{1,6}: nobody cared"),
     ("kernel_error", Verdict.UNPROVEN, r"soft lockup - CPU|\brcu\w*:? .{0,60}detected .{0,20}stall"),
     ("task_hung", Verdict.DEGRADED, r"blocked for more than \d{1,9} seconds"),
     # In its own control group, a program only harms itself ("Memory cgroup out of memory").
@@ -261,6 +284,12 @@ FAULT_WORDS = (
     "not responding",
     "cifs: ",
     "megaraid",
+    "mismatch sector",
+    "lustre",
+    "giving up",
+    "broken device",
+    "unknown reason",
+    "nobody cared",
     "fault_state",
     "out of memory",
     "throttled",
