@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rackproof.core.training_limits import read_fewest_samples
+from rackproof.core.training_limits import read_fewest_samples, read_hyperparameters
 from rackproof.logs._mlperf import TARGETS
 
 
@@ -22,6 +22,12 @@ def event(key: str, value: Any = None, at: int = 0, prefix: str = "", **meta: An
     return f"{prefix}:::MLLOG {json.dumps(body)}\n"
 
 
+def hyperparameters(benchmark: str, at: int = 1) -> list[str]:
+    """Return a line for each hyperparameter that all published logs of a benchmark state."""
+    table = read_hyperparameters().get(benchmark, {})
+    return [event(name, (least + most) / 2, at) for name, (least, most) in table.items()]
+
+
 def mllog(
     *extra: str,
     after: str = "",
@@ -29,8 +35,9 @@ def mllog(
     final: Any = 0.921,
     before: float = 0.95,
     samples: int = 3072,
+    benchmark: str = "llama2_70b_lora",
 ) -> bytes:
-    """Return a whole llama2_70b_lora log. ``extra`` lines stand in the middle, ``after`` at the end.
+    """Return a whole log of a benchmark. ``extra`` lines stand in the middle, ``after`` at the end.
 
     Its evaluations are ``before`` and ``final``, the last one after so many ``samples``.
     """
@@ -38,9 +45,10 @@ def mllog(
         "some words before\n",
         event("cache_clear", True, 0),
         event("init_start", None, 1),
-        event("submission_benchmark", "llama2_70b_lora", 1),
+        event("submission_benchmark", benchmark, 1),
         event("global_batch_size", 8, 1),
         event("seed", 42, 1),
+        *hyperparameters(benchmark),
         event("init_stop", None, 60),
         event("run_start", None, 60),
         event("tracked_stats", {"train_loss": 1.5}, 70, step=10),
@@ -63,8 +71,7 @@ def mllog_of(benchmark: str, final: Any, *extra: str) -> bytes:
     targets = TARGETS.get(benchmark, ())
     before = final * (1.05 if targets and targets[0].at_most else 0.95)
     enough = read_fewest_samples().get(benchmark, ((8, 3072),))[-1][1]
-    log = mllog(*extra, final=final, before=before, samples=int(enough) // 16 * 16)
-    return log.replace(b"llama2_70b_lora", benchmark.encode())
+    return mllog(*extra, final=final, before=before, samples=int(enough) // 16 * 16, benchmark=benchmark)
 
 
 def mll(key: str, value: Any = None, at: float = 0, **meta: Any) -> str:

@@ -375,6 +375,12 @@ def test_a_row_without_a_possible_time_is_damaged(time: str) -> None:
     assert (parsed.verdict, "damaged_line" in codes(parsed)) == (UNPROVEN, True)
 
 
+@pytest.mark.parametrize("time", ["0.00", "0.0", "-1.0"])
+def test_a_row_that_took_no_time_is_impossible(time: str) -> None:
+    parsed = read(ALL_REDUCE.replace(f"{100.0:7.1f}", f"{time:>7s}", 1).encode())
+    assert (parsed.verdict, "impossible_value" in codes(parsed)) == (UNPROVEN, True)
+
+
 def one_place(text: str) -> str:
     """Return a table as ``-O 0`` of rccl-tests prints it, without figures out of place."""
     figures = re.compile(
@@ -445,22 +451,45 @@ def test_json_that_lacks_a_size_is_unproven(
     assert (parsed.verdict, "rows_missing" in codes(parsed)) == (verdict, verdict is UNPROVEN)
 
 
-def test_json_with_two_ranks_on_one_gpu_is_unproven() -> None:
+@pytest.mark.parametrize("field", ["time", "cpu_time"])
+def test_json_with_a_time_of_nothing_is_unproven(field: str) -> None:
+    rows = json.loads(nccl_json())["results"]
+    place = {key: value for key, value in rows[-1]["in_place"].items() if key != "time"}
+    rows[-1]["in_place"] = {**place, field: 0.0}
+    assert "impossible_value" in codes(read(nccl_json(results=rows)))
+
+
+@pytest.mark.parametrize(
+    ("places", "numbers", "found"),
+    [
+        (("0000:1b:00", "0000:1b:00"), (0, 0), True),
+        (("0000:1b:00", "0000:1b:00"), (0, 1), True),
+        (("0000:1b:00", "0001:1b:00"), (0, 0), False),
+        (("1b:00", "1b:00"), (0, 0), True),
+        # Two GPUs of one host may differ only by the domain, which is missing here.
+        (("1b:00", "1b:00"), (0, 1), False),
+        (("0x1b", "0x1b"), (0, 0), True),
+        (("0x1b", "0x1b"), (0, 1), False),
+        (("0x1b", "0x43"), (0, 0), False),
+    ],
+)
+def test_json_with_two_ranks_on_one_gpu_is_unproven(
+    places: tuple[str, str], numbers: tuple[int, int], found: bool
+) -> None:
     config = json.loads(nccl_json())["config"]
-    places = ("0000:1b:00", "0000:1b:00")
     devices = [
         {
             "rank": rank,
             "pid": rank,
             "hostname": "n01",
-            "device": 0,
+            "device": numbers[rank],
             "device_hex": place,
             "device_info": "H200",
         }
         for rank, place in enumerate(places)
     ]
     parsed = read(nccl_json(config={**config, "devices": devices}))
-    assert "devices_contradict" in codes(parsed)
+    assert ("devices_contradict" in codes(parsed)) is found
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
+from tests.logs.log_samples import PERFTEST
 
 PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
 RULE = "-" * 87 + "\n"
@@ -304,3 +305,13 @@ SOUND = "8388608    5000             24056.74            24056.72           0.00
 def test_the_figures_of_a_row_bear_each_other_out(row: str, found: set[str]) -> None:
     parsed = read(printed(WRITE, BW.replace("Gb/sec", "MB/sec"), row))
     assert (codes(parsed), parsed.verdict) == (found, UNPROVEN if found else PASS)
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"), [("Down", FAIL), ("Initialize", FAIL), ("Armed", FAIL), ("Active", PASS)]
+)
+def test_a_port_that_is_not_active_is_a_failure(state: str, verdict: Verdict) -> None:
+    """perftest prints the state of a port only if it is not active."""
+    table = PERFTEST.decode()
+    assert read(table).verdict is PASS
+    assert read(f"{table} Port number 1 state is {state}\n").verdict is verdict

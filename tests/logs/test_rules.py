@@ -432,8 +432,8 @@ def test_mllog_numbers_lines_and_ranks() -> None:
     assert value(parsed, "train_loss") == 1.2
     accuracy = parsed.measurement("eval_accuracy")
     assert accuracy is not None
-    assert (accuracy.value, accuracy.source.line, accuracy.source.rank) == (0.921, 13, 8)
-    assert str(accuracy.source) == "a.log:13 (rank 8)"
+    assert (accuracy.value, accuracy.source.line, accuracy.source.rank) == (0.921, 18, 8)
+    assert str(accuracy.source) == "a.log:18 (rank 8)"
     assert parsed.tags["seed"] == "42"
     loss = next(one for one in parsed.series if one.name == "train_loss")
     assert (loss.x, loss.y) == ((10.0, 240.0), (1.5, 1.2))
@@ -917,7 +917,7 @@ def test_events_that_begin_late_are_found() -> None:
     assert (late.format, late.verdict) == ("mllog", PASS)
     accuracy = late.measurement("eval_accuracy")
     assert accuracy is not None
-    assert accuracy.source.line == 100_000 + 13
+    assert accuracy.source.line == 100_000 + 18
     # A job that begins with nccl-tests and goes on with training is a training log.
     mixed = read(NCCL + filler + mllog())
     assert (mixed.format, mixed.verdict) == ("mllog", PASS)

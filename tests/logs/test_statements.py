@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackproof.core.records import Verdict
-from tests.logs.log_samples import event
+from tests.logs.log_samples import event, hyperparameters
 from tests.logs.test_pace import Change, at_time, judge, of_key, training
 
 STEPS, STEP_S, BLOCKS = 40, 2.0, 8
@@ -30,6 +30,7 @@ def blocks(trained: str) -> list[str]:
         event("submission_platform", "1xEXAMPLE"),
         event("target_accuracy", {"flux1": 0.586, "llama2_70b_lora": 0.925}.get(trained, FINAL[trained])),
         event("global_batch_size", batch),
+        *hyperparameters(trained),
         event("run_start", None, 1),
     ]
     at, step = 1.0, 0
@@ -209,41 +210,40 @@ def test_the_rules_define_some_steps_in_samples(batch: int, found: bool) -> None
     assert ("batch_size_contradicts" in judge(stated)[1]) is found
 
 
-HYPERPARAMETERS = {
-    "opt_base_learning_rate": 4e-4,
-    "opt_adamw_weight_decay": 1e-4,
-    "opt_gradient_clip_norm": 0.3,
-    "lora_alpha": 32,
-    "lora_rank": 16,
-}
-
-
-def with_setting(key: str, value: object, division: str = "closed") -> Change:
-    """Return a change that states hyperparameters of llama2_70b_lora with another value, or without one."""
-    stated = [event(name, number) for name, number in {**HYPERPARAMETERS, key: value}.items() if number]
-    return lambda lines: [*lines[:1], event("submission_division", division), *stated, *lines[1:]]
+def with_setting(key: str, *values: object, division: str = "closed") -> Change:
+    """Return a change that states the values of a hyperparameter in place of its value, or removes it."""
+    stated = [event("submission_division", division), *(event(key, value) for value in values)]
+    return lambda lines: [*lines[:1], *stated, *of_key(key, lambda _line: None)(lines[1:])]
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "found"),
+    ("key", "values", "found"),
     [
-        ("lora_rank", 16, False),
-        ("lora_rank", 160, True),
-        ("lora_rank", None, True),
-        ("opt_adamw_weight_decay", 1.00000001e-4, False),
-        ("opt_adamw_weight_decay", 1e-3, True),
-        ("opt_gradient_clip_norm", "0.3", False),
-        ("opt_gradient_clip_norm", 3.0, True),
-        ("opt_base_learning_rate", 1.2e-3, False),
-        ("opt_base_learning_rate", 4e-3, True),
-        ("opt_base_learning_rate", 4e-5, True),
-        ("opt_learning_rate_training_steps", 8000, False),
+        ("lora_rank", [16], False),
+        ("lora_rank", [16, 16.0], False),
+        ("lora_rank", [160], True),
+        ("lora_rank", [16, 160], True),
+        ("lora_rank", [160, 16], True),
+        ("lora_rank", [], True),
+        ("lora_rank", [None], True),
+        ("lora_rank", ["sixteen"], True),
+        ("opt_adamw_weight_decay", [1.00000001e-4], False),
+        ("opt_adamw_weight_decay", [1e-3], True),
+        ("opt_gradient_clip_norm", ["0.3"], False),
+        ("opt_gradient_clip_norm", [3.0], True),
+        ("opt_base_learning_rate", [1.2e-3], False),
+        ("opt_base_learning_rate", [4e-4, 4e-3], True),
+        ("opt_base_learning_rate", [4e-3], True),
+        ("opt_base_learning_rate", [4e-5], True),
+        ("opt_base_learning_rate", [], True),
+        ("opt_learning_rate_training_steps", [8000], False),
     ],
 )
-def test_hyperparameters_are_those_of_the_rules(key: str, value: object, found: bool) -> None:
+def test_hyperparameters_are_those_of_the_rules(key: str, values: list[object], found: bool) -> None:
     expected = (Verdict.UNPROVEN, {"hyperparameters_contradict"}) if found else (Verdict.PASS, set())
-    assert judge(with_setting(key, value)(blocks("llama2_70b_lora"))) == expected
-    assert judge(with_setting(key, value, "open")(blocks("llama2_70b_lora")))[0] is Verdict.PASS
+    lines = blocks("llama2_70b_lora")
+    assert judge(with_setting(key, *values)(lines)) == expected
+    assert judge(with_setting(key, *values, division="open")(lines))[0] is Verdict.PASS
 
 
 @pytest.mark.parametrize("where", ["tracked_stats", "train_loss"])

@@ -156,6 +156,12 @@ def read_hyperparameters() -> Mapping[str, Mapping[str, tuple[float, float]]]:
     return ranges
 
 
+@lru_cache
+def hyperparameter_names() -> frozenset[str]:
+    """Return every name in the table of hyperparameters."""
+    return frozenset(name for ranges in read_hyperparameters().values() for name in ranges)
+
+
 def too_few_samples(benchmark: str, batch: float, samples: float | None) -> Iterator[str]:
     """Yield a sentence if a target was reached with far fewer samples than in any published result.
 

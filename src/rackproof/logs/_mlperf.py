@@ -584,8 +584,16 @@ class Events(LogParser):
         handler = self.handlers.get(key)
         if handler is not None:
             handler(key, value, meta if type(meta) is dict else {}, time, position)
-        elif key not in NOT_TAGS and value is not None and key not in self.log.tags:
+        else:
+            self._state(key, value)
+
+    def _state(self, key: str, value: object) -> None:
+        """Store a statement that is not part of the run's course. Its first value becomes a tag."""
+        if key in NOT_TAGS or value is None:
+            return
+        if key not in self.log.tags:
             self.log.tag(key, value)
+        self.statements.take_hyperparameter(key, value)
 
     def _note_after_stop(self, key: str, position: int) -> None:
         if key == "eval_accuracy" and self.ended_after_stop < self.open_at_stop:
@@ -607,8 +615,8 @@ class Events(LogParser):
             self.damaged(key, position)
             return
         # Statements that are not part of the run's course are valid without a time, above all the benchmark.
-        if key not in self.handlers and key not in NOT_TAGS and value is not None:
-            self.log.tag(key, value)
+        if key not in self.handlers:
+            self._state(key, value)
         self.log.find("damaged_line", "an event without a time", line=self.log.line_at(position))
 
     def pass_time(self, time: float, position: int, counts: bool = True) -> None:

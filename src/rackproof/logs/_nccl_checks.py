@@ -156,11 +156,11 @@ class Devices:
     def take(self, at: int | None, rank: int, where: tuple[str, str, str, str], name: str) -> None:
         """Record one rank: process, host, number of the device, and its place on the bus.
 
-        GPUs of one host may share a place without a domain (``0x1b``). The process's number for its GPU then
-        distinguishes them.
+        GPUs of one host may share a place without a domain (``0x1b``, ``1b:00``). The process's number for
+        its GPU then distinguishes them.
         """
         pid, host, device, bus = where
-        key = (host, bus.lower()) if bus.count(":") >= 2 or ":" in bus else (host, pid, device)
+        key = (host, bus.lower()) if bus.count(":") >= 2 else (host, bus.lower(), device)
         # A host without a name of its own may be any of several.
         key = (*key, pid) if host in ("localhost", "") else key
         if len(self.ranks) < _MOST_RANKS:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from rackproof.core.training_limits import read_hyperparameters
+from rackproof.core.training_limits import hyperparameter_names, read_hyperparameters
 from rackproof.logs._course import Advance, LineAt
 from rackproof.logs._reading import number
 
@@ -64,6 +64,8 @@ class Statements:
         """Batch size that a block states, if it differs from the log's."""
         self.progress: dict[str, tuple[str, Advance]] = {}
         """Name of the progress and the progress of each curve's statistics."""
+        self.stated: dict[str, tuple[float, float]] = {}
+        """Smallest and largest stated value of each name in the table of hyperparameters."""
         self.highest_rate = 0.0
         """Highest learning rate that a statistic states beside its loss or speed, or 0."""
         self._block: tuple[float, float | None, int] = (0.0, None, 0)
@@ -135,6 +137,13 @@ class Statements:
         if type(rate) is float and self.highest_rate < rate < math.inf:
             self.highest_rate = rate
 
+    def take_hyperparameter(self, name: str, raw: object) -> None:
+        """Record a value of a hyperparameter. A later line may state another one."""
+        value = number(raw) if name in hyperparameter_names() else None
+        if value is not None and math.isfinite(value):
+            least, most = self.stated.get(name, (value, value))
+            self.stated[name] = min(least, value), max(most, value)
+
     def batch_of_block(self, stated: object, batch: float | None) -> None:
         """Record the batch size that a block states."""
         block_batch = number(stated)
@@ -204,7 +213,7 @@ class Statements:
             benchmark: The name in MLPerf's rules.
             tags: What the log states.
         """
-        yield from _other_hyperparameters(benchmark, tags)
+        yield from _other_hyperparameters(benchmark, self.stated)
         stated = number(tags.get("opt_base_learning_rate"))
         if not stated or not self.highest_rate or benchmark not in _SHARES_OF_RATE:
             return
@@ -216,15 +225,18 @@ class Statements:
             )
 
 
-def _other_hyperparameters(benchmark: str, tags: Mapping[str, str]) -> Iterator[str]:
-    """Yield the hyperparameters that differ from those of the published logs, or are missing."""
+def _other_hyperparameters(benchmark: str, stated: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    """Yield the hyperparameters that differ from those of the published logs, or are missing.
+
+    Each of the 6,601 published logs states each name of the table, so a log without one has lost a line.
+    """
     for name, (least, most) in read_hyperparameters().get(benchmark, {}).items():
-        value = number(tags.get(name))
-        if value is None and "opt_base_learning_rate" in tags:  # the log states its hyperparameters
+        if name not in stated:
             yield f"the log does not state {name}, as the published logs of {benchmark} do"
-        elif value is not None and not least <= value <= most:
+        other = next((value for value in stated.get(name, ()) if not least <= value <= most), None)
+        if other is not None:
             expected = f"{least:g}" if math.isclose(least, most, rel_tol=1e-4) else f"{least:g} to {most:g}"
-            yield f"{name} is {value:g}: {benchmark} has {expected}"
+            yield f"{name} is {other:g}: {benchmark} has {expected}"
 
 
 def local_batch(tags: Mapping[str, str]) -> float | None:

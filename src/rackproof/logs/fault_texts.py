@@ -181,12 +181,14 @@ _RULES = (
         "gpu_error_unclear",
         (
             b"_STATUS_|CUFFT_|cuDNN error|cuBLAS error|cuFFT error|initialize NVML| fail|"
-            b"No devices were found|infoROM is corr"
+            b"No devices were found|infoROM is corr|XlaRuntimeError"
         ),
         _LIBRARY
         + rb"STATUS_(?!SUCCESS|NOT_SUPPORTED|EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|ERROR)[A-Z]",
         rb"\bCUFFT_(?:ALLOC_FAILED|SETUP_FAILED|INVALID_\w{1,20}|NO_WORKSPACE|LICENSE_ERROR|PARSE_ERROR)",
         rb"\bcu(?:DNN|BLAS|FFT) error: [A-Z]",
+        # JAX ends with this exception and a status. With "Out of memory", another rule also applies.
+        rb"(?<![`'\"])\bXlaRuntimeError: [A-Z_]{5,30}: ",
         # nvidia-smi and programs that use its library.
         rb"Failed to initialize NVML: |NVIDIA-SMI has failed because|^No devices were found\s*$",
         rb"\binfoROM is corrupted at gpu ",
@@ -225,9 +227,11 @@ _RULES = (
     ),
     _rule(
         "nccl_failed",
-        b"CCL error|CCL failure|SystemError|InternalError|RemoteError|icator was aborted| fail",
+        b"CCL error|CCL failure|SystemError|InternalError|RemoteError|ncclInvalid|icator was aborted| fail",
         rb"\b[NR]CCL (?:error|failure)(?: in)?(?:: | \S+:\d| \d)|\b[NR]CCL communicator was aborted on rank",
         rb"(?<![`'\"])\bnccl(?:SystemError|InternalError|RemoteError)\b",
+        # Programs name these two in their own texts too. As an error, a sentence follows.
+        rb"(?<![`'\"])\bncclInvalid(?:Usage|Argument): [A-Z]",
         # The tests of NCCL and RCCL.
         rb"\bTest failure \S{1,100}:\d",
     ),
@@ -309,10 +313,12 @@ _BARE_XID = re.compile(
 _NO_XID = re.compile(
     rb"(?i)\b(?:no|not|without|any|0|check\w*|look\w*|search\w*|scan\w*|watch\w*|ignor\w*|filter\w*|grep)\b[^.;]*$"
 )
-_OWN_WORDS = ("program_crashed", "out_of_memory", "task_hung", "cpu_throttled", "damaged_line", "xid")
+_OWN_WORDS = ("program_crashed", "out_of_memory", "cpu_throttled", "damaged_line", "xid")
 """Kinds of kernel lines that have rules of their own here, or that are not faults of a run."""
+_PLAIN_WORDS = ("machine_check", "kernel_error", "memory_error", "task_hung")
 _OF_KERNEL = re.compile(
-    rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU"
+    rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU|"
+    rb"\bINFO: task \S{1,80}:\d{1,10} blocked for more than "
 )
 
 
@@ -336,7 +342,7 @@ def _read_kernel(line: bytes) -> str | None:
     if event is None or event.kind in _OWN_WORDS:
         return None
     # Programs use the same words. Only lines of the kernel also match this pattern.
-    if event.kind in ("machine_check", "kernel_error", "memory_error") and not _OF_KERNEL.search(line):
+    if event.kind in _PLAIN_WORDS and not _OF_KERNEL.search(line):
         return None
     return _kernel_code(event)
 
@@ -415,11 +421,11 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     (b"CUDA_ERROR_|cudaError|hipError", _read_named_error),
     (
         b"Hardware Error]|NVRM: |EDAC |amdgpu|mlx5_core|Kernel panic|Bus Error: sev|"
-        b"-fs error|I/O error|lockup - CPU|LOCKUP|error cqe|error_cqe",
+        b"-fs error|I/O error|lockup - CPU|LOCKUP|error cqe|error_cqe|blocked for more",
         _read_kernel,
     ),
 )
-_SHARED = (b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip")
+_SHARED = (b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip", b" signal")
 """Lower-case texts that several triggers share, searched for once. Each search takes a sixtieth of
 the time."""
 

@@ -536,10 +536,18 @@ class NcclTestsParser(LogParser):
             algbw, busbw, wrong = numbers
             table.take_row(redop, root, algbw, busbw)
             table.figures.take(at, int(words[0]), values[0], algbw, busbw)
+            self._find_no_time(at, text, words[0], values[0])
             table.largest = max(table.largest, int(words[0]))
             if table.deviations and wrong is not None:
                 wrong = _is_beyond(wrong, words[2], table.ranks)
             self.value(at, text, table, {**labels, "place": position}, algbw, busbw, wrong)
+
+    def _find_no_time(self, at: int | None, text: str, size: str, raw: object) -> None:
+        """Find a time of 0, in which no collective is done."""
+        time = number(raw)
+        if time is not None and time <= 0:
+            message = f"the time is {time:.2f} µs at {size} bytes"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _damaged_row(self, at: int, text: str) -> None:
         self.log.find("damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text)
@@ -715,6 +723,7 @@ class NcclTestsParser(LogParser):
             return False
         kind, redop = text_of(entry.get("type"), 20), text_of(entry.get("redop"), 20)
         table.figures.take(None, int(size), text_of(body.get("time"), 40), algbw, busbw)
+        self._find_no_time(1, "", size, body.get("time", body.get("cpu_time")))
         table.take_row(redop, text_of(entry.get("root"), 20), algbw, busbw)
         self.value(1, "", table, {"size_bytes": size, "dtype": kind, "place": position}, algbw, busbw, wrong)
         return True
