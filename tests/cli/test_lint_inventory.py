@@ -229,3 +229,42 @@ def test_a_pipe_or_a_device_is_refused_before_anything_reads_it(
     done = run("lint-inventory", "-i", tmp_path / name, "--checkout", ROOT)
     assert done.exit_code == 1
     assert "is a pipe or a device: write the inventory to a file" in done.stderr
+
+
+# What ansible-inventory 2.19 waits for without an end, and what it reads as empty or leaves out.
+@pytest.mark.parametrize(
+    ("name", "target", "is_refused"),
+    [
+        ("host_vars/n1.yml", "pipe", True),
+        ("host_vars/n1", "/dev/zero", True),
+        ("pipe.yml", "pipe", True),
+        ("more/pipe", "pipe", True),
+        ("host_vars/n1.yml", "/dev/null", False),
+        ("null", "/dev/null", False),
+        ("host_vars/n1/pipe.yml", "pipe", False),
+        ("old.bak", "pipe", False),
+        (".git/pipe", "pipe", False),
+        ("vars_plugins/pipe", "pipe", False),
+        ("old.bak/pipe", "pipe", False),
+        ("more/host_vars/n1.yml", "pipe", False),
+    ],
+)
+@pytest.mark.parametrize("by_file", [False, True])
+def test_only_a_pipe_or_a_device_that_ansible_waits_for_is_refused(
+    name: str, target: str, is_refused: bool, by_file: bool, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "inventory", yaml.safe_dump({"all": {"hosts": {"n1": None}}}))
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    if target == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to(target)
+    # Beside a file, Ansible reads only the variables.
+    expected = is_refused and (not by_file or name.startswith("host_vars"))
+    assert (lint._endless_file(folder / "hosts.yml" if by_file else folder) is not None) == expected
+
+
+def test_an_inventory_that_links_to_its_own_folder_has_an_end(tmp_path: Path) -> None:
+    folder = write(tmp_path / "inventory", "all: {}")
+    (folder / "again").symlink_to(folder)
+    assert lint._endless_file(folder) is None

@@ -76,5 +76,23 @@ def test_a_command_is_one_line_and_names_the_same_file(name: str) -> None:
     assert shown == name.encode("utf-8", "surrogateescape")
 
 
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("\ud800", "'\ufffd'"),
+        ("a\udfff b", "'a\ufffd b'"),
+        ("\0", "'\ufffd'"),
+        ("a\0\n", r"$'a\357\277\275\012'"),
+        ("\udcff1", r"$'\3771'"),
+        ("\ud83d\ude00", "'\ufffd\ufffd'"),
+    ],
+)
+def test_what_no_name_of_a_file_can_have_is_shown_in_a_word(name: str, word: str) -> None:
+    assert shell_command([name]) == word
+    expected = "".join("\ufffd" if one in "\0\ud800\udfff\ud83d\ude00" else one for one in name)
+    shown = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True).stdout
+    assert shown == expected.encode("utf-8", "surrogateescape")
+
+
 def test_a_folder_with_a_line_end_does_not_break_the_advice() -> None:
-    assert add_results("rackproof status", Path("/a\nb")) == r"rackproof status --results $'/a\x0ab'"
+    assert add_results("rackproof status", Path("/a\nb")) == r"rackproof status --results $'/a\012b'"

@@ -203,6 +203,7 @@ def test_what_is_documented_or_not_ours_can_be_given(name: str) -> None:
         ("validate_max_drain_fraction", 15),
         ("validate_node_timeout_s", "0"),
         ("validate_false_alarms_per_1000_node_nights", 0),
+        ("validate_false_alarms_per_1000_node_nights", 101),
         ("reimage_max_concurrent", 0),
         ("provision_batch", ""),
         ("provision_reboot_timeout_s", 10**400),

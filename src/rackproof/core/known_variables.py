@@ -45,7 +45,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "validate_tool_timeout_s": (1, 600),
     "validate_node_timeout_s": (1, 86_400),
     "validate_max_drain_fraction": (0, 1),
-    "validate_false_alarms_per_1000_node_nights": (1e-6, 1000),
+    # With a budget of 0, nothing would be found. With a budget of everything, every node would fail.
+    "validate_false_alarms_per_1000_node_nights": (1e-6, 100),
     "validate_resume_hours": (0, 720),
     "validate_probe_gpu_minutes": (0, 10**9),
     "validate_probe_share": (1e-6, 1),

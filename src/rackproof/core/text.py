@@ -27,6 +27,8 @@ _ESCAPE = re.compile(
 )
 _SPACE = re.compile(r"\s+")
 _FORMAT_KEPT = {"\u200d"}  # The zero-width joiner joins emoji, and is harmless on its own.
+# Python reads the undecodable bytes of a name as U+DC80 to U+DCFF, which are therefore allowed.
+_IN_NO_WORD = re.compile(r"[\x00\ud800-\udc7f\udd00-\udfff]")
 ELLIPSIS = "…"
 NOTHING = "\N{EN DASH}"
 """Text in place of a missing value."""
@@ -88,13 +90,15 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
 def shell_word(text: str) -> str:
     """Return a text as one word of a command for bash or zsh, without line ends and control characters.
 
-    A path may contain any bytes. In a table or a message, they would break the line, or be removed.
+    A path may contain any bytes. In a table or a message, they would break the line, or be removed. What no
+    word can contain (NUL, and a surrogate that stands for no byte) is shown as U+FFFD.
     """
+    text = _IN_NO_WORD.sub("\N{REPLACEMENT CHARACTER}", text)
     if text.isprintable():
         return shlex.quote(text)
     # Bytes and not characters, because a name that is not UTF-8 has no characters.
     letters = [
-        chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}"
+        chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\{byte:03o}"
         for byte in text.encode("utf-8", "surrogateescape")
     ]
     return f"$'{''.join(letters)}'"

@@ -34,7 +34,7 @@ from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapsh
 from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.nodes.health_checks import _hardware_action, check_node
-from rackproof.nodes.health_subjects import Expectation
+from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.kernel_log import HardwareEvent
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
 from rackproof.store.night_store import Hold, NodeNight, SlurmState, night_folders, read_night
@@ -244,8 +244,33 @@ def test_the_reason_names_the_load_that_a_drain_for_heat_needs() -> None:
     assert "throttled (soak); an idle GPU is cool, so a soak must pass" in one.why
     assert "resume it by hand" in one.why
     soak = one.model_copy(update={"read_again": healed_evidence(node())})
-    assert any('"validate_probes":["soak"]' in step for step in _next_commands(one))
+    page = (ROOT / "docs/using/drained.md").read_text()
+    [command] = re.findall(
+        r"^    (ansible-playbook .*-e validate_resume=true \\\n.*soak.*)$", page, re.MULTILINE
+    )
+    (step,) = _next_commands(one.model_copy(update={"node": "gb300-r01-n03"}))
+    assert step.partition("  #")[0] == " ".join(command.replace("\\\n", "").split())
+    assert "needs a reference of the SKU for soak, or -e bench_require_references=false" in step
     assert not _next_commands(soak)
+
+
+@pytest.mark.parametrize("code", ["machine_check", "pair:fabric"])
+def test_no_soak_is_advised_for_a_node_that_no_night_resumes(code: str) -> None:
+    held = Hold(since="N1", codes=("throttled", code))
+    one = NodeNight(node="n1", verdict=Verdict.PASS, read_again=healed_evidence(node(soaked=())), hold=held)
+    assert not _next_commands(one)
+
+
+@pytest.mark.parametrize(("codes", "last"), [((), "-l n1"), (("throttled",), "# heat shows only under load")])
+def test_the_last_command_measures_what_the_drain_needs(codes: tuple[str, ...], last: str) -> None:
+    finding = HealthFinding(
+        node="n1", code="xid_79", verdict=Verdict.FAIL, action="reboot", confidence="certain", evidence="x"
+    )
+    held = Hold(since="N1", codes=(*codes, "xid_79"))
+    steps = _next_commands(NodeNight(node="n1", verdict=Verdict.FAIL, findings=(finding,), hold=held))
+    assert len(steps) == 2
+    assert steps[0].startswith("scontrol reboot")
+    assert last in steps[1]
 
 
 def test_a_pending_repair_heals_on_a_driver_that_knows_no_unrepairable_memory() -> None:

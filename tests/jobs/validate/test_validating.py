@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from rackproof.core.known_variables import VariableValueError, check_bounds
 from rackproof.core.records import Direction, Measurement, Run, Verdict
 from rackproof.jobs.validate import explain, tasks
 from rackproof.jobs.validate.errors import ValidateError
@@ -446,6 +448,19 @@ def test_a_node_is_explained_from_records_alone(results: Path) -> None:
     assert "nothing was found" in explain.explanation_text(explain.explain_node(results, "r1-n01"))
     with pytest.raises(explain.ExplainError, match="covers nobody"):
         explain.explain_node(results, "nobody")
+
+
+@pytest.mark.parametrize(
+    ("budget", "taken"), [(0, False), (1e-7, False), (1e-6, True), (100, True), (101, False), (1000, False)]
+)
+def test_the_judge_and_the_inventory_take_the_same_budget_of_false_alarms(budget: float, taken: bool) -> None:
+    about = "validate_false_alarms_per_1000_node_nights is .* from 1e-06 to 100"
+    for check in (
+        lambda: check_bounds({"validate_false_alarms_per_1000_node_nights": budget}),
+        lambda: night_policy(false_alarms=budget),
+    ):
+        with nullcontext() if taken else pytest.raises(VariableValueError, match=about):
+            check()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"night_id": "x"', b"\0" * 100, b"\xff"])

@@ -7,13 +7,14 @@ inventory comes from ``ansible-inventory``, which :func:`list_inventory` starts 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISCHR, S_ISDIR, S_ISREG
 from typing import Any
 
 import yaml
@@ -60,6 +61,10 @@ _CONNECTION = frozenset(
 )
 """Ansible's own variables of a host, of which a misspelt one would be ignored."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_LEFT_OUT = re.compile(
+    r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.(?:pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)|~)$"
+)
+"""Names in the folder of an inventory that Ansible leaves out by default."""
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
 
@@ -107,7 +112,7 @@ def list_inventory(
     """
     if not path.exists():
         raise InventoryError(f"there is no inventory at {path}")
-    if odd := _pipe_or_device(path):
+    if odd := _endless_file(path):
         raise InventoryError(
             f"{odd} is a pipe or a device: write the inventory to a file, because it is read more than once"
         )
@@ -148,21 +153,43 @@ def _first_error(text: str) -> str:
     return " ".join(lines[errors[0] : errors[0] + 3]) if errors else " ".join(lines[-3:])
 
 
-def _pipe_or_device(path: Path) -> Path | None:
-    """Return the first part of an inventory that is neither a file nor a folder, or None.
+def _endless_file(path: Path) -> Path | None:
+    """Return the first file of an inventory that Ansible would read without an end, or None.
 
-    Ansible would wait for the other end of a pipe, and read a device without an end.
+    Ansible waits for the other end of a pipe, and reads most devices without an end.
     """
-    parts = path.rglob("*") if path.is_dir() else [path]
-    return next((part for part in parts if _is_pipe_or_device(part)), None)
+    folder = path if path.is_dir() else path.parent
+    variables = [one for name in ("group_vars", "host_vars") for one in _entries(folder / name)]
+    # In a folder of a group or host, Ansible itself leaves out pipes and devices.
+    files = (*_sources(path, frozenset()), *(one for one in variables if not one.is_dir()))
+    return next((one for one in files if _is_endless(one)), None)
 
 
-def _is_pipe_or_device(path: Path) -> bool:
+def _entries(folder: Path) -> list[Path]:
     try:
-        mode = path.stat().st_mode
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+    except OSError:  # Ansible names a folder that it cannot read.
+        return []
+
+
+def _sources(path: Path, above: frozenset[Path]) -> Iterator[Path]:
+    """Yield the files that Ansible tries to read as inventories."""
+    if not path.is_dir():
+        yield path
+    elif path.resolve() not in above:
+        for one in _entries(path):
+            if not _LEFT_OUT.search(one.name):
+                yield from _sources(one, above | {path.resolve()})
+
+
+def _is_endless(path: Path) -> bool:
+    """Return whether a file is a pipe, or a device other than /dev/null, which is empty."""
+    try:
+        about = path.stat()
     except OSError:  # Ansible names a file that it cannot read.
         return False
-    return not (S_ISREG(mode) or S_ISDIR(mode))
+    is_null = S_ISCHR(about.st_mode) and about.st_rdev == os.stat(os.devnull).st_rdev
+    return not (S_ISREG(about.st_mode) or S_ISDIR(about.st_mode) or is_null)
 
 
 def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:

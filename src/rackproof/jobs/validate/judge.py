@@ -15,6 +15,7 @@ from typing import Any
 
 from rackproof.analysis.anomaly import AnomalyPolicy
 from rackproof.analysis.fleet_model import FleetPolicy
+from rackproof.core import known_variables
 from rackproof.core.definitions import DefinitionError
 from rackproof.core.records import Record, Verdict, worst
 from rackproof.core.text import sanitize
@@ -86,13 +87,9 @@ def night_policy(*, false_alarms: float = 0.1, require_references: bool = True) 
         require_references: Whether a measurement without a reference is unproven.
 
     Raises:
-        ValidateError: The number of false alarms is unusable.
+        VariableValueError: The number of false alarms is out of its bounds.
     """
-    # With a budget of 0, nothing would be found. With a budget of everything, every node would fail.
-    if not 0 < false_alarms <= 100:
-        raise ValidateError(
-            f"validate_false_alarms_per_1000_node_nights: above 0 and up to 100, not {false_alarms}"
-        )
+    known_variables.check_bounds({"validate_false_alarms_per_1000_node_nights": false_alarms})
     return AnomalyPolicy(require_references=require_references, fleet=FleetPolicy(false_alarms=false_alarms))
 
 
