@@ -73,7 +73,6 @@ memory_limit_reached | slurmstepd: error: Exceeded step memory limit at some poi
 nccl_failed | ncclSystemError: System call (e.g. socket, malloc) or external library call failed
 nccl_failed | [rank3]: DistBackendError: NCCL communicator was aborted on rank 3. Original reason: x
 nccl_failed | ncclInternalError: Internal check failed.
-nccl_failed | 0: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
 gpu_error_unclear | jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Failed to launch CUDA kernel
 kernel_fault_mild | [ 5267.1] INFO: task python3:11219 blocked for more than 120 seconds.
 nccl_failed | ncclRemoteError: A call failed possibly due to a network error or a remote process exiting
@@ -156,7 +155,6 @@ CASES = [
 HARMLESS = [
     "Heartbeat blocked for more than 10 seconds.",
     "from jaxlib.xla_extension import XlaRuntimeError",
-    "return ncclInvalidUsage;",
     "export NCCL_ASYNC_ERROR_HANDLING=1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 NCCL_DEBUG=WARN",
     "+ echo 'CUDA error: none' > /tmp/x",

@@ -227,11 +227,9 @@ _RULES = (
     ),
     _rule(
         "nccl_failed",
-        b"CCL error|CCL failure|SystemError|InternalError|RemoteError|ncclInvalid|icator was aborted| fail",
+        b"CCL error|CCL failure|SystemError|InternalError|RemoteError|icator was aborted| fail",
         rb"\b[NR]CCL (?:error|failure)(?: in)?(?:: | \S+:\d| \d)|\b[NR]CCL communicator was aborted on rank",
         rb"(?<![`'\"])\bnccl(?:SystemError|InternalError|RemoteError)\b",
-        # Programs name these two in their own texts too. As an error, a sentence follows.
-        rb"(?<![`'\"])\bncclInvalid(?:Usage|Argument): [A-Z]",
         # The tests of NCCL and RCCL.
         rb"\bTest failure \S{1,100}:\d",
     ),
