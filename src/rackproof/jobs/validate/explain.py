@@ -244,7 +244,7 @@ def _soak_step(mine: NodeNight) -> str:
         return ""
     return (
         f"ansible-playbook validate.yml -l {mine.node} -e validate_resume=true "
-        '-e validate_probe_gpu_minutes=240 -e \'{"validate_probes": ["soak"]}\'  '
+        '-e validate_probe_gpu_minutes=240 -e \'{"validate_probes":["soak"]}\'  '
         "# heat shows only under load: it has to pass twice, and needs a reference of the SKU for soak, or "
         "-e bench_require_references=false"
     )
