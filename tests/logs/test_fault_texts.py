@@ -143,6 +143,21 @@ dcgm_fault | Detected fatal errors on NvSwitch 0 link 7
 dcgm_fault | Found 3 faulty memory elements on GPU 1
 dcgm_fault | GPU had an uncontained error
 nan | step 100 loss=inf
+nan | {'loss': nan, 'grad_norm': nan, 'learning_rate': 0.0, 'epoch': 0.5}
+nan | {'eval_loss': inf, 'epoch': 1.0}
+nan | {"loss": NaN, "step": 3}
+nan | "lm loss": NaN
+nan | Epoch 3 | loss: tensor(nan, device='cuda:0')
+nan | loss=tensor(nan)
+nan | AssertionError: found NaN in local forward loss calculation. Device: 3, node: n1
+nan | loss | nan
+kernel_fault | Nov 28 01:02:03 n1 kernel: nvme nvme0: controller is down; will reset
+kernel_fault | n1 kernel: pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0
+kernel_fault | Nov 28 01:02:03 n1 kernel: general protection fault: 0000 [#1] SMP
+kernel_fault | n1 kernel: Memory failure: 0x123: recovery action for dirty LRU page: Failed
+kernel_fault_unclear | n1 kernel: mlx5_core 0000:5e:00.0: Port module event: module 0, Cable error
+kernel_fault_unclear | n1 kernel: NVRM: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7
+kernel_fault_mild | n1 kernel: mce: CPU0: Core temperature above threshold, cpu clock throttled
 nan | iter 7, loss: nan, lr 0.1
 nan | epoch 3 train_loss = -inf
 nan | Loss is Infinity
@@ -153,6 +168,11 @@ CASES = [
     for line in FAULTS.strip().splitlines()
 ]
 HARMLESS = [
+    "step 3: 'loss': 1.9, 'grad_norm': nan, 'learning_rate': 0.0, 'epoch': 0.5",
+    "start: 'best_loss': inf, 'epoch': 0",
+    "Nov 28 01:02:03 n1 kernel: mlx5_core 0000:5e:00.0 ens1f0np0: Link up",
+    "Nov 28 01:02:03 n1 kernel: nvidia 0000:1b:00.0: enabling device (0140 -> 0142)",
+    "Nov 28 01:02:03 n1 kernel: python3[11219]: segfault of nothing",
     "Heartbeat blocked for more than 10 seconds.",
     "from jaxlib.xla_extension import XlaRuntimeError",
     "export NCCL_ASYNC_ERROR_HANDLING=1",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rackproof.core.records import Verdict
-from rackproof.logs.kernel_events import KernelEvent, read_kernel_line, verdict_of
+from rackproof.logs.kernel_events import KernelEvent, read_kernel_line, read_unknown_line, verdict_of
 
 MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     # For each code: a message, the verdict without a proven good end, and the verdict of a line before such
@@ -114,11 +114,11 @@ _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXT
 
 # TensorFlow's allocator announces retries with these words. The tf_cnn parser reads them itself.
 _SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
-# Examples are "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan" and
-# "loss=inf".
+# Examples are "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan", "loss=inf",
+# "'loss': nan", "\"lm loss\": NaN" and "loss: tensor(nan, device='cuda:0')". The last one is Megatron's.
 _NAN_WORD = re.compile(
-    rb"(?i)loss\w{0,40}(?: function| is| became)?[\s:=(]{0,8}(?:[-+0-9.e]{1,30} ?\()?"
-    rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])"
+    rb"(?i)loss\w{0,40}['\"]?(?: function| is| became)?[\s:=(|]{0,8}(?:tensor\()?(?:[-+0-9.e]{1,30} ?\()?"
+    rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])|found nan in local forward loss"
 )
 NO_NUMBERS = (b"nan", b"inf")
 """Entries of :data:`SEARCHED` that other words may begin with. They count only if no letter follows."""
@@ -313,6 +313,8 @@ _NO_XID = re.compile(
 )
 _OWN_WORDS = ("program_crashed", "out_of_memory", "cpu_throttled", "damaged_line", "xid")
 """Kinds of kernel lines that have rules of their own here, or that are not faults of a run."""
+_OF_PROGRAMS = ("program_crashed", "out_of_memory", "damaged_line", "xid", "sxid")
+"""Kinds of kernel lines that other rules read, also in lines of syslog."""
 _PLAIN_WORDS = ("machine_check", "kernel_error", "memory_error", "task_hung")
 _OF_KERNEL = re.compile(
     rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU|"
@@ -343,6 +345,13 @@ def _read_kernel(line: bytes) -> str | None:
     if event.kind in _PLAIN_WORDS and not _OF_KERNEL.search(line):
         return None
     return _kernel_code(event)
+
+
+def _read_syslog(line: bytes) -> str | None:
+    """Return the code of a line that syslog or the journal wrote for the kernel, by the rules of nights."""
+    text = _text(line[line.find(b" kernel: ") :])
+    event = read_kernel_line(text) or read_unknown_line(text, None)
+    return None if event is None or event.kind in _OF_PROGRAMS else _kernel_code(event)
 
 
 def _kernel_code(event: KernelEvent) -> str:
@@ -422,6 +431,7 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
         b"-fs error|I/O error|lockup - CPU|LOCKUP|error cqe|error_cqe|blocked for more",
         _read_kernel,
     ),
+    (b" kernel: ", _read_syslog),
 )
 _SHARED = (b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip", b" signal")
 """Lower-case texts that several triggers share, searched for once. Each search takes a sixtieth of

@@ -1077,10 +1077,22 @@ def _port_link(subject: PortSubject) -> Iterator[HealthFinding]:
     """Find a port that is not active, or else too slow."""
     port = subject.port
     if port.state and port.state != "active":
-        physical = f", physically {port.physical}" if port.physical else ""
-        yield subject.finding("port_down", Verdict.FAIL, f"{port.state}{physical}")
+        yield from _port_down(subject)
     elif port.state and port.rate_gbps is not None:
         yield from _port_rate(subject, port.rate_gbps)
+
+
+def _port_down(subject: PortSubject) -> Iterator[HealthFinding]:
+    """Find a port that is down. It is unused if it was never active and enough others are."""
+    port, ports = subject.port, subject.node.snapshot.ports
+    needed, active = subject.node.expected.ports, sum(other.state == "active" for other in ports)
+    physical = f", physically {port.physical}" if port.physical else ""
+    evidence = f"{port.state}{physical}"
+    if port.was_active or (needed and active < needed):
+        yield subject.finding("port_down", Verdict.FAIL, evidence)
+    elif not needed:
+        evidence += "; it was never active: state in validate_expect how many ports the node needs (ports)"
+        yield subject.finding("port_down", Verdict.UNPROVEN, evidence)
 
 
 def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding]:

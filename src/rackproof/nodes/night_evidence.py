@@ -703,6 +703,7 @@ PORT_EVIDENCE: tuple[RequiredEvidence[PortSubject], ...] = (
     _port_row("physical", "phys_state", harmless="it only describes a port that is down"),
     _port_row("rate_gbps", "rate", needed=lambda subject: subject.port.state in ("", "active")),
     _port_row("usual_gbps", "earlier nights", harmless="it is kept of earlier nights"),
+    _port_row("was_active", "earlier nights", harmless="it is kept of earlier nights"),
     _port_row("layer", "link_layer", harmless="no check reads it"),
     _port_row("counters", "counters", state=_counters_state),
 )

@@ -185,7 +185,8 @@ class GpuSnapshot(Record):
 class PortSnapshot(Record):
     """One port of a network card in a snapshot. ``rate_gbps`` is its signalling rate, or None if unknown.
 
-    ``usual_gbps`` is the highest rate ever observed on the port.
+    ``usual_gbps`` is the highest rate ever observed on the port, and ``was_active`` is whether the port was
+    ever active.
     """
 
     device: str
@@ -194,6 +195,7 @@ class PortSnapshot(Record):
     physical: str = ""
     rate_gbps: float | None = None
     usual_gbps: float | None = None
+    was_active: bool = False
     layer: str = ""
     counters: dict[str, int] = Field(default={})
 
@@ -320,7 +322,7 @@ def build_snapshot(
         declared,
     )
     cards = mapping_at(health, "hca") or _ports_of_facts(facts)
-    ports = _with_usual_rates(_read_ports(cards), previous)
+    ports = _with_best_states(_read_ports(cards), previous)
     paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
     disk = _read_disks(paths, mapping_at(health, "disk"))
     failed_units = _failed_units(tools)
@@ -452,16 +454,23 @@ def _gone_ports(ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None) 
     return tuple(port for key, port in known.items() if key not in present)[:MOST_GONE]
 
 
-def _with_usual_rates(
+def _with_best_states(
     ports: tuple[PortSnapshot, ...], previous: NodeSnapshot | None
 ) -> tuple[PortSnapshot, ...]:
-    """Return the ports with the highest rate that each ever had, so that a slow port is found every night."""
-    before = (*previous.gone_ports, *previous.ports) if previous else ()
-    usual_gbps = {(port.device, port.port): port.usual_gbps or port.rate_gbps or 0.0 for port in before}
+    """Return the ports with the highest rate and best state that each ever had.
+
+    So a port that became slow or went down is found every night.
+    """
+    before = {
+        (port.device, port.port): port
+        for port in ((*previous.gone_ports, *previous.ports) if previous else ())
+    }
     updated = []
     for port in ports:
-        highest = max(usual_gbps.get((port.device, port.port), 0.0), port.rate_gbps or 0.0)
-        updated.append(port.model_copy(update={"usual_gbps": highest or None}))
+        known = before.get((port.device, port.port), port)
+        highest = max(known.usual_gbps or known.rate_gbps or 0.0, port.rate_gbps or 0.0)
+        was_active = known.was_active or "active" in (known.state, port.state)
+        updated.append(port.model_copy(update={"usual_gbps": highest or None, "was_active": was_active}))
     return tuple(updated)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -421,6 +422,30 @@ def test_what_most_of_the_fleet_shows_is_no_nodes_fault() -> None:
         (Verdict.UNPROVEN, "watch", True)
     }
     assert notes == ("port_down on 9 of 18 nodes: a fault of the tool or the fabric until proven otherwise",)
+
+
+UNUSED = PORT.model_copy(update={"device": "mlx5_9", "state": "down", "physical": "disabled"})
+
+
+@pytest.mark.parametrize(
+    ("ports", "was_active", "verdict"),
+    [
+        # The node needs one port, and another one is active.
+        (1, False, None),
+        # It needs both, or how many it needs is unknown, or the port was active once.
+        (2, False, F),
+        (0, False, U),
+        (1, True, F),
+        (0, True, F),
+    ],
+)
+def test_a_port_that_was_never_active_is_unused_only_if_enough_others_are_active(
+    ports: int, was_active: bool, verdict: Verdict | None
+) -> None:
+    unused = UNUSED.model_copy(update={"was_active": was_active})
+    seen = SOUND.model_copy(update={"ports": (PORT, unused)})
+    found = check_node(seen, previous=None, expected=replace(EXPECTED, ports=ports))
+    assert [one.verdict for one in found if one.code == "port_down"] == ([verdict] if verdict else [])
 
 
 def test_counters_are_rates() -> None:
