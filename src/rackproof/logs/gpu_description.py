@@ -215,12 +215,12 @@ def missing_parts(gpu: Described, driver: float | None) -> list[str]:
 
 
 def readings_to_compare(gpu: Described) -> list[str]:
-    """Return what all GPUs of one model in a machine have: the judged readings, and each other printed line.
+    """Return what all GPUs of one model in a machine have: each printed line, and judged values.
 
     One driver prints the same lines for each GPU of a model, with N/A if it has no value.
     """
-    judged = [path for path in _BESIDE if gpu.get(path)]
-    return judged + [path for path in _printed_paths(gpu) if path not in _BESIDE]
+    # A line with N/A in place of a value is still printed, so lines and values are compared separately.
+    return [*_printed_paths(gpu), *(f"value of {path}" for path in _BESIDE if gpu.get(path))]
 
 
 def _printed_paths(element: Described, above: str = "", level: int = 1) -> Iterator[str]:
