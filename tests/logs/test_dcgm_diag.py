@@ -162,3 +162,11 @@ def test_a_test_that_needs_a_package_of_its_own_may_be_skipped() -> None:
 def test_less_than_a_whole_result_proves_nothing(text: str | bytes, code: str) -> None:
     found, codes = judged(text)
     assert (found, code in codes) == (UNPROVEN, True), codes
+
+
+def test_the_message_has_the_words_of_dcgm_the_test_and_the_gpu() -> None:
+    warned = json.dumps({"status": "Fail", "warnings": [{"warning": "Enable persistence mode " + "x" * 999}]})
+    text = dcgm_json().replace(b'"status": "Pass"}', warned[1:].encode(), 1)
+    messages = [one.message for one in logs.parse(io.BytesIO(text)).findings if one.code == "dcgm_warning"]
+    assert messages[0].startswith("software of GPU0: DCGM reports: Enable persistence mode xxx")
+    assert len(messages[0]) < 400

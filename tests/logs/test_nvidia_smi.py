@@ -987,3 +987,30 @@ def test_one_answer_is_parsed_once_and_no_reader_changes_it(
     for _ in range(2):
         with pytest.raises(ValueError, match="not well-formed"):
             nvidia_smi.read_gpus(data[:-30])
+
+
+# What one GPU lacks and the GPUs beside it have.
+
+GB200 = lzma.decompress((REAL / "nvidia-smi/qx-gb200.xml.xz").read_bytes()).decode()
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *("cliqueId", "clusterUuid", "route_unhealthy", "route_recovery_in_progress", "bandwidth"),
+        *("access_timeout_recovery", "incorrect_configuration", "pending_retirement", "pending_blacklist"),
+        *("persistence_mode", "performance_state"),
+    ],
+)
+def test_a_line_that_only_one_gpu_lacks_is_unproven(tag: str) -> None:
+    assert judged(GB200)[0] is PASS
+    before = GB200[: GB200.rindex(f"<{tag}>")]
+    after = GB200[len(before) :].partition(f"</{tag}>")[2]
+    assert judged(before + after)[0] is UNPROVEN
+
+
+@pytest.mark.parametrize("text", ["N/A", "True", "0x"])
+@pytest.mark.parametrize("tag", ["max_link_width", "max_link_gen"])
+def test_a_link_whose_highest_value_is_unknown_is_unproven(tag: str, text: str) -> None:
+    damaged = re.sub(f"<{tag}>[^<]*<", f"<{tag}>{text}<", XML)
+    assert judged(damaged)[0] is UNPROVEN

@@ -110,15 +110,16 @@ class DcgmDiagParser(LogParser):
         kind = name.partition(":")[0].lower()
         if kind in _REMARKS:
             if kind != "info":
-                self._remark(at, text)
+                self._remark(at, self.test, result, text)
         elif name:
             self.test = name
             self._result(at, name, "", result, text)
         elif self.test and (part := _PART.match(result)):
             self._result(at, self.test, part[1], part[2], text)
 
-    def _remark(self, at: int | None, text: str) -> None:
-        message = "DCGM reports a problem, even of a test that passed: read the row"
+    def _remark(self, at: int | None, test: str, words: str, text: str) -> None:
+        """Record a problem in DCGM's own words, which name the setting to change, if it is one."""
+        message = f"{test or 'DCGM'}: DCGM reports: {words:.300}"
         self.log.find("dcgm_warning", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _result(self, at: int | None, test: str, part: str, result: str, text: str) -> None:
@@ -199,7 +200,8 @@ class DcgmDiagParser(LogParser):
             for test, part, status, entry in _results(body):
                 self._result(None, test, part, status, f"{test}: {status}")
                 for warning in entry.get("warnings", ()):
-                    self._remark(None, str(warning.get("warning") if isinstance(warning, dict) else warning))
+                    words = str(warning.get("warning") if isinstance(warning, dict) else warning)
+                    self._remark(None, f"{test}{f' of {part}' if part else ''}", words, words)
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             self.log.find("damaged_json", f"the JSON cannot be read: {error!r:.100}", Verdict.UNPROVEN)
 

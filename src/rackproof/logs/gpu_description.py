@@ -17,7 +17,11 @@ class Described(Protocol):
     """The description of a GPU, or a section of it."""
 
     @property
-    def children(self) -> Sequence[object]:
+    def tag(self) -> str:
+        """Return the name of this element."""
+
+    @property
+    def children(self) -> Sequence[Described]:
         """Return the elements below this one."""
 
     @property
@@ -137,7 +141,14 @@ _BESIDE: tuple[str, ...] = tuple(
     for section, names in (
         ("", ("gpu_recovery_action", "vbios_version")),
         ("temperature", ("gpu_temp", "gpu_temp_tlimit", "memory_temp")),
-        ("fabric", ("state", "status", "health/summary")),
+        ("fabric", ("state", "status", "cliqueId", "clusterUuid", "cliqueid", "clusteruuid")),
+        (
+            "fabric/health",
+            (
+                *("summary", "bandwidth", "route_recovery_in_progress", "route_unhealthy"),
+                *("access_timeout_recovery", "incorrect_configuration"),
+            ),
+        ),
         ("ecc_mode", ("current_ecc",)),
         ("mig_mode", ("current_mig",)),
         ("fb_memory_usage", ("total",)),
@@ -150,13 +161,24 @@ _BESIDE: tuple[str, ...] = tuple(
             ),
         ),
         ("remapped_rows", ("remapped_row_pending", "remapped_row_failure")),
-        (_LINK, ("pcie_gen/current_link_gen", "link_widths/current_link_width")),
+        ("retired_pages", ("pending_retirement", "pending_blacklist")),
+        (f"{_LINK}/pcie_gen", ("current_link_gen", "max_link_gen")),
+        (f"{_LINK}/link_widths", ("current_link_width", "max_link_width")),
         ("gpu_power_readings", ("current_power_limit", "default_power_limit")),
         ("clocks", ("sm_clock",)),
     )
     for name in names
 )
 """Paths of the judged readings. If one GPU has such a reading, all GPUs of its model in the machine do."""
+_LISTS = frozenset(
+    {
+        *("processes", "accounted_processes", "mig_devices", "mig_device", "retired_pagelist"),
+        "supported_clocks",
+    }
+)
+"""Elements whose content differs between healthy GPUs of one model, or that are long and never judged."""
+_MOST_LEVELS, _LONGEST_TAG = 6, 60
+"""Bounds of a path: no driver prints deeper levels or longer names."""
 
 
 def _is_printed(gpu: Described, part: Part) -> bool:
@@ -192,9 +214,22 @@ def missing_parts(gpu: Described, driver: float | None) -> list[str]:
     ]
 
 
-def judged_readings(gpu: Described) -> list[str]:
-    """Return the judged readings found in a description."""
-    return [path for path in _BESIDE if gpu.get(path)]
+def readings_to_compare(gpu: Described) -> list[str]:
+    """Return what all GPUs of one model in a machine have: each printed line, and judged values.
+
+    One driver prints the same lines for each GPU of a model, with N/A if it has no value.
+    """
+    # A line with N/A in place of a value is still printed, so lines and values are compared separately.
+    return [*_printed_paths(gpu), *(f"value of {path}" for path in _BESIDE if gpu.get(path))]
+
+
+def _printed_paths(element: Described, above: str = "", level: int = 1) -> Iterator[str]:
+    """Yield the path of each element that is printed, without the content of lists."""
+    for child in element.children:
+        path = f"{above}{child.tag[:_LONGEST_TAG]}"
+        yield path
+        if child.tag not in _LISTS and level < _MOST_LEVELS:
+            yield from _printed_paths(child, f"{path}/", level + 1)
 
 
 def lacking_beside(gpus: Sequence[tuple[str, Collection[str]]]) -> Iterator[tuple[int, list[str]]]:

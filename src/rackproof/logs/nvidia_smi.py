@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -30,7 +30,7 @@ from rackproof.logs._nvidia_smi import (
 )
 from rackproof.logs._reading import Log, LogParser, clean
 from rackproof.logs.clock_reasons import CLOCK_REASONS
-from rackproof.logs.gpu_description import judged_readings, lacking_beside, missing_parts
+from rackproof.logs.gpu_description import lacking_beside, missing_parts, readings_to_compare
 
 MAX_XML = 32 << 20
 MAX_DEPTH = 40
@@ -231,6 +231,21 @@ def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[
     )
 
 
+def read_lacking(data: bytes) -> dict[str, tuple[str, ...]]:
+    """Return, by UUID, the readings and lines that a GPU lacks and another GPU of its model has.
+
+    GPUs that are divided (MIG) are left out, because the driver shows less of them.
+
+    Args:
+        data: The whole document.
+
+    Raises:
+        ValueError: The document cannot be read; the message gives the reason.
+    """
+    gpus = [(gpu, element) for gpu, element in _gpus_of(_read_document(data)) if not _has_instances(element)]
+    return {gpus[place][0].uuid: tuple(lacking) for place, lacking in lacking_beside(_to_compare(gpus))}
+
+
 RECOVERY_WORDS = ("reset", "reboot", "drain")
 """Words of recovery actions that the driver requests: GPU Reset, Node Reboot, Drain P2P."""
 
@@ -419,8 +434,7 @@ class NvidiaSmiXmlParser(_Whole):
         for gpu_readings, line in readings:
             judge_gpu(log, gpu_readings, line)
         judge_neighbours(log, readings)
-        described = [(element.get("product_name"), judged_readings(element)) for _gpu, element in gpus]
-        for place, lacking in lacking_beside(described):
+        for place, lacking in lacking_beside(_to_compare(gpus)):
             gpu, element = gpus[place]
             find_lacking_readings(log, f"GPU {gpu.index} {gpu.uuid}", lacking, element.line)
 
@@ -467,6 +481,9 @@ class NvidiaSmiXmlParser(_Whole):
                 message = f"GPU {gpu.index} {gpu.uuid}: slowed down ({path.rpartition('/')[2]})"
                 log.find("slowed_down", message, Verdict.DEGRADED, line=element.line)
         self._impossible(gpu, element)
+        for words in _links_without_maximum(element):
+            message = f"GPU {gpu.index} {gpu.uuid}: {words}: the highest value is unknown"
+            log.find("gpu_readings_missing", message, Verdict.UNPROVEN, line=element.line)
         for words in (*_contradictions(gpu, element), *_counter_faults(element)):
             message = f"GPU {gpu.index} {gpu.uuid}: {words}"
             log.find("impossible_value", message, Verdict.UNPROVEN, line=element.line)
@@ -684,6 +701,21 @@ def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
     """Return the number at the first path with a number."""
     first = _first_value(element, paths)
     return first[0] if first else None
+
+
+def _to_compare(gpus: Iterable[tuple[Gpu, _Element]]) -> list[tuple[str, list[str]]]:
+    """Return the product name of each GPU, and the readings to compare with those of the GPUs beside it."""
+    return [(element.get("product_name"), readings_to_compare(element)) for _gpu, element in gpus]
+
+
+def _links_without_maximum(element: _Element) -> Iterator[str]:
+    """Yield a sentence for a PCIe width or generation whose highest value is unknown."""
+    for name, path in (("width", "link_widths/{}_link_width"), ("generation", "pcie_gen/{}_link_gen")):
+        texts = [element.get(f"pci/pci_gpu_link_info/{path.format(which)}") for which in ("current", "max")]
+        # No link has 0 lanes. A GPU without a visible link shows neither of the two.
+        present, highest = map(leading, texts)
+        if present and not highest:
+            yield f"the PCIe {name} is {texts[0] or 'N/A':.20} of {texts[1] or 'N/A':.20}"
 
 
 def _driver_number(driver: str) -> float | None:

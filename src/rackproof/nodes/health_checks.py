@@ -466,6 +466,13 @@ def _unknown_values(subject: GpuSubject) -> Iterator[HealthFinding]:
         yield subject.finding("gpu_value_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
+def _lacking_beside(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find readings and lines that nvidia-smi prints of the GPUs beside this one, and not of this one."""
+    if lacking := subject.gpu.lacking_beside:
+        evidence = f"nvidia-smi prints no {', '.join(lacking)}, and prints it for the GPUs beside it"
+        yield subject.finding("gpu_readings_missing", Verdict.UNPROVEN, "watch", evidence, "hint")
+
+
 def _uncorrectable_sram(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find uncorrectable errors in SRAM."""
     gpu = subject.gpu
@@ -1461,6 +1468,7 @@ informative check is first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,
     _unknown_values,
+    _lacking_beside,
     _uncorrectable_sram,
     _row_remapping,
     _correctable_errors,

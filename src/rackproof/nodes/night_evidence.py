@@ -604,6 +604,15 @@ def _of_whole_gpu(name: str) -> RequiredEvidence[GpuSubject]:
     return _gpu_row(name, needed=lambda subject: not subject.gpu.mig and _is_wanted(subject, name, ()))
 
 
+def _with_maximum(name: str) -> RequiredEvidence[GpuSubject]:
+    """Return the row of the maximum of a field. It must be known if the present value is."""
+    most = f"{name}_max"
+    return _gpu_row(
+        most,
+        needed=lambda subject: bool(getattr(subject.gpu, name)) or _is_wanted(subject, most, ()),
+    )
+
+
 def _always_of_gpu(subject: GpuSubject) -> bool:
     """Return True, because every GPU needs the evidence."""
     return True
@@ -635,9 +644,9 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("memory_total_bytes"),
     _gpu_row("recovery_action"),
     _gpu_row("pcie_generation"),
-    _gpu_row("pcie_generation_max"),
+    _with_maximum("pcie_generation"),
     _gpu_row("pcie_width"),
-    _gpu_row("pcie_width_max"),
+    _with_maximum("pcie_width"),
     _gpu_row("pcie_replays"),
     _of_whole_gpu("utilisation"),
     _gpu_row("throttled", state=_known_state),
@@ -662,6 +671,7 @@ GPU_EVIDENCE: tuple[RequiredEvidence[GpuSubject], ...] = (
     _gpu_row("link_errors", _LINK_ERRORS, "nvlink_errors_unknown", needed=_counts_link_errors),
     _gpu_row("errors", harmless=_EMPTY_IS_WELL),
     _gpu_row("unknown_values", harmless=_EMPTY_IS_WELL),
+    _gpu_row("lacking_beside", harmless=_EMPTY_IS_WELL),
 )
 """A row for each field of :class:`GpuSnapshot`."""
 

@@ -63,6 +63,7 @@ from rackproof.logs.nvidia_smi import (
     PENDING_PAGES,
     lines_beside,
     read_gpu_texts,
+    read_lacking,
 )
 from rackproof.nodes.clock import read_synchronized
 from rackproof.nodes.facts import node_from_facts
@@ -174,6 +175,8 @@ class GpuSnapshot(Record):
     """Error texts of the driver in place of a value. Such a text is neither a value nor "N/A"."""
     unknown_values: tuple[str, ...] = ()
     """Textual values that no check recognizes, as ``path: words``."""
+    lacking_beside: tuple[str, ...] = ()
+    """Paths of what nvidia-smi prints of another GPU of this model, and not of this GPU."""
 
     @property
     def place(self) -> str:
@@ -478,25 +481,36 @@ def _read_gpus(
     tools: Mapping[str, Any], speeds: Mapping[str, dict[str, float]], errors: Mapping[str, dict[str, int]]
 ) -> tuple[GpuSnapshot, ...]:
     """Return the GPUs that nvidia-smi lists, or none if its answer is no XML."""
+    xml = stdout_of(tools, "nvidia_smi_xml").encode("utf-8", "replace")
     try:
-        gpus = read_gpu_texts(stdout_of(tools, "nvidia_smi_xml").encode("utf-8", "replace"))
+        gpus, lacking = read_gpu_texts(xml), read_lacking(xml)
     except ValueError:
         return ()
     return tuple(
-        _with_unknown(_read_gpu(gpu, text, speeds.get(gpu.uuid, {}), errors.get(gpu.uuid, {})), unknown)
+        _with_unknown(
+            _read_gpu(gpu, text, speeds.get(gpu.uuid, {}), errors.get(gpu.uuid, {})),
+            unknown,
+            lacking.get(gpu.uuid, ()),
+        )
         for gpu, text, unknown in gpus
     )
 
 
-def _with_unknown(gpu: GpuSnapshot, unknown: Sequence[str]) -> GpuSnapshot:
-    """Return a GPU with the values, as ``path: text``, that no check recognizes.
+def _with_unknown(gpu: GpuSnapshot, unknown: Sequence[str], lacking: Sequence[str]) -> GpuSnapshot:
+    """Return a GPU with the values, as ``path: text``, that no check recognizes, and with lacking paths.
 
     Texts of errors are among them at any path, and become the GPU's errors.
     """
     texts = (value.partition(": ")[2] for value in unknown if _ERROR.search(value.partition(": ")[2]))
     errors = tuple(dict.fromkeys((*gpu.errors, *texts)))[:MOST_UNLISTED]
     others = tuple(value for value in unknown if value.partition(": ")[2] not in errors)
-    return gpu.model_copy(update={"errors": errors, "unknown_values": others[:MOST_UNLISTED]})
+    return gpu.model_copy(
+        update={
+            "errors": errors,
+            "unknown_values": others[:MOST_UNLISTED],
+            "lacking_beside": tuple(lacking[:MOST_UNLISTED]),
+        }
+    )
 
 
 def _unlisted_gpus(gpus: tuple[GpuSnapshot, ...], with_links: set[str]) -> tuple[str, ...]:
