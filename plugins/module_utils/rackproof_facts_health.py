@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 
 from ansible.module_utils.rackproof_tools import (
     CLOCK,
@@ -18,6 +19,7 @@ from ansible.module_utils.rackproof_tools import (
     ask,
     ask_again,
     dmi,
+    find,
     in_container,
     list_folder,
     locked_memory_bytes,
@@ -109,6 +111,8 @@ FAULT_WORDS = (
 # journald stores a message at once. After this time, it is no longer storing messages.
 JOURNAL_LAG_S = 5.0
 SOURCE_STAMP = re.compile(r'"_SOURCE_MONOTONIC_TIMESTAMP"\s*:\s*"(\d{1,18})"')
+RING_ERRORS = ["dmesg", "--kernel", "--level=emerg,alert,crit,err"]
+OLDEST_BYTES = 4096
 RING_STAMP = re.compile(r"\[\s*(\d{1,12}\.\d+)\]")
 FILES = {
     "os_release": "/etc/os-release",
@@ -155,23 +159,37 @@ def kernel_log(since, timeout_s):
     which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
     journal = ["journalctl", which, "--no-pager", "-o", "short-unix"]
     answer = ask([*journal, *moment], timeout_s, keep=FAULT_WORDS)
-    errors = [*journal, *moment, "-p", "err"]
-    if answer["status"] == "ok" and moment and not has_lines(answer):
-        # Silence counts only if the journal stores the kernel's messages at all.
-        kept = ask([*journal, "-n", "1"], timeout_s, keep=FAULT_WORDS)
-        if has_lines(kept):
-            return add_errors(add_missed(answer, timeout_s), errors, timeout_s)
     if answer["status"] == "hung":
         return answer
-    if has_lines(answer):
-        return add_errors(add_missed(answer, timeout_s), errors, timeout_s)
+    oldest = {"status": "absent"} if answer["status"] == "absent" else oldest_message(timeout_s)
+    if oldest["status"] == "hung":
+        return oldest
+    # Silence counts only if the journal stores this kernel's messages at all.
+    is_silent = answer["status"] == "ok" and moment and has_lines(oldest)
+    if has_lines(answer) or is_silent:
+        answer["oldest"] = first_line(oldest)
+        answer = add_errors(answer, [*journal, *moment, "-p", "err"], timeout_s)
+        return answer if answer["status"] == "hung" else add_ring(answer, timeout_s)
     ring = ask(["dmesg"], timeout_s, keep=FAULT_WORDS)
     if ring["status"] == "ok" and not has_lines(ring):
         # A kernel logs as soon as it starts, so an empty log was cleared.
         ring["status"] = "empty"
     if ring["status"] != "ok":
         return ring
-    return add_errors(ring, ["dmesg", "--kernel", "--level=emerg,alert,crit,err"], timeout_s)
+    return add_errors(ring, RING_ERRORS, timeout_s)
+
+
+def oldest_message(timeout_s):
+    """Return the answer whose first line is the journal's oldest message of this kernel, as JSON."""
+    # systemd knows --lines=+1 only since 254. head ends after a few messages, and then so does journalctl.
+    script = f'"$0" "$@" | head -c {OLDEST_BYTES}'
+    shown = ["-k", "--no-pager", "-o", "json", "--output-fields=_SOURCE_MONOTONIC_TIMESTAMP"]
+    return ask(["sh", "-c", script, find("journalctl"), *shown], timeout_s)
+
+
+def first_line(answer):
+    """Return the first line of a tool's output, or '' if there is none."""
+    return next(iter(answer.get("stdout", "").splitlines()), "")
 
 
 def add_errors(answer, argv, timeout_s):
@@ -185,21 +203,42 @@ def add_errors(answer, argv, timeout_s):
     return answer
 
 
-def add_missed(answer, timeout_s):
-    """Return the journal's messages, and faults that are only in the kernel's ring. journald may be stuck."""
+def add_ring(answer, timeout_s):
+    """Add to the journal's messages the faults that only the kernel's ring has.
+
+    journald may be stuck, and it removes its oldest messages when its space is used up.
+    """
     newest = ask(["journalctl", "-k", "--no-pager", "-n", "1", "-o", "json"], timeout_s)
-    stamp = SOURCE_STAMP.search(newest.get("stdout", ""))
+    stamp, oldest = SOURCE_STAMP.search(newest.get("stdout", "")), SOURCE_STAMP.search(answer["oldest"])
     # Only the kernel's own time stamps can be compared. If the journal stores nothing of this boot, there is
     # no message.
     if newest["status"] != "ok" or (stamp is None and newest["stdout"].strip()):
         return answer
-    seen_s = int(stamp[1]) / 1e6 + JOURNAL_LAG_S if stamp else 0.0
+    begin_s = int(oldest[1]) / 1e6 if oldest else 0.0 if answer["oldest"] else inf
+    end_s = int(stamp[1]) / 1e6 + JOURNAL_LAG_S if stamp else 0.0
     ring = ask(["dmesg", "--kernel"], timeout_s, keep=FAULT_WORDS)
-    stamped = ((RING_STAMP.match(line), line) for line in ring.get("stdout", "").splitlines())
-    missed = [line for found, line in stamped if found and float(found[1]) > seen_s]
-    if missed:
-        answer["stdout"] = "\n".join([answer["stdout"].rstrip("\n"), *missed, ""])
+    missed = outside(ring.get("stdout", ""), begin_s, end_s)
+    if ring["status"] != "ok" or not missed:
+        return answer
+    errors = ask(RING_ERRORS, timeout_s)
+    # What the ring alone has is known only with its levels.
+    if errors["status"] == "ok" and "errors" in answer:
+        answer["errors"] = joined(answer["errors"], outside(errors["stdout"], begin_s, end_s))
+        answer["ring"] = first_line(ring)
+    answer["stdout"] = joined(answer["stdout"], missed)
+    answer["truncated"] = answer["truncated"] or ring["truncated"] or errors.get("truncated", False)
     return answer
+
+
+def outside(ring, begin_s, end_s):
+    """Return the lines of the kernel's ring that are older or newer than the journal's messages."""
+    stamped = ((RING_STAMP.match(line), line) for line in ring.splitlines())
+    return [line for found, line in stamped if found and not begin_s <= float(found[1]) <= end_s]
+
+
+def joined(text, lines):
+    """Return a text with further lines."""
+    return "\n".join([text.rstrip("\n"), *lines, ""]) if lines else text
 
 
 def boot_time():

@@ -166,6 +166,44 @@ def test_what_a_stuck_journal_does_not_take_is_read_from_the_kernel(
     assert [one.xid for one in build_snapshot("n", answer).xids] == seen
 
 
+OLDEST = '{"_SOURCE_MONOTONIC_TIMESTAMP":"%d","__REALTIME_TIMESTAMP":"1795000050000000"}'
+
+
+@pytest.mark.parametrize(
+    ("oldest_s", "ring_s", "seen", "is_lost"),
+    [
+        # The journal has all of this boot, so the ring repeats it.
+        (0, 0, [], False),
+        # The ring still has the fault that the journal lost.
+        (50, 0, [79], False),
+        # The ring, too, begins too late.
+        (500, 20, [79], True),
+        (500, 600, [], True),
+    ],
+)
+def test_what_the_journal_lost_is_read_from_the_kernel(
+    gather: Any, oldest_s: int, ring_s: int, seen: list[int], is_lost: bool
+) -> None:
+    programs = gather.rig.root / "usr/bin"
+    newest, oldest = (OLDEST % (seconds * 1_000_000) for seconds in (900, oldest_s))
+    # The journal is long, and the gatherer reads only its beginning.
+    (programs / "journalctl").write_text(
+        f"#!/bin/sh\ncase \"$*\" in *'-n 1'*json*) echo '{newest}';;"
+        f" *json*) echo '{oldest}'; exec yes '{newest}';; *) echo '1795000900.1 n kernel: link up';; esac\n"
+    )
+    fault = f"[{max(ring_s, 30):5}.000000] NVRM: Xid (PCI:0008:06:00): 79, GPU has fallen off the bus."
+    (programs / "dmesg").unlink()
+    (programs / "dmesg").write_text(f"#!/bin/sh\necho '[{ring_s:5}.000000] Linux'; echo '{fault}'\n")
+    (programs / "dmesg").chmod(0o755)
+    answer = gather(tool_timeout_s=20)["gathered"]
+    assert answer["health"]["tools"]["kernel_log"]["oldest"] == oldest
+    # This machine may be a container, which is younger than its kernel.
+    answer["node"]["container"] = False
+    state = build_snapshot("n", answer)
+    assert [one.xid for one in state.xids] == seen
+    assert ("kernel_log" in state.truncated) == is_lost
+
+
 @pytest.mark.parametrize(
     ("since", "which"), [(0, "-k"), (1795000000, "--since=@1795000000 _TRANSPORT=kernel")]
 )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 
 from rackproof.core.evidence import EvidenceState, LackingEvidence, lacking_evidence
@@ -293,8 +294,15 @@ def _slow_driver(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find tools whose answers were cut off, so that a fault may be missing from them."""
+    begin = node.snapshot.journal_lost_before
     for tool in node.snapshot.truncated:
         evidence = f"the answer of {tool} is cut off"
+        if tool == "kernel_log" and begin:
+            moment = f"{datetime.fromtimestamp(begin, UTC):%F %T} UTC"
+            evidence = (
+                f"the journal lost the kernel's messages before {moment}: "
+                "set Storage=persistent and a larger SystemMaxUse in /etc/systemd/journald.conf"
+            )
         yield node.finding("answer_cut", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 

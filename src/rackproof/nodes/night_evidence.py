@@ -333,6 +333,7 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("xids", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
     _row("hardware_events", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
     _row("declared_lines", "the kernel's log", harmless="an operator's declarations are only shown"),
+    _row("journal_lost_before", "the journal", harmless="a log that lost messages is cut (answer_cut)"),
     _kept("reboots"),
     _row("versions", "the driver and its tools", state=_versions_state, needed=_needs_versions),
     _row("tools", "the gatherer", harmless="each tool has a row of its own"),

@@ -26,6 +26,8 @@ Answers in ``tools``:
 
 * ``kernel_log``: ``journalctl -o short-unix _TRANSPORT=kernel --since=@LAST_SNAPSHOT`` with earlier boots, or
   else ``dmesg``. Its ``errors`` are the lines of level error or worse, absent if the log states no levels.
+  Only a journal has ``oldest``, the oldest message of this boot (a line of ``journalctl -k -o json``, or
+  ""), and ``ring``, the first line of ``dmesg`` if it completed the log.
 * ``nvlink_status``, ``nvlink_errors``: ``nvidia-smi nvlink -s`` and ``-e``.
 * ``failed_units``: ``systemctl list-units --failed --plain --no-legend``.
 * ``units``: ``systemctl show``, with an empty line between two units.
@@ -249,6 +251,8 @@ class NodeSnapshot(Record):
     hardware_events: tuple[HardwareEvent, ...] = ()
     declared_lines: tuple[str, ...] = ()
     """Lines of the kernel log that an operator declared harmless, each with the reason."""
+    journal_lost_before: float | None = None
+    """The time before which the journal lost messages of the kernel that no snapshot has, or None."""
     reboots: dict[str, int] = Field(default={})
     versions: dict[str, str] = Field(default={})
     tools: dict[str, str] = Field(default={})
@@ -330,10 +334,11 @@ def build_snapshot(
     disk = _read_disks(paths, mapping_at(health, "disk"))
     failed_units = _failed_units(tools)
     uptime = text_at(files, "uptime")
+    lost_before = _lost_before(tools, health, uptime, is_container=node.get("container") is True)
     log_is_cut = any(
         (
             kernel.is_cut,
-            _is_wrapped(whole_log, health, uptime),
+            lost_before is not None,
             _lost_journals(tools),
             _lacks_moments(whole_log),
         )
@@ -365,6 +370,7 @@ def build_snapshot(
         xids=(*kernel.xids, *_open_xids(kernel.xids, gpus, boot_id, previous)),
         hardware_events=(*kernel.hardware, *_open_hardware_events(kernel.hardware, boot_id, previous)),
         declared_lines=kernel.declared,
+        journal_lost_before=lost_before or None,
         reboots=_count_reboots(boot_id, kernel.xids, previous),
         versions=_versions(record.software | record.firmware, gpus, mapping_at(node, "modules")),
         tools={**_missing_disks(paths, disk), **_tool_statuses(tools)},
@@ -995,6 +1001,41 @@ def _error_lines(tools: Mapping[str, Any], health: Mapping[str, Any], uptime: st
 
 _START_S = 10.0
 """A kernel logs its first message within this time after its start."""
+_JOURNAL_START_S = 180.0
+"""journald starts within this time after the kernel, whose ring buffer may be full before."""
+_JOURNAL_TIME = re.compile(r'"(__REALTIME|_SOURCE_MONOTONIC)_TIMESTAMP"\s*:\s*"(\d{1,16})"')
+
+
+def _lost_before(
+    tools: Mapping[str, Any], health: Mapping[str, Any], uptime: str, *, is_container: bool
+) -> float | None:
+    """Return the time before which the log lost messages since the last snapshot or the boot, or None.
+
+    The time is in seconds since 1970, or 0 if it is unknown.
+    """
+    answer, log = mapping_at(tools, "kernel_log"), stdout_of(tools, "kernel_log")
+    if answer.get("status") != "ok":
+        return None  # There is no log.
+    if "oldest" not in answer:
+        # It is the ring's, or of a gatherer before this entry. The answer's seal shows a removed entry.
+        return 0.0 if _is_wrapped(log, health, uptime) else None
+    if _is_ring(ring := text_at(answer, "ring")) and not _is_wrapped(ring, health, uptime):
+        return None
+    times = {name: int(digits) / 1e6 for name, digits in _JOURNAL_TIME.findall(text_at(answer, "oldest"))}
+    stored, source_s = times.get("__REALTIME", inf), times.get("_SOURCE_MONOTONIC")
+    if source_s is None or is_container:
+        # A container is younger than its kernel.
+        source_s = stored - (as_float(health.get("booted")) or 0.0)
+    # A clock may be corrected during the start. The kernel's own count of seconds needs no correction.
+    if source_s <= _JOURNAL_START_S or stored <= (as_float(health.get("since")) or 0.0):
+        return None
+    return stored if stored < inf else 0.0
+
+
+def _is_ring(log: str) -> bool:
+    """Return whether a log counts the seconds since boot, as the kernel's ring buffer does."""
+    first = _first_moment(log)
+    return first is not None and _DMESG.match(first) is not None
 
 
 def _is_wrapped(log: str, health: Mapping[str, Any], uptime: str) -> bool:

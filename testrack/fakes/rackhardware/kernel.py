@@ -609,7 +609,21 @@ def journalctl(argv: list[str]) -> int:
         os.execv(real, [real, *words])
     # The journal records the process that wrote a message. The real kernel's messages name no process.
     with subprocess.Popen([real, *words], stdout=subprocess.PIPE, text=True, errors="replace") as child:
-        for line in child.stdout or ():
-            sys.stdout.write(re.sub(r" kernel\[\d+\]: ", " kernel: ", line, count=1))
-            sys.stdout.flush()
+        try:
+            for line in child.stdout or ():
+                sys.stdout.write(_of_kernel(line))
+                sys.stdout.flush()
+        except BrokenPipeError:
+            # A reader such as head has enough. As a signal ends the real one, it leaves no message.
+            child.kill()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return child.returncode
+
+
+def _of_kernel(line: str) -> str:
+    """Return a line of the journal as of the real kernel, without a process and with the kernel's time."""
+    stored = re.search(r'"__REALTIME_TIMESTAMP"\s*:\s*"(\d{1,18})"', line)
+    if not line.startswith("{") or stored is None:
+        return re.sub(r" kernel\[\d+\]: ", " kernel: ", line, count=1)
+    source_us = max(0, int(stored[1]) - round(_boot_time() * 1e6))
+    return f'{{"_SOURCE_MONOTONIC_TIMESTAMP":"{source_us}",{line[1:]}'

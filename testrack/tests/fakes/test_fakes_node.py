@@ -454,6 +454,18 @@ def test_journalctl_takes_kernel_messages_for_the_stand_ins(
     assert bool(answer.out) == ("kernel" in passed_on)
 
 
+def test_journalctl_states_the_kernel_s_own_time_of_a_message(bare: Callable) -> None:
+    from rackhardware import kernel
+
+    booted = bare.root / "run/rack/booted"
+    booted.parent.mkdir(parents=True, exist_ok=True)
+    booted.write_text("1795000000.5\n")
+    line = '{"_BOOT_ID":"1","__REALTIME_TIMESTAMP":"1795000002000000"}\n'
+    assert json.loads(kernel._of_kernel(line)) == {
+        **json.loads(line), "_SOURCE_MONOTONIC_TIMESTAMP": "1500000"
+    }  # fmt: skip
+
+
 def test_the_distributions_infiniband_tools_get_a_stand_in_before_them(bare: Callable) -> None:
     tool, link = bare.root / "usr/bin/ibv_devinfo", bare.root / "usr/local/bin/ibv_devinfo"
     bare.ok("hardware --link-tools")

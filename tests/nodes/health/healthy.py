@@ -6,6 +6,7 @@ suite has it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from copy import deepcopy
@@ -24,6 +25,19 @@ def answer_ok(text: str, **more: Any) -> dict[str, Any]:
     return {
         "status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1, "truncated": False, **more
     }  # fmt: skip
+
+
+def oldest_message(stored: float, source_s: float | None = 0.0) -> str:
+    """Return the first line of ``journalctl -k -o json --output-fields=_SOURCE_MONOTONIC_TIMESTAMP``.
+
+    Args:
+        stored: When journald stored the message, in seconds since 1970.
+        source_s: The kernel's own time stamp, or None if the message has none.
+    """
+    fields = {"_BOOT_ID": "17f29a4760bd472493e1343e6b713249", "__MONOTONIC_TIMESTAMP": "9001000"}
+    if source_s is not None:
+        fields["_SOURCE_MONOTONIC_TIMESTAMP"] = str(round(source_s * 1e6))
+    return json.dumps({**fields, "__REALTIME_TIMESTAMP": str(round(stored * 1e6))}, separators=(",", ":"))
 
 
 def gpu_xml(number: int, slot: int, **values: Any) -> str:
@@ -94,7 +108,7 @@ def healthy_gathered(
             "booted": epoch - 1000,
             "loaded": False,
             "tools": deepcopy(SYSTEMD) | {
-                "kernel_log": answer_ok(log, lines=log.count("\n")),
+                "kernel_log": answer_ok(log, lines=log.count("\n"), oldest=oldest_message(epoch - 1000)),
                 "nvlink_status": answer_ok(_links(chips, "50 GB/s")),
                 "nvlink_errors": answer_ok(_links(chips, "Replay Errors: 0")),
             },

@@ -14,7 +14,7 @@ from rackproof.nodes.health_checks import check_node
 from rackproof.nodes.kernel_log import read_kernel_log
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot, build_snapshot
 
-from .healthy import healthy_gathered
+from .healthy import EPOCH, healthy_gathered, oldest_message
 
 P, D, U, F = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
 MOUNTINFO = r"""
@@ -337,6 +337,80 @@ def test_messages_that_the_kernel_s_ring_has_lost_are_missed(first: str, since: 
     )
     assert ("kernel_log" in seen.truncated) == cut
     assert (("answer_cut", U) in judged(seen)) == cut
+
+
+DAY_S = 86_400.0
+XID_LINE = f"{EPOCH - 9.5:.6f} n1 kernel: NVRM: Xid (PCI:0001:06:00): 31, pid=1\n"
+
+
+@pytest.mark.parametrize("log", ["", "-- No entries --\n", XID_LINE])
+@pytest.mark.parametrize(
+    ("oldest", "since_s", "more", "is_lost"),
+    [
+        # Ten days after the boot. The night before is a day ago (since_s), or there is none (None).
+        (oldest_message(EPOCH - 10 * DAY_S), None, {}, False),
+        (oldest_message(EPOCH - 10 * DAY_S), DAY_S, {}, False),
+        # The journal was vacuumed before the last night, or after it.
+        (oldest_message(EPOCH - 2 * DAY_S, 8 * DAY_S), DAY_S, {}, False),
+        (oldest_message(EPOCH - 3600, 10 * DAY_S - 3600), DAY_S, {}, True),
+        (oldest_message(EPOCH - 10, 10 * DAY_S - 10), DAY_S, {}, True),
+        # In the first night, the boot counts, and so after a boot since the last night.
+        (oldest_message(EPOCH - 2 * DAY_S, 8 * DAY_S), None, {}, True),
+        (oldest_message(EPOCH - 2 * DAY_S, 8 * DAY_S), 20 * DAY_S, {}, True),
+        (oldest_message(EPOCH - 10 * DAY_S), 20 * DAY_S, {}, False),
+        # The ring buffer was full before journald started, and journald stored the first messages late.
+        (oldest_message(EPOCH - 10 * DAY_S + 60, 60.0), None, {}, False),
+        (oldest_message(EPOCH - 9 * DAY_S, 0.0), None, {}, False),
+        # The clock was hours ahead, or years behind, until it was corrected during the start.
+        (oldest_message(EPOCH + 8 * 3600, 1.0), DAY_S, {}, False),
+        (oldest_message(946_684_800.0, 1.0), DAY_S, {}, False),
+        # Without the kernel's own time stamp, the boot by the clock counts.
+        (oldest_message(EPOCH - 10 * DAY_S + 5, None), None, {}, False),
+        (oldest_message(EPOCH - 9 * DAY_S, None), None, {}, True),
+        # The ring still has what the journal lost, or has lost it too.
+        (oldest_message(EPOCH - 10, 10 * DAY_S - 10), DAY_S, {"ring": "[    0.000000] Linux version"}, False),
+        (oldest_message(EPOCH - 10, 10 * DAY_S - 10), DAY_S, {"ring": "[777000.000000] eth0: up"}, False),
+        (oldest_message(EPOCH - 10, 10 * DAY_S - 10), DAY_S, {"ring": "[860000.000000] eth0: up"}, True),
+        (oldest_message(EPOCH - 10, 10 * DAY_S - 10), DAY_S, {"ring": "-- No entries --"}, True),
+        # The query failed, or its answer is damaged.
+        ("", DAY_S, {}, True),
+        ("-- No entries --", DAY_S, {}, True),
+        ('{"__REALTIME_TIMESTAMP" : "9', DAY_S, {}, True),
+        (None, DAY_S, {}, True),
+        # Older versions of systemd print spaces.
+        ('{ "__REALTIME_TIMESTAMP" : "1794000000000000", "_BOOT_ID" : "1" }', DAY_S, {}, False),
+    ],
+)
+def test_messages_that_the_journal_lost_are_missed(
+    oldest: Any, since_s: float | None, more: dict[str, str], is_lost: bool, log: str
+) -> None:
+    answer = healthy_gathered(log=log)
+    answer["facts"]["files"]["uptime"] = f"{10 * DAY_S:.2f} 1.00"
+    answer["health"] |= {
+        "booted": EPOCH - 10 * DAY_S, "since": 0.0 if since_s is None else EPOCH - since_s
+    }  # fmt: skip
+    answer["health"]["tools"]["kernel_log"] |= {"oldest": oldest, **more}
+    seen = build_snapshot("n1", answer)
+    assert ("kernel_log" in seen.truncated) == is_lost
+    assert (("answer_cut", U) in judged(seen)) == is_lost
+
+
+def test_a_container_s_journal_may_begin_long_after_its_kernel() -> None:
+    answer = healthy_gathered()
+    answer["node"]["container"] = True
+    answer["health"]["tools"]["kernel_log"]["oldest"] = oldest_message(EPOCH - 990, 30 * DAY_S)
+    assert build_snapshot("n1", answer).truncated == ()
+    answer["health"]["booted"] = EPOCH - 5000
+    assert build_snapshot("n1", answer).truncated == ("kernel_log",)
+
+
+def test_a_lost_part_of_the_journal_is_reported_with_its_time_and_remedy() -> None:
+    answer = healthy_gathered()
+    answer["health"]["tools"]["kernel_log"]["oldest"] = oldest_message(EPOCH - 10, 990.0)
+    (found,) = [one for one in check_node(build_snapshot("n1", answer)) if one.code == "answer_cut"]
+    assert "messages before 2026-11-18 11:06:30 UTC" in found.evidence
+    assert "Storage=persistent" in found.evidence
+    assert "SystemMaxUse" in found.evidence
 
 
 def slowed(boot: str = "a", booted: float | None = None, **seconds: float) -> NodeSnapshot:
