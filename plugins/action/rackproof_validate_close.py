@@ -17,6 +17,7 @@ class ActionModule(RackproofAction):
         closed = tasks.close_night(
             NightContext(**options["night"]),
             did=tasks.collect_actions(options["drained"], options["returned"], options["resume"]),
+            slurm=tasks.collect_states(options["drained"], options["returned"]),
             keep=not self.check_mode,
         )
         self.show_warning(closed.history)

@@ -59,7 +59,9 @@ options:
     env: [{name: RACKPROOF_TABLE}]
     ini: [{section: callback_rackproof, key: show_table}]
   results:
-    description: Folder of the audit log and of provisioning's changes; C(results) of the checkout if not set.
+    description:
+      - Folder of the audit log and of provisioning's changes; C(results) of the checkout if not set.
+      - The acts of C(validate.yml) are stored in C(validate_results), beside the record of its night.
     type: path
     env: [{name: RACKPROOF_RESULTS}]
     ini: [{section: callback_rackproof, key: results}]
@@ -137,16 +139,26 @@ class CallbackModule(CallbackBase):
         self._runs.add_result(result._result)
         if self._has_front_door and self._is_shown and self._runs.is_reported:
             self._report_table()
+        self._note_night(result._result)
         self._note_acts(result._result)
         self._changes.add_result(result._host.get_name(), result._task.get_name(), result._result)
 
     def v2_runner_item_on_ok(self, result: Any) -> None:
-        """Store the run of an item of a loop."""
+        """Store the run or the acts of an item of a loop. The loop's own result lacks them."""
         self._runs.add_result(result._result)
+        self._note_acts(result._result)
+
+    def v2_runner_item_on_failed(self, result: Any) -> None:
+        """Store the acts of a failed item of a loop."""
+        self._note_acts(result._result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Record the node of a failed task. After a failed handler, no later task can list it."""
+        """Record the node of a failed task. After a failed handler, no later task can list it.
+
+        A task that drained nodes fails if their jobs go on for too long.
+        """
         self._report.fail(result, "ok" if ignore_errors else "failed")
+        self._note_acts(result._result)
         if not ignore_errors:
             self._changes.add_failure(result._host.get_name(), result._task.get_name(), result._result)
 
@@ -204,6 +216,13 @@ class CallbackModule(CallbackBase):
             return
         self._records.show_table(text)
         self._runs = RunTable()
+
+    def _note_night(self, result: dict[str, Any]) -> None:
+        """Store acts beside the night's record. Its folder may be another than the configured one."""
+        night = result.get("night")
+        # The nights of the other playbooks are part of their own work.
+        if self._playbook == "validate.yml" and isinstance(night, dict) and night.get("results"):
+            self._results = Path(night["results"])
 
     def _note_acts(self, result: dict[str, Any]) -> None:
         """Add a task's acts on Slurm nodes to the audit log. An error there stops nothing."""

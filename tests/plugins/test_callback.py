@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rackproof.core.records import Judgement, Measurement, Run, Verdict
+from rackproof.store.audit_log import read_acts
 from rackproof.store.run_folder import write_run
 from rackproof_ansible.playbook_summary import RunTable
 
@@ -300,6 +301,97 @@ def test_other_users_read_nothing_that_the_callback_keeps(root: Path, tmp_path: 
         for path in kept
         if path.stat().st_mode & (0o027 if path.is_dir() else 0o137)
     ] == []
+
+
+ACTS = """#!/usr/bin/python3
+# WANT_JSON
+import json, sys
+print(json.dumps(json.load(open(sys.argv[1]))["answer"]))
+"""
+
+
+def act_of(node: str, before: str, after: str, **more: object) -> dict[str, object]:
+    """What rackproof_slurm_node answers of a node."""
+    state = {"state_before": before, "state_after": after, "reason": "xid_79" if "DRAIN" in after else ""}
+    return {"nodes": {node: state}, "cluster": True, "waiting": [], **more}
+
+
+DRAINED, OTHER = act_of("n1", "IDLE", "IDLE+DRAIN"), act_of("n2", "MIXED", "MIXED+DRAIN")
+BUSY = act_of("n2", "MIXED", "MIXED+DRAIN", failed=True, msg="Jobs still run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "acts"),
+    [
+        ({"acts": {"answer": DRAINED}}, ["drain n1 xid_79"]),
+        ({"acts": {"answer": act_of("n1", "IDLE+DRAIN", "IDLE")}}, ["resume n1 "]),
+        ({"acts": {"answer": BUSY}, "ignore_errors": True}, ["drain n2 xid_79"]),
+        ({"acts": {"answer": BUSY}}, ["drain n2 xid_79"]),
+        # A night drains its nodes in a loop, one task for all.
+        (
+            {"acts": {"answer": "{{ item }}"}, "loop": [DRAINED, OTHER]},
+            ["drain n1 xid_79", "drain n2 xid_79"],
+        ),
+        (
+            {"acts": {"answer": "{{ item }}"}, "loop": [BUSY, DRAINED], "ignore_errors": True},
+            ["drain n2 xid_79", "drain n1 xid_79"],
+        ),
+        (
+            {"acts": {"answer": "{{ item }}"}, "loop": [act_of("n1", "IDLE", "IDLE"), OTHER]},
+            ["drain n2 xid_79"],
+        ),
+        ({"acts": {"answer": "{{ item }}"}, "loop": []}, []),
+    ],
+    ids=[
+        "drain",
+        "resume",
+        "failed, ignored",
+        "failed",
+        "loop",
+        "item failed",
+        "item drained before",
+        "empty",
+    ],
+)
+@pytest.mark.parametrize("check", [False, True])
+def test_each_drain_and_resume_of_a_task_or_a_loop_is_kept_once(
+    root: Path, tmp_path: Path, arguments: dict[str, Any], acts: list[str], check: bool
+) -> None:
+    module, play, results = tmp_path / "library/acts.py", tmp_path / "validate.yml", tmp_path / "results"
+    module.parent.mkdir()
+    module.write_text(ACTS)
+    tasks = [{"run_once": True, "check_mode": False, **arguments}]
+    play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    names = {"RACKPROOF_RESULTS": str(results), "ANSIBLE_LIBRARY": f"{module.parent}:{root}/plugins/modules"}
+    program = Path(sys.executable).with_name("ansible-playbook")
+    done = subprocess.run(
+        [program, "-i", "h1,h2,", "-c", "local", play, *(["--check"] if check else [])],
+        cwd=root, env={**os.environ, **names}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    kept = [f"{act.act} {act.node} {act.reason}" for act in read_acts(results)[0]]
+    assert kept == ([] if check else acts), done.stdout + done.stderr
+    assert {act.playbook for act in read_acts(results)[0]} <= {"validate.yml"}
+
+
+@pytest.mark.parametrize(("name", "place"), [("validate.yml", "night"), ("provision.yml", "results")])
+def test_the_acts_of_a_night_are_kept_beside_its_record(
+    root: Path, tmp_path: Path, name: str, place: str
+) -> None:
+    """provision.yml too begins a night, which it does not record."""
+    module, play = tmp_path / "library/acts.py", tmp_path / name
+    module.parent.mkdir()
+    module.write_text(ACTS)
+    answers = ({"night": {"night_id": "n", "results": str(tmp_path / "night")}}, DRAINED)
+    tasks = [{"acts": {"answer": answer}} for answer in answers]
+    play.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+    names = {"RACKPROOF_RESULTS": str(tmp_path / "results")}
+    names["ANSIBLE_LIBRARY"] = f"{module.parent}:{root}/plugins/modules"
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", "-c", "local", play],
+        cwd=root, env={**os.environ, **names}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {one for one in ("night", "results") if read_acts(tmp_path / one)[0]} == {place}
 
 
 def test_a_failed_list_is_printed_once_and_its_lines_are_no_lines_of_ansibles(

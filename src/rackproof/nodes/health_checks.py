@@ -740,7 +740,8 @@ def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 ALIKE_SETTINGS = 0.98
-"""Highest clocks, power limits and PCIe generations of GPUs of one name differ by no more than this ratio."""
+"""Clocks, limits and sizes of GPUs of one name, such as the highest clock, differ by no more than this
+ratio."""
 
 
 def _power_limit(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -772,12 +773,16 @@ def _spare_memory(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _lower_settings(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU whose highest clock, power limit or PCIe generation is below that of others of its name."""
+    """Find a GPU with a lower limit or setting than others of its name."""
     alike = _gpus_alike(subject)
     for name, field, unit in (
         ("its SM clock is", "clock_max_mhz", " MHz at most"),
         ("its power limit is", "power_limit_w", " W"),
         ("its PCIe generation is", "pcie_generation_max", " at most"),
+        ("its memory clock is", "memory_clock_max_mhz", " MHz at most"),
+        ("its applications clock is", "applications_clock_mhz", " MHz"),
+        ("its applications clock of memory is", "applications_memory_clock_mhz", " MHz"),
+        ("its BAR1 has", "bar1_mib", " MiB"),
     ):
         own, most = getattr(subject.gpu, field), max((getattr(gpu, field) or 0 for gpu in alike), default=0)
         if own is not None and own < ALIKE_SETTINGS * most and not _is_explained(subject, field):
@@ -785,10 +790,28 @@ def _lower_settings(subject: GpuSubject) -> Iterator[HealthFinding]:
             yield subject.finding("gpus_unlike", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
+def _unusual_modes(subject: GpuSubject) -> Iterator[HealthFinding]:
+    """Find a GPU in another compute mode or persistence mode than most GPUs of its name."""
+    alike = _gpus_alike(subject)
+    for name, field, default in (
+        ("compute mode", "compute_mode", "Default"),
+        ("persistence mode", "persistence_mode", "Enabled"),
+    ):
+        own, counts = getattr(subject.gpu, field), Counter(getattr(gpu, field) for gpu in alike)
+        # A missing value has a finding of its own. Of two equally frequent modes, the default counts.
+        del counts[""]
+        usual = max(counts, key=lambda mode: (counts[mode], mode == default), default="")
+        if own and own != usual and not _is_explained(subject, field):
+            evidence = f"its {name} is {sanitize(own, 60)}, {sanitize(usual, 60)} beside it"
+            yield subject.finding("gpus_unlike", Verdict.UNPROVEN, "watch", evidence, "hint")
+
+
 def _is_explained(subject: GpuSubject, field: str) -> bool:
-    """Return whether a lower setting has a finding of its own, or comes from the slot of a card."""
+    """Return whether another setting has a finding of its own, or comes from the slot of a card."""
     if field == "power_limit_w":
         return any(_power_limit(subject))
+    if field == "compute_mode":
+        return any(_compute_mode(subject))
     return field == "pcie_generation_max" and has_own_links(subject.gpu.name) is False
 
 
@@ -1498,6 +1521,7 @@ GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _compute_mode,
     _spare_memory,
     _lower_settings,
+    _unusual_modes,
     _nvlinks,
     _slow_nvlinks,
     _nvlink_errors,

@@ -159,7 +159,12 @@ class GpuSnapshot(Record):
     power_limit_w: float | None = None
     power_default_w: float | None = None
     clock_max_mhz: float | None = None
+    memory_clock_max_mhz: float | None = None
+    applications_clock_mhz: float | None = None
+    applications_memory_clock_mhz: float | None = None
+    bar1_mib: float | None = None
     compute_mode: str = ""
+    persistence_mode: str = ""
     spent_banks: int | None = None
     """Number of memory banks without a spare row."""
     remapped_rows: int | None = None
@@ -644,7 +649,12 @@ def _read_gpu(
         power_limit_w=gpu.power_limit_w,
         power_default_w=leading_number(text("gpu_power_readings/default_power_limit")),
         clock_max_mhz=leading_number(text("max_clocks/sm_clock")),
+        memory_clock_max_mhz=leading_number(text("max_clocks/mem_clock")),
+        applications_clock_mhz=leading_number(text("applications_clocks/graphics_clock")),
+        applications_memory_clock_mhz=leading_number(text("applications_clocks/mem_clock")),
+        bar1_mib=leading_number(text("bar1_memory_usage/total")),
         compute_mode=text("compute_mode"),
+        persistence_mode=text("persistence_mode"),
         spent_banks=_whole_sum(text, "remapped_rows/row_remapper_histogram/row_remapper_histogram_none"),
         remapped_rows=_whole_sum(text, "remapped_rows/remapped_row_corr", "remapped_rows/remapped_row_unc"),
         memory_used_bytes=None if used_mib is None else used_mib << 20,

@@ -112,6 +112,20 @@ class SlurmState(Record):
     jobs: tuple[str, ...] = ()
 
 
+def slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None:
+    """Return the state of a node in Slurm, or None if Slurm gave no answer about it."""
+    if slurm is None or not isinstance(about := slurm.get(name), Mapping):
+        return None
+    return SlurmState(
+        known=about.get("known") is True,
+        state=sanitize(about.get("state_after") or "", 100),
+        drained_by=sanitize(about.get("drained_by") or "none", 10),
+        reason=sanitize(about.get("reason") or "", 300),
+        set_by=sanitize(about.get("set_by") or "", 100),
+        jobs=tuple(sanitize(job, 40) for job in about.get("jobs") or ())[:50],
+    )
+
+
 class Hold(Record):
     """A drain by nights.
 
@@ -141,7 +155,7 @@ class NodeNight(Record):
             programs that found no fault, comparisons (``fleet:METRIC``, ``drift:METRIC``), and readings of
             its health (``health:NAME``).
         unreached: The reason why the node did not answer, or empty.
-        slurm: The state in Slurm, or None if Slurm did not answer.
+        slurm: The state in Slurm after the night's own act, or None if Slurm did not answer.
         hold: The drain by nights, if there is one.
         plan: The planned action. ``return`` means to resume the node.
         why: The reason for the plan, or why nothing is planned.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rackproof.jobs.validate.explain import explain_node, explanation_text
+from rackproof.store.audit_log import read_acts
 from rackproof.store.night_store import NightRecord, night_folders, read_night
 from rackproof.store.run_folder import read_run
 
@@ -86,7 +87,12 @@ def test_a_bad_node_goes_out_of_service_and_comes_back(fleet: Fleet) -> None:
     assert "n02: returned to service" in done.stdout
     explanation = explanation_text(explain_node(fleet.results, "n02"))
     assert "done: returned to service" in explanation
+    assert "Slurm's state was IDLE." in explanation
     assert explanation.count("pass\n") == 2
+    assert [(act.act, act.node, act.reason) for act in read_acts(fleet.results)[0]] == [
+        ("drain", "n02", slurm["n02"]),
+        ("resume", "n02", ""),
+    ]
 
 
 def test_nothing_to_look_at_is_no_success(fleet: Fleet) -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from rackproof.core.known_variables import VariableValueError, check_bounds
 from rackproof.core.records import Direction, Measurement, Run, Verdict
+from rackproof.jobs.fleet_status import read_rows
 from rackproof.jobs.validate import explain, tasks
 from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.judge import NightDecision, judge_fleet, night_policy
@@ -558,6 +559,63 @@ def test_what_was_done_is_what_slurm_says_and_not_what_was_asked() -> None:
     lost = {"unreachable": True, "msg": "no route to host"}
     assert tasks.collect_actions({}, lost, ["e"]) == {"e": "could not be returned: no route to host"}
     assert tasks.collect_actions({}, {"skipped": True}, ["e"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "drained", "back", "state", "service"),
+    [
+        # The night drains the node, resumes it, or fails to do so, and a night that does neither.
+        (
+            ("IDLE", "none"),
+            {"state_after": "IDLE+DRAIN", "drained_by": "ours"},
+            {},
+            "IDLE+DRAIN",
+            "by Rackproof",
+        ),
+        (("IDLE+DRAIN", "ours"), {}, {"state_after": "IDLE", "drained_by": "none"}, "IDLE", "was IDLE."),
+        (
+            ("IDLE+DRAIN", "ours"),
+            {},
+            {"state_after": "DOWN+DRAIN", "drained_by": "ours"},
+            "DOWN+DRAIN",
+            "by Rack",
+        ),
+        (("IDLE+DRAIN", "ours"), {}, {}, "IDLE+DRAIN", "by Rackproof"),
+        (("IDLE", "none"), {}, {}, "IDLE", "was IDLE."),
+    ],
+)
+def test_the_kept_state_of_slurm_is_the_one_after_the_act(
+    results: Path,
+    before: tuple[str, str],
+    drained: dict[str, Any],
+    back: dict[str, Any],
+    state: str,
+    service: str,
+) -> None:
+    node, known = NODES[1], slurm()
+    known[node] |= {"state_after": before[0], "drained_by": before[1], "reason": "rackproof-night: xid_79"}
+    night = begin_night(results, NODES, owner_pid=os.getpid())
+    for number in range(len(NODES)):
+        look_at(night, number)
+    judge_fleet(
+        night,
+        asked=dict.fromkeys(NODES, ""),
+        benchmarks=ROOT / "benchmarks",
+        being_imaged={},
+        slurm=known,
+        members="".join(f"{name}|batch|none\n" for name in NODES),
+        share=SHARE,
+    )
+    answer = {"known": True, "reason": "rackproof-night: xid_79", "jobs": []}
+    loop = [{"item": {"node": node}, "nodes": {node: answer | drained}}] if drained else []
+    acted = tasks.collect_states({"results": loop}, {"nodes": {node: answer | back}} if back else {})
+    close_night(night, did={}, slurm=acted)
+    first, kept, _ = read_night(night_folders(results)[0]).nodes
+    assert [node_night.slurm and node_night.slurm.state for node_night in (first, kept)] == ["IDLE", state]
+    shown = explain.explain_node(results, node).service[0]
+    assert service in shown
+    rows = {row.node: row for row in read_rows(results, {}, ())[0]}
+    assert rows[node].slurm == state.lower()
 
 
 def test_two_names_of_one_machine_prove_neither(results: Path) -> None:

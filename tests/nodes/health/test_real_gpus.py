@@ -125,6 +125,12 @@ def in_first_gpu(*changes: tuple[str, str]) -> str:
     return xml
 
 
+def in_section(section: str, tag: str, value: str, count: int = 1) -> str:
+    """Return the real answer with another value in a section of its first GPUs."""
+    pattern = rf"(<{section}>(?:(?!</{section}>).)*<{tag}>)[^<]*<"
+    return re.sub(pattern, rf"\g<1>{value}<", H200, count=count, flags=re.DOTALL)
+
+
 SECOND_SERIAL, SECOND_BUS = (
     re.findall(pattern, H200)[1] for pattern in (r"<serial>([^<]+)<", r'<gpu id="([^"]+)"')
 )
@@ -138,6 +144,16 @@ SECOND_SERIAL, SECOND_BUS = (
             in_first_gpu(("current_power_limit", "500.00 W"), ("default_power_limit", "500.00 W")),
             "gpus_unlike",
         ),
+        (in_first_gpu(("compute_mode", "Exclusive_Process")), "gpus_unlike"),
+        (in_first_gpu(("persistence_mode", "Disabled")), "gpus_unlike"),
+        (in_section("bar1_memory_usage", "total", "256 MiB"), "gpus_unlike"),
+        (in_section("applications_clocks", "graphics_clock", "345 MHz"), "gpus_unlike"),
+        (in_section("applications_clocks", "mem_clock", "1593 MHz"), "gpus_unlike"),
+        (in_section("max_clocks", "mem_clock", "1593 MHz"), "gpus_unlike"),
+        # A value that only this GPU lacks.
+        (in_section("bar1_memory_usage", "total", "N/A"), "gpu_readings_missing"),
+        (in_section("applications_clocks", "graphics_clock", "N/A"), "gpu_readings_missing"),
+        (in_first_gpu(("persistence_mode", "N/A")), "gpu_readings_missing"),
         (in_first_gpu(("serial", SECOND_SERIAL)), "gpu_twice"),
         (re.sub(r'<gpu id="[^"]+"', f'<gpu id="{SECOND_BUS}"', H200, count=1), "gpu_twice"),
     ],
@@ -166,7 +182,6 @@ def test_trays_whose_gpus_share_a_serial_number_and_a_fleet_with_one_low_limit_p
         # At rest: the link and the clocks are slow, and nothing holds the driver.
         ("<current_link_gen>5", "<current_link_gen>1"),
         ("<performance_state>P0", "<performance_state>P8"),
-        ("<persistence_mode>Enabled", "<persistence_mode>Disabled"),
         ("reason_gpu_idle>Active", "reason_gpu_idle>Not Active"),
         # At work: at its power limit, warm, and used to the full.
         ("reason_sw_power_cap>Not Active", "reason_sw_power_cap>Active"),
@@ -174,7 +189,6 @@ def test_trays_whose_gpus_share_a_serial_number_and_a_fleet_with_one_low_limit_p
         ("<gpu_temp>31 C", "<gpu_temp>68 C"),
         ("<memory_temp>36 C", "<memory_temp>84 C"),
         ("<used>0 MiB", "<used>130000 MiB"),
-        ("<compute_mode>Default", "<compute_mode>Exclusive_Process"),
         # After years: rows that were remapped, and errors that were corrected.
         ("<remapped_row_corr>0", "<remapped_row_corr>4"),
         ("<remapped_row_unc>0", "<remapped_row_unc>2"),
@@ -188,6 +202,36 @@ def test_trays_whose_gpus_share_a_serial_number_and_a_fleet_with_one_low_limit_p
 def test_what_healthy_gpus_show_is_no_finding(good: str, also_good: str, count: int) -> None:
     assert good in H200
     assert codes_of(h200s(H200.replace(good, also_good, count or -1))) == set()
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        H200.replace("<persistence_mode>Enabled", "<persistence_mode>Disabled"),
+        H200.replace("<compute_mode>Default", "<compute_mode>Exclusive_Process"),
+        in_section("bar1_memory_usage", "total", "256 MiB", 0),
+        in_section("applications_clocks", "graphics_clock", "345 MHz", 0),
+        in_section("max_clocks", "mem_clock", "1593 MHz", 0),
+        # The memory of a GPU at rest may be slow.
+        in_section("clocks", "mem_clock", "405 MHz"),
+    ],
+)
+def test_settings_that_all_gpus_share_are_no_finding(xml: str) -> None:
+    assert xml != H200
+    assert codes_of(h200s(xml)) == set()
+
+
+def test_a_setting_of_most_gpus_is_the_usual_one() -> None:
+    """Of two and two, the driver's default is the usual one."""
+    for count, places in ((1, ["0"]), (2, ["0", "1"]), (3, ["3"])):
+        xml = H200.replace("<compute_mode>Default", "<compute_mode>Exclusive_Process", count)
+        found = [one for one in check_node(h200s(xml)) if one.code == "gpus_unlike"]
+        assert [one.place.split(",")[0].split()[1] for one in found] == places
+    # Some drivers show no applications clocks.
+    without = h200s(in_section("applications_clocks", "graphics_clock", "N/A", 0))
+    assert {one.code for one in check_node(without)} == {one.code for one in check_node(h200s())}
+    prohibited = H200.replace("<compute_mode>Default", "<compute_mode>Prohibited", 1)
+    assert codes_of(h200s(prohibited)) == {"compute_prohibited"}
 
 
 @pytest.mark.parametrize(

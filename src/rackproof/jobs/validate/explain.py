@@ -171,7 +171,8 @@ def _service_lines(night: NightRecord, mine: NodeNight) -> list[str]:
         lines.append(mine.why)
     if mine.did:
         lines.append(f"done: {mine.did}")
-    if mine.hold and mine.hold.since != night.night_id:
+    is_held = state is None or state.drained_by == "ours"
+    if is_held and mine.hold and mine.hold.since != night.night_id:
         lines.append(
             f"drained since the night {mine.hold.since}, for {', '.join(mine.hold.codes) or 'reasons lost'}"
         )

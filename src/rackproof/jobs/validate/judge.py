@@ -52,6 +52,7 @@ from rackproof.store.night_store import (
     SlurmState,
     StoredSnapshot,
     find_last_places,
+    slurm_state,
     strange_parts,
 )
 from rackproof.store.probe_results import BENCHMARK as PROBES
@@ -238,7 +239,7 @@ def _read_inputs(
         past=past,
         before=before,
         damaged=damaged,
-        states={name: _slurm_state(slurm, name) for name in asked},
+        states={name: slurm_state(slurm, name) for name in asked},
     )
 
 
@@ -415,20 +416,6 @@ def _unless_imaged(node: NodeNight, being_imaged: Mapping[str, str]) -> NodeNigh
         return node
     why = f"stays drained: its imaging has not finished ({being_imaged[node.node]}): rackproof reimage status"
     return node.model_copy(update={"plan": "", "why": why})
-
-
-def _slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None:
-    """Return the state of a node in Slurm, or None if Slurm gave no answer about it."""
-    if slurm is None or not isinstance(about := slurm.get(name), Mapping):
-        return None
-    return SlurmState(
-        known=about.get("known") is True,
-        state=sanitize(about.get("state_after") or "", 100),
-        drained_by=sanitize(about.get("drained_by") or "none", 10),
-        reason=sanitize(about.get("reason") or "", 300),
-        set_by=sanitize(about.get("set_by") or "", 100),
-        jobs=tuple(sanitize(job, 40) for job in about.get("jobs") or ())[:50],
-    )
 
 
 def _health_findings(inputs: _NightInputs) -> list[HealthFinding]:

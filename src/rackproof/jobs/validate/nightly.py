@@ -586,7 +586,7 @@ def _drained_nodes(night: NightRecord, acts: Sequence[AuditEntry]) -> set[str]:
     covered = {node.node for node in night.nodes}
     drained = {node.node for node in night.nodes if node.slurm and node.slurm.drained_by == "ours"}
     for act in acts:
-        # Slurm was queried before the night acted. A limited night does not query the other nodes.
+        # A night that was interrupted has the states before its acts, and a limited one only some nodes.
         if act.node not in covered or act.moment >= night.started:
             drained.discard(act.node)
             if act.act == "drain" and act.reason.startswith(night_store.DRAIN_PREFIX):

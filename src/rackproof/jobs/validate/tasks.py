@@ -220,6 +220,7 @@ def close_night(
     begun: NightContext,
     *,
     did: Mapping[str, str],
+    slurm: Mapping[str, Any] | None = None,
     keep: bool = True,
 ) -> NightSummary:
     """Record the actions, write record, history and pages, and return the night's findings.
@@ -227,6 +228,7 @@ def close_night(
     Args:
         begun: The context of the night.
         did: The completed action of each node, or the reason why it failed.
+        slurm: The result of :func:`collect_states`.
         keep: Whether anything is stored. A dry run stores nothing.
 
     Raises:
@@ -239,9 +241,12 @@ def close_night(
             update={
                 "closed": True,
                 "nodes": tuple(
-                    node_night.model_copy(update={"did": sanitize(did[node_night.node], 300)})
-                    if node_night.node in did
-                    else node_night
+                    node_night.model_copy(
+                        update={
+                            "did": sanitize(did.get(node_night.node, node_night.did), 300),
+                            "slurm": night_store.slurm_state(slurm, node_night.node) or node_night.slurm,
+                        }
+                    )
                     for node_night in night.nodes
                 ),
             }
@@ -423,3 +428,14 @@ def collect_actions(
     for node in resume:
         did.setdefault(node, f"could not be returned: {returned.get('msg') or 'no answer'}")
     return did
+
+
+def collect_states(drained: Mapping[str, Any], returned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the states in Slurm of the nodes that were drained or resumed, as they were afterwards.
+
+    Args:
+        drained: The result of the loop that drained nodes.
+        returned: The result of the task that resumed nodes.
+    """
+    answers = (*(drained.get("results") or ()), returned)
+    return {node: about for answer in answers for node, about in (answer.get("nodes") or {}).items()}
