@@ -134,6 +134,7 @@ letter follows."""
 _BEST_SO_FAR = re.compile(rb"(?i)\b(?:best|lowest|min(?:imum)?|prev(?:ious)?|initial)[\w .-]{0,16}$")
 """Pattern of the text before a loss of inf that is only the start value of Keras or Lightning."""
 _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
+"""Pattern of a line about drop_caches that reports a failure."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,7 @@ def _make_rule(code: str, triggers: bytes, *patterns: bytes) -> _Rule:
 
 
 _LIBRARY = rb"\b(?:CU(?:DNN|BLAS|FFT|SOLVER|SPARSE|RAND|TENSOR)|HIP\w{2,8}|ROC\w{2,8}|HSA|MIOPEN)_"
+"""Pattern of the beginning of an error's name in libraries of CUDA and ROCm."""
 _RULES = (
     _make_rule(
         "crashed",
@@ -315,16 +317,20 @@ _KERNEL_CODES: dict[Verdict | None, str] = {
     Verdict.UNPROVEN: "kernel_fault_unclear",
 }
 KERNEL_CODES = frozenset({"kernel_fault_mild", *_KERNEL_CODES.values()})
+"""Codes of faults in lines of the kernel, without XIDs."""
 _BARE_XID = re.compile(
     rb"\bX[Ii][Dd](?: ?(?:error|code|number))?(?: ?[:=#] ?| )(\d{1,3})\b(?! *(?:errors|times))"
 )
+"""Pattern of an XID without the driver's prefix, such as "XID 79" or "Xid error: 48"."""
 _NO_XID = re.compile(
     rb"(?i)\b(?:no|not|without|any|0|check\w*|look\w*|search\w*|scan\w*|watch\w*|ignor\w*|filter\w*|grep)\b[^.;]*$"
 )
+"""Pattern of the text before an XID that did not occur, such as "no" or "checking for"."""
 _IGNORED_KINDS = ("program_crashed", "out_of_memory", "cpu_throttled", "damaged_line", "xid")
 """Kinds of kernel events that :func:`_read_kernel` ignores, because other rules of this module read them, or
 because they are no faults of a run."""
 _PLAIN_WORDS = ("machine_check", "kernel_error", "memory_error", "task_hung")
+"""Kinds of kernel events in whose lines programs use the same words."""
 _OF_KERNEL = re.compile(
     rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU|"
     rb"\bINFO: task \S{1,80}:\d{1,10} blocked for more than "
@@ -390,10 +396,12 @@ def _read_named_error(line: bytes) -> str | None:
 
 
 def _read_memory(line: bytes) -> str | None:
+    """Return the code of a line about memory that ran out, or None for a retry of TensorFlow."""
     return None if _SOFT_MEMORY.search(line) else "out_of_memory"
 
 
 def _read_loss(line: bytes) -> str | None:
+    """Return the code of a loss that is not finite, or None."""
     for match in _NAN_WORD.finditer(line):
         if b"nan" in match[0].lower() or not _BEST_SO_FAR.search(line[: match.start()]):
             return "nan"
@@ -439,10 +447,12 @@ _SHARED = (b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device
 
 
 def _searched(trigger: bytes) -> bytes:
+    """Return the lower-case text that a block is searched for instead of a trigger."""
     return next((text for text in _SHARED if text in trigger.lower()), trigger.lower())
 
 
 def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
+    """Return the triggers and readers of each searched text."""
     readers: dict[bytes, list[tuple[bytes, _Reader]]] = {}
     for triggers, read in _READERS:
         for trigger in triggers.split(b"|"):

@@ -280,7 +280,9 @@ _HARDWARE_WORDS = re.compile(
     r"can't|exception|panic|abort\w*|stuck|hung|dead|unrecoverable|uncorrect\w*|link down)\b|\*ERROR\*",
     re.IGNORECASE,
 )
+"""Pattern of the words of a failure in messages of these drivers."""
 _WORDS = re.compile(r"\b(?:error|failed|failure|timed out|timeout|corrupt\w*|fatal)\b", re.IGNORECASE)
+"""Pattern of the words of a failure in other messages of unknown level."""
 
 
 def unknown_error(line: str, level_is_error: bool | None) -> str | None:
@@ -329,5 +331,6 @@ def shape_of(message: str) -> str:
 
 
 def _prefix_end(line: str) -> int:
+    """Return the position at which the kernel's message begins."""
     found = _PREFIX.match(line)
     return found.end() if found else 0

@@ -33,10 +33,19 @@ class PublishedResult(Record):
     Attributes:
         round: The round of MLPerf Training, for example ``"5.1"``.
         kind: Either ``official`` (reviewed by MLCommons) or ``unofficial``.
+        benchmark: The benchmark, for example ``llama2_70b_lora``.
+        submitter: The organization that published the result, or "" for a study.
+        system: The name of the system.
+        accelerator: The name of the accelerator's model.
         nodes: The number of nodes.
         accelerators: The number of accelerators on all nodes together.
         minutes: The score, or None if only a throughput was published. From round 4.1 on, this is the
             olympic mean times RCP scaling, and for round 0.6 the minutes that Lambda published.
+        runs: The number of runs.
+        failed_runs: The number of runs that failed.
+        global_batch_size: The number of samples in a step.
+        olympic_mean_minutes: The mean minutes without the fastest and the slowest runs.
+        rcp_scaling: The factor of the score, from MLCommons' reference convergence points.
         throughput: The throughput in ``throughput_unit``, if known.
         note: Further statements, such as the availability of an official system or the precision of an
             unofficial run.
