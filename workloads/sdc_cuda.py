@@ -1,7 +1,8 @@
-"""Compile CUDA kernels without a compiler on the node, with PyTorch's NVRTC and the driver.
+"""Compile CUDA kernels with NVRTC, and start them with the CUDA driver.
 
-probe_sdc.py compiles sdc_kernels.cu with a :class:`Compiler`, and starts its kernels on a GPU through
-:class:`Kernels`.
+The node needs no CUDA toolkit, because PyTorch contains NVRTC. SDC is silent data corruption: wrong results
+without an error. probe_sdc.py compiles sdc_kernels.cu with a :class:`Compiler`, and starts its kernels on a
+GPU through :class:`Kernels`.
 """
 
 from __future__ import annotations
@@ -17,32 +18,39 @@ import sdc_paths
 
 SOURCE = Path(__file__).resolve().with_name("sdc_kernels.cu")
 OPTIONS = ("--fmad=false", f"-DSTEPS={sdc_paths.STEPS}")
-"""Compiler options. Products and sums are not contracted, because the source states which operations are
-fused."""
-_PLACES = ("nvidia/cu*/lib", "nvidia/cuda_nvrtc/lib", "torch/lib")
+"""Compiler options. ``--fmad=false`` stops the compiler from fusing products and sums, because the source
+states which operations are fused."""
+_LIBRARY_PATTERNS = ("nvidia/cu*/lib", "nvidia/cuda_nvrtc/lib", "torch/lib")
 """Places of the library in the wheels of PyTorch and of NVRTC, below a folder of packages."""
 
 
 class CudaError(Exception):
-    """A failure of NVRTC or the driver, with its own message."""
+    """A failure of NVRTC or of the driver. The text has its message."""
 
 
 def nvrtc_names(cuda: str) -> list[str]:
-    """Return the possible places of NVRTC, which are PyTorch, the wheels and a toolkit.
+    """Return file names of NVRTC in the order in which they are tried.
+
+    They are the system's library of this major version, the libraries in the wheels of PyTorch and NVRTC, the
+    system's library of any version, and the default path of a CUDA toolkit.
 
     Args:
         cuda: The CUDA version of PyTorch, such as ``13.0``.
     """
     major = cuda.split(".")[0]
-    # libnvrtc-builtins, which it loads itself, and .alt are next to it.
-    patterns = [f"{folder}/{subfolder}/libnvrtc*.so.{major}*" for folder in sys.path for subfolder in _PLACES]
+    # The same folder has libnvrtc-builtins, which NVRTC loads itself, and a variant .alt.
+    patterns = [
+        f"{folder}/{subfolder}/libnvrtc*.so.{major}*"
+        for folder in sys.path
+        for subfolder in _LIBRARY_PATTERNS
+    ]
     paths = [name for pattern in patterns for name in sorted(glob.glob(pattern))]
     own = [name for name in paths if "builtins" not in name and ".alt." not in name]
     return [f"libnvrtc.so.{major}", *own, "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"]
 
 
 def load_nvrtc(cuda: str) -> ctypes.CDLL:
-    """Return NVRTC.
+    """Return the NVRTC library, loaded from the first place that has it.
 
     Raises:
         CudaError: NVRTC cannot be loaded from any of the places.
@@ -53,15 +61,21 @@ def load_nvrtc(cuda: str) -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise CudaError(f"no NVRTC: none of {', '.join(names)} can be loaded")
+    raise CudaError(
+        f"NVRTC was not found (tried: {', '.join(names)}). Install the wheel nvidia-cuda-nvrtc, or a "
+        "PyTorch that contains NVRTC"
+    )
 
 
 class Compiler:
-    """Compile the kernels for one compute capability.
+    """A compiler of the kernels.
 
     Args:
         cuda: The CUDA version of PyTorch.
         source: The source of the kernels.
+
+    Attributes:
+        software: The digest of source and options, with the version of NVRTC.
     """
 
     def __init__(self, cuda: str, source: str) -> None:
@@ -74,17 +88,17 @@ class Compiler:
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self.library, name)(*arguments)
         if status != 0:
-            text = self.library.nvrtcGetErrorString
-            text.restype = ctypes.c_char_p
-            raise CudaError(f"{name}: {text(status).decode(errors='replace')}")
+            describe = self.library.nvrtcGetErrorString
+            describe.restype = ctypes.c_char_p
+            raise CudaError(f"{name}: {describe(status).decode(errors='replace')}")
 
     def compile(self, capability: tuple[int, int]) -> bytes:
         """Return machine code for a compute capability.
 
         Raises:
-            CudaError: NVRTC refuses the source. The text gives the first lines of its log.
+            CudaError: NVRTC refuses the source. The text has the first 400 characters of its log.
         """
-        # On 9.0, the products of warp groups need the name sm_90a.
+        # For compute capability 9.0, instructions for products of warp groups (wgmma) need the target sm_90a.
         name = "sm_{}{}".format(*capability) + ("a" if capability == (9, 0) else "")
         program = ctypes.c_void_p()
         text = self.source.encode()
@@ -115,7 +129,7 @@ class Kernels:
     """The kernels in the current CUDA context.
 
     Raises:
-        CudaError: The driver does not take the code.
+        CudaError: The driver cannot load the machine code.
     """
 
     def __init__(self, code: bytes) -> None:
@@ -130,10 +144,10 @@ class Kernels:
         if status != 0:
             text = ctypes.c_char_p()
             self.driver.cuGetErrorString(status, ctypes.byref(text))
-            raise CudaError(f"{name}: {(text.value or b'unknown').decode(errors='replace')}")
+            raise CudaError(f"{name}: {(text.value or f'error {status}'.encode()).decode(errors='replace')}")
 
     def has(self, name: str) -> bool:
-        """Return whether there is such a kernel."""
+        """Return whether the driver finds a kernel of this name in the code."""
         try:
             self.function(name)
         except CudaError:
@@ -144,7 +158,7 @@ class Kernels:
         """Return a kernel.
 
         Raises:
-            CudaError: There is no function of the name.
+            CudaError: The driver finds no function of this name.
         """
         if name not in self._functions:
             function = ctypes.c_void_p()
@@ -155,8 +169,8 @@ class Kernels:
     def blocks_per_sm(self, name: str, threads: int) -> int:
         """Return how many blocks of a kernel an SM holds at once."""
         blocks = ctypes.c_int()
-        name_of = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        self._call(name_of, ctypes.byref(blocks), self.function(name), threads, ctypes.c_size_t(0))
+        driver_function = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        self._call(driver_function, ctypes.byref(blocks), self.function(name), threads, ctypes.c_size_t(0))
         return blocks.value
 
     def launch(self, name: str, blocks: int, threads: int, stream: int, *values: Any) -> None:
@@ -167,7 +181,7 @@ class Kernels:
             blocks: The number of blocks.
             threads: The number of threads in each block.
             stream: The handle of the stream.
-            values: Its arguments, each with a type of ctypes.
+            values: The arguments of the kernel, as values of ctypes.
         """
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         grid = (blocks, 1, 1, threads, 1, 1)

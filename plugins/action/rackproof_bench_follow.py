@@ -15,4 +15,4 @@ from rackproof_ansible.bench_follow import BenchFollow
 
 
 class ActionModule(BenchFollow):
-    """Documented in plugins/modules/rackproof_bench_follow.py."""
+    """The module rackproof_bench_follow documents the options of this action."""

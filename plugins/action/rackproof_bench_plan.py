@@ -11,7 +11,7 @@ from rackproof_ansible.action import RackproofAction
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_bench_plan.py."""
+    """The module rackproof_bench_plan documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the plan's id, and the runs still to be made by host."""

@@ -1,4 +1,7 @@
-"""Fetch the log of a run of bench.yml, parse and judge it, store the record, and write the report."""
+"""Fetch the log of a run of bench.yml, parse and judge it, store the record, and write the report.
+
+roles/bench/tasks/run.yml calls this action after each run.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,12 @@ from rackproof_ansible.action import NodeAction, sanitize_lines
 record.preload_libraries()
 
 _JOB_FILE = re.compile(r"config_[A-Za-z0-9_.-]{1,100}\.sh|run\.sub")
+_MOST_JOB_FILE_BYTES = 262_144
+"""Larger files are left out. The config and the run script of a job are far smaller."""
 
 
 class ActionModule(NodeAction):
-    """Documented in plugins/modules/rackproof_bench_record.py."""
+    """The module rackproof_bench_record documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the outcome of the run. A bad verdict does not fail this task."""
@@ -53,8 +58,8 @@ class ActionModule(NodeAction):
         )
         given_up = tasks.abandoned_results(results, options["plan_id"])
         run = recorded.run
-        where = self.node if len(run.asked_nodes) < 2 else f"{len(run.asked_nodes)} nodes"
-        line = f"{run.verdict.value.upper()}  {run.title} on {where}"
+        nodes_text = self.node if len(run.asked_nodes) < 2 else f"{len(run.asked_nodes)} nodes"
+        line = f"{run.verdict.value.upper()}  {run.title} on {nodes_text}"
         # The table at the end lists the reasons of all runs. Until then, only the page shows them.
         page = f": {recorded.report}" if run.verdict is not Verdict.PASS and recorded.report else ""
         self.show_line(sanitize(f"{line}{page}", limit=600))
@@ -72,12 +77,13 @@ class ActionModule(NodeAction):
         }
 
     def _fetch_job_files(self, remote: str, folder: Path) -> None:
-        """Copy the config and the run script that a job was started with to a folder."""
-        # Use one command for all files. No job starts with a file of 256 KiB or more.
-        # -w0 is needed because base64 breaks lines at 76 characters, and a file is one line here.
+        """Copy the config and the run script of a job to the run's folder on the controller."""
+        # Use one command for all files. The option -w0 keeps each file on one line. Without this option,
+        # base64 breaks lines after 76 characters.
         command = (
             f"cd {shlex.quote(remote)} 2>/dev/null && for f in config_*.sh run.sub; do "
-            '[ -f "$f" ] && [ "$(wc -c <"$f")" -lt 262144 ] && echo "$f $(base64 -w0 "$f")"; done; true'
+            f'[ -f "$f" ] && [ "$(wc -c <"$f")" -lt {_MOST_JOB_FILE_BYTES} ] && '
+            'echo "$f $(base64 -w0 "$f")"; done; true'
         )
         folder.mkdir(parents=True, exist_ok=True)
         _, output, _ = self.run_command(command)
@@ -89,16 +95,22 @@ class ActionModule(NodeAction):
             try:
                 (folder / name).write_bytes(base64.b64decode(data, validate=True))
             except (ValueError, OSError) as error:
-                self.show_warning(f"{name} of the run could not be kept: {error}")
+                self.show_warning(
+                    f"{self.node}: {name} of the run could not be stored in {folder}: {error}. The record "
+                    "lacks this file, and the verdict does not change."
+                )
 
     def _fetch_log(self, remote: str, local: Path) -> None:
-        """Copy a job's log completely or not at all. Without it, the run is unproven."""
+        """Copy a job's log completely or not at all. Without its log, the run is unproven."""
         local.parent.mkdir(parents=True, exist_ok=True)
-        # Hidden files are never read as logs, so half a copy makes the run unproven and is not misread.
+        # The name of the draft begins with a dot, because hidden files are not read as logs. An incomplete
+        # copy is therefore never judged.
         draft = local.with_name(f".{local.name}.part")
         try:
             self.fetch_file(remote, draft, MOST_UNPACKED)
             draft.replace(local)
         except (AnsibleError, OSError) as error:
             draft.unlink(missing_ok=True)
-            self.show_warning(f"the log {remote} could not be fetched: {error}")
+            self.show_warning(
+                f"{self.node}: the log {remote} could not be fetched, so the run is unproven: {error}"
+            )

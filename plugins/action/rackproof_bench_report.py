@@ -10,7 +10,7 @@ from rackproof_ansible.action import RackproofAction, sanitize_lines
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_bench_report.py."""
+    """The module rackproof_bench_report documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Write the report. Return the verdict on all runs, and whether it gates."""

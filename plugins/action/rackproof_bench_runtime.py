@@ -6,4 +6,4 @@ from rackproof_ansible.bench_runtime import BenchRuntime
 
 
 class ActionModule(BenchRuntime):
-    """Documented in plugins/modules/rackproof_bench_runtime.py."""
+    """The module rackproof_bench_runtime documents the options of this action."""

@@ -13,7 +13,7 @@ from rackproof_ansible.action import RackproofAction
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_bench_select.py."""
+    """The module rackproof_bench_select documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the checked choice."""

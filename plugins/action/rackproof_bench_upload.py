@@ -10,7 +10,7 @@ from rackproof_ansible.action import RackproofAction
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_bench_upload.py."""
+    """The module rackproof_bench_upload documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Upload the results, return the outcome, and show a warning if it is incomplete."""

@@ -19,7 +19,7 @@ from rackproof_ansible.connections import check_ssh_client
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_check_variables.py."""
+    """The module rackproof_check_variables documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the number of names that were checked."""

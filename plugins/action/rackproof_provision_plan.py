@@ -11,7 +11,7 @@ from rackproof_ansible.action import RackproofAction
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_provision_plan.py."""
+    """The module rackproof_provision_plan documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the order of the nodes, the sizes of the waves, and the plan in words."""

@@ -18,7 +18,7 @@ from rackproof_ansible.pair_half import finish_half, start_half
 
 
 class ActionModule(NodeAction):
-    """Documented in plugins/modules/rackproof_reimage_acceptance.py."""
+    """The module rackproof_reimage_acceptance documents the options of this action."""
 
     TRANSFERS_FILES = True
 

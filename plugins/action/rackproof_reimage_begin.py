@@ -15,7 +15,7 @@ from rackproof_ansible.action import RackproofAction
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_reimage_begin.py."""
+    """The module rackproof_reimage_begin documents the options of this action."""
 
     operator_errors = (RackproofError, ValueError)
 

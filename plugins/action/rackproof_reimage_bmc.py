@@ -11,7 +11,7 @@ from rackproof_ansible.action import RackproofAction
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_reimage_bmc.py."""
+    """The module rackproof_reimage_bmc documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the power and boot that the BMC reports in the end."""

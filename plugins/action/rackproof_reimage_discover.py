@@ -12,7 +12,7 @@ from rackproof_ansible.action import NodeAction
 
 
 class ActionModule(NodeAction):
-    """Documented in plugins/modules/rackproof_reimage_discover.py."""
+    """The module rackproof_reimage_discover documents the options of this action."""
 
     required_if = (("by", "bmc", ["addresses"]), ("by", "boot", ["folder", "seconds"]))
 

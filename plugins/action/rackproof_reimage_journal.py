@@ -12,7 +12,7 @@ from rackproof_ansible.action import RackproofAction
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_reimage_journal.py."""
+    """The module rackproof_reimage_journal documents the options of this action."""
 
     operator_errors = (RackproofError, ValueError)
 

@@ -10,7 +10,7 @@ from rackproof_ansible.action import NodeAction
 
 
 class ActionModule(NodeAction):
-    """Documented in plugins/modules/rackproof_reimage_record.py."""
+    """The module rackproof_reimage_record documents the options of this action."""
 
     operator_errors = (RackproofError, ValueError)
 

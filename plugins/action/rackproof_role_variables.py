@@ -15,7 +15,7 @@ SHOWN_PROBLEMS = 5
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_role_variables.py."""
+    """The module rackproof_role_variables documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return success, or one message about all variables that are wrong."""

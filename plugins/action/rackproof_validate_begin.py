@@ -10,7 +10,7 @@ from rackproof_ansible.action import RackproofAction
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_validate_begin.py."""
+    """The module rackproof_validate_begin documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Begin the night and return its context."""

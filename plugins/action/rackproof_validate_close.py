@@ -10,7 +10,7 @@ from rackproof_ansible.action import RackproofAction, sanitize_lines
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_validate_close.py."""
+    """The module rackproof_validate_close documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the verdict over all nodes, and whether it gates."""

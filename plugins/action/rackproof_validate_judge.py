@@ -14,7 +14,7 @@ from rackproof_ansible.action import RackproofAction, sanitize_lines
 
 
 class ActionModule(RackproofAction):
-    """Documented in plugins/modules/rackproof_validate_judge.py."""
+    """The module rackproof_validate_judge documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the nodes to drain and to resume. A bad node does not fail this task."""

@@ -17,7 +17,7 @@ from rackproof_ansible.action import NodeAction, sanitize_lines
 
 
 class ActionModule(NodeAction):
-    """Documented in plugins/modules/rackproof_validate_probe.py."""
+    """The module rackproof_validate_probe documents the options of this action."""
 
     TRANSFERS_FILES = True
     required_if: tuple[tuple[str, object, list[str]], ...] = (("hosts", [], ["night"]),)

@@ -11,7 +11,7 @@ from rackproof_ansible.action import NodeAction
 
 
 class ActionModule(NodeAction):
-    """Documented in plugins/modules/rackproof_validate_snapshot.py."""
+    """The module rackproof_validate_snapshot documents the options of this action."""
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return a short summary, without the hundreds of kilobytes of the node's text."""

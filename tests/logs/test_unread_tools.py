@@ -1,4 +1,7 @@
-"""Outputs of tools that operators run and that no parser reads: named, and never judged as another tool's."""
+"""Test that `parse` names a tool whose output no parser reads, and does not judge it as another tool's.
+
+src/rackproof/logs/unread_tools.py has the patterns. Add one sample here for each.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ IMB = """\
             0        10000         0.13         0.41         0.16
             8        10000        24.06        30.77        27.94
 """
-"""IMB-MPI1 of Azure/azurehpc (doc/testing-with-imbmpi1.md)."""
+"""The text is from github.com/Azure/azurehpc, doc/testing-with-imbmpi1.md."""
 IMB_PINGPONG = """\
 #------------------------------------------------------------
 #    Intel(R) MPI Benchmarks 2019 Update 6, MPI-1 part
@@ -50,10 +53,10 @@ SMI_LIST = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-e18afb8d-1627-f8ff-2ba3-c05c
 LINK_ERRORS = (
     SMI_LIST + "\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: 0\n\t Link 0: CRC Errors: 0\n"
 )
-"""Driver 580 on a virtual machine with 4 x H100."""
-IBSTAT_ACTIVE = "CA 'mlx5_0'\r\n\tCA type: MT4123\r\n\tNumber of ports: 1\r\n"
+"""The text is from a virtual machine with 4 H100 and driver 580."""
+IBSTAT_CRLF = "CA 'mlx5_0'\r\n\tCA type: MT4123\r\n\tNumber of ports: 1\r\n"
 IBV_DEVINFO = "hca_id:\tmlx4_1\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t2.42.5000\n"
-"""Heioy/Books (ibv_devinfo.md)."""
+"""The text is from github.com/Heioy/Books, ibv_devinfo.md."""
 IBLINKINFO = """\
 CA: node01 HCA-1:
       0x0002c903000e0b73      3    1[  ] ==( 4X       10.0 Gbps Active/  LinkUp)==>       1    2[  ] "sw" ( )
@@ -66,7 +69,7 @@ Loading IBDM from: /usr/lib/ibdm1.5.7
 -I- Using port 1 as the local port.
 -I- Discovering ... 2 nodes (0 Switches & 2 CA-s) discovered.
 """
-"""A wiki on InfiniBand with ibdiagnet 1.5.7."""
+"""The text is from a wiki on InfiniBand, with ibdiagnet 1.5.7."""
 PMON = """\
 # gpu        pid  type    sm   mem   enc   dec   command
 # Idx          #   C/G     %     %     %     %   name
@@ -77,11 +80,12 @@ ROCM = """\
 =================================================== Concise Info ==============================
 0       [0x74a1 : 0x00]       45.0°C      173.0W    NPS1, SPX       132Mhz  900Mhz  0%   auto
 """
-"""stas00/ml-engineering (compute/accelerator/amd/debug.md)."""
+"""The text is from github.com/stas00/ml-engineering, compute/accelerator/amd/debug.md."""
 DMON = "#Entity   GPUTL   FBUSD   SMACT   POWR\nID\nGPU 0     0       500     0.005   51.3\n"
 
 
 def read(text: str) -> ParsedLog:
+    """Return the parsed log of a text."""
     return parse(BytesIO(text.encode()))
 
 
@@ -97,10 +101,11 @@ def read(text: str) -> ParsedLog:
         (FIO, "fio"),
         (FIO_WITH_WARNING, "fio"),
         (IBSTAT, "ibstat"),
-        (IBSTAT_ACTIVE, "ibstat"),
+        (IBSTAT_CRLF, "ibstat"),
         (IBV_DEVINFO, "ibv_devinfo"),
         (IBLINKINFO, "iblinkinfo"),
         (IBDIAGNET, "ibdiagnet"),
+        # A log may begin in the middle of the output.
         (IBDIAGNET.partition("\n")[2], "ibdiagnet"),
         (IBDIAGNET[IBDIAGNET.index("-I- Using") :], "ibdiagnet"),
         (IBDIAGNET[IBDIAGNET.index("-I- Disc") :], "ibdiagnet"),
@@ -117,22 +122,27 @@ def read(text: str) -> ParsedLog:
         (LINK_ERRORS, "nvidia-smi nvlink --errorcounters"),
     ],
 )
-def test_a_tool_that_is_not_read_is_named_and_unproven(text: str, name: str) -> None:
-    parsed = read(text)
-    assert (parsed.format, parsed.verdict, parsed.measurements) == ("unknown", Verdict.UNPROVEN, ())
-    assert [one.code for one in parsed.findings] == ["unrecognised"]
-    assert f"the output of {name}, which parse does not read: " in parsed.findings[0].message
+def test_the_log_of_an_unread_tool_is_unproven_and_named(text: str, name: str) -> None:
+    parsed_log = read(text)
+    assert (parsed_log.format, parsed_log.verdict, parsed_log.measurements) == (
+        "unknown",
+        Verdict.UNPROVEN,
+        (),
+    )
+    assert [finding.code for finding in parsed_log.findings] == ["unrecognised"]
+    assert f"the output of {name}, which parse does not read: " in parsed_log.findings[0].message
 
 
 def test_a_failed_diagnostic_of_several_nodes_fails() -> None:
-    parsed = read(MNDIAG.replace("Pass", "Fail"))
-    assert (parsed.verdict, {one.code for one in parsed.findings}) == (
+    """No parser reads the table, but logs/fault_texts.py has a rule for a row of a failed test."""
+    parsed_log = read(MNDIAG.replace("Pass", "Fail"))
+    assert (parsed_log.verdict, {finding.code for finding in parsed_log.findings}) == (
         Verdict.FAIL,
         {"unrecognised", "dcgm_fault"},
     )
 
 
-def test_a_text_of_no_known_tool_gets_no_name() -> None:
+def test_an_unknown_text_names_no_tool() -> None:
     assert read("hello\nworld\n").findings[0].message == "the log is of no known format"
 
 
@@ -146,7 +156,7 @@ def test_a_text_of_no_known_tool_gets_no_name() -> None:
         "-I- Discovering data files ...\n",
     ],
 )
-def test_a_line_of_a_training_is_no_tool(text: str) -> None:
+def test_a_line_of_a_training_log_names_no_tool(text: str) -> None:
     assert read(text).findings[0].message == "the log is of no known format"
 
 

@@ -1,4 +1,8 @@
-"""Claims on hosts: one playbook at a time, and nothing to clean up after a killed one."""
+"""Test that one playbook at a time claims a host, and that the claim of a killed one needs no clean-up.
+
+A claim is an entry of .claims.json with the process id and the start time of the playbook.
+store/host_claims.py writes these entries.
+"""
 
 from __future__ import annotations
 
@@ -15,80 +19,94 @@ from rackproof.store.host_claims import CLAIMS, HostClaimedError, claim_hosts
 
 
 @pytest.fixture
-def other() -> Iterator[subprocess.Popen[bytes]]:
-    """Another process, which lives until the test ends it."""
+def other_process() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process that runs until the test ends."""
     process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     yield process
     process.kill()
     process.communicate()
 
 
-def test_a_host_claimed_by_a_living_process_is_busy(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
-    claim_hosts(tmp_path, ["n1", "n2"], other.pid)
-    with pytest.raises(HostClaimedError, match=rf"n2 .*pid {other.pid}.*wait for it"):
+def test_a_host_that_a_running_process_claimed_is_refused(
+    tmp_path: Path, other_process: subprocess.Popen[bytes]
+) -> None:
+    claim_hosts(tmp_path, ["n1", "n2"], other_process.pid)
+    with pytest.raises(HostClaimedError, match=rf"n2 .*pid {other_process.pid}.*wait for it"):
         claim_hosts(tmp_path, ["n2"], os.getpid())
     claim_hosts(tmp_path, ["n3"], os.getpid())
-    claim_hosts(tmp_path, ["n1"], other.pid)
+    claim_hosts(tmp_path, ["n1"], other_process.pid)
 
 
-def test_the_claim_of_a_killed_process_is_taken_over(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
-    claim_hosts(tmp_path, ["n1"], other.pid)
-    other.kill()
-    other.wait()
+def test_the_claim_of_a_killed_process_is_taken_over(
+    tmp_path: Path, other_process: subprocess.Popen[bytes]
+) -> None:
+    claim_hosts(tmp_path, ["n1"], other_process.pid)
+    other_process.kill()
+    other_process.wait()
     claim_hosts(tmp_path, ["n1"], os.getpid())
 
 
-def test_a_reused_process_id_is_not_the_claimant(tmp_path: Path) -> None:
+def test_a_reused_process_id_does_not_own_the_claim(tmp_path: Path) -> None:
     claim_hosts(tmp_path, ["n1"], os.getpid())
     claims = tmp_path / CLAIMS
-    # The same process id with another start: as with a reused number.
+    # Change the start time. The claim then looks like one of an earlier process with the same id.
     claims.write_text(claims.read_text().replace('"start_ticks": ', '"start_ticks": 1'))
     claim_hosts(tmp_path, ["n1"], os.getppid())
 
 
-def test_damaged_claims_do_not_block(tmp_path: Path) -> None:
-    for damage in [
-        "",
-        "[",
-        "[]",
-        "3",
-        "null",
-        '"n1"',
-        '{"n1": 3}',
-        '{"n1": {"pid": "x"}}',
-        '{"n1": {"pid": -1}}',
-    ]:
-        (tmp_path / CLAIMS).write_text(damage)
-        claim_hosts(tmp_path, ["n1"], os.getpid())
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param("", id="empty file"),
+        pytest.param("[", id="half of a list"),
+        pytest.param("[]", id="list"),
+        pytest.param("3", id="number"),
+        pytest.param("null", id="null"),
+        pytest.param('"n1"', id="text"),
+        pytest.param('{"n1": 3}', id="claim is a number"),
+        pytest.param('{"n1": {"pid": "x"}}', id="pid is a text"),
+        pytest.param('{"n1": {"pid": -1}}', id="pid is negative"),
+    ],
+)
+def test_damaged_claims_do_not_block(tmp_path: Path, damage: str) -> None:
+    (tmp_path / CLAIMS).write_text(damage)
+    claim_hosts(tmp_path, ["n1"], os.getpid())
 
 
-def test_a_claim_that_lacks_its_moment_still_holds(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
-    claim_hosts(tmp_path, ["n1"], other.pid)
+def test_a_claim_without_its_time_is_still_valid(
+    tmp_path: Path, other_process: subprocess.Popen[bytes]
+) -> None:
+    claim_hosts(tmp_path, ["n1"], other_process.pid)
     claims = json.loads((tmp_path / CLAIMS).read_text())
     del claims["n1"]["since"]
     (tmp_path / CLAIMS).write_text(json.dumps(claims))
-    with pytest.raises(HostClaimedError, match=f"pid {other.pid}"):
+    with pytest.raises(HostClaimedError, match=f"pid {other_process.pid}"):
         claim_hosts(tmp_path, ["n1"], os.getpid())
 
 
-def test_a_refused_claim_takes_none_of_the_hosts(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
-    claim_hosts(tmp_path, ["n2"], other.pid)
+def test_a_refused_claim_takes_none_of_the_hosts(
+    tmp_path: Path, other_process: subprocess.Popen[bytes]
+) -> None:
+    claim_hosts(tmp_path, ["n2"], other_process.pid)
     with pytest.raises(HostClaimedError):
         claim_hosts(tmp_path, ["n1", "n2"], os.getpid())
     assert set(json.loads((tmp_path / CLAIMS).read_text())) == {"n2"}
 
 
-def test_of_many_that_claim_at_once_one_wins(tmp_path: Path) -> None:
-    """Each waits until all are ready, claims, prints whether it got the host, and lives on."""
+def test_one_of_six_simultaneous_claims_succeeds(tmp_path: Path) -> None:
+    """Start six processes, and let them claim the host when all of them have imported the package.
+
+    Each process prints the outcome, and then runs on, because the claim of an ended process is not valid.
+    """
     program = (
         "import os, sys; from pathlib import Path\n"
         "from rackproof.store.host_claims import HostClaimedError, claim_hosts\n"
-        "sys.stdin.readline()\n"
-        "try: claim_hosts(Path(sys.argv[1]), ['n1'], os.getpid()); print('won', flush=True)\n"
-        "except HostClaimedError: print('busy', flush=True)\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "try: claim_hosts(Path(sys.argv[1]), ['n1'], os.getpid()); print('claimed', flush=True)\n"
+        "except HostClaimedError: print('refused', flush=True)\n"
         "sys.stdin.read()"
     )
-    many = [
+    processes = [
         subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path)],
             stdin=subprocess.PIPE,
@@ -98,19 +116,26 @@ def test_of_many_that_claim_at_once_one_wins(tmp_path: Path) -> None:
         for _ in range(6)
     ]
     try:
-        for one in many:
-            assert one.stdin is not None
-            one.stdin.write("go\n")
-            one.stdin.flush()
-        answers = [one.stdout.readline().strip() for one in many if one.stdout is not None]
+        assert [_next_line(process) for process in processes] == ["ready"] * 6
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        outcomes = [_next_line(process) for process in processes]
     finally:
-        for one in many:
-            one.kill()
-            one.communicate()
-    assert sorted(answers) == ["busy"] * 5 + ["won"]
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert sorted(outcomes) == ["claimed"] + ["refused"] * 5
 
 
-def test_a_results_folder_that_cannot_be_made_names_what_to_do(tmp_path: Path) -> None:
+def _next_line(process: subprocess.Popen[str]) -> str:
+    """Wait for the next line that a process prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_an_unwritable_results_folder_names_the_option_to_set(tmp_path: Path) -> None:
     from rackproof.store.run_folder import ResultsError
 
     (tmp_path / "file").write_text("")

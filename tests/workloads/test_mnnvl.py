@@ -1,4 +1,4 @@
-"""What NCCL writes of NVLink between nodes: only a clique of all ranks is enough, network cards are not."""
+"""Test that only a clique of all ranks counts as NVLink between nodes, and network cards do not."""
 
 from __future__ import annotations
 
@@ -45,12 +45,28 @@ def test_nccl_is_asked_in_a_file_of_the_ranks_own(
 ) -> None:
     for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):
         monkeypatch.setenv(name, "WARN")
-    path = probe.ask_nccl(tmp_path)
+    path = probe.enable_nccl_log(tmp_path)
     assert path.parent == tmp_path
     # Nobody else can write it, or have put it there.
     assert path.stat().st_mode & 0o777 == 0o600
-    assert probe.ask_nccl(tmp_path) != path
+    assert probe.enable_nccl_log(tmp_path) != path
     assert str(probe.os.getpid()) not in path.name
     monkeypatch.setenv("NCCL_DEBUG_FILE", str(path))
     assert [probe.os.environ[name] for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")] == ["INFO", "INIT"]
     assert probe.os.environ["NCCL_DEBUG_FILE"] == str(path)
+
+
+@pytest.mark.parametrize(
+    ("joined", "text"),
+    [
+        # Two cliques of 4: no rank is without NVLink.
+        (4, "the clique of this rank has 4"),
+        (0, "this rank has no clique"),
+        (8, "another rank has a smaller clique or no log"),
+    ],
+)
+def test_the_message_states_the_clique_of_the_rank(probe: ModuleType, joined: int, text: str) -> None:
+    message = probe.describe_clique(joined, 8)
+    assert f"NCCL does not connect all 8 ranks with NVLink between nodes ({text})" in message
+    assert message.startswith(probe.socket.gethostname())
+    assert "network card" not in message

@@ -1,4 +1,6 @@
-"""Carry out the four playbooks' jobs: bench, provision, validate and reimage.
+"""Decide the steps of the four jobs: bench, provision, validate and reimage.
 
-The code of the commands for inventories and for a fleet's status is here, too.
+Actions of plugins/action and commands of :mod:`rackproof.cli` call these modules. Begin with the module
+``tasks`` of a job, or with ``provision.waves``. ``inventory`` has the code of ``rackproof adopt`` and
+``rackproof lint-inventory``, and ``fleet_status`` the code of ``rackproof status``.
 """

@@ -1,7 +1,9 @@
 """Find the lines of a log that report a fault of a GPU, a rank, a node or a file system. No I/O.
 
-Every parser passes each line of its log through these rules (:meth:`rackproof.logs._reading.Log.scan`), and
-so does the scoring of MLPerf. :mod:`rackproof.logs.kernel_events` reads the kernel's own lines.
+:meth:`rackproof.logs._reading.Log.scan` passes the lines of a log to :func:`read_fault`, except events of
+MLPerf and lines that the parser reads itself. The scoring of MLPerf uses the same codes.
+:mod:`rackproof.logs.kernel_events` reads the kernel's own lines. To add a fault, add a rule to ``_RULES`` and
+its code to :data:`MEANING`. The table core/finding_codes.csv has the action for each code.
 
 A rule is tried only on lines that contain one of its *triggers*. Triggers are short, because a block is
 searched for each of them in turn. One search by `re` with as many alternatives is slower.
@@ -23,22 +25,24 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
     # Old versions of Slurm read a counter of the job's memory group, which the page cache alone can raise.
     "memory_limit_reached": ("the job reached its memory limit", Verdict.UNPROVEN, None),
-    "traceback": ("a Python traceback", Verdict.FAIL, None),
+    "traceback": ("a Python program printed a traceback", Verdict.FAIL, None),
     "cancelled": ("the job was cancelled", Verdict.FAIL, Verdict.FAIL),
-    # Slurm gives a job KillWait (30 s) to end by itself. All three published logs of rounds 2.1,
-    # 4.1, 5.0 and 5.1 with this line and an end reached their target, and stopped within 17 s of the limit.
+    # Slurm gives a job KillWait (30 s) to end by itself. Only three published
+    # logs of rounds 2.1, 4.1, 5.0 and 5.1 have this line and an end. They reached their target, and stopped
+    # within 17 s of the limit.
     "time_limit": ("the job ran into its time limit", Verdict.FAIL, Verdict.DEGRADED),
-    # If a rank died before a good end, no log proves the other ranks' later results.
+    # If a rank crashed before a good end, the log does not prove the later results of other ranks.
     "crashed": ("a process crashed or was killed", Verdict.FAIL, Verdict.UNPROVEN),
     "task_failed": ("a task ended with an error", Verdict.FAIL, Verdict.UNPROVEN),
     "job_aborted": ("a program or its launcher aborted the whole job", Verdict.FAIL, Verdict.FAIL),
     "node_failed": ("Slurm lost a node of the job", Verdict.FAIL, Verdict.FAIL),
-    # Short jobs that end well sometimes log this too, because the daemons race (openpmix/prrte#2694).
+    # Short jobs that end well sometimes log this, too, because two daemons end in another order
+    # (openpmix/prrte#2694).
     "launcher_lost_node": ("the launcher lost a node of the job", Verdict.FAIL, Verdict.UNPROVEN),
-    "pmix_error": ("the launcher's processes could not talk to each other", Verdict.FAIL, Verdict.UNPROVEN),
+    "pmix_error": ("the processes of the launcher could not communicate", Verdict.FAIL, Verdict.UNPROVEN),
     "gpu_error": ("a GPU's operation failed", Verdict.FAIL, Verdict.FAIL),
     "gpu_error_unclear": ("a GPU's library reports an error", Verdict.FAIL, Verdict.UNPROVEN),
-    "ecc_error": ("a GPU met an uncorrectable error in its memory", Verdict.FAIL, Verdict.FAIL),
+    "ecc_error": ("a GPU reported an uncorrectable error in its memory", Verdict.FAIL, Verdict.FAIL),
     "gpu_lost": ("a GPU has fallen off the bus", Verdict.FAIL, Verdict.FAIL),
     "dcgm_fault": ("DCGM reports a faulty GPU, NVLink or NVSwitch", Verdict.FAIL, Verdict.FAIL),
     "nccl_failed": ("an operation of NCCL failed", Verdict.FAIL, Verdict.UNPROVEN),
@@ -46,25 +50,29 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "network_failed": ("a transfer over the network failed", Verdict.FAIL, Verdict.UNPROVEN),
     "collective_timeout": ("a collective operation timed out", Verdict.FAIL, Verdict.FAIL),
     "nan": ("the loss is not a number", Verdict.FAIL, Verdict.FAIL),
-    "loss_scale": ("the loss scale fell so low that training is lost", Verdict.FAIL, Verdict.FAIL),
+    "loss_scale": (
+        "the loss scale became so small that the training cannot continue",
+        Verdict.FAIL,
+        Verdict.FAIL,
+    ),
     # No log shows which data could not be written or read.
     "disk_full": ("a disk is full", Verdict.FAIL, Verdict.UNPROVEN),
     "io_error": ("a disk or its file system failed", Verdict.FAIL, Verdict.FAIL),
-    "io_unclear": ("a file system or a device went away", Verdict.FAIL, Verdict.UNPROVEN),
+    "io_unclear": ("a file system or a device became unavailable", Verdict.FAIL, Verdict.UNPROVEN),
     "cache_clear_failed": ("the page cache was not cleared", Verdict.DEGRADED, Verdict.DEGRADED),
     "xid": ("the driver reported an XID", Verdict.DEGRADED, Verdict.DEGRADED),
     "xid_unknown": ("an unknown XID", Verdict.UNPROVEN, Verdict.UNPROVEN),
     "xid_reset": ("an XID that requires a reset or more", Verdict.FAIL, Verdict.FAIL),
     "kernel_fault": ("the kernel reports a hardware fault", Verdict.FAIL, Verdict.FAIL),
     "kernel_fault_unclear": ("the kernel reports a possible fault", Verdict.UNPROVEN, Verdict.UNPROVEN),
-    "kernel_fault_mild": ("the kernel reports an error it corrected", Verdict.DEGRADED, Verdict.DEGRADED),
+    "kernel_fault_mild": ("the kernel reports a corrected error", Verdict.DEGRADED, Verdict.DEGRADED),
 }
 FAULT_TEXTS = frozenset(MEANING)
 """Codes of all faults that are found by their text, whatever their verdict is."""
 OF_THE_MACHINE = frozenset(
     {"ecc_error", "gpu_lost", "dcgm_fault", "node_failed", "xid_reset", "kernel_fault"}
 )
-"""Faults of hardware. Their lines count even after a proven good end."""
+"""Faults whose lines keep their verdict even after a proven good end."""
 
 SLURM_CODES = (
     (b"TIME LIMIT", "time_limit"),
@@ -75,13 +83,13 @@ SLURM_CODES = (
     (b"memory limit at some point", "memory_limit_reached"),
     (b"xceeded memory limit", "out_of_memory"),
     (b"xceeded job memory limit", "out_of_memory"),
-    # "Job step aborted" and "Force Terminated" are no faults: 49 published logs of 5.0 and 5.1 that reached
+    # "Job step aborted" and "Force Terminated" report no fault: 49 published logs of 5.0 and 5.1 that reached
     # their targets contain them.
     (b"Timed out waiting for job step to complete", "task_failed"),
     (b"Node failure", "node_failed"),
     (b"NODE FAILURE", "node_failed"),
 )
-"""Texts of Slurm's error lines with their codes; :data:`_DIED` matches a task that died."""
+"""Texts in error lines of Slurm, each with its code. :data:`_DIED` matches a task that a signal ended."""
 _DIED = re.compile(rb"tasks? [\d,\-]{1,200}: (?!Exited with)[A-Z]")
 _EXITED = re.compile(rb"Exited with exit code (?!0\b)")
 
@@ -112,7 +120,7 @@ HARMLESS_TEXTS: tuple[tuple[str, str], ...] = (
 """Pattern and source of lines that contain the text of a fault but are harmless."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXTS).encode())
 
-# TensorFlow's allocator announces retries with these words. The tf_cnn parser reads them itself.
+# TensorFlow's allocator announces retries with these words.
 _SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
 # Examples are "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan", "loss=inf",
 # "'loss': nan", "\"lm loss\": NaN" and "loss: tensor(nan, device='cuda:0')". The last one is Megatron's.
@@ -121,28 +129,31 @@ _NAN_WORD = re.compile(
     rb"[-+]?(?:nan|inf(?:inity)?)(?![a-z0-9_])|found nan in local forward loss"
 )
 NO_NUMBERS = (b"nan", b"inf")
-"""Entries of :data:`SEARCHED` that other words may begin with. They count only if no letter follows."""
+"""Entries of :data:`SEARCHED` with which other words may begin (nano, info). Such an entry counts only if no
+letter follows."""
 _BEST_SO_FAR = re.compile(rb"(?i)\b(?:best|lowest|min(?:imum)?|prev(?:ious)?|initial)[\w .-]{0,16}$")
 """Pattern of the text before a loss of inf that is only the start value of Keras or Lightning."""
 _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
+"""Pattern of a line about drop_caches that reports a failure."""
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """A rule for the lines of a fault: its code, texts of which each line contains one, and the pattern."""
+    """A rule that finds the lines of a fault. Each such line contains a trigger, and matches the pattern."""
 
     code: str
     triggers: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
 
 
-def _rule(code: str, triggers: bytes, *patterns: bytes) -> _Rule:
+def _make_rule(code: str, triggers: bytes, *patterns: bytes) -> _Rule:
     return _Rule(code, tuple(triggers.split(b"|")), re.compile(b"|".join(patterns)))
 
 
 _LIBRARY = rb"\b(?:CU(?:DNN|BLAS|FFT|SOLVER|SPARSE|RAND|TENSOR)|HIP\w{2,8}|ROC\w{2,8}|HSA|MIOPEN)_"
+"""Pattern of the beginning of an error's name in libraries of CUDA and ROCm."""
 _RULES = (
-    _rule(
+    _make_rule(
         "crashed",
         (
             b"Killed|tion fault|segfault|Bus error|core dumped)|terminate called |Fatal Python error|"
@@ -164,7 +175,7 @@ _RULES = (
         rb"(?:\]|:\d{1,6}\)?:?) Check failed: ",
         rb"worker(?:\(s\))? \(pid(?:\(s\))? [\d, ]{1,200}\) exited unexpectedly",
     ),
-    _rule(
+    _make_rule(
         "gpu_error",
         (
             b"CUDA error|Cuda failure|CUDA failure| error|_STATUS_|CUFFT_|HIP error|access fault|CudaError|"
@@ -177,7 +188,7 @@ _RULES = (
         + rb"(?:STATUS_)?(?:EXECUTION_FAILED|EXEC_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LAUNCH_FAILURE)",
         rb"\bHSA_STATUS_ERROR|Memory access fault by GPU|\bHW Exception by GPU|\bGPU Hang\b",
     ),
-    _rule(
+    _make_rule(
         "gpu_error_unclear",
         (
             b"_STATUS_|CUFFT_|cuDNN error|cuBLAS error|cuFFT error|initialize NVML| fail|"
@@ -193,19 +204,19 @@ _RULES = (
         rb"Failed to initialize NVML: |NVIDIA-SMI has failed because|^No devices were found\s*$",
         rb"\binfoROM is corrupted at gpu ",
     ),
-    _rule(
+    _make_rule(
         "ecc_error",
         b"ECC error|ECC Error",
         rb"[Uu]ncorrectable ECC error (?:was )?(?:encountered|detected)",
         rb"Double Bit ECC [Ee]rror(?!s? *[:=]? *0\b)|[1-9]\d* volatile double-bit ECC error",
         rb"double-bit ECC error has occ",
     ),
-    _rule(
+    _make_rule(
         "gpu_lost",
         b"off the bus|device handle",
         rb"GPU.{0,80}(?:fallen|fell) off the bus|\bGPU is lost|Unable to determine the device handle for G",
     ),
-    _rule(
+    _make_rule(
         "dcgm_fault",
         b"fatal|Fatal|Link error|faulty mem|uncontained error|no error was|errors and row| Fail",
         # A row in the table of dcgmi diag.
@@ -216,16 +227,16 @@ _RULES = (
         rb"Found [1-9]\d* faulty memory elements|had an uncontained error|memory mismatch was detected",
         rb"errors and row remapping failed",
     ),
-    # Only losses of peers and links are listed. Other warnings are logged when connections close ("Could
-    # not receive type", "Accept failed", in 30 of 2,978 published logs of 4.1 and 5.1), or for features
-    # that a machine lacks ("Cannot enable MSCCL++").
-    _rule(
+    # Only losses of peers and links are listed. NCCL also logs warnings when connections close ("Could not
+    # receive type", "Accept failed"). Thirty of 2,978 published logs of 4.1 and 5.1 have such lines. Other
+    # warnings report features that a machine lacks ("Cannot enable MSCCL++").
+    _make_rule(
         "nccl_peer_lost",
         b"NCCL WARN",
         rb"NCCL WARN .{0,200}(?:[Gg]ot completion .{0,80}(?:status=[1-9]|error)|Connection closed by remote|"
         rb"Remote process exited|[Cc]onnection reset|Abort|timed? ?out)",
     ),
-    _rule(
+    _make_rule(
         "nccl_failed",
         b"CCL error|CCL failure|SystemError|InternalError|RemoteError|icator was aborted| fail",
         rb"\b[NR]CCL (?:error|failure)(?: in)?(?:: | \S+:\d| \d)|\b[NR]CCL communicator was aborted on rank",
@@ -233,28 +244,28 @@ _RULES = (
         # The tests of NCCL and RCCL.
         rb"\bTest failure \S{1,100}:\d",
     ),
-    _rule(
+    _make_rule(
         "network_failed",
         b"n with error|etry count|IBV_WC_|async event",
         rb"[Gg]ot async event ?: ?(?:port error|device fatal|[QC]P \w{0,20} ?(?:fatal|error))",
         rb"got completion with error|Completion with error at (?:client|server)",
         rb"(?:transport|RNR) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
     ),
-    _rule(
+    _make_rule(
         "collective_timeout",
         b"atchdog|process down|erminating the process|timed out",
         rb"Watchdog caught|taking the entire process down|Terminating the process after",
         rb"watchdog thread terminated with exc",
         rb"watchdog got stuck|[Hh]eartbeat monitor timed out|operations have failed or timed out",
     ),
-    _rule(
+    _make_rule(
         "job_aborted",
         b"MPI_ABORT|MPI_Abort|ChildFailedError",
         rb"MPI_ABORT was (?:invoked|called)|application called MPI_Abort\(",
-        # With the colon it is the exception that ended the launcher, not a name in a warning.
+        # A colon follows the exception that ended the launcher. Without it, this is a name in a warning.
         rb"(?:^|[\s.])ChildFailedError: *$",
     ),
-    _rule(
+    _make_rule(
         "task_failed",
         (
             b"exitcode|non-zero|BAD TERMINATION|daemon|loading shared lib|create step|sending signal|+ exit |"
@@ -268,24 +279,24 @@ _RULES = (
         rb"^Command (?:exited with non-zero status|terminated by signal) \d",
         rb"[Aa] daemon (?:\(pid|died|on node .{1,200} failed)",
     ),
-    _rule(
+    _make_rule(
         "launcher_lost_node",
         b"daemon",
         rb"(?:ORTE|PRTE|PRRTE) (?:has )?lost communication with|lost connection to (?:a |its )?daemon",
     ),
-    _rule("pmix_error", b"MIX ERROR", rb"PMIX ERROR: "),
-    _rule("disk_full", b"No space left on device", rb"No space left on device"),
-    _rule(
+    _make_rule("pmix_error", b"MIX ERROR", rb"PMIX ERROR: "),
+    _make_rule("disk_full", b"No space left on device", rb"No space left on device"),
+    _make_rule(
         "io_error",
         b"nput/output error|emote I/O error|needs cleaning",
         rb"\bInput/output error|\bRemote I/O error|\bStructure needs cleaning",
     ),
-    _rule(
+    _make_rule(
         "io_unclear",
         b"Stale |No such device|endpoint",
         rb"\bStale (?:NFS )?file handle|\[Errno 19\]",
         rb"(?<!modprobe: )(?:Error|ERROR|failed)\b.{0,120}: No such device\s*$",
-        # A program may read the peer of a connection that is already closed. That is no fault.
+        # A program may read the peer of a connection that is already closed, which is no fault.
         rb"^(?!.{0,200}\bget(?:peer|sock)name\b).*Transport endpoint is not connected",
         rb"after transport endpoint shutdown",
     ),
@@ -293,6 +304,7 @@ _RULES = (
 
 
 def _read_slurm(line: bytes) -> str | None:
+    """Return the code of an error line of Slurm, or None."""
     after = line[line.find(b": error: ") :]
     meant = next((code for text, code in SLURM_CODES if text in after), None)
     causes = (("task_failed", _EXITED), ("crashed", _DIED))
@@ -305,17 +317,22 @@ _KERNEL_CODES: dict[Verdict | None, str] = {
     Verdict.UNPROVEN: "kernel_fault_unclear",
 }
 KERNEL_CODES = frozenset({"kernel_fault_mild", *_KERNEL_CODES.values()})
+"""Codes of faults in lines of the kernel, without XIDs."""
 _BARE_XID = re.compile(
     rb"\bX[Ii][Dd](?: ?(?:error|code|number))?(?: ?[:=#] ?| )(\d{1,3})\b(?! *(?:errors|times))"
 )
+"""Pattern of an XID without the driver's prefix, such as "XID 79" or "Xid error: 48"."""
 _NO_XID = re.compile(
     rb"(?i)\b(?:no|not|without|any|0|check\w*|look\w*|search\w*|scan\w*|watch\w*|ignor\w*|filter\w*|grep)\b[^.;]*$"
 )
-_OWN_WORDS = ("program_crashed", "out_of_memory", "cpu_throttled", "damaged_line", "xid")
-"""Kinds of kernel lines that have rules of their own here, or that are not faults of a run."""
+"""Pattern of the text before an XID that did not occur, such as "no" or "checking for"."""
+_IGNORED_KINDS = ("program_crashed", "out_of_memory", "cpu_throttled", "damaged_line", "xid")
+"""Kinds of kernel events that :func:`_read_kernel` ignores, because other rules of this module read them, or
+because they are no faults of a run."""
 _OF_PROGRAMS = ("program_crashed", "out_of_memory", "damaged_line", "xid", "sxid")
-"""Kinds of kernel lines that other rules read, also in lines of syslog."""
+"""Kinds of kernel events in lines of syslog that other rules of this module read."""
 _PLAIN_WORDS = ("machine_check", "kernel_error", "memory_error", "task_hung")
+"""Kinds of kernel events in whose lines programs use the same words."""
 _OF_KERNEL = re.compile(
     rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU|"
     rb"\bINFO: task \S{1,80}:\d{1,10} blocked for more than "
@@ -339,7 +356,7 @@ def _read_xid(line: bytes) -> str | None:
 def _read_kernel(line: bytes) -> str | None:
     """Return the code of a kernel's line about a fault, or None."""
     event = read_kernel_line(_text(line))
-    if event is None or event.kind in _OWN_WORDS:
+    if event is None or event.kind in _IGNORED_KINDS:
         return None
     # Programs use the same words. Only lines of the kernel also match this pattern.
     if event.kind in _PLAIN_WORDS and not _OF_KERNEL.search(line):
@@ -367,9 +384,9 @@ _NO_FAULT = frozenset(
     b"success notready notsupported peeraccessalreadyenabled peeraccessnotenabled "
     b"hostmemoryalreadyregistered hostmemorynotregistered deinitialized cudartunloading string name".split()
 )
-"""Failed queries after which programs continue, and names of library functions (``cudaErrorString``)."""
-_NO_MEMORY = frozenset({b"outofmemory", b"memoryallocation"})
-_GPU_FAULTS = frozenset(
+"""Names of errors after which programs continue. The last two are of functions, as in cudaErrorString."""
+_OUT_OF_MEMORY_NAMES = frozenset({b"outofmemory", b"memoryallocation"})
+_GPU_ERROR_NAMES = frozenset(
     b"illegaladdress launchfailed launchfailure launchtimeout eccuncorrectable eccnotcorrectable unknown "
     b"nvlinkuncorrectable hardwarestackerror illegalinstruction invalidpc misalignedaddress "
     b"invalidaddressspace assert systemnotready deviceunavailable devicesunavailable mapfailed contained "
@@ -380,18 +397,20 @@ _GPU_FAULTS = frozenset(
 def _read_named_error(line: bytes) -> str | None:
     """Return the code for a CUDA or HIP error that a line gives by name."""
     names = [match[1].replace(b"_", b"").lower() for match in _NAMED.finditer(line)]
-    if any(name in _GPU_FAULTS for name in names):
+    if any(name in _GPU_ERROR_NAMES for name in names):
         return "gpu_error"
-    if any(name in _NO_MEMORY for name in names):
+    if any(name in _OUT_OF_MEMORY_NAMES for name in names):
         return None if b"ut of memory" in line else "out_of_memory"
     return "gpu_error_unclear" if any(name not in _NO_FAULT for name in names) else None
 
 
 def _read_memory(line: bytes) -> str | None:
+    """Return the code of a line about memory that ran out, or None for a retry of TensorFlow."""
     return None if _SOFT_MEMORY.search(line) else "out_of_memory"
 
 
 def _read_loss(line: bytes) -> str | None:
+    """Return the code of a loss that is not finite, or None."""
     for match in _NAN_WORD.finditer(line):
         if b"nan" in match[0].lower() or not _BEST_SO_FAR.search(line[: match.start()]):
             return "nan"
@@ -399,7 +418,7 @@ def _read_loss(line: bytes) -> str | None:
 
 
 def _read_cache(line: bytes) -> str | None:
-    # sysctl prints "drop_caches = 3" when it succeeds, so this line is in every log.
+    # sysctl prints "drop_caches = 3" after success.
     worked = b"drop_caches = " in line
     return "cache_clear_failed" if not worked and _CACHE_FAILED.search(line) else None
 
@@ -407,9 +426,9 @@ def _read_cache(line: bytes) -> str | None:
 _Reader = Callable[[bytes], str | None]
 
 
-def _by_rule(rule: _Rule) -> _Reader:
+def _reader_of_rule(rule: _Rule) -> _Reader:
     def read(line: bytes) -> str | None:
-        # A line of the driver about an XID is left to `_read_xid`, which is more precise.
+        # `_read_xid` reads lines with an XID more precisely.
         is_xid = rule.code == "gpu_lost" and b"Xid (" in line
         return rule.code if not is_xid and rule.pattern.search(line) else None
 
@@ -417,12 +436,12 @@ def _by_rule(rule: _Rule) -> _Reader:
 
 
 _READERS: tuple[tuple[bytes, _Reader], ...] = (
-    *((b"|".join(rule.triggers), _by_rule(rule)) for rule in _RULES),
+    *((b"|".join(rule.triggers), _reader_of_rule(rule)) for rule in _RULES),
     (b"Traceback (most recent", lambda _line: "traceback"),
     (b"ut of memory", _read_memory),
     (b"nan|NaN|NAN|Nan", _read_loss),
     (b"inf|Inf", _read_loss),
-    (b": error: ", lambda _line: None),
+    (b": error: ", lambda _line: None),  # only a trigger: read_fault gives these lines to _read_slurm
     (b"drop_caches", _read_cache),
     (b"Xid |Xid:|Xid=|XID |XID:|XID=", _read_xid),
     (b"CUDA_ERROR_|cudaError|hipError", _read_named_error),
@@ -434,15 +453,16 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     (b" kernel: ", _read_syslog),
 )
 _SHARED = (b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip", b" signal")
-"""Lower-case texts that several triggers share, searched for once. Each search takes a sixtieth of
-the time."""
+"""Lower-case parts of several triggers. A block is searched once for each part, not once for each trigger."""
 
 
 def _searched(trigger: bytes) -> bytes:
+    """Return the lower-case text that a block is searched for instead of a trigger."""
     return next((text for text in _SHARED if text in trigger.lower()), trigger.lower())
 
 
 def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
+    """Return the triggers and readers of each searched text."""
     readers: dict[bytes, list[tuple[bytes, _Reader]]] = {}
     for triggers, read in _READERS:
         for trigger in triggers.split(b"|"):
@@ -464,7 +484,8 @@ def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
         before: The part of the line before that text.
         after: The rest of the line, from that text on.
 
-    The results are cached, because seven of ten of these texts in published logs are in repeated lines.
+    The results are cached, because in published logs, seven of ten of these texts are in repeated lines.
+    Only 200 bytes before the text and 400 bytes from it on are read.
     """
     line = before[-200:] + after[:400]
     # If a line is an error from Slurm itself, no other rule is tried.

@@ -1,9 +1,11 @@
-"""List lines of level error that kernels write on healthy machines, each with its source. No I/O.
+"""Decide whether a kernel line that no rule reads may be an error. No I/O.
 
-A line that is not listed here, and that no rule of :mod:`rackproof.logs.kernel_events` reads, is
-unproven. Add a line only with its source: a boot log of a machine that is known to work, or a
-report that establishes that it is harmless. Patterns are searched in the message, without time and
-hostname.
+:mod:`rackproof.logs.kernel_events`, the parser xid and nodes/kernel_log.py use this module. Begin with
+:func:`unknown_error`. A line whose message it returns is unproven, unless the operator declared it harmless.
+
+:data:`HARMLESS_LINES` lists lines of healthy machines. Add a line only with its source: a boot log of a
+machine that is known to work, a report that establishes that the line is harmless, or the source of the
+kernel that shows why. Patterns are searched in the message, without time and hostname.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import re
 HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     (
         r"^-- (?:No entries|Reboot|Boot [0-9a-f]{8,64}|(?:Logs begin|Journal begins) at .{1,200}) --$",
-        "journalctl's own remarks, where a quiet night has no error",
+        "remarks of journalctl, for example that a night has no entry",
     ),
-    # Firmware: tables that the kernel rejects before it continues.
+    # Start of the machine: firmware, processor and chipset.
     (
         r"^ACPI BIOS Error \(bug\): (?:Could not resolve symbol|Failure creating named object)",
         "github.com/ublue-os/bazzite/issues/1608, void-linux/void-packages/issues/53934 (kern.err)",
@@ -74,7 +76,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^\[Firmware Warn\]: ",
-        "the same boot log: GHES without a poll interval, which the kernel then leaves out",
+        "boot log of a server with persistent memory: GHES without a poll interval, which is left out",
     ),
     (
         r"^ipmi_si \S{1,40}: Error clearing flags: ",
@@ -141,7 +143,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^power_meter \S+: Ignoring unsafe software power cap!",
-        "github.com/damentz/liquorix-package/issues/77: a power cap that the firmware lacks; a server works",
+        "github.com/damentz/liquorix-package/issues/77: firmware without this power cap; a server that works",
     ),
     (
         r"^(?:pci \S+: )?AMD-Vi: Unable to (?:read/)?write(?: to)? IOMMU perf counter",
@@ -149,7 +151,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^kvm: (?:support for '\w{1,20}' )?disabled by bios",
-        "arch/x86/kvm/x86.c: virtualisation is off, and a node needs none; boot logs",
+        "arch/x86/kvm/x86.c: virtualization is off in the BIOS, and a node does not need it; boot logs",
     ),
     (
         r"^(?:tpm_tis|arm-smmu-v3-pmcg) \S+: IRQ index 0 not found",
@@ -200,7 +202,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^nvidia \S+: \[drm\] Cannot find any crtc or sizes",
-        "github.com/NVIDIA/nvtrust/issues/128: a GPU without a display, at each start; H20 that work",
+        "github.com/NVIDIA/nvtrust/issues/128: a GPU without a display, at each start of working H20",
     ),
     (
         r"^(?:nvme|pcieport) \S+: can't derive routing for PCI INT [A-D]",
@@ -216,8 +218,8 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "that a card lacks",
     ),
     (r"^nvme nvme\d+: (?:Shutdown timeout set to|missing or invalid SUBNQN)", "drivers/nvme/host/core.c"),
-    # Faults that programs cause to themselves, and lines that only follow another line.
-    (r"^\[ *\d+\] +\d+ +\d+ +\d+ ", "mm/oom_kill.c: its table of tasks, whose names may have any word"),
+    # Errors of programs, and lines that continue an earlier line.
+    (r"^\[ *\d+\] +\d+ +\d+ +\d+ ", "mm/oom_kill.c: a table of tasks. A name of a task can contain any word"),
     (
         r"^(?:Memory cgroup out of memory: |Tasks in .{1,300} are going to be killed)",
         "github.com/docker/for-linux/issues/1001: the limit of a container",
@@ -234,21 +236,22 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "Dasharo/dasharo-issues/issues/746, minisforum-docs/MS-02-Ultra/issues/10: follows a line of AER",
     ),
 )
-"""Pattern and source of each harmless line."""
+"""Pattern of each harmless line, and its source with the reason."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_LINES))
 
 _LEVEL_PREFIX = r"<\d{1,3}>|kern\s*:\w+\s*: |\d{1,4},\d{1,20},\d{1,20},[^;\n]{1,40};"
 """Pattern of the levels of ``dmesg -r``, ``dmesg -x``, and /dev/kmsg."""
-_SENT = (
+_JOURNAL_TIME = (
     r"\d{9,12}(?:\.\d{1,9})? |(?:\w{3} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20} (?:[A-Z]{3,5} )?|"
     r"\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? |\[\s*\d{1,12}\.\d{1,9}\] "
 )
-"""Pattern of the times of journalctl (its outputs ``short…``) and syslog. The host follows."""
-_OF_SYSLOG = (
+"""Pattern of the time at the start of a line of syslog, or of journalctl with ``--output=short…``. The host
+follows the time."""
+_RFC5424_HEADER = (
     r"1 \d{4}-\d\d-\d\dT\S{1,40} \S{1,255} kernel \S{1,128} \S{1,32} (?:-|(?:\[[^\]]{1,500}\]){1,9}) \ufeff?"
 )
-"""Pattern of what syslog of RFC 5424 writes before a message of the kernel."""
-_OF_RING = (
+"""Pattern of the header of RFC 5424 before a message of the kernel."""
+_DMESG_TIME = (
     r"\[\s*\+?\d{1,12}\.\d{1,9}(?: <\s*\d{1,12}\.\d{1,9}>)?\] ?|\[\w{3}[ \d]\d \d\d:\d\d\] |"
     r"\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}(?: <\s*\d{1,12}\.\d{1,9}>)?\] |\[<\s*\d{1,12}\.\d{1,9}>\] |"
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
@@ -256,15 +259,17 @@ _OF_RING = (
 """Pattern of the times of ``dmesg`` (``--time-format`` raw, delta, reltime, ctime and iso)."""
 _PREFIX = re.compile(
     rf"(?:{_LEVEL_PREFIX})?"
-    rf"(?:{_OF_SYSLOG}|(?:{_SENT})?(?:[\w.:-]{{1,255}} )?kernel: )?"
-    rf"(?:{_OF_RING})?"
+    rf"(?:{_RFC5424_HEADER}|(?:{_JOURNAL_TIME})?(?:[\w.:-]{{1,255}} )?kernel: )?"
+    rf"(?:{_DMESG_TIME})?"
     # A kernel with CONFIG_PRINTK_CALLER adds the task or the processor.
     r"(?:\[\s*[CT]\d{1,10}\] ?)?"
 )
 """Pattern of the prefixes of lines of dmesg, journalctl, syslog and /dev/kmsg."""
+# The same forms as _LEVEL_PREFIX, with the level in a group.
 _LEVEL = re.compile(r"<(\d{1,3})>|kern\s*:(\w+)\s*: |(\d{1,4}),\d{1,20},\d{1,20},[^;\n]{1,40};")
-_BAD_LEVELS = ("emerg", "alert", "crit", "err")
+_ERROR_LEVELS = ("emerg", "alert", "crit", "err")
 _PROGRAM = re.compile(r"(?:traps: )?[\w.@:-]{1,40}\[\d{1,10}\]:? ")
+"""Pattern of the name and process id of a program at the start of its message."""
 _HARDWARE = re.compile(
     r"NVRM\b|nvidia[\w-]{0,20}\b|\[drm:nv_|mlx5_\w+|bnxt_en\b|nvme[\w]{0,20}\b|EDAC\b|mce:|pciehp\b|pcieport\b"
 )
@@ -275,17 +280,20 @@ _HARDWARE_WORDS = re.compile(
     r"can't|exception|panic|abort\w*|stuck|hung|dead|unrecoverable|uncorrect\w*|link down)\b|\*ERROR\*",
     re.IGNORECASE,
 )
+"""Pattern of the words of a failure in messages of these drivers."""
 _WORDS = re.compile(r"\b(?:error|failed|failure|timed out|timeout|corrupt\w*|fatal)\b", re.IGNORECASE)
+"""Pattern of the words of a failure in other messages of unknown level."""
 
 
 def unknown_error(line: str, level_is_error: bool | None) -> str | None:
-    """Return the message of a line that may be an error and that no rule recognizes, or None.
+    """Return the message of a line if it may be an error, or None.
 
     Args:
         line: A line that no rule reads, with or without time and hostname.
-        level_is_error: Whether the kernel gave it the level error or worse, or None if levels are
-            unknown: then its words decide. For lines of the drivers above, the words always decide,
-            because NVIDIA's driver writes most of its errors without a level.
+        level_is_error: True if the level is error or worse, False if it is lower, and None if it is
+            unknown. If it is unknown, the words of the message decide. For lines of the drivers above, they
+            also decide if the level is lower, because NVIDIA's driver writes most of its errors without a
+            level.
     """
     message = message_of(line)
     if not message or _HARMLESS.search(message):
@@ -294,19 +302,22 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
         return message
     if _HARDWARE.match(message):
         return message if _HARDWARE_WORDS.search(message) else None
-    # The kernel's ring buffer also holds messages of programs: systemd[1]: Failed to ...
+    # The kernel's ring buffer also contains messages of programs, such as "systemd[1]: Failed to ...". Their
+    # words are not judged.
     is_guessed = level_is_error is None and not _PROGRAM.match(message)
     return message if is_guessed and _WORDS.search(message) else None
 
 
 def level_is_error(line: str) -> bool | None:
-    """Return whether a line of ``dmesg -x``, ``-r`` or /dev/kmsg is an error or worse, or None without a
-    level.
+    """Return whether the level of a line is error or worse, or None if the line has no level.
+
+    Levels are in lines of ``dmesg -x``, ``dmesg -r`` and /dev/kmsg.
     """
     found = _LEVEL.match(line)
     if found is None:
         return None
-    return found[2] in _BAD_LEVELS if found[2] else int(found[1] or found[3]) & 7 <= 3
+    # The low three bits of a number are the level. Levels 0 to 3 are error or worse.
+    return found[2] in _ERROR_LEVELS if found[2] else int(found[1] or found[3]) & 7 <= 3
 
 
 def message_of(line: str) -> str:
@@ -320,5 +331,6 @@ def shape_of(message: str) -> str:
 
 
 def _prefix_end(line: str) -> int:
+    """Return the position at which the kernel's message begins."""
     found = _PREFIX.match(line)
     return found.end() if found else 0

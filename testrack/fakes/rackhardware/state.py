@@ -1,6 +1,7 @@
-"""Read and write a node's hardware.
+"""Read and write the state file of a node's fake hardware.
 
-All fakes use the state file, the places of files on the node, and the active faults from here.
+The other modules of this package get the state, paths on the node, and active faults from this module.
+testrack/fakes/README.md describes the programs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .skus import SKUS
 
 
 def root() -> str:
-    """Return the folder that is used as the node's /. Tests set another one."""
+    """Return the folder that stands for the node's root folder. Tests set RACK_ROOT."""
     return os.environ.get("RACK_ROOT", "")
 
 
@@ -26,12 +27,13 @@ def at(path: str) -> str:
 
 
 def state_path() -> str:
-    """Return the state file, one per node."""
+    """Return the path of the state file. Each node has one."""
     return os.environ.get("RACK_STATE") or at("/var/lib/rack/hardware.json")
 
 
 HOLDS = "/run/rack/holds-nvidia"
-"""Daemons that hold the driver leave their process ids here, each under its name."""
+"""Folder with one file for each daemon that uses the driver. The file has the daemon's name, and contains its
+process id."""
 
 
 def running(daemon: str) -> int:
@@ -40,7 +42,8 @@ def running(daemon: str) -> int:
         with open(at(f"{HOLDS}/{daemon}"), encoding="ascii") as stream:
             pid = int(stream.read())
         os.kill(pid, 0)
-        if not root():  # Another process may use the number now.
+        # Another process may have this id now, so check the name of the program. Tests have no such program.
+        if not root():
             with open(f"/proc/{pid}/cmdline", "rb") as stream:
                 return pid if os.path.basename(stream.read().split(b"\0")[0]).decode() == daemon else 0
     except (OSError, ValueError):
@@ -49,13 +52,13 @@ def running(daemon: str) -> int:
 
 
 class HardwareError(Exception):
-    """A mistake of the test rack's operator. The text gives the remedy."""
+    """A fault of the state file that the operator of the test rack must repair."""
 
 
 class State(dict):
-    """The state file as a dictionary, with the hardware as the tools see it.
+    """The content of the state file, and views of it with the active faults applied.
 
-    Unknown keys are kept, because other programs store theirs in the same file.
+    Unknown keys are kept, because other programs store keys in the same file.
     """
 
     @property
@@ -80,12 +83,12 @@ class State(dict):
         return found if isinstance(found, dict) else ({} if found else None)
 
     def faulty(self, name: str) -> list[int]:
-        """Return the GPUs (or HCAs) that a fault hits."""
+        """Return the numbers of the GPUs or HCAs that a fault affects. Without a setting, this is 0."""
         found = self.fault(name)
         return [] if found is None else list(found.get("devices", [0]))
 
     def hit(self, gpu: dict, name: str) -> bool:
-        """Return whether a fault hits that GPU."""
+        """Return whether a fault affects a GPU."""
         return gpu["minor"] in self.faulty(name)
 
 
@@ -93,21 +96,21 @@ def load() -> State:
     """Return the node's state.
 
     Raises:
-        HardwareError: The file is absent or damaged.
+        HardwareError: The file is absent, unreadable or damaged.
     """
     path = state_path()
-    again = f"make it again: /opt/rack/hardware --init {'|'.join(SKUS)} --seed NODE"
+    remedy = f"make it again: /opt/rack/hardware --init {'|'.join(SKUS)} --seed NODE"
     try:
         with open(path, encoding="utf-8") as stream:
             state = State(json.load(stream))
     except FileNotFoundError:
-        raise HardwareError(f"{path}: there is no hardware state; {again}") from None
+        raise HardwareError(f"{path}: there is no hardware state; {remedy}") from None
     except OSError as error:
         raise HardwareError(f"{path}: {error.strerror}") from None
     except (ValueError, TypeError) as error:
-        raise HardwareError(f"{path}: not a hardware state ({error}); {again}") from None
+        raise HardwareError(f"{path}: not a hardware state ({error}); {remedy}") from None
     if state.get("sku") not in SKUS:
-        raise HardwareError(f"{path}: unknown sku {state.get('sku')!r}; {again}")
+        raise HardwareError(f"{path}: unknown sku {state.get('sku')!r}; {remedy}")
     for key, kind in (
         ("gpus", list),
         ("hcas", list),
@@ -116,18 +119,18 @@ def load() -> State:
         ("kernel_log", list),
     ):
         if not isinstance(state.get(key), kind):
-            raise HardwareError(f"{path}: {key} is missing or damaged; {again}")
+            raise HardwareError(f"{path}: {key} is missing or damaged; {remedy}")
     needed = {"minor", "uuid", "serial", "bus_id", "vbios", "module", "numa", "pdi", "fabric_guid"}
     for gpu in state["gpus"]:
         if not isinstance(gpu, dict) or needed - set(gpu):
             lacks = ", ".join(sorted(needed - set(gpu) if isinstance(gpu, dict) else needed))
-            raise HardwareError(f"{path}: a GPU lacks {lacks}; {again}")
+            raise HardwareError(f"{path}: a GPU lacks {lacks}; {remedy}")
     return state
 
 
 def save(state: State) -> None:
-    """Write the state file, whole or not at all."""
-    import tempfile  # Only changes need these slow imports.
+    """Write the state file completely or not at all."""
+    import tempfile  # Only changes need this slow import.
 
     path = state_path()
     folder = os.path.dirname(path) or "."
@@ -143,7 +146,7 @@ def save(state: State) -> None:
 
 @contextmanager
 def changing():
-    """Yield the state to change, and write it at the end, for one process at a time."""
+    """Lock the state, yield it, and write it at the end. After an exception, write nothing."""
     os.makedirs(os.path.dirname(state_path()) or ".", exist_ok=True)
     with open(state_path() + ".lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -155,7 +158,8 @@ def changing():
 def make(sku: str, seed: str, node_name: str = "") -> State:
     """Return the hardware of a new node.
 
-    The hardware is the same for the same seed, and different for every other seed.
+    The same sku, seed and node_name give the same hardware. Nodes of a sku with the same name before the last
+    hyphen share the serial number of the rack and the cluster UUID.
     """
     import random
 
@@ -168,7 +172,7 @@ def make(sku: str, seed: str, node_name: str = "") -> State:
     def hexes(count: int) -> str:
         return f"{rng.getrandbits(4 * count):0{count}x}"
 
-    # Trays of one rack share the chassis, so use the part of the node's name before its own number.
+    # Trays of one rack have the same serial number of the rack. Use the node's name without its last part.
     rack = random.Random(f"{sku}/{(node_name or seed).rpartition('-')[0] or seed}")
     guid = rng.getrandbits(24) << 8
     number = "".join(filter(str.isdigit, (node_name or seed).rpartition("-")[2])) or "1"
@@ -218,7 +222,7 @@ def make(sku: str, seed: str, node_name: str = "") -> State:
 
 
 def log_to_kernel(state: State, text: str, level: int = 6) -> None:
-    """Store a line for ``dmesg``, and send it to the node's journal as the kernel's."""
+    """Store a line for ``dmesg``, and send it to the node's journal under the name kernel."""
     state["kernel_log"].append({"at": time.time(), "level": level, "text": text})
     del state["kernel_log"][:-2000]
     if not root() and os.path.exists("/dev/log"):
@@ -233,6 +237,6 @@ def _journal(text: str, level: int) -> None:
 
 
 def complain(*lines: str) -> None:
-    """Write to standard error."""
+    """Print lines on standard error."""
     for line in lines:
         print(line, file=sys.stderr)

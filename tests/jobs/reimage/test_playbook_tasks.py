@@ -1,4 +1,7 @@
-"""What provisioning and imaging hold that a cluster with a controller and known nodes does not show."""
+"""Test two properties of task files that no run on the test rack shows.
+
+One is the delegation to a controller without a name. The other is the order of tasks for a new node of Slurm.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +14,38 @@ import yaml
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 
 
-def every(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def tasks_with_blocks(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield each task, also the tasks in blocks."""
     for task in tasks:
         yield task
         for part in ("block", "rescue", "always"):
-            yield from every(task.get(part, []))
+            yield from tasks_with_blocks(task.get(part, []))
 
 
-def test_nothing_is_delegated_to_a_controller_that_has_no_name() -> None:
-    # The name is made before `when` is asked, and an empty one is an error.
+def test_delegation_falls_back_to_the_own_host() -> None:
+    # Ansible evaluates delegate_to before `when`, and fails if the name is empty.
     found = [
         (path.name, task["name"], str(task["delegate_to"]))
         for role in ("provision", "validate", "reimage")
         for path in (ROLES / role / "tasks").rglob("*.yml")
-        for task in every(yaml.safe_load(path.read_text()) or [])
+        for task in tasks_with_blocks(yaml.safe_load(path.read_text()) or [])
         if "slurm_controller_host" in str(task.get("delegate_to", ""))
     ]
+    # The search found the known tasks, so an empty list below proves something.
     assert len(found) > 5
-    assert [one for one in found if "default(inventory_hostname, true)" not in one[2]] == []
+    assert [task for task in found if "default(inventory_hostname, true)" not in task[2]] == []
 
 
-def test_a_node_is_checked_before_the_controller_is_set_up_in_its_name() -> None:
+def test_a_new_node_is_queried_before_it_is_added_to_slurm() -> None:
     tasks = yaml.safe_load((ROLES / "reimage/tasks/steps/provision.yml").read_text())
-    at = {
+    # Keys of modules contain a dot, or the word rackproof.
+    position_of_module = {
         key: number for number, task in enumerate(tasks) for key in task if "." in key or "rackproof" in key
     }
-    looks = at["rackproof_facts"]
-    assert looks < at["ansible.builtin.include_role"] < at["rackproof_slurm_node"]
-    assert tasks[looks]["when"] == tasks[at["ansible.builtin.include_role"]]["when"]
+    query = position_of_module["rackproof_facts"]
+    assert (
+        query
+        < position_of_module["ansible.builtin.include_role"]
+        < position_of_module["rackproof_slurm_node"]
+    )
+    assert tasks[query]["when"] == tasks[position_of_module["ansible.builtin.include_role"]]["when"]

@@ -30,7 +30,14 @@ FILES = {
     "/etc/nvidia-imex/nodes_config.cfg": hashlib.sha256(LIST.encode()).hexdigest(),
 }
 ASKED = [
-    *("imex_files", "imex_packages", "imex_unmet", "imex_due", "imex_option_due", "imex_needs_reboot"),
+    *(
+        "imex_files",
+        "imex_packages",
+        "imex_missing_packages",
+        "imex_list_changed",
+        "imex_option_due",
+        "imex_needs_reboot",
+    ),
     "imex_stopped",
 ]
 UP = {"nvidia-imex.service": {"active": True, "enabled": True}}
@@ -89,17 +96,17 @@ def test_all_nodes_of_a_domain_get_the_same_list_and_the_drivers_version(values:
 
 
 def test_only_what_differs_is_done(values: dict[str, Any]) -> None:
-    keys = ("imex_due", "imex_option_due", "imex_needs_reboot", "imex_stopped")
-    unmet = {name: bool(found["imex_unmet"]) for name, found in values.items()}
+    keys = ("imex_list_changed", "imex_option_due", "imex_needs_reboot", "imex_stopped")
+    unmet = {name: bool(found["imex_missing_packages"]) for name, found in values.items()}
     due = {name: [key for key in keys if found[key]] for name, found in values.items()}
     assert due == {
-        "fresh": ["imex_due", "imex_option_due", "imex_stopped"],
+        "fresh": ["imex_list_changed", "imex_option_due", "imex_stopped"],
         "done": [],
         # It was loaded without the option, and made no channel.
-        "loaded": ["imex_due", "imex_option_due", "imex_needs_reboot", "imex_stopped"],
+        "loaded": ["imex_list_changed", "imex_option_due", "imex_needs_reboot", "imex_stopped"],
         "upgraded": [],
         "not-held": [],
-        "edited": ["imex_due"],
+        "edited": ["imex_list_changed"],
         "stopped": ["imex_stopped"],
     }
     assert {name for name, lacks in unmet.items() if lacks} == {"fresh", "loaded", "upgraded", "not-held"}

@@ -28,11 +28,11 @@ KEYS = [
 SECRET = "AK:SK\nbucket:AK2:SK2\n"
 ASKED = [
     "storage_units",
-    "storage_units_due",
-    "storage_unmounted",
+    "storage_changed_units",
+    "storage_to_mount",
     "storage_packages",
     "storage_secret",
-    "storage_secret_due",
+    "storage_secret_changed",
 ]
 
 
@@ -126,13 +126,13 @@ def test_only_what_is_needed_is_installed(values: dict[str, dict[str, Any]]) -> 
 
 
 def test_what_is_due(values: dict[str, dict[str, Any]]) -> None:
-    assert len(values["bare"]["storage_units_due"]) == len(values["bare"]["storage_unmounted"]) == 4
-    assert values["bare"]["storage_secret_due"] is True
+    assert len(values["bare"]["storage_changed_units"]) == len(values["bare"]["storage_to_mount"]) == 4
+    assert values["bare"]["storage_secret_changed"] is True
     for name in ("done", "none"):
-        assert values[name]["storage_units_due"] == values[name]["storage_unmounted"] == []
-        assert values[name]["storage_secret_due"] is False
-    assert [one["mount"] for one in values["stale"]["storage_unmounted"]] == ["/data"]
-    assert [one["mount"] for one in values["unmounted"]["storage_unmounted"]] == ["/scratch"]
+        assert values[name]["storage_changed_units"] == values[name]["storage_to_mount"] == []
+        assert values[name]["storage_secret_changed"] is False
+    assert [one["mount"] for one in values["stale"]["storage_to_mount"]] == ["/data"]
+    assert [one["mount"] for one in values["unmounted"]["storage_to_mount"]] == ["/scratch"]
 
 
 PLAYBOOK = """

@@ -1,12 +1,13 @@
 """Read published results of MLPerf Training and of two scaling studies.
 
-``rackproof compare`` and job bench compare runs with these results.
+``rackproof compare``, ``rackproof score`` and job bench compare runs with these results. Begin with
+:func:`find_published`. The folder ``published`` has these files:
 
-``published/results.csv`` lists the closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons
-(``kind`` official), and the scores of Lambda's published logs of round 5.1 that were not submitted
-(``unofficial``). ``published/mlperf-0.6.csv`` gives throughput and minutes of round 0.6 as published by
-Lambda. ``published/ddl.csv`` and ``published/mxnet.csv`` contain two studies: ResNet-50 and VGG16 on 1 to 16
-P100, and LeNet and an MLP on K80 in five infrastructures. Each row is one ``point``.
+- ``results.csv``: The closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons (``kind``
+  official), and the scores of Lambda's published logs of round 5.1 that were not submitted (``unofficial``).
+- ``mlperf-0.6.csv``: Throughput and minutes of round 0.6 as published by Lambda.
+- ``ddl.csv``: A study of ResNet-50 and VGG16 on 1 to 16 P100.
+- ``mxnet.csv``: A study of LeNet and an MLP on K80, or on the CPU alone, in five infrastructures.
 """
 
 from __future__ import annotations
@@ -32,14 +33,24 @@ class PublishedResult(Record):
     Attributes:
         round: The round of MLPerf Training, for example ``"5.1"``.
         kind: Either ``official`` (reviewed by MLCommons) or ``unofficial``.
+        benchmark: The benchmark, for example ``llama2_70b_lora``.
+        submitter: The organization that published the result, or "" for a study.
+        system: The name of the system.
+        accelerator: The name of the accelerator's model.
         nodes: The number of nodes.
         accelerators: The number of accelerators on all nodes together.
-        minutes: The score, which is the olympic mean times RCP scaling, or None if only a throughput was
-            published.
+        minutes: The score, or None if only a throughput was published. From round 4.1 on, this is the
+            olympic mean times RCP scaling, and for round 0.6 the minutes that Lambda published.
+        runs: The number of runs.
+        failed_runs: The number of runs that failed.
+        global_batch_size: The number of samples in a step.
+        olympic_mean_minutes: The mean minutes without the fastest and the slowest runs.
+        rcp_scaling: The factor of the score, from MLCommons' reference convergence points.
         throughput: The throughput in ``throughput_unit``, if known.
-        note: The availability of an official system, the precision of an unofficial run, or other
-            statements of a row.
-        configuration: The config of a row of round 0.6, which must be used for a comparison.
+        note: Further statements, such as the availability of an official system or the precision of an
+            unofficial run.
+        configuration: The name of the config of a row of round 0.6. Runs with other configs are not
+            comparable with the row.
         study: The publication, if it is not a round of MLPerf. ``round`` is then empty.
         point: The parameters of a study's row, as text.
         efficiency: The scaling efficiency in the study.
@@ -74,10 +85,10 @@ class PublishedResult(Record):
 
     @property
     def source(self) -> str:
-        """Return the origin of the number as text."""
-        where = self.study or f"MLPerf Training {self.round}"
+        """Return the origin of the result as text: round or study, submitter, system, benchmark and note."""
+        origin = self.study or f"MLPerf Training {self.round}"
         point = " ".join(f"{name}={value}" for name, value in self.point.items())
-        words = (where, self.kind, self.submitter, self.system, self.benchmark, point, self.note)
+        words = (origin, self.kind, self.submitter, self.system, self.benchmark, point, self.note)
         return ", ".join(word for word in words if word)
 
     def reference(
@@ -88,13 +99,14 @@ class PublishedResult(Record):
         warn: float = 0.035,
         ceiling: float = 0.3,
     ) -> Reference:
-        """Return the result as a reference for judging.
+        """Return the reference with which a run is judged.
 
         Args:
             metric: Either ``minutes`` (lower is better) or ``throughput`` (higher is better).
-            tolerance: The largest loss that passes, as a fraction. A larger loss fails.
+            tolerance: The largest loss that does not fail, as a fraction.
             warn: The largest loss without a warning, as a fraction. A larger loss is degraded.
-            ceiling: The largest gain, as a fraction. A larger gain is too good to be true.
+            ceiling: The largest gain, as a fraction. A larger gain is implausible, so it is
+                unproven.
 
         Raises:
             ValueError: No number was published for the metric.
@@ -126,7 +138,9 @@ def find_published(
     round: str | None = None,
     kind: Literal["official", "unofficial"] | None = None,
 ) -> tuple[PublishedResult, ...]:
-    """Return the published results that match all given criteria, newest round and fastest first.
+    """Return the results of rounds that match all given criteria, newest round first, then fastest first.
+
+    :func:`study_points` returns the results of studies.
 
     Args:
         benchmark: The exact name, for example ``llama2_70b_lora``.
@@ -165,7 +179,7 @@ def _newest_and_fastest(result: PublishedResult) -> tuple[list[int], float]:
 
 @cache
 def study_points() -> tuple[PublishedResult, ...]:
-    """Return the rows of the published scaling studies, in order. None of them is a result of a round."""
+    """Return the rows of the published scaling studies, in order. Their field ``round`` is empty."""
     points = []
     for row in (*_rows("ddl.csv"), *_rows("mxnet.csv")):
         row["point"] = dict(part.split("=", 1) for part in row["point"].split())
@@ -187,6 +201,8 @@ def _words(text: str) -> frozenset[str]:
 
 @cache
 def _all_results() -> tuple[PublishedResult, ...]:
+    """Return the results of all rounds."""
+    # These columns of results.csv have other names than the fields.
     renamed = {"score_minutes": "minutes", "samples_per_second": "throughput"}
     results = []
     for name, defaults in (

@@ -1,4 +1,4 @@
-"""Define :class:`ValidateError`, which the modules of job validate raise for the operator."""
+"""Define the error that the modules of job validate raise. Actions of validate.yml show its text."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from rackproof.core.errors import RackproofError
 
 
 class ValidateError(RackproofError):
-    """A fault that the operator must fix. The message gives the fault and the remedy."""
+    """A fault that the operator must fix. The message states the fault, or the rule that a value violates."""

@@ -1,9 +1,10 @@
-"""Define the three benchmarks with the events that the rules require, and the metric made of the loss.
+"""Define the three fake benchmarks of MLPerf Training 5.1, and the metric, which is computed from a loss.
 
-training.py reads them. The metric is a straight line through the loss of the small model, which is real:
-``target + slope * (loss - goal)``. ``goal`` is the loss that the small model reaches after about as many
-samples as the reference needs. The number of optimizer steps for these samples was chosen freely.
-`calibrate.py` finds the goals again.
+training.py and testrack/images/calibrate.py read the benchmarks. The metric is a straight line through the
+loss of the small model, which is real: ``target + slope * (loss - goal)``. ``goal`` is the loss that the
+small model reaches after 1.03 times the samples of the reference, on average. STEPS optimizer steps stand
+for the samples of the reference. Their number was chosen freely. After a change of the data or models, start
+`calibrate.py`, which computes the goals.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 from fake_ngc.learning import Denoiser, FromScratch, LowRankAdapter, Model
 
 STEPS = 240
-"""Number of optimizer steps in which the small model reaches the target."""
+"""Number of optimizer steps that stand for the samples of the reference."""
 BATCH = 72
-"""Number of samples in a step of the small model, for all ranks. A full rack has as many GPUs."""
-LONGEST = 1.5
-"""A run ends without success after this many times the reference's samples."""
+"""Number of samples in a step of the small model, over all ranks. A full rack has 72 GPUs."""
+MOST_SAMPLES_FACTOR = 1.5
+"""A run that trained this multiple of the samples of the reference ends without success."""
 
 
 @dataclass(frozen=True)
@@ -36,30 +37,32 @@ class Benchmark:
     rate: float
     """Learning rate of the small model."""
     eval_every: int
-    """Samples between evaluations, rounded up to whole batches as in the real implementations."""
+    """Samples between evaluations. :meth:`evaluations` rounds them up to whole batches."""
     first_eval: int
-    """Evaluations that the first block spans."""
+    """The first evaluation happens after this many evaluation intervals."""
     reference: Mapping[int, float]
     """Samples to converge, by global batch size. They are means of MLCommons' reference points of 5.1."""
     train_samples: int
     eval_samples: int
     log_every: int
+    """Steps of the reference between two lines with the loss."""
     loss_name: str
     script: str
     open: Callable[[Path], Model]
-    """A function that returns the model from the root of the container's paths."""
+    """A function that reads the data below a root folder, and returns the model."""
     data: str
     """The path at which the data are mounted."""
     keys: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters to log. They satisfy the rules, and do not affect the small model."""
     exports: Mapping[str, str] = field(default_factory=dict)
-    """Keys of the log, each with the config's variable, or difference of two variables, that is its value."""
+    """Keys of the log. The value of each is a variable of the config, or the difference of two variables."""
 
     def with_config(self, environment: Mapping[str, str]) -> Benchmark:
-        """Return the benchmark with the values that a config exports, as the original uses and logs them.
+        """Return a copy of the benchmark with the values of a config, which the original also uses and logs.
 
         Raises:
-            KeyError: The config leaves out an export. The original's defaults break the round's rules.
+            KeyError: The config does not export a variable of ``exports``. No default is used, because the
+                original's defaults violate the rules of the round.
         """
         logged = {key: _exported(text, environment) for key, text in self.exports.items()}
         every = environment.get("VAL_CHECK_INTERVAL")
@@ -81,9 +84,9 @@ class Benchmark:
         return points[-1][1]
 
     def evaluations(self, batch: int) -> list[int]:
-        """Return the numbers of the reference's steps after which the benchmark evaluates."""
+        """Return the steps, as the reference counts them, after which the benchmark evaluates."""
         every = math.ceil(self.eval_every / batch)
-        last = math.ceil(LONGEST * self.reference_samples(batch) / (every * batch))
+        last = math.ceil(MOST_SAMPLES_FACTOR * self.reference_samples(batch) / (every * batch))
         return [every * number for number in range(self.first_eval, max(last, self.first_eval + 1) + 1)]
 
     def metric(self, loss: float) -> float:
@@ -99,8 +102,8 @@ def _exported(text: str, environment: Mapping[str, str]) -> float:
 
 
 BENCHMARKS = {
-    one.name: one
-    for one in (
+    benchmark.name: benchmark
+    for benchmark in (
         Benchmark(
             name="llama2_70b_lora",
             target=0.925,

@@ -1,13 +1,15 @@
-"""Measure nodes with suspect speeds again in the same night, and judge both measurements. No I/O.
+"""Measure nodes with suspect speeds again in the same night, and weigh both measurements.
 
 The probe scheduler of job validate calls :func:`retest_suspects` with tonight's numbers. It also passes a
-function that finds suspect numbers, and one that measures nodes again.
+function that finds suspect numbers, and one that measures nodes again. This module itself has no I/O.
 
-A number is suspect if it is below its floor or far below the fleet. The better of its two values is
-judged, so that a part fails only if it was bad twice. The worse value remains as evidence, and keeps the
-node from passing. If a part cannot be measured again, a suspicion from its last measured night counts as
-the second measurement. Without such a suspicion, the node is unproven, and no night drains it for this
-number.
+A number is suspect if it is worse than its floor or much worse than the fleet. ``probes.py`` has the rule.
+Only the better of its two values is judged, so that a part fails only if both values are bad. The worse value
+is kept as evidence, and makes the node ``degraded``.
+
+If a part cannot be measured again, a suspicion of the same metric and part from its last measured night
+confirms tonight's: tonight's value is judged alone. An earlier suspicion confirms a failure also if it was
+only ``degraded``. Without an earlier suspicion, the node is unproven, and no night drains it for this number.
 """
 
 from __future__ import annotations
@@ -19,15 +21,17 @@ from rackproof.core.records import Direction, Measurement, Verdict
 from rackproof.core.text import quantity, sanitize
 from rackproof.store.night_store import NightReason
 
-CHECK = "again"
-"""The evidence of a suspicion has this check in a night's reasons."""
+RETEST_CHECK = "again"
+"""Name of the check in the reasons that a retest adds."""
 
 SuspectFinder = Callable[[Sequence[Measurement]], Mapping[int, NightReason]]
-"""A function that returns the indexes of tonight's suspect numbers, each with the reason."""
+"""A function that gets all numbers. It returns the reason for each suspect one, by its index."""
+MOST_REASON_CHARACTERS = 500
+"""A longer text of a reason is cut."""
 
 Measure = Callable[["Mapping[str, Collection[str]]"], "Mapping[str, tuple[Measurement, ...] | str]"]
-"""A function that measures nodes again. Its argument has the suspect metrics of each node. It returns
-each node's numbers, or the reason why there are none."""
+"""A function that measures nodes again. Its argument maps each node to its suspect metrics. The result maps
+each node to its new numbers, or to the reason why it has none."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -40,9 +44,9 @@ class RetestResult:
         numbers: The numbers to judge.
         reasons: The evidence of each suspicion.
         again: The nodes that were measured again.
-        unconfirmed: The nodes with a suspicion that nothing confirmed. Their speed does not fail them
-            tonight.
-        suspected: The suspicions that no second measurement withdrew.
+        unconfirmed: The nodes with a failed number that could be neither measured again nor compared with an
+            earlier suspicion, and with no number that failed twice. No speed fails them tonight.
+        suspected: The suspicions that remain after the retest.
     """
 
     numbers: dict[str, tuple[Measurement, ...]]
@@ -54,36 +58,42 @@ class RetestResult:
 
 def retest_suspects(
     numbers: Mapping[str, tuple[Measurement, ...]],
-    doubts: SuspectFinder,
+    find_suspects: SuspectFinder,
     measure: Measure,
-    able: Collection[str],
-    earlier: Mapping[str, Sequence[NightReason]],
+    retestable: Collection[str],
+    earlier_suspicions: Mapping[str, Sequence[NightReason]],
 ) -> RetestResult:
     """Measure the nodes with suspect numbers again, and return the numbers to judge.
 
     Args:
         numbers: The numbers of tonight, by node.
-        doubts: A function that returns the suspect numbers.
+        find_suspects: A function that returns the suspect numbers.
         measure: A function that measures nodes again.
-        able: The nodes that can be measured again. The numbers of other nodes are only compared.
-        earlier: The suspicions of each node's last measurement that were not withdrawn.
+        retestable: The nodes that can be measured again. The numbers of other nodes are only compared.
+        earlier_suspicions: The suspicions of each node's last measurement that were not withdrawn.
     """
     result = RetestResult(dict(numbers))
-    first = {name: suspects for name, suspects in _suspects(numbers, doubts).items() if name in able}
-    metrics = {name: {metric for metric, _ in suspects} for name, suspects in first.items()}
+    suspects_by_node = {
+        name: suspects for name, suspects in _suspects(numbers, find_suspects).items() if name in retestable
+    }
+    metrics = {name: {metric for metric, _ in suspects} for name, suspects in suspects_by_node.items()}
     second, obstacles = _measure_again(metrics, measure)
     # Compare the second numbers with the whole fleet. The few retested nodes are too few to compare.
-    later = _suspects({**numbers, **second}, doubts) if second else {}
-    for name, suspects in first.items():
+    suspects_after_retest = _suspects({**numbers, **second}, find_suspects) if second else {}
+    for name, suspects in suspects_by_node.items():
         measured_again = name in second
         retest = _NodeRetest(
             first=_by_key(numbers[name]),
-            # A value that is not finite measured nothing, so it does not clear a suspicion.
+            # A value that is not finite is no measurement, so the suspicion remains.
             second=_by_key(number for number in second.get(name, ()) if number.finite),
             bad=suspects,
-            bad_again=later.get(name, {}) if measured_again else {},
-            earlier=earlier.get(name, ()),
-            obstacle="it gave no number" if measured_again else obstacles.get(name, "no reason was given"),
+            bad_again=suspects_after_retest.get(name, {}) if measured_again else {},
+            earlier=earlier_suspicions.get(name, ()),
+            obstacle=(
+                "the second job returned no finite value of this metric"
+                if measured_again
+                else obstacles.get(name, "the scheduler reports no reason")
+            ),
         )
         retest.weigh_all()
         result.reasons[name] = retest.reasons
@@ -110,16 +120,16 @@ def _measure_again(
 
 def _note_suspicion(result: RetestResult, name: str, retest: _NodeRetest) -> None:
     """Note the suspicions of a node that remain after its retest."""
-    if retest.kept:
-        result.suspected[name] = tuple(retest.kept)
-    # If another number was bad twice, the node fails anyway.
-    if retest.opened and not retest.confirmed:
+    if retest.remaining:
+        result.suspected[name] = tuple(retest.remaining)
+    # If another number failed twice, the node fails anyway.
+    if retest.failed_once and not retest.failed_twice:
         result.unconfirmed.append(name)
 
 
 @dataclass
 class _NodeRetest:
-    """The weighing of a node's suspicions.
+    """Judge of the suspicions of one node after its retest.
 
     The second measurement decides or, without one, the node's last measured night.
 
@@ -130,9 +140,9 @@ class _NodeRetest:
         bad_again: The suspicions about the second measurement.
         earlier: The suspicions of the node's last measured night.
         obstacle: The reason why a number was not measured again.
-        kept: The suspicions that were not withdrawn.
-        confirmed: Whether a number failed twice.
-        opened: Whether a number failed once and was not measured again.
+        remaining: The suspicions that were not withdrawn.
+        failed_twice: Whether a number failed twice.
+        failed_once: Whether a number failed, was not measured again, and had no earlier suspicion.
     """
 
     first: Mapping[_Key, Sequence[Measurement]]
@@ -142,9 +152,9 @@ class _NodeRetest:
     earlier: Sequence[NightReason]
     obstacle: str
     reasons: list[NightReason] = field(default_factory=list)
-    kept: list[NightReason] = field(default_factory=list)
-    confirmed: bool = False
-    opened: bool = False
+    remaining: list[NightReason] = field(default_factory=list)
+    failed_twice: bool = False
+    failed_once: bool = False
 
     def weigh_all(self) -> None:
         """Weigh every suspicion. If both measurements are suspect, use the reason of the first."""
@@ -161,44 +171,45 @@ class _NodeRetest:
             self.reasons.append(_evidence(reason, f"measured again: {_values(self.second[key])}"))
             self._weigh_second(reason, self.bad_again.get(key))
         else:
-            self.kept.append(reason)
+            self.remaining.append(reason)
             self._weigh_earlier(reason)
 
     def _weigh_second(self, reason: NightReason, second: NightReason | None) -> None:
         """Keep a suspicion that the second measurement repeats."""
         if second is not None:
-            self.kept.append(reason)
-            self.confirmed |= reason.verdict is second.verdict is Verdict.FAIL
+            self.remaining.append(reason)
+            self.failed_twice |= reason.verdict is second.verdict is Verdict.FAIL
 
     def _weigh_earlier(self, reason: NightReason) -> None:
         """Weigh a suspicion without a second measurement by the node's last measured night."""
         earlier_reason = next((old for old in self.earlier if _same(old, reason)), None)
         if earlier_reason is None:
-            self.opened |= reason.verdict is Verdict.FAIL
+            self.failed_once |= reason.verdict is Verdict.FAIL
             more = f"not measured again: {self.obstacle}"
             self.reasons.append(_evidence(reason, more, reason.verdict))
             return
         more = f"not measured again ({self.obstacle}); when it was last measured: {earlier_reason.text}"
-        self.confirmed |= reason.verdict is earlier_reason.verdict is Verdict.FAIL
+        self.failed_twice |= reason.verdict is earlier_reason.verdict is Verdict.FAIL
         self.reasons.append(_evidence(reason, more))
 
 
 def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Return numbers, with the better value of those that were measured twice.
+    """Return the numbers of both measurements. Of a number that was measured twice, return the better value.
 
     Both values remain if they cannot be compared, because there is no direction, no finite number, or
-    another unit. The worst of them then counts.
+    another unit. The judge then uses the worst value.
     """
     others = _by_key(second)
     measurements: list[Measurement] = []
     for measurement in first:
         measurements += _better(measurement, others.get(_key(measurement), []))
-    present = {_key(one) for one in measurements}
-    return (*measurements, *(one for key, again in others.items() if key not in present for one in again))
+    present = {_key(measurement) for measurement in measurements}
+    new = (repeats for key, repeats in others.items() if key not in present)
+    return (*measurements, *(measurement for repeats in new for measurement in repeats))
 
 
 def _better(measurement: Measurement, second: Sequence[Measurement]) -> list[Measurement]:
-    """Return the better of a number and the worst of its new measurements, or all if that is unknown."""
+    """Return the better of a number and the worst of its new measurements, or all of them."""
     if not second:
         return [measurement]
     if (
@@ -218,17 +229,17 @@ def _comparable(measurement: Measurement, other: Measurement) -> bool:
 
 
 def _suspects(
-    numbers: Mapping[str, tuple[Measurement, ...]], doubts: SuspectFinder
+    numbers: Mapping[str, tuple[Measurement, ...]], find_suspects: SuspectFinder
 ) -> dict[str, dict[_Key, NightReason]]:
     """Return the suspicions about numbers, by node and number."""
-    rows = [(name, measurement) for name, mine in numbers.items() for measurement in mine]
+    rows = [(name, measurement) for name, measurements in numbers.items() for measurement in measurements]
     suspects: dict[str, dict[_Key, NightReason]] = {}
-    for index, reason in sorted(doubts([measurement for _, measurement in rows]).items()):
-        name, one = rows[index]
-        known = suspects.setdefault(name, {}).get(_key(one))
+    for index, reason in sorted(find_suspects([measurement for _, measurement in rows]).items()):
+        name, measurement = rows[index]
+        known = suspects.setdefault(name, {}).get(_key(measurement))
         # A later reason for the same number does not replace a failure.
         if known is None or known.verdict is not Verdict.FAIL:
-            suspects[name][_key(one)] = reason
+            suspects[name][_key(measurement)] = reason
     return suspects
 
 
@@ -236,9 +247,9 @@ def _evidence(reason: NightReason, more: str, verdict: Verdict = Verdict.DEGRADE
     """Return a suspicion as evidence. At worst, the node is unproven, because only judging fails nodes."""
     return reason.model_copy(
         update={
-            "check": CHECK,
+            "check": RETEST_CHECK,
             "verdict": Verdict.UNPROVEN if verdict is Verdict.FAIL else verdict,
-            "text": sanitize(f"{reason.text}; {more}", 500),
+            "text": sanitize(f"{reason.text}; {more}", MOST_REASON_CHARACTERS),
         }
     )
 
@@ -269,5 +280,5 @@ def _by_key(measurements: Iterable[Measurement]) -> dict[_Key, list[Measurement]
 def _values(measurements: Sequence[Measurement]) -> str:
     """Return the values of numbers as text."""
     return (
-        ", ".join(quantity(measurement.value, measurement.unit) for measurement in measurements) or "nothing"
+        ", ".join(quantity(measurement.value, measurement.unit) for measurement in measurements) or "no value"
     )
