@@ -266,10 +266,10 @@ def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
         with np.errstate(divide="ignore", invalid="ignore"):
             share = table.value[rows] / row_medians(table.value[rows].T)
         for rack in np.unique(group[rows]):
-            mine = group[rows] == rack
-            if len(np.unique(table.node[rows[mine]])) < policy.nodes_least:
+            in_rack = group[rows] == rack
+            if len(np.unique(table.node[rows[in_rack]])) < policy.nodes_least:
                 continue
-            values.append(row_medians(share[mine].T))
+            values.append(row_medians(share[in_rack].T))
             quantities.append(quantity)
             racks.append(rack)
     count = len(values)
@@ -324,9 +324,9 @@ class _Kind:
 
     def log_chance(self) -> Floats:
         """Return the log of an upper bound for the probability that healthy hardware is as low as tonight."""
-        earlier = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
+        nights_before = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
         # With fewer earlier nights, the level from which the number dropped is less certain.
-        return self.noise.log_tail(-self.drops[:, 0] / np.sqrt(1 + 1 / earlier))
+        return self.noise.log_tail(-self.drops[:, 0] / np.sqrt(1 + 1 / nights_before))
 
 
 def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Kind | None:

@@ -362,7 +362,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
     if high is None or high.value < WAITING:
         return []
     synthetic = run.dataset is not None and run.dataset.name == "synthetic"
-    shown = (
+    waits_text = (
         "the host launches work too slowly (its images are synthetic)"
         if synthetic
         else "data come too slowly"
@@ -371,7 +371,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
     evidence += [_mean_text(series) for series in _series(run, "gpu_utilisation")[:8]]
     if run.storage:
         evidence.append(f"storage: {run.storage}")
-    text = f"GPU waiting for data: {shown}" if not synthetic else f"GPU waiting: {shown}"
+    text = f"GPU waiting for data: {waits_text}" if not synthetic else f"GPU waiting: {waits_text}"
     return [(high.value, ScalingExplanation(cause="waiting for data", text=text, evidence=tuple(evidence)))]
 
 

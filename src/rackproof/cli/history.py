@@ -66,12 +66,12 @@ def history_command(
 
 def _refuse_unknown(store: Store, benchmark: str | None, node: str | None) -> None:
     """Refuse a benchmark that neither ran nor is defined here, and a node of which nothing ran."""
-    known = store.names()
+    stored_names = store.names()
     if benchmark is not None:
         defined = [path.stem for path in Path("benchmarks").glob("*.y*ml")]
-        refuse_unknown_names([benchmark], [*known.benchmarks, *defined], "no such benchmark ran")
+        refuse_unknown_names([benchmark], [*stored_names.benchmarks, *defined], "no such benchmark ran")
     if node is not None and not store.knows_node(node):
-        refuse_unknown_names([node], known.nodes, "nothing ran on such a node")
+        refuse_unknown_names([node], stored_names.nodes, "nothing ran on such a node")
 
 
 def _rebuild(results: Path) -> None:
@@ -79,16 +79,16 @@ def _rebuild(results: Path) -> None:
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
     path = results / "history.sqlite"
-    done = rebuild_history(results, path)
-    for problem in done.problems:
+    rebuilt = rebuild_history(results, path)
+    for problem in rebuilt.problems:
         click.echo(f"note: a run cannot enter the history: {sanitize(problem, 600)}", err=True)
     with open_store(path) as store:
         accepted, _ = standing_acceptances(results)
         lost = store.without_references(accepted)
-    click.echo(f"{amount(done.runs, 'run')} entered the history", err=True)
+    click.echo(f"{amount(rebuilt.runs, 'run')} entered the history", err=True)
     for run_id in lost:
-        again = add_results(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", results)
-        click.echo(again, err=True)
+        advice = add_results(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", results)
+        click.echo(advice, err=True)
 
 
 def _summary_json(run: RunRow) -> dict[str, Any]:

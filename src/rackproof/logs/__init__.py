@@ -199,9 +199,11 @@ def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
 
 def _find_other_tools(log: Log, own: str, block: bytes) -> None:
     """Record output of tools other than that of the log's format."""
-    for name, at in other_tools(block, own).items():
+    for name, position in other_tools(block, own).items():
         message = f"judged as {own}; the output of {name} is not: give each tool's output its own file"
-        log.find("second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, at) + 1)
+        log.find(
+            "second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, position) + 1
+        )
 
 
 _KEPT_BLANK_LINES = 16

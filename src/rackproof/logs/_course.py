@@ -308,16 +308,16 @@ def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool)
 
 def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advance) -> Iterator[Found]:
     """Yield where the progress at evaluations goes back, stays the same, or leaves evaluations out."""
-    of = f" of {metric}" if metric else ""
+    metric_text = f" of {metric}" if metric else ""
     if progress.back is not None:
         before, value, line = progress.back
-        message = f"{name}{of} is {value:g} after {before:g}: training does not go backwards"
+        message = f"{name}{metric_text} is {value:g} after {before:g}: training does not go backwards"
         yield message, line
     stays = name == "epoch_num" and benchmark in _EPOCHS_STAY
     if progress.same is not None and (not stays or progress.same[0] > MOST_EPOCHS):
         value, line = progress.same
         yield f"two evaluations at {name} {value:g}: nothing was trained between them", line
-    yield from _missing_evaluations(benchmark, name, of, progress)
+    yield from _missing_evaluations(benchmark, name, metric_text, progress)
 
 
 def _missing_evaluations(benchmark: str, name: str, of: str, progress: Advance) -> Iterator[Found]:

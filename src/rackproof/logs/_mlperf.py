@@ -931,8 +931,10 @@ class Events(LogParser):
         if curve.name == "train_loss" and stat is not None:
             self.log.find("nan", f"{name} is {stat}", Verdict.FAIL, line=line, rank=rank)
         else:
-            shown = "no number" if stat is None else f"{stat}"
-            self.log.find("impossible_value", f"{name} is {shown}", Verdict.UNPROVEN, line=line, rank=rank)
+            stat_text = "no number" if stat is None else f"{stat}"
+            self.log.find(
+                "impossible_value", f"{name} is {stat_text}", Verdict.UNPROVEN, line=line, rank=rank
+            )
         return stat
 
     def block_done(self) -> None:

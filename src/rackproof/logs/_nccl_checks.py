@@ -182,8 +182,8 @@ class Devices:
         elif self.per_process and expected % self.per_process:
             yield None, f"{expected} ranks are listed, and each process has {self.per_process}"
         if self.twice is not None:
-            first, second, at = self.twice
-            yield at, f"ranks {first} and {second} are on the same GPU"
+            first_rank, second_rank, line = self.twice
+            yield line, f"ranks {first_rank} and {second_rank} are on the same GPU"
         if len(self.names) > 1:
             names = ", ".join(f"{name[:60]} (rank {rank})" for name, rank in list(self.names.items())[:3])
             yield None, f"different GPUs: {names}"

@@ -85,11 +85,17 @@ class Statements:
             step_times: The number of step times that were logged before the stop.
             step_s: The last of these in seconds.
         """
-        began, first, before = self._block
+        began, first_step, before = self._block
         self._block = time, None, step_times
-        if first is None or step is None or step_s is None or step_times - before != 1 or step <= first:
+        if (
+            first_step is None
+            or step is None
+            or step_s is None
+            or step_times - before != 1
+            or step <= first_step
+        ):
             return
-        self.block_gap = _worse(self.block_gap, (time - began, (step - first) * step_s))
+        self.block_gap = _worse(self.block_gap, (time - began, (step - first_step) * step_s))
 
     def eval_started(self, time: float) -> None:
         """Record the start of an evaluation."""
@@ -233,10 +239,10 @@ def _other_hyperparameters(benchmark: str, stated: Mapping[str, tuple[float, flo
     for name, (least, most) in read_hyperparameters().get(benchmark, {}).items():
         if name not in stated:
             yield f"the log does not state {name}, as the published logs of {benchmark} do"
-        other = next((value for value in stated.get(name, ()) if not least <= value <= most), None)
-        if other is not None:
+        wrong_value = next((value for value in stated.get(name, ()) if not least <= value <= most), None)
+        if wrong_value is not None:
             expected = f"{least:g}" if math.isclose(least, most, rel_tol=1e-4) else f"{least:g} to {most:g}"
-            yield f"{name} is {other:g}: {benchmark} has {expected}"
+            yield f"{name} is {wrong_value:g}: {benchmark} has {expected}"
 
 
 def local_batch(tags: Mapping[str, str]) -> float | None:

@@ -59,7 +59,7 @@ def read_gpu_state(value: object) -> GpuState | None:
         return None
     memory_mib, used_percent = _reading(value, "memory_used_mib"), _reading(value, "utilisation_percent")
     processes = value.get("processes")
-    known = {
+    is_known = {
         "processes": isinstance(processes, list),
         "memory_used_mib": memory_mib is not None,
         "utilisation_percent": used_percent is not None and used_percent <= 100,
@@ -72,7 +72,7 @@ def read_gpu_state(value: object) -> GpuState | None:
     return GpuState(
         gpu=text_of(gpu, 60),
         moment=moment,
-        missing=tuple(text for key, text in _EVIDENCE.items() if not known[key]),
+        missing=tuple(text for key, text in _EVIDENCE.items() if not is_known[key]),
         shared=tuple(shared),
         slowdowns=_slowdowns(value.get("throttle")),
     )

@@ -172,7 +172,7 @@ class BandwidthTable:
         """
         lowest, highest = self.ratios
         names = (name,) if name in COLLECTIVES else ("all_reduce", *_SHARED, *_WHOLE)
-        bounds = [_bounds_of_factor(one, self.ranks) for one in names]
+        bounds = [_bounds_of_factor(factor_name, self.ranks) for factor_name in names]
         return bool(highest) and not any(
             (1 - _RATIO_TOLERANCE) * least <= lowest and highest <= (1 + _RATIO_TOLERANCE) * most
             for least, most in bounds
@@ -367,8 +367,8 @@ class NcclTestsParser(LogParser):
     def _judge_unknown_program(self, stream: LabelledLines) -> None:
         """Record an unknown program above a table, unless a known one is named: then it may be a launcher."""
         if self.unknown and not stream.stated and not self.named_is_new:
-            message, at, text = self.unknown
-            self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            message, line, text = self.unknown
+            self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=line, excerpt=text)
         self.unknown = None
 
     def comment(self, at: int, text: str, stream: LabelledLines) -> None:
@@ -702,12 +702,12 @@ class NcclTestsParser(LogParser):
         redop, root = text_of(entry.get("redop"), 20), text_of(entry.get("root"), 20)
         table.figures.take_row((text_of(entry.get("type"), 20), redop, root))
         table.largest = max(table.largest, size)
-        taken = 0
+        taken_columns = 0
         for position in PLACES:
             body = entry.get(position)
             if isinstance(body, dict):
-                taken += self._entry_place(entry, table, str(size), position, body)
-        if not taken:
+                taken_columns += self._entry_place(entry, table, str(size), position, body)
+        if not taken_columns:
             self.log.find("damaged_json", f"a result without figures at {size} bytes", Verdict.UNPROVEN)
 
     def _entry_place(

@@ -475,14 +475,14 @@ def _by_process(text: str) -> Iterator[str]:
     Without labels, yield the whole text.
     """
     processes: dict[str, list[str]] = {}
-    first = split_label(text.partition("\n")[0])[0]
-    if not first:
+    first_label = split_label(text.partition("\n")[0])[0]
+    if not first_label:
         yield text
         return
     for line in text.split("\n"):
         label, unlabelled = split_label(line)
         # A line without a label is the launcher's own, or the end.
-        processes.setdefault(label if label else first, []).append(unlabelled)
+        processes.setdefault(label if label else first_label, []).append(unlabelled)
     for lines in processes.values():
         yield "\n".join(lines)
 
@@ -500,12 +500,12 @@ def _documents(text: str) -> Iterator[Any]:
     If an object cannot be read, yield a ValueError at the end.
     """
     decoder = json.JSONDecoder(object_pairs_hook=_distinct)
-    at = 0
-    while (begin := text.find("{", at)) >= 0:
-        if text[at:begin].strip():
-            yield text[at:begin]
+    position = 0
+    while (begin := text.find("{", position)) >= 0:
+        if text[position:begin].strip():
+            yield text[position:begin]
         try:
-            document, at = decoder.raw_decode(text, begin)
+            document, position = decoder.raw_decode(text, begin)
         except RecursionError:
             yield ValueError("nested too deeply")
             return
@@ -513,8 +513,8 @@ def _documents(text: str) -> Iterator[Any]:
             yield error
             return
         yield document
-    if text[at:].strip():
-        yield text[at:]
+    if text[position:].strip():
+        yield text[position:]
 
 
 def _is_sum(stated: float, total: float) -> bool:

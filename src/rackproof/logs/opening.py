@@ -128,7 +128,7 @@ def why_no_log(path: Path) -> str:
         if any(head.startswith(magic) for magic in _UNPACK):
             raw.seek(0)
             head = LogStream(raw).read(_HEAD)
-    return next((text for at, magic, text in _NOT_READABLE if head.startswith(magic, at)), "")
+    return next((text for position, magic, text in _NOT_READABLE if head.startswith(magic, position)), "")
 
 
 def special_file(path: Path) -> str:

@@ -72,7 +72,7 @@ class PlainLinesParser(LogParser):
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
-        whole, text = text, text[:MOST_BYTES].rstrip()
+        whole_line, text = text, text[:MOST_BYTES].rstrip()
         if match := PROGRAM_LINE.match(text):
             self.log.tag("software.program", match[1])
             self.log.tag("software.program_sha256", match[2])
@@ -84,11 +84,11 @@ class PlainLinesParser(LogParser):
                 self.log.find("tool_error", message, Verdict.FAIL, line=at, excerpt=text)
         for name, reading in self.readings.items():
             if match := reading.pattern.search(line):
-                shown = (match[reading.group] or b"").decode("utf-8", "replace")
-                if _GOES_ON.match(whole.encode("utf-8", "replace"), max(0, match.end(reading.group))):
+                value_text = (match[reading.group] or b"").decode("utf-8", "replace")
+                if _GOES_ON.match(whole_line.encode("utf-8", "replace"), max(0, match.end(reading.group))):
                     # The pattern, or what it sees of the line, ends within a number: 1 of 1,234.
-                    shown = f"{shown}…"
-                self._take(name, reading, at, shown, text)
+                    value_text = f"{value_text}…"
+                self._take(name, reading, at, value_text, text)
         if self.good_end.search(line):
             self.ended_at = at
 

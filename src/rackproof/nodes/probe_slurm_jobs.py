@@ -314,14 +314,14 @@ def split_sections(text: str) -> tuple[Section, ...]:
     sections: list[Section] = []
     name, lines = "", list[str]()
     for line in text.splitlines():
-        word, rest = _mark(line)
+        word, mark_text = _mark(line)
         if word == "begin":
             # The previous section lacks its end, so the job was ended during that section.
             if name:
                 sections.append(Section(name, None, "\n".join(lines)))
-            name, lines = rest, []
+            name, lines = mark_text, []
         elif word == "end" and name:
-            status = int(rest) if rest.isdigit() else None
+            status = int(mark_text) if mark_text.isdigit() else None
             sections.append(Section(name, status, "\n".join(lines)))
             name, lines = "", []
         else:
@@ -335,8 +335,8 @@ def _mark(line: str) -> tuple[str, str]:
     """Return word and rest of a line that marks a section, or two empty texts for other lines."""
     if not line.startswith(MARK):
         return "", ""
-    word, _, rest = line[len(MARK) :].partition(" ")
-    return word, rest.strip()
+    word, _, mark_text = line[len(MARK) :].partition(" ")
+    return word, mark_text.strip()
 
 
 @dataclass
@@ -385,19 +385,19 @@ class JobRunner:
             ProbeError: Slurm's host no longer answers.
         """
         waiting = list(enumerate(jobs))
-        done: dict[int, JobResult] = {}
-        mine: dict[str, int] = {}
+        results: dict[int, JobResult] = {}
+        own_jobs: dict[str, int] = {}
         lost = idle = 0
-        while waiting or mine:
-            self._start_waiting(waiting, mine, done)
-            if not mine:
+        while waiting or own_jobs:
+            self._start_waiting(waiting, own_jobs, results)
+            if not own_jobs:
                 # No job runs, so no room will become free.
-                done.update({index: JobResult("left", self._why_left(job)) for index, job in waiting})
+                results.update({index: JobResult("left", self._why_left(job)) for index, job in waiting})
                 break
             # Poll soon after a start, to notice a job that fails at once. Later, poll less often.
             self.sleep(min(_POLL_S, 0.5 * 2**idle))
             try:
-                ended = self._ended(mine)
+                ended = self._ended(own_jobs)
             except ProbeError:
                 # Jobs continue while the host does not answer, so one lost poll does no harm.
                 lost += 1
@@ -406,8 +406,8 @@ class JobRunner:
                 continue
             lost, idle = 0, 0 if ended else min(idle + 1, 8)
             for number, result in ended.items():
-                done[mine.pop(number)] = result
-        return [done[index] for index in range(len(jobs))]
+                results[own_jobs.pop(number)] = result
+        return [results[index] for index in range(len(jobs))]
 
     def _start_waiting(
         self, waiting: list[tuple[int, Job]], mine: dict[str, int], done: dict[int, JobResult]

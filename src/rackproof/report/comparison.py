@@ -107,9 +107,9 @@ def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
     interval = "none"
     if ratio.low is not None and ratio.high is not None:
         interval = f"{number(ratio.low)} to {number(ratio.high)}"
-    shown = NOTHING if ratio.value is None else f"{ratio.value:.4f}"
+    ratio_text = NOTHING if ratio.value is None else f"{ratio.value:.4f}"
     return (
-        Cell(shown, "number"),
+        Cell(ratio_text, "number"),
         Cell(interval, "number"),
         Cell(ratio.conclusion, note=sanitize(ratio.reason, 200)),
     )
@@ -303,7 +303,7 @@ def table_sections(
         *([] if several else [("s-counted", "Run by run", counted_table(comparison))]),
         ("s-differences", "Surroundings", difference_table(runs)),
     ]
-    return tuple((ident, heading, (shown,)) for ident, heading, shown in tables if shown.rows)
+    return tuple((ident, heading, (table,)) for ident, heading, table in tables if table.rows)
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:

@@ -57,12 +57,12 @@ def _row(measurement_of_runs: MeasurementOfRuns) -> Iterator[Cell]:
     yield Cell(_BETTER[measurement_of_runs.direction])
     base = next((value.value for value in measurement_of_runs.values if value.value is not None), None)
     is_first = True
-    for each in measurement_of_runs.values:
-        if each.value is None:
+    for value_of_run in measurement_of_runs.values:
+        if value_of_run.value is None:
             yield Cell(NOTHING, "number")
             continue
-        note = "" if is_first else _difference(each.value, base)
-        yield Cell(quantity(each.value, measurement_of_runs.unit), "number", note=note)
+        note = "" if is_first else _difference(value_of_run.value, base)
+        yield Cell(quantity(value_of_run.value, measurement_of_runs.unit), "number", note=note)
         is_first = False
 
 

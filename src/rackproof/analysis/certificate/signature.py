@@ -60,8 +60,8 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
             raise CertificateError(f"it is signed by a key that {signers} does not name")
         # The file may give a key several names. ssh-keygen checks the namespace and the dates of each.
         for name in names:
-            asked = ["verify", "-f", str(signers), "-I", name, "-n", NAMESPACE, "-s", str(file)]
-            if _ssh_keygen(asked, data).returncode == 0:
+            arguments = ["verify", "-f", str(signers), "-I", name, "-n", NAMESPACE, "-s", str(file)]
+            if _ssh_keygen(arguments, data).returncode == 0:
                 return name
     raise CertificateError(
         f"the signature does not hold: the JSON was changed, or {signers} does not allow its key"

@@ -202,8 +202,8 @@ def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
 
 
 def _only(runs: tuple[Run, ...], benchmark: str, name: str) -> tuple[Run, ...]:
-    kept = tuple(run for run in runs if benchmark in ("", run.benchmark))
-    if not kept:
+    chosen_runs = tuple(run for run in runs if benchmark in ("", run.benchmark))
+    if not chosen_runs:
         names = ", ".join(sorted({run.benchmark for run in runs}))
         raise NotFoundError(f"{name} has no run of {benchmark}; it has {names}")
-    return kept
+    return chosen_runs

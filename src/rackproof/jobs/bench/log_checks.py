@@ -251,9 +251,9 @@ def _coverage_findings(
     if foreign:
         names = ", ".join(sanitize(uuid, 60) for uuid in foreign[:4])
         yield _unproven("foreign_gpus", f"{statement} is about GPUs that the node does not have: {names}")
-    known = len(stated & present)
-    if known != required and (stated - {""}):
+    covered = len(stated & present)
+    if covered != required and (stated - {""}):
         yield _unproven(
             "gpus_not_measured",
-            f"{statement} is about {known} of the {amount(required, 'GPU')} that were planned",
+            f"{statement} is about {covered} of the {amount(required, 'GPU')} that were planned",
         )

@@ -428,12 +428,12 @@ def judge_folder(
     logs = _read_logs(planned, evidence, folder)
     evidence = evidence.model_copy(update={"findings": (*logs.findings, *evidence.findings)})
     if logs.launcher_output is not None:
-        shown = logs.launcher_output.check(planned, folder, logs.parsed, plan_id)
+        launcher_evidence = logs.launcher_output.check(planned, folder, logs.parsed, plan_id)
         update = {
-            "findings": (*evidence.findings, *shown.findings),
-            "measurements": (*evidence.measurements, *shown.measurements),
-            "container_digest": shown.container_digest,
-            "slurm_start": shown.slurm_start,
+            "findings": (*evidence.findings, *launcher_evidence.findings),
+            "measurements": (*evidence.measurements, *launcher_evidence.measurements),
+            "container_digest": launcher_evidence.container_digest,
+            "slurm_start": launcher_evidence.slurm_start,
         }
         evidence = evidence.model_copy(update=update)
     measured = [*_log_measurements(logs.parsed), *evidence.measurements]

@@ -171,17 +171,23 @@ def _find_heading(text: str) -> tuple[int, str]:
     Excel writes its separator into a line of its own, and a title may have the word of a column. Of the first
     lines, the one with the most known headings counts. If no line has headings, the first one counts.
     """
-    found: list[tuple[int, int, str]] = []
-    for at, line in enumerate(text.split("\n", _MOST_TITLES)[:_MOST_TITLES]):
+    headings: list[tuple[int, int, str]] = []
+    for row_index, line in enumerate(text.split("\n", _MOST_TITLES)[:_MOST_TITLES]):
         delimiter = max(",;\t", key=line.count)
         words = {_word(cell) for cell in line.split(delimiter)}
-        if words & set(COLUMNS["name"]) and (at == 0 or len(words - {""}) > 1):
-            found.append((sum(bool(words & set(known)) for known in COLUMNS.values()), at, delimiter))
-    if found:
-        _, at, delimiter = max(found, key=lambda line: line[0])
-        return at, delimiter
-    first = text.partition("\n")[0]
-    return 0, max(",;\t", key=first.count)
+        if words & set(COLUMNS["name"]) and (row_index == 0 or len(words - {""}) > 1):
+            headings.append(
+                (
+                    sum(bool(words & set(known_words)) for known_words in COLUMNS.values()),
+                    row_index,
+                    delimiter,
+                )
+            )
+    if headings:
+        _, row_index, delimiter = max(headings, key=lambda line: line[0])
+        return row_index, delimiter
+    first_line = text.partition("\n")[0]
+    return 0, max(",;\t", key=first_line.count)
 
 
 def _word(heading: str) -> str:
@@ -205,7 +211,9 @@ def _columns(heading: Iterable[str], path: Path, line: int) -> tuple[dict[str, i
         if (best := next((word for word in headings if word in words), ""))
     }
     unread = [
-        sanitize(text, 40) for at, text in enumerate(texts) if text.strip() and at not in columns.values()
+        sanitize(text, 40)
+        for column, text in enumerate(texts)
+        if text.strip() and column not in columns.values()
     ]
     if "name" not in columns:
         raise AdoptError(
@@ -223,7 +231,9 @@ def _nodes(
     for line, row in rows:
         if not any(cell.strip() for cell in row):
             continue
-        cells = {name: _cell(name, row[at]) if at < len(row) else "" for name, at in columns.items()}
+        cells = {
+            name: _cell(name, row[column]) if column < len(row) else "" for name, column in columns.items()
+        }
         if cells["name"].lower().rstrip(":") in _SUMS:
             sums.append(str(line))
             continue

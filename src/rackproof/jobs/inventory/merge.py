@@ -30,11 +30,11 @@ def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
     lines = tuple(text.splitlines(keepends=True) for text in (base, mine, theirs))
     merged: list[str] = []
     conflicts = []
-    for old, own, new in _common_regions(*lines):
-        taken = new if own == old else own
-        merged += taken
-        if own not in (old, new) and new != old:
-            conflicts.append(("".join(own), "".join(new)))
+    for old_part, own_part, new_part in _common_regions(*lines):
+        chosen_part = new_part if own_part == old_part else own_part
+        merged += chosen_part
+        if own_part not in (old_part, new_part) and new_part != old_part:
+            conflicts.append(("".join(own_part), "".join(new_part)))
     return MergedFile("".join(merged), tuple(conflicts))
 
 

@@ -160,10 +160,10 @@ OpenMachine = Callable[[], AbstractContextManager[Machine]]
 
 def unreadable(node: str, access: Access, error: Exception) -> str:
     """Return the reason why an answer on which a library failed is ignored."""
-    shown = sanitize(error, 200)
+    error_text = sanitize(error, 200)
     return (
         f"{node}: the answer of its BMC at {access.display_address} cannot be read: "
-        f"{shown} ({type(error).__name__})"
+        f"{error_text} ({type(error).__name__})"
     )
 
 

@@ -72,26 +72,30 @@ def explain_node(results: Path, node: str) -> Explanation:
             "results with --results, check the name against the inventory, or run ansible-playbook "
             f"validate.yml -l {sanitize(node, 100)}"
         )
-    found = build_explanation(nights)
-    steps = tuple(add_results(step, results) for step in found.next)
-    return found.model_copy(update={"damaged": tuple(damaged), "next": steps})
+    explanation = build_explanation(nights)
+    steps = tuple(add_results(step, results) for step in explanation.next)
+    return explanation.model_copy(update={"damaged": tuple(damaged), "next": steps})
 
 
 def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
     """Explain a node from the nights that include it, newest first. There must be at least one."""
-    night, mine = nights[0]
+    night, node_night = nights[0]
     return Explanation(
-        node=mine.node,
+        node=node_night.node,
         night_id=night.night_id,
-        verdict=mine.verdict,
+        verdict=node_night.verdict,
         when=moment(night.ended),
-        service=tuple(_service_lines(night, mine)),
-        wrong=tuple(_fault_lines(mine)),
+        service=tuple(_service_lines(night, node_night)),
+        wrong=tuple(_fault_lines(node_night)),
         tried=tuple(_history_lines(nights)),
-        next=tuple(_next_commands(mine)),
+        next=tuple(_next_commands(node_night)),
         nights=tuple(
-            (moment(past_night.ended), about.verdict.value, sanitize((about.reason_texts() or ("",))[0], 200))
-            for past_night, about in nights[:_NIGHTS_SHOWN]
+            (
+                moment(past_night.ended),
+                past_node_night.verdict.value,
+                sanitize((past_node_night.reason_texts() or ("",))[0], 200),
+            )
+            for past_night, past_node_night in nights[:_NIGHTS_SHOWN]
         ),
     )
 
@@ -130,8 +134,8 @@ def code_text(code: str, entry: FindingCode) -> str:
     asks = f"{', '.join(entry.actions)} ({', '.join(entry.confidences)})" if entry.actions else ""
     verdicts = ", ".join(entry.verdicts)
     if number := re.fullmatch(r"xid_([0-9]{1,6})", code):
-        known = requested_action(int(number[1]), "")
-        of_number = "no documented action for this XID" if known == "unknown" else known
+        action = requested_action(int(number[1]), "")
+        of_number = "no documented action for this XID" if action == "unknown" else action
         asks = f"{of_number}, unless the line itself or earlier reboots change that"
         verdict = verdict_of(int(number[1]), "")
         drains = "drains" if verdict is Verdict.FAIL else "does not drain"
@@ -158,9 +162,14 @@ def _service_lines(night: NightRecord, mine: NodeNight) -> list[str]:
         lines.append("The node is not configured in Slurm.")
     else:
         owner = drain_owner(state.reason)
-        by = {"ours": "drained by Rackproof's night", "other": f"taken out of service by {owner}"}
+        drained_by_text = {
+            "ours": "drained by Rackproof's night",
+            "other": f"taken out of service by {owner}",
+        }
         reason = f": {state.reason}" if state.reason else ""
-        drained = f", {by[state.drained_by]}{reason}" if state.drained_by in by else ""
+        drained = (
+            f", {drained_by_text[state.drained_by]}{reason}" if state.drained_by in drained_by_text else ""
+        )
         lines.append(f"Slurm's state was {state.state}{drained}.")
         if drained:
             lines.append("What the reason means, and how the node comes back: docs/using/drained.md.")
@@ -198,16 +207,20 @@ def _fault_lines(mine: NodeNight) -> list[str]:
 
 def _history_lines(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
     """Return lines about earlier failures and actions."""
-    _, mine = nights[0]
+    _, node_night = nights[0]
     lines = []
-    for code in mine.codes() or (mine.hold.codes if mine.hold else ()):
-        night_ids = [night.night_id for night, about in nights if code in about.codes()]
+    for code in node_night.codes() or (node_night.hold.codes if node_night.hold else ()):
+        night_ids = [night.night_id for night, past_node_night in nights if code in past_node_night.codes()]
         if night_ids:
             count = f"in {len(night_ids)} of the last {amount(len(nights), 'night')}, first {night_ids[-1]}"
             lines.append(f"{code}: failed {count}")
-    lines += [f"{moment(night.ended)}: {about.did}" for night, about in nights[:_NIGHTS_SHOWN] if about.did]
-    if mine.hold and mine.hold.passes:
-        lines.append(f"The failed checks have passed {amount(mine.hold.passes, 'time')} since.")
+    lines += [
+        f"{moment(night.ended)}: {past_node_night.did}"
+        for night, past_node_night in nights[:_NIGHTS_SHOWN]
+        if past_node_night.did
+    ]
+    if node_night.hold and node_night.hold.passes:
+        lines.append(f"The failed checks have passed {amount(node_night.hold.passes, 'time')} since.")
     return lines
 
 
@@ -294,14 +307,14 @@ def rma_packet(results: Path, node: str) -> str:
         "",
     ]
     if stored is not None:
-        about, snapshot = stored.about, stored.snapshot
+        hardware, snapshot = stored.about, stored.snapshot
         lines += _markdown_table(
             ("what", "value"),
             [
-                ("product", about.product),
-                ("node's serial", about.serial),
-                ("chassis' serial", about.chassis_serial),
-                ("SKU", about.sku),
+                ("product", hardware.product),
+                ("node's serial", hardware.serial),
+                ("chassis' serial", hardware.chassis_serial),
+                ("SKU", hardware.sku),
                 ("rack", stored.rack),
             ],
         )
@@ -334,8 +347,8 @@ def rma_packet(results: Path, node: str) -> str:
     lines += _markdown_table(
         ("night", "verdict", "failures", "actions"),
         [
-            (night.night_id, about.verdict.value, "; ".join(about.codes()), about.did)
-            for night, about in nights
+            (night.night_id, node_night.verdict.value, "; ".join(node_night.codes()), node_night.did)
+            for night, node_night in nights
         ],
     )
     lines += ["## Results with partners", ""]

@@ -95,15 +95,15 @@ def decide_drains(
         if decided[node_night.node].hold is None and _fails_for_certain(node_night)
     ]
     for node_night in sorted(failing, key=_urgency):
-        mine = _partitions_of(node_night.node, members)
-        withheld = _objection(node_night, bool(unreachable), mine) or _share_used_up(
-            mine, members, room, policy
+        partitions = _partitions_of(node_night.node, members)
+        withheld = _objection(node_night, bool(unreachable), partitions) or _share_used_up(
+            partitions, members, room, policy
         )
         if withheld:
             decided[node_night.node] = node_night.model_copy(update={"why": withheld})
             continue
         # A node in several partitions is missing in each of them.
-        for name in mine:
+        for name in partitions:
             room[name] -= 1
         decided[node_night.node] = _drained(node_night, night_id)
     remarks = (*unreachable, *_kept_back_remarks(decided.values()))

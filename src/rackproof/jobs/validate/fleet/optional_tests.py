@@ -54,12 +54,12 @@ def plan_optional_tests(
     minutes_left = BUDGET_SHARE * plan.minutes
     for turn in _turns(plan, targets, past):
         name = turn.node.name
-        mine = tonight.get(name, ())
-        longer = _job_minutes(plan, turn.node, (*mine, turn.probe))
-        added = longer - _job_minutes(plan, turn.node, mine)
+        probes_tonight = tonight.get(name, ())
+        longer = _job_minutes(plan, turn.node, (*probes_tonight, turn.probe))
+        added = longer - _job_minutes(plan, turn.node, probes_tonight)
         # The most urgent test is not postponed because it is long. Otherwise, it would never run.
         if longer <= plan.minutes and (added <= minutes_left or not tonight):
-            tonight[name] = (*mine, turn.probe)
+            tonight[name] = (*probes_tonight, turn.probe)
             minutes_left -= added
     return tonight
 

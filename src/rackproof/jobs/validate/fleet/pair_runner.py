@@ -90,11 +90,11 @@ def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list
     """
     pairs = []
     while len(free) > 1:
-        first, *rest = free
-        waits = {name: met.get(_ordered_pair(first, name), never) for name in rest}
-        partner = max(rest, key=lambda name: (waits[name], name))
-        pairs.append(_ordered_pair(first, partner))
-        free = [name for name in rest if name != partner]
+        node, *candidates = free
+        waits = {name: met.get(_ordered_pair(node, name), never) for name in candidates}
+        partner = max(candidates, key=lambda name: (waits[name], name))
+        pairs.append(_ordered_pair(node, partner))
+        free = [name for name in candidates if name != partner]
     return pairs
 
 

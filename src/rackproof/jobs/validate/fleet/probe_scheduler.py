@@ -112,7 +112,7 @@ def probe_night(
         digests=agreed,
         remarks=(*remarks, *oversized_tests(plan, idle), *fabric.remarks),
     )
-    return night, tuple(measurement for mine in probes.numbers.values() for measurement in mine)
+    return night, tuple(measurement for numbers in probes.numbers.values() for measurement in numbers)
 
 
 def _programs_of(
@@ -137,7 +137,7 @@ def _reasons_by_node(
 ) -> dict[str, tuple[NightReason, ...]]:
     """Return the reasons by node, if any, with shared failures marked as fleet-wide."""
     marked = _mark_fleetwide(reasons, nodes)
-    return {name: tuple(mine) for name, mine in sorted(marked.items()) if mine}
+    return {name: tuple(node_reasons) for name, node_reasons in sorted(marked.items()) if node_reasons}
 
 
 @dataclass
@@ -191,12 +191,12 @@ class _NodeProbes:
             for name, result in results.items()
             if result.how in ("failed", "hung", "lost") and name not in self.drained
         ]
-        second = self._run_jobs(to_repeat)
+        second_results = self._run_jobs(to_repeat)
         ended_well = sum(result.how == "ok" for result in results.values())
         # If most jobs fail, the cause is probably the tool, so no node is blamed.
         blamable = ended_well > len(to_repeat)
-        for name, first in results.items():
-            self._keep_result(name, first, second.get(name), ended_well if blamable else 0)
+        for name, first_result in results.items():
+            self._keep_result(name, first_result, second_results.get(name), ended_well if blamable else 0)
 
     def retest_suspects(self, doubts: SuspectFinder | None, past: Sequence[ProbeNight]) -> RetestResult:
         """Measure nodes with suspect numbers again, and keep the better numbers."""
@@ -204,8 +204,8 @@ class _NodeProbes:
             return RetestResult({})
         # A node that an earlier night drained already failed, and Slurm gives it no job.
         able = set(self.numbers) - set(self.drained)
-        earlier = _suspected_before(past, able)
-        retested = retest_suspects(self.numbers, doubts, self._measure_again, able, earlier)
+        earlier_suspicions = _suspected_before(past, able)
+        retested = retest_suspects(self.numbers, doubts, self._measure_again, able, earlier_suspicions)
         self.numbers = retested.numbers
         self.add_reasons(retested.reasons)
         return retested
@@ -216,7 +216,7 @@ class _NodeProbes:
         These are without fault and, if programs were planned for them, were measured.
         """
         suspect_nodes = {
-            name for name, mine in self.reasons.items() if any(reason.verdict.gates for reason in mine)
+            name for name, reasons in self.reasons.items() if any(reason.verdict.gates for reason in reasons)
         }
         missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
         return {target.name for target in queue} - suspect_nodes - missed
@@ -338,16 +338,16 @@ def _mark_fleetwide(
         if len(names) >= policy.share_least and len(names) > policy.share * nodes
     }
     return {
-        name: [_fleetwide(reason) if reason.code in wide else reason for reason in mine]
-        for name, mine in reasons.items()
+        name: [_fleetwide(reason) if reason.code in wide else reason for reason in node_reasons]
+        for name, node_reasons in reasons.items()
     }
 
 
 def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, set[str]]:
     """Return the nodes with each failure, by its code."""
     nodes_by_code: dict[str, set[str]] = {}
-    for name, mine in reasons.items():
-        for reason in mine:
+    for name, node_reasons in reasons.items():
+        for reason in node_reasons:
             if reason.verdict is Verdict.FAIL:
                 nodes_by_code.setdefault(reason.code, set()).add(name)
     return nodes_by_code

@@ -75,7 +75,7 @@ def lint_references(
             mistakes.append(
                 ReferenceFinding(sku, "", "gap", "its physics are not known here: values cannot be checked")
             )
-        seen = set()
+        seen_keys = set()
         for number, raw in enumerate(references, 1):
             label = f"{number}: {raw.get('metric', '?')}"
             try:
@@ -90,9 +90,9 @@ def lint_references(
                 tuple(sorted(reference.labels.items())),
                 repr(reference.parameters),
             )
-            if key in seen:
+            if key in seen_keys:
                 mistakes.append(ReferenceFinding(sku, label, "error", "given twice: only one can be meant"))
-            seen.add(key)
+            seen_keys.add(key)
             mistakes += [
                 ReferenceFinding(sku, label, *mistake)
                 for mistake in _find_mistakes(sku, reference, units, sizes)
@@ -137,10 +137,10 @@ def _find_mistakes(
         mistakes.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
     mistakes += _size_mistakes(one, sizes)
     mistakes += _nvls(physics, one, one.labels.get("size_bytes"))
-    others = _named_skus(reference.source, PHYSICS) - {sku}
+    other_skus = _named_skus(reference.source, PHYSICS) - {sku}
     # If the source names this SKU, too, the value was measured on it, and the others are a comparison.
-    if others and not _named_skus(reference.source, [sku]):
-        mistakes.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
+    if other_skus and not _named_skus(reference.source, [sku]):
+        mistakes.append(("gap", f"borrowed from {', '.join(sorted(other_skus))}"))
     return mistakes
 
 
