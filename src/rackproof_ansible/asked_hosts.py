@@ -23,8 +23,8 @@ EVERY_HOST = ("all", "*")
 """Terms of a limit that contain no host. They mean all hosts of the playbook."""
 
 _SKIPPING_TAGS = frozenset({"all", "always", "tagged", "untagged"})
-"""Tags with a special meaning in Ansible. Rackproof's tasks have no other tags by which they could be
-skipped."""
+"""Tags with a special meaning in Ansible. Rackproof's tasks have no other tags, so no other tag can
+skip them."""
 
 _asked: list[str] = []
 """Requested hosts of this process's plays, in order. The callback counts them."""

@@ -25,7 +25,7 @@ SIZES = frozenset({"gpus", "nodes", "processes"})
 _NOT_THE_POINT = SIZES | {"seed"}
 
 WAITING = 0.10
-"""Share of time without work from which a device counts as waiting."""
+"""Least share of time without work of a device that counts as waiting."""
 EXCHANGE = 0.05
 """Share of the step that visible communication may take. Above it, the network is the limit."""
 SLOW_RANK = 0.05
@@ -34,7 +34,7 @@ BUSY = 0.80
 """Mean utilisation below which a GPU does not count as busy."""
 LINK_FULL = 0.85
 THROTTLED = 0.10
-"""Share of samples with reduced clocks from which these explain a slow run."""
+"""Least share of samples with reduced clocks that explains a slow run."""
 SLOWER_CLOCK = 0.05
 
 # NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons) are power cap, hardware slowdown,

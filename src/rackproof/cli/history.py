@@ -65,7 +65,7 @@ def history_command(
 
 
 def _refuse_unknown(store: Store, benchmark: str | None, node: str | None) -> None:
-    """Refuse a benchmark that neither ran nor is defined here, and a node of which nothing ran."""
+    """Refuse a benchmark that neither ran nor is defined here, and a node without a run."""
     stored_names = store.names()
     if benchmark is not None:
         defined = [path.stem for path in Path("benchmarks").glob("*.y*ml")]
@@ -220,7 +220,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
         ToolError: No number of the run can be accepted, or its record is not evidence.
     """
     run = store.run(name)
-    # A row in the database is no evidence. The files from which the run was judged must still exist.
+    # A row in the database is no evidence. The files behind the verdict must still exist.
     if objection := record_objection(run, results / run.run_id):
         raise ToolError(f"run {run.run_id} is not a reference: {sanitize(objection, 600)}")
 

@@ -29,7 +29,7 @@ from rackproof.store.run_folder import read_file
 _VARIABLE = "validate_harmless_kernel_lines"
 _LARGEST_YAML = 1 << 20
 _WORTH_PROCESSES = 32 << 20
-"""Size in bytes of all logs together from which several processes save more time than they take to start."""
+"""If all logs together have this size in bytes, several processes save more time than their start takes."""
 _MOST_PROCESSES = 16
 
 

@@ -919,7 +919,7 @@ def _check_keys(
     path: Path,
     within: tuple[Any, ...] = (),
 ) -> None:
-    """Record the line of each key. Refuse duplicate keys, of which YAML drops the first, and cycles."""
+    """Record the line of each key. Refuse cycles, and duplicate keys, because YAML drops the first."""
     if any(node is outer for outer in within):
         raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")
     if len(where) > MOST_LEVELS or len(lines) > MOST_KEYS:

@@ -82,7 +82,7 @@ _PARSERS: tuple[type[LogParser], ...] = (
 )
 
 FORMATS: Mapping[str, type[LogParser]] = {parser.format: parser for parser in _PARSERS}
-"""Parser of each format by the format's name, in the order in which they are tried."""
+"""Parser of each format by the format's name, in the order of trial."""
 
 _STRONG = (MlperfInferenceParser, MllogParser, Mll06Parser, Mlp05Parser)
 """Formats that replace another one in the middle of a log."""

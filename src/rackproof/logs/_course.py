@@ -154,7 +154,7 @@ class Course:
         self.pairs = {kind: Pairs() for kind in KINDS}
         self.progress: dict[tuple[str, str], Advance] = {}
         self.even: dict[str, Advance] = {}
-        """Samples at each event of a kind, of which some logs have one after equal numbers of samples."""
+        """Samples at each event of a kind. Some logs have such an event after equal numbers of samples."""
         self.evaluations = 0
         self.watched = watched_events()
         self.logged: set[str] = set()

@@ -31,7 +31,7 @@ BLOCK = 1 << 18
 """Number of bytes to read at once. It is small enough for a core's cache while the block is searched a
 dozen times."""
 LONGEST_LINE = 1 << 20
-"""Length in bytes from which a line is cut in two."""
+"""At most this number of bytes is added to a block to end its last line. A longer line is cut in two."""
 MAX_LINE = 1 << 16
 """Bytes of one line that parsers of single lines read."""
 MAX_FINDINGS_PER_CODE = 5
@@ -196,7 +196,7 @@ class Steps:
     """
 
     MOST = 1.75
-    """Size of a step, relative to the usual one, from which a line must be missing."""
+    """Size of a step, relative to the usual one, that shows that a line is missing."""
 
     def __init__(self) -> None:
         self.last: float | None = None

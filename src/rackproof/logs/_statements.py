@@ -32,7 +32,7 @@ _WHOLE_STEP = 0.02
 """An evaluation is at most this share of a step off a whole number of steps. In published logs, it is at
 most 0.0001."""
 _STEPS_OF_EPOCH = frozenset({"dlrm_dcnv2"})
-"""Benchmarks that count epochs in steps, of which an epoch has the next whole number."""
+"""Benchmarks that count epochs in steps. An epoch has the next whole number of steps."""
 _SAMPLES_OF_STEPS: Mapping[str, tuple[str, float, float]] = {
     "gpt3": ("opt_learning_rate_decay_steps", 166_000_000, 167_200_000),
     "llama31_405b": ("opt_learning_rate_warmup_steps", 9_200_000, 9_232_000),
@@ -46,7 +46,7 @@ _SHARES_OF_RATE = {"flux1": (0.7, 1.01), "llama2_70b_lora": (0.7, 1.01)}
 published logs state the rate of each step. In 1,320 such logs, it is 0.999 to 1. A run of another benchmark
 may end before its rate has risen to the stated one."""
 _ONE_GPU_EACH = frozenset({"maskrcnn", "resnet", "retinanet", "ssd"})
-"""Benchmarks in whose published logs no process has less than one GPU."""
+"""In published logs of these benchmarks, no process has less than one GPU."""
 
 
 class Statements:

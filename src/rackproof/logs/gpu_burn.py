@@ -127,7 +127,7 @@ class GpuBurnParser(LogParser):
         return True
 
     def _take_progress(self, at: int, text: str, done: float) -> None:
-        """Read a progress line, with which another test may begin."""
+        """Read a progress line. Another test may begin with it."""
         if self.tested is not None or done < self.done:
             # Another test starts in the same file, so it is unknown how the first test ended.
             self.tests += 1

@@ -21,7 +21,7 @@ MOMENTS = {"begin": "before the run", "end": "after the run"}
 STATE_LINE = ":::RACKPROOF gpu_state "
 """The beginning of a line of ``workloads/state_gpus.py``; the value of the event follows as JSON."""
 BUSY_PERCENT = 5.0
-"""Utilisation from which a GPU is in use by others: an idle GPU shows 0 %, and another program that
+"""Least utilisation of a GPU that others use: an idle GPU shows 0 %, and another program that
 takes a tenth of the time shows 10 %."""
 FOREIGN_MEMORY_MIB = 256.0
 """Memory above which a GPU is in use by others, without the driver's reserve: an idle H100 or

@@ -245,7 +245,7 @@ class MxnetParser(LogParser):
         if self.ended_epochs:
             measurements.append(self.measure("epochs", float(len(self.ended_epochs)), "epochs", lower, line))
         if self.times:
-            # The first epoch includes start-up, by which it is longer than the others.
+            # The first epoch includes start-up, so it is longer than the others.
             times = self.times[1:] or self.times
             steady = statistics.median(times)
             measurements.append(self.measure("seconds_per_epoch", steady, "s", lower, line, samples=times))

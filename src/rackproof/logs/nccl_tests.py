@@ -77,7 +77,7 @@ _DEVICE = re.compile(
     r"\[([0-9A-Fa-fx:.]{1,40})\] (.{1,100})$"
 )
 _LARGE = 1 << 20
-"""Message size in bytes from which the bandwidth must be printed as more than 0.00 GB/s."""
+"""Messages of this size in bytes or more must have a printed bandwidth above 0.00 GB/s."""
 _RATIO_TOLERANCE = 0.03
 """Tolerance for the ratio of busbw to algbw. Both are rounded to two digits."""
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
@@ -543,7 +543,7 @@ class NcclTestsParser(LogParser):
             self.value(at, text, table, {**labels, "place": position}, algbw, busbw, wrong)
 
     def _find_no_time(self, at: int | None, text: str, size: str, raw: object) -> None:
-        """Find a time of 0, in which no collective is done."""
+        """Find a time of 0. Every collective takes longer."""
         time = number(raw)
         if time is not None and time <= 0:
             message = f"the time is {time:.2f} µs at {size} bytes"

@@ -13,9 +13,9 @@ from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number
 
 MOST_BYTES = 2000
-"""Number of bytes of a line on which patterns are tried. The largest pattern takes 0.2 ms for one."""
+"""Patterns are tried on this number of bytes of a line. The largest pattern takes 0.2 ms for one."""
 MOST_REPETITIONS = 10_000
-"""Largest number of repetitions of which a median is computed. More are unproven."""
+"""Largest number of repetitions with a median. More are unproven."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
 """Pattern of the first line that workloads/run_command.py prints: the program that made the output."""
 

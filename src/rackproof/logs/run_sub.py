@@ -62,7 +62,7 @@ MAX_NCCL = 1 << 20
 SLOW_SCORE = 0.7
 """Relative performance below which a node slows the others down: NeMo's own threshold."""
 SLOW_REPEAT, REMARKABLE_REPEAT = 0.1, 0.04
-"""Slowdown from which a repeat is degraded, and from which it has a remark. It is relative to the median
+"""Least slowdown of a degraded repeat, and of a repeat with a remark. It is relative to the median
 of earlier ones."""
 
 START, STOP = "RUNANDTIME_START", "RUNANDTIME_STOP"

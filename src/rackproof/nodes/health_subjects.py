@@ -179,11 +179,11 @@ class Limits:
     gpu_c: float = HOTTEST_GPU_C
     """A GPU fails from this temperature in °C."""
     memory_c: float = HOTTEST_MEMORY_C
-    """A GPU memory's temperature in °C from which it is degraded. At 10 °C more, it fails."""
+    """At this temperature of its memory in °C, a GPU is degraded. At 10 °C more, it fails."""
     memory_share: float = 0.95
     """Least required share of the expected memory."""
     loaded_percent: float = 10
-    """A GPU's use in percent from which its links must run at full width and generation."""
+    """Least use of a GPU in percent that requires links of full width and generation."""
     sram_correctable: int = MOST_SRAM_CORRECTED
     """Corrected SRAM errors that are allowed since the driver was loaded."""
     dram_correctable: int = MOST_DRAM_CORRECTED

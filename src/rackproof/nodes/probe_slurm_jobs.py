@@ -28,7 +28,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""Name of all jobs of a night, by which the jobs of an interrupted night are found and ended."""
+"""Name of all jobs of a night. The jobs of an interrupted night are found by it, and ended."""
 MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30

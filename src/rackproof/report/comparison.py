@@ -31,7 +31,7 @@ _HEADINGS: tuple[tuple[Kind, str], ...] = (
 )
 _MOST_IN_TITLE = 3
 _MOST_WITH_COLUMNS = 2
-"""Largest number of systems with which the ratio gets columns of its own."""
+"""With more systems, the ratio has no columns of its own."""
 _FAIRER = (
     "Throughput is the fairer measure: how many epochs a run needs depends on its seed, so the epochs to "
     "target stand beside the minutes."
@@ -431,11 +431,11 @@ def comparison_terminal(
 
 
 _PAGE_COLUMNS = ("Published in", "Run")
-"""Columns for which only a page is wide enough."""
+"""Columns of pages that a terminal has no room for."""
 
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
-    """Format a table for a terminal, without the columns for which only a page is wide enough."""
+    """Format a table for a terminal, without the columns in ``left_out``."""
     shown_columns = [column for column, name in enumerate(shown.columns) if name not in left_out]
     rows = [[_plain(row[column]) for column in shown_columns] for row in shown.rows]
     names = [shown.columns[column] for column in shown_columns]

@@ -67,7 +67,7 @@ def _row(measurement_of_runs: MeasurementOfRuns) -> Iterator[Cell]:
 
 
 def _difference(value: float, base: float | None) -> str:
-    """Return by which share a value differs from the first, or "" if that is undefined."""
+    """Return the relative difference of a value from the first, or "" if that is undefined."""
     if not base or value == base or not math.isfinite(base) or not math.isfinite(value):
         return ""
     return percent((value - base) / abs(base))

@@ -214,7 +214,7 @@ class NightRecord(Record):
 
 
 def _is_certain_failure(finding: HealthFinding) -> bool:
-    """Return whether a finding is a certain failure of this node alone, for which a night drains it."""
+    """Return whether a finding is a certain failure of this node alone. A night drains the node for it."""
     return finding.verdict is Verdict.FAIL and not finding.fleetwide and finding.confidence != "hint"
 
 

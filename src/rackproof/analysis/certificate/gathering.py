@@ -147,7 +147,7 @@ class Gathered:
                 continue
             node_nights = [node for node in night.nodes if node.node in missing]
             recorded_run = self._known(night.night_id)
-            # An altered night may have lost nodes, for which an older night must not count.
+            # An altered night may have lost nodes. An older night must not count for these nodes.
             lost = (
                 missing - {node.node for node in node_nights}
                 if recorded_run and record_objection(recorded_run, folder)
@@ -162,7 +162,7 @@ class Gathered:
     def _night_piece(
         self, folder: Path, night: NightRecord, mine: Sequence[NodeNight], lost: Sequence[str]
     ) -> EvidencePiece:
-        """Return a night as a piece of evidence for those nodes of which it is the newest.
+        """Return a night as a piece of evidence for the nodes that are in no newer night.
 
         ``lost`` are requested nodes that it may have had before it was altered. They are unproven.
         """

@@ -102,7 +102,7 @@ def select(
         results: The results folder.
         find_run: A function that finds a run by a prefix of its id in the results or the history, or
             raises an error.
-        remarks: A list to which a line is added for each skipped file and unreadable record.
+        remarks: A list that gets a line for each skipped file and unreadable record.
         benchmark: The benchmark whose runs to use, or "" for all.
 
     Raises:

@@ -40,10 +40,10 @@ from rackproof.core.training_limits import (
 )
 
 SAME_TIMES = 0.8
-"""Share of equal event times from which two logs are one run. Two runs share at most 0.62 (unet3d on a
+"""Least share of equal event times in two logs of one run. Two runs share at most 0.62 (unet3d on a
 TPU; since round 2.1, 0.45)."""
 SAME_VALUES = 0.5
-"""Share of equal measured values from which two logs are one run. Two runs share at most 0.31 (unet3d,
+"""Least share of equal measured values in two logs of one run. Two runs share at most 0.31 (unet3d,
 whose statistics have few digits)."""
 FASTER_THAN_REPEATS = 1.5
 """Largest ratio of a run's samples per second to the median of all. In published results, it is at most
@@ -63,7 +63,7 @@ EARLY_S = 1.0
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
 _FEWEST_TIMES, _FEWEST_VALUES, _FEWEST_EVALUATIONS = 5, 3, 2
 _DIGITS, _MANY_DIGITS = 5, 8
-"""Numbers of digits from which equal numbers are not a coincidence. The first is for several numbers,
+"""Least numbers of digits of equal numbers that are no coincidence. The first is for several numbers,
 the second for one."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})

@@ -284,7 +284,7 @@ def _encoding_message(folder: Path) -> str:
 
 
 def _natural_key(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key by which result_10 comes after result_2."""
+    """Return a sort key that puts result_10 after result_2."""
     # Digits that are not ASCII are text, because int() refuses some of them.
     parts = re.split(r"(\d+)", path.name)
     return [(int(part) if part.isdigit() and part.isascii() else -1, part) for part in parts]

@@ -70,7 +70,7 @@ _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
 )
 """Failures that also cast doubt on the system of the other runs."""
 _FAILURES = FAULT_TEXTS - _OF_THE_SYSTEM | {"aborted", "target_not_reached"}
-"""Failures for which a run counts as the slowest under the rules."""
+"""Failures that make a run count as the slowest under the rules."""
 _FOLLOW_FROM_FAILURE = frozenset({"no_run_start", "no_run_stop", "no_status", "no_evaluation"})
 """Findings that follow from a proven failure. In any other log, they show that a part is missing."""
 _NO_NODES = frozenset({"Clearing", "localhost"})

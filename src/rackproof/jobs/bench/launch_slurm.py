@@ -32,7 +32,7 @@ PROGRAM = "slurm_run.py"
 SILENCE_BEYOND_S = 900
 """The supervisor allows this many additional seconds of silence. The program itself ends a hung job."""
 GRACE_S = 120.0
-"""SIGKILL follows SIGTERM after this time, in which the program must cancel the job and wait for its end."""
+"""SIGKILL follows SIGTERM after this time. Before, the program must cancel the job and await its end."""
 
 
 LEAST_SECRET = 8

@@ -117,7 +117,7 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
     tools = raw.get("tools")
     answer = tools.get("ip") if isinstance(tools, Mapping) else None
     output = answer.get("stdout") if isinstance(answer, Mapping) else None
-    # The order is the kernel's, in which software interfaces come after hardware interfaces.
+    # The kernel lists software interfaces after hardware interfaces.
     for name, address in _INTERFACE.findall(output if isinstance(output, str) else ""):
         if name == interface if interface else not name.startswith(_OWN):
             return str(address)

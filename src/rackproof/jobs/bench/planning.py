@@ -384,7 +384,7 @@ def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
 
 
 def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs in an order in which :data:`COSTLY_TO_CHANGE` changes least on each host."""
+    """Return the runs, sorted so that :data:`COSTLY_TO_CHANGE` changes least on each host."""
     if not any(name in run.parameters for run in runs for name in COSTLY_TO_CHANGE):
         return list(runs)
     # Keep the order of first occurrence, because the operator chose the order of inventory and matrix.

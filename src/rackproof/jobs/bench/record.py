@@ -71,7 +71,7 @@ COULD_NOT_RUN = {
 }
 
 WRONG_ARGUMENTS = 2
-"""Status with which Rackproof's own programs end if a parameter's value is wrong, which is no fault."""
+"""Exit status of Rackproof's own programs for a wrong value of a parameter, which is no fault."""
 _LINES_READ = 20
 """Number of last lines of a log to search for the reason why its program ended."""
 
@@ -79,7 +79,7 @@ _SEALED = (
     "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",
     "log_bytes", "log_sha256",
 )  # fmt: skip
-"""The seal of a job's end covers these fields, in the order in which the module seals them."""
+"""The seal of a job's end covers these fields, in this order."""
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
     "hang": ("hung", Verdict.FAIL, "hung: its log did not grow for {hang_s} s, then it was ended"),

@@ -385,7 +385,7 @@ def _make_plan(
 
 
 def _with_obstacles(plan: Plan, answered: Mapping[str, NodeAnswer]) -> Plan:
-    """Return the plan, in which a run is unproven if a node lacks its program or configured interpreter."""
+    """Return the plan. A run is unproven in it if a node lacks its program or configured interpreter."""
     runs = [
         run if run.unproven_because else run.model_copy(update={"unproven_because": _obstacle(run, answered)})
         for run in plan.runs
@@ -843,7 +843,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
     """Return the data that the playbook needs to start a run, as plain values."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
-    # The programs of both launchers store the benchmark's code, from which config and run script are fetched.
+    # The programs of both launchers store the benchmark's code. It has the config and run script.
     on_cluster = run.launcher in ("docker", "slurm")
     shared = answer.slurm.get("shared", "")
     if run.launcher == "docker":

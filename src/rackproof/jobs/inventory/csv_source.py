@@ -144,7 +144,7 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
             message gives the line's number.
     """
     text = read_text(path)
-    # The limit belongs to the whole process, in which other tables are read.
+    # The limit belongs to the whole process, which also reads other tables.
     limit_before = csv.field_size_limit(_MOST_FIELD)
     above, delimiter = _find_heading(text)
     body = text.split("\n", above)[above]

@@ -59,7 +59,7 @@ _CONNECTION = frozenset(
         *("docker_extra_args", "sftp_extra_args", "scp_extra_args", "ssh_transfer_method", "become_pass"),
     )
 )
-"""Ansible's own variables of a host, of which a misspelt one would be ignored."""
+"""Ansible's own variables of a host. Ansible would ignore a misspelt one."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _LEFT_OUT = re.compile(
     r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.(?:pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)|~)$"

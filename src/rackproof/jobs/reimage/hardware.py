@@ -532,7 +532,7 @@ def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
 
 
 def boot_id_path(folder: Path, node: str) -> Path:
-    """Return the path of the stored boot id from before imaging, from which the later one must differ."""
+    """Return the path of the boot id from before imaging. The boot id after imaging must be another one."""
     return folder / "before" / f"{node}.boot_id"
 
 

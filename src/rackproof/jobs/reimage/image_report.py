@@ -52,7 +52,7 @@ def read_image_report(
     Args:
         text: The report, or "" if there is none.
         alarms: The boot host's records about it.
-        known_hosts: The text of the file to which its keys are added.
+        known_hosts: The text of the file that gets its keys.
         name: The name of the node in that file.
         others: The reports of nodes that got an image at the same time. Their keys are not known yet.
     """

@@ -158,7 +158,7 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
 
 
 def _members(node: str, collection: Any) -> list[Any]:
-    """Return the members of a collection, of which a BMC may list any number.
+    """Return the members of a collection. A BMC may list any number of them.
 
     Raises:
         BmcError: There are too many.

@@ -39,7 +39,7 @@ _ENDED = (401, 404, 410)
 
 
 def refuse_plain_http(node: str, access: Access) -> None:
-    """Refuse an address to which the password would be sent unencrypted.
+    """Refuse an address that would get the password unencrypted.
 
     Raises:
         BmcError: The address uses plain HTTP and is not on this machine.

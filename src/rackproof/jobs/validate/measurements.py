@@ -48,7 +48,7 @@ class SuspectNumbers:
 
     Attributes:
         once: The numbers that were measured only once.
-        twice: The numbers that were measured twice, of which the better value is judged.
+        twice: The numbers that were measured twice. Only the better value of each is judged.
     """
 
     once: Collection[tuple[str, str]] = ()

@@ -299,7 +299,7 @@ def _wait(child: subprocess.Popen[str], timeout_s: float, show: Callable[[], Non
 
 
 class _EventPipe:
-    """A named pipe to which a playbook writes its steps, because ansible-runner passes no descriptors on.
+    """A named pipe for the steps of a playbook, because ansible-runner passes no descriptors on.
 
     Args:
         path: The path of the pipe, in a private folder.

@@ -174,7 +174,7 @@ def _postgresql_target(url_text: str, url: URL) -> Target:
 
 
 def _values_of_option(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return an option's values, of which a URL may state several."""
+    """Return the values of an option. A URL may state several."""
     return (value,) if isinstance(value, str) else value
 
 

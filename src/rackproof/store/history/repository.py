@@ -446,12 +446,12 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             run_id: The run's id or a prefix of it.
-            low: The (negative) fraction below the value from which a number fails, or ``None`` for
-                never.
-            high: The fraction above the value from which a number is too good to be true, or ``None``
-                for never.
-            warn: The (negative) fraction below the value from which a number is degraded, or ``None``
-                for never.
+            low: A number fails if it is lower than the value by more than this (negative) fraction.
+                With ``None``, no number fails.
+            high: A number is too good to be true if it is higher by more than this fraction, unless it
+                is ``None``.
+            warn: A number is degraded if it is lower by more than this (negative) fraction, unless it
+                is ``None``.
             note: A function that is called with the number of references before they take effect. If the
                 function raises an error, nothing is accepted.
             bounding: Runs that were accepted earlier and still limit this one, even if they no longer

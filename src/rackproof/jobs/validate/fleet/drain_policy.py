@@ -38,7 +38,7 @@ class DrainPolicy:
     Attributes:
         share: The largest share of a partition that nights may drain. If a larger share of the fleet is
             unreachable, the night drains no node.
-        unreachable_least: The number of unreachable nodes from which ``share`` applies to them.
+        unreachable_least: If fewer nodes are unreachable, ``share`` does not apply to them.
         passes: The number of nights that a drained node must pass before it is resumed.
         hours: The shortest time between two of these nights.
     """

@@ -49,7 +49,7 @@ def pairs_tonight(
     """Return tonight's pairs, by rack and SKU: the round's, and pairs of the nodes that are left over.
 
     Args:
-        targets: All nodes. The rounds must not depend on which nodes are idle.
+        targets: All nodes. The rounds must be the same, whichever nodes are idle.
         able: The nodes that can be measured tonight.
         turns: The number of nights with pairs so far, by rack.
         past: The records of earlier nights, newest first.
@@ -160,7 +160,7 @@ def measure_pairs(
 
 
 def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[PairResult]) -> Iterator[str]:
-    """Yield the racks in which at least one pair was measured. The others repeat their round."""
+    """Yield the racks with at least one measured pair. The others repeat their round."""
     met = {frozenset(result.nodes) for result in results}
     for key, pairs in tonight.items():
         if any(frozenset(pair) in met for pair in pairs):

@@ -59,7 +59,7 @@ def second_partners(
     known_good: Iterable[str],
     met: Iterable[Pair] = (),
 ) -> dict[str, str]:
-    """Return for each suspect a different known-good node with which it was not paired.
+    """Return a different known-good node for each suspect. The two were not a pair before.
 
     A suspect without such a partner is left out, remains a suspect, and is not called bad.
 
