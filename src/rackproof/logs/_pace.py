@@ -2,6 +2,8 @@
 
 Every bound keeps a margin to all published logs of rounds 3.1 and 5.1 (3,877 logs). Logs of earlier years are
 not compared, because their submitters measured in other ways.
+
+Begin with :class:`Pace`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A log is read once, in blocks of about 256 KiB that end at a line end, so memory does not grow with the log.
 Failures that any format may show (out of memory, traceback, cancelled job) are searched in the whole block,
 because splitting every line would take longer than everything else.
+
+Begin with :class:`LogParser`, the base of all parsers, and :class:`Log`, which collects their findings.
 """
 
 from __future__ import annotations

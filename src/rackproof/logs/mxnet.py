@@ -6,6 +6,8 @@ The format lacks an end marker. Either of two facts proves that a run ended:
 * The script prints its total time (``fit 43.4``, ``total 7.8``) after the last epoch.
 
 Rackproof's own training states what else used its GPUs on lines before and after it.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`MxnetParser.line`.
 """
 
 from __future__ import annotations

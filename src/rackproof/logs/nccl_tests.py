@@ -7,6 +7,8 @@ rounding makes slightly more than 0 (``5e-07``).
 
 A file may contain several tables, from several collectives, and from several processes whose lines a launcher
 labelled.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`NcclTestsParser.line`.
 """
 
 from __future__ import annotations

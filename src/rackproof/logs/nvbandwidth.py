@@ -4,6 +4,8 @@ Each test case prints matrices. Before their JSON, 0.5 to 0.7 print the devices 
 lists the devices of the first process's node. A bidirectional test between GPUs prints three matrices, which
 are both directions and their total. Their cells are named after the test and the part
 (``device_to_device_bidirectional_memcpy_read_ce_total``), like the tool's own sums.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`NvbandwidthParser.line`.
 """
 
 from __future__ import annotations

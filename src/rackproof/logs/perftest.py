@@ -5,6 +5,8 @@ The output is tables of message sizes, with columns named in each table's header
 Client and server may print into the same file, and the worst row of each size counts.
 
 The file of ``--out_json`` contains one result without a unit, so a bandwidth in it proves nothing.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`PerftestParser.line`.
 """
 
 from __future__ import annotations

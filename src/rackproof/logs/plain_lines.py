@@ -1,4 +1,7 @@
-"""Parse a program's plain output for job bench, with the patterns in a benchmark's definition."""
+"""Parse a program's plain output for job bench, with the patterns in a benchmark's definition.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`PlainLinesParser.line`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Follow a log while it grows, for job bench's live display of a job. Nothing is judged here."""
+"""Follow a log while it grows, for job bench's live display of a job. Nothing is judged here.
+
+:mod:`rackproof_ansible.bench_follow` feeds a :class:`Follower`. Begin there.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ lowest total counts.
 
 An evaluation prints ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``. Rackproof's launcher
 states what else used the GPUs on lines before and after the training.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`TfCnnParser.line`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A run of the history whose record is missing or differs in the results folder counts as the history has it,
 and proves nothing. Otherwise, an operator could delete or alter a failed run to get a pass.
+
+Begin with :class:`Gathered`, which :mod:`.making` makes.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A name may mean a run, a system's runs, logs from elsewhere, or a publication. A system is named by the
 records of its runs: by the nodes' SKU or name, the configuration, the plan, or for imported logs a part of
 their original path.
+
+The command calls :func:`select` for each name. Begin there.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ and the line.
 
 A published result is a system too, with one number per benchmark and an unknown number of repeats.
 :mod:`rackproof.core.judging` judges each cell of a system against the system's published counterpart, if any.
+
+``rackproof compare`` and job bench call :func:`compare_systems`. Begin there.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ between events, samples per second, and names of nodes. The bounds come from the
 2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results). Except for one copy, all of these are within the
 bounds. The speeds of 2,185 results of rounds 0.6 to 5.1 are within theirs, except for one of bert (1.1) and
 one of maskrcnn (2.0).
+
+The worker reads each log with :func:`trace_of_events`, and compares the runs with :func:`compare_runs`. Begin
+with the latter.
 """
 
 from __future__ import annotations

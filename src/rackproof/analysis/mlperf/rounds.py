@@ -4,6 +4,8 @@ A log does not contain its round. But the folder may be below one with the round
 (``training_results_v5.1``), the benchmark may exist in only one round, and the run was before the end of one
 round and after the end of another. If more than one round is possible, the operator must choose, because a
 score by the rules of another round proves nothing.
+
+Scores and submissions call :func:`read_evidence`. Without a named round, they then call :func:`round_of`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The process reads a job (JSON) from standard input, and writes a report, one lin
 output. It is separate because the tool has global state, prints, may crash, and may take very long on
 hostile logs. It works on a copy, never on the original logs, because the tool writes into the folder
 that it reads.
+
+:mod:`.score` starts this process. Begin with :func:`check_logs`.
 """
 
 from __future__ import annotations

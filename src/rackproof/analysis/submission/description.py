@@ -1,6 +1,7 @@
 """Build the system description ``systems/<system>.json`` from facts only.
 
-The operator's file is the only I/O.
+:mod:`.building` calls :func:`describe_system`. The command reads the operator's file with
+:func:`load_system_file`, which is the only I/O.
 """
 
 from __future__ import annotations

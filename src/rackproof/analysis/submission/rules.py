@@ -1,6 +1,8 @@
 """Check a benchmark's runs by the rules of a round, for :mod:`.building`. No I/O.
 
 Each issue names its remedy.
+
+:func:`judge_runs` checks the runs of a benchmark, and :func:`judge_answer` the answer of the package checker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Select the runs of ``rackproof submission``, and read what their logs state about the system."""
+"""Select the runs of ``rackproof submission``, and read what their logs state about the system.
+
+The command calls :func:`latest_runs`, and :mod:`.building` calls :func:`examine_run`.
+"""
 
 from __future__ import annotations
 
