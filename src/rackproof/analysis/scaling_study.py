@@ -33,9 +33,11 @@ SLOW_RANK = 0.05
 BUSY = 0.80
 """Mean utilisation below which a GPU does not count as busy."""
 LINK_FULL = 0.85
+"""Least mean utilisation of a link that explains a slow run."""
 THROTTLED = 0.10
 """Least share of samples with reduced clocks that explains a slow run."""
 SLOWER_CLOCK = 0.05
+"""A GPU is slower if its clock is lower than the usual one by more than this share."""
 
 # NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons) are power cap, hardware slowdown,
 # software thermal, hardware thermal and power brake. Idle, application clocks and display are harmless.

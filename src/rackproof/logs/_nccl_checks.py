@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 _HALF_DIGIT = 0.006
 """Rounding tolerance: bandwidths are printed with two decimals."""
 _AGREE = 0.002
+"""Relative tolerance for bandwidths of one row that follow from each other."""
 _AVERAGES_AGREE = 0.01
+"""Relative tolerance for the stated average bandwidth."""
 _MOST_SIZES = 10_000
 _MOST_KINDS = 256
 _MOST_RANKS = 100_000

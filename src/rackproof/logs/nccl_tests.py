@@ -102,6 +102,7 @@ _FAILED = re.compile(
     r"Test (?:NCCL|CUDA) failure|unhandled (?:cuda|system) error|NCCL error|ncclSystemError|ncclInternalError"
 )
 _MOST_RANKS_OF_NODE = 16
+"""With more ranks, the NVLink of one GPU does not bound the bandwidth."""
 MAX_JSON = 32 << 20
 MAX_RESULTS = 2000
 """Largest number of results of the JSON that are read."""
@@ -109,6 +110,7 @@ PLACES = ("out_of_place", "in_place")
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
 """Deviation between two ranks that programs with a column ``error`` allow. Integers must not deviate."""
 _MANY_RANKS = 4096
+"""Assumed number of ranks if the output lists none. More ranks may deviate more."""
 MAX_STREAMS = 4096
 _HEAD = re.compile(
     rb"#\s+size\s+count\s+type\s+redop|# nThread \d+ nGpus \d+|# Collective test starting: "

@@ -36,10 +36,13 @@ _START_S = 30
 _BEGIN_S = 20
 """srun of a started job writes something within this many seconds."""
 _GRACE_S = 60.0
+"""Slurm counts whole minutes, so it may end a job this much later."""
 _POLL_S = 3.0
 _LARGEST = 4 << 20
 _PORT = 29400
+"""Port of the rendezvous on the first node of a job."""
 _LOST_POLLS = 20
+"""A night gives up after this many failed polls in a row."""
 _BUSY = re.compile(
     r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
 )

@@ -837,6 +837,7 @@ def _value_cell(run: Run, *names: str) -> Cell:
 
 
 _BEFORE_TIMES_CPU = 4
+"""Number of columns of measurements before the column of :func:`_times_cpu`."""
 # The columns in order. For each, use the first name that a run measured, because workloads differ.
 _SWEEP_MEASUREMENTS = (
     ("eval_accuracy", "best_accuracy"),

@@ -36,6 +36,7 @@ _MOST_RUNS = 100_000
 _REMEMBERED = 64
 """Number of the history's records that are kept in memory."""
 _LONGEST = 500
+"""Longest reason or finding in a certificate, in characters."""
 _MOST_REASONS = 3
 
 

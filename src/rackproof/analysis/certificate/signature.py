@@ -14,6 +14,7 @@ from rackproof.core.text import sanitize
 _TIMEOUT_S = 120.0
 _BEGIN, _END = "-----BEGIN SSH SIGNATURE-----\n", "-----END SSH SIGNATURE-----\n"
 _COLUMNS = 70
+"""Width of the base64 lines that ssh-keygen writes."""
 
 
 def sign_bytes(data: bytes, key: Path) -> str:

@@ -28,6 +28,7 @@ _INFERENCE_KEYS = re.compile(rb'"key": ?"(?:loadgen_version|requested_scenario|e
 _INFERENCE_TITLE = b"MLPerf Results Summary"
 HPC = frozenset({"cosmoflow", "deepcam", "oc20", "openfold"})
 _HEAD_BYTES = 4 << 20
+"""This much of each log is searched for its round."""
 
 _ENDS = {
     "0.7.0": "2020-07-31",

@@ -28,6 +28,7 @@ from rackproof.core.text import sanitize
 _MEMORY_BYTES = 8 << 30
 _FILE_BYTES = 2 << 30
 _GRACE_S = 5
+"""The process ends itself this many seconds after the caller's limit, if the caller was killed before."""
 _TAIL_BYTES = 2000
 
 

@@ -21,6 +21,7 @@ Slurm or a container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
 """The clocks of a log and of the node that started the job may differ by this many seconds."""
 CLUSTER_SLACK_S = 300.0
+"""The same for other launchers."""
 TF_CNN_TAGS: Mapping[str, str] = {
     "model": "model",
     "batch_per_gpu": "batch_size_per_device",

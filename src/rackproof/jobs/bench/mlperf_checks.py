@@ -39,6 +39,7 @@ ONE_EVALUATION = 0.35
 """In round 0.6, a time may differ by this fraction. A run may reach its target one evaluation earlier or
 later. An evaluation of transformer is a third of the run."""
 CHECK_S = 120.0
+"""Time limit for the check of one log."""
 PREFLIGHT = "nccl_preflight_busbw"
 """A run without the NCCL preflight lacks the measurement of this name."""
 PREFLIGHT_CODE = "nccl_preflight"

@@ -115,6 +115,7 @@ _MOST_TITLES = 10
 """A spreadsheet may have this many lines above its headings, such as a title."""
 _MOST_FIELD = 10_000
 _MOST_GPUS = 1024
+"""A cell with a larger number of GPUs is not read as one."""
 
 
 def stated_gpu_count(values: Mapping[str, Any]) -> int | None:

@@ -44,6 +44,7 @@ CLAIMS = ".reimages"
 """This folder has the host claims of re-imaging, in addition to the claims of every job."""
 RESERVE_BYTES = 16 * 1024
 _LARGEST = 16 * 2**20
+"""A larger file is no journal."""
 _LINE = re.compile(rb"([0-9a-f]{8})(\+?) (.*)", re.DOTALL)
 _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 

@@ -21,6 +21,7 @@ from rackproof.store.night_store import (
 )
 
 _TOLD = 12
+"""A message lists at most this many changes, and this many groups of nodes for each verdict."""
 
 
 def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:

@@ -60,6 +60,7 @@ _LATER_S = 300
 """Seconds after this process's own time limit at which ansible-runner ends the playbook."""
 _SHOW_S = 0.25
 _PIPE_BYTES = 1 << 20
+"""Size of the pipe of a playbook, which must hold a step of a thousand nodes."""
 _KEPT_LINES = 30
 """Number of last lines of Ansible's output that are kept, to explain a playbook that failed."""
 _UNJUDGED = {

@@ -32,6 +32,7 @@ JUNIT = "report.junit.xml"
 NODE_PAGES = 64
 """If a fleet has more nodes, only nodes that did not pass get a page."""
 CHART_NIGHTS = 30
+"""Number of nights in a chart."""
 _CHARTS = 6
 _LINES = 8
 _CHANGES = 40

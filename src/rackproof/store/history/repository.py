@@ -88,6 +88,7 @@ _BATCH = 200
 """One transaction stores or deletes this many runs."""
 _ATTEMPTS = 4
 _MOST_IDS = 1000
+"""Number of newest runs whose ids are compared with an unknown id."""
 _ESTIMATE_RUNS = 25
 # After these SQLSTATEs (a deadlock, a serialization failure), a second attempt usually succeeds, because
 # another writer was only first.
