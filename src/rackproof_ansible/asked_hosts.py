@@ -201,9 +201,9 @@ def _check_terms(
         )
 
 
-def _check_covered(asked: Iterable[str], covered: Collection[str], pattern: str) -> None:
+def _check_covered(requested_hosts: Iterable[str], covered: Collection[str], pattern: str) -> None:
     """Refuse requested hosts that no play of the playbook covers."""
-    strangers = sorted(set(asked) - set(covered))
+    strangers = sorted(set(requested_hosts) - set(covered))
     if strangers:
         names = ", ".join(strangers) if len(strangers) <= 3 else compress_hostlist(strangers)
         verb, them = ("is", "it") if len(strangers) == 1 else ("are", "them")

@@ -127,12 +127,14 @@ def _is_sound(run: Run) -> bool:
     )
 
 
-def _lacks_reference(one: Judgement) -> bool:
+def _lacks_reference(judgement: Judgement) -> bool:
     """Return whether a measured value is unproven only because it has no reference.
 
     Such a judgement is never degraded. A degraded value has a reference, and is worse than its ``warn``.
     """
-    return one.verdict is Verdict.UNPROVEN and one.reference is None and one.value is not None
+    return (
+        judgement.verdict is Verdict.UNPROVEN and judgement.reference is None and judgement.value is not None
+    )
 
 
 def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
@@ -146,15 +148,15 @@ def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
     return judged
 
 
-def _is_judged(one: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
+def _is_judged(measurement: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
     """Return whether a judgement applies to a measurement. It has the same metric, and no other labels."""
-    return any(labels.items() <= one.labels.items() for labels in speeds.get(one.name, ()))
+    return any(labels.items() <= measurement.labels.items() for labels in speeds.get(measurement.name, ()))
 
 
-def _key(run: Run, one: Measurement) -> Key:
+def _key(run: Run, measurement: Measurement) -> Key:
     """Return the identity of a quantity. Equal parts, such as the GPUs of all machines, are one quantity."""
-    labels = tuple(sorted(item for item in one.labels.items() if item[0] not in _PART_LABELS))
-    return run.benchmark, tuple(sorted(_point(run).items())), one.name, one.unit, labels
+    labels = tuple(sorted(item for item in measurement.labels.items() if item[0] not in _PART_LABELS))
+    return run.benchmark, tuple(sorted(_point(run).items())), measurement.name, measurement.unit, labels
 
 
 def _point(run: Run) -> dict[str, Any]:

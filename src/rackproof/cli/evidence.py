@@ -201,20 +201,21 @@ def _read(file: Path) -> bytes:
         raise ToolError(f"cannot read {file}: {error.strerror}") from None
 
 
-def _verification_text(found: Verification) -> str:
+def _verification_text(verification: Verification) -> str:
     """Return the text that the command prints about a verified certificate."""
-    nameless = "no signer is proven" if found.objections else "unsigned"
-    lines = [f"{found.verdict.value}: {'signed by ' + found.signer if found.signer else nameless}"]
-    lines += [f"  {objection}" for objection in found.objections]
-    lines += [f"  expired: {expired}" for expired in found.expired]
-    lines += [f"note: {remark}" for remark in found.remarks]
+    nameless = "no signer is proven" if verification.objections else "unsigned"
+    signer = f"signed by {verification.signer}" if verification.signer else nameless
+    lines = [f"{verification.verdict.value}: {signer}"]
+    lines += [f"  {objection}" for objection in verification.objections]
+    lines += [f"  expired: {expired}" for expired in verification.expired]
+    lines += [f"note: {remark}" for remark in verification.remarks]
     tables = []
-    if found.certificate is not None:
-        title = found.certificate.catalogue.title
-        lines.append(f"{title}, made {found.certificate.made:%Y-%m-%d %H:%M} UTC")
-        lines.append(f"nodes: {sanitize(compress_hostlist(found.certificate.asked), 400)}")
-        if not found.objections:
-            tables.append(_answer_text(found.certificate, found.answers))
+    if verification.certificate is not None:
+        title = verification.certificate.catalogue.title
+        lines.append(f"{title}, made {verification.certificate.made:%Y-%m-%d %H:%M} UTC")
+        lines.append(f"nodes: {sanitize(compress_hostlist(verification.certificate.asked), 400)}")
+        if not verification.objections:
+            tables.append(_answer_text(verification.certificate, verification.answers))
     return "\n".join([*(sanitize(line, 600) for line in lines), *tables])
 
 

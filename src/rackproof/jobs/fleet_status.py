@@ -184,11 +184,13 @@ def build_row(
     )
 
 
-def _slurm_of_night(mine: NodeNight | None) -> SlurmNow | None:
+def _slurm_of_night(node_night: NodeNight | None) -> SlurmNow | None:
     """Return a node's state in Slurm during its last night, or None if the night does not have it."""
-    if mine is None or mine.slurm is None or not mine.slurm.known:
+    if node_night is None or node_night.slurm is None or not node_night.slurm.known:
         return None
-    return SlurmNow(state=mine.slurm.state.lower(), reason=mine.slurm.reason, set_by=mine.slurm.set_by)
+    return SlurmNow(
+        state=node_night.slurm.state.lower(), reason=node_night.slurm.reason, set_by=node_night.slurm.set_by
+    )
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
@@ -212,14 +214,18 @@ def _provision_text(name: str, provision: ProvisionRecord | None) -> str:
 
 
 def _next(
-    name: str, mine: NodeNight | None, provision: ProvisionRecord | None, imaging: Imaging | None, reason: str
+    name: str,
+    node_night: NodeNight | None,
+    provision: ProvisionRecord | None,
+    imaging: Imaging | None,
+    reason: str,
 ) -> str:
     """Return the next command to enter, or "" if none is needed."""
     if imaging is not None and imaging.next_command:
         return imaging.next_command
     if provision is not None and provision.nodes[name].failed:
         return f"ansible-playbook provision.yml -l {name}"
-    if mine is not None and mine.verdict.gates:
+    if node_night is not None and node_night.verdict.gates:
         return f"rackproof explain {name}"
     if reason.startswith("rackproof"):
         return f"ansible-playbook validate.yml -l {name}"

@@ -320,14 +320,16 @@ def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advan
     yield from _missing_evaluations(benchmark, name, metric_text, progress)
 
 
-def _missing_evaluations(benchmark: str, name: str, of: str, progress: Advance) -> Iterator[Found]:
+def _missing_evaluations(benchmark: str, name: str, metric_text: str, progress: Advance) -> Iterator[Found]:
     """Find an interval between evaluations that is longer than the others."""
     gap, line = progress.largest
     usual = progress.usual
     # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer, 40 epochs or more.
     longer = benchmark == "ssd" and [gap] == progress.gaps[:1] and (progress.last or 0) > _EPOCHS_OF_NEW_SSD
     if usual and gap > _GAP * usual and not longer:
-        message = f"{gap:g} of {name}{of} between evaluations, not the usual {usual:g}: some are missing"
+        message = (
+            f"{gap:g} of {name}{metric_text} between evaluations, not the usual {usual:g}: some are missing"
+        )
         yield message, line
     elif usual and benchmark in _FROM_THE_START and (progress.first or 0) > _GAP * usual:
         message = f"the first evaluation is at {name} {progress.first:g}, the others {usual:g} apart"

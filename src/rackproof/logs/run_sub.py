@@ -657,10 +657,12 @@ def repeat_findings(own: Sequence[Measurement], earlier: Sequence[Sequence[Measu
     return [_finding("slow_repeat", verdict, message)]
 
 
-def _slowest_phase(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> tuple[str, float]:
+def _slowest_phase(
+    measurements: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]
+) -> tuple[str, float]:
     """Return the phase that exceeds the median of earlier repeats most, with the difference in seconds."""
     slowest, most_s = "", 0.0
-    for measurement in own:
+    for measurement in measurements:
         if measurement.name != "phase_time":
             continue
         earlier_times = sorted(_values(earlier, "phase_time", measurement.labels))

@@ -413,7 +413,7 @@ class JobRunner:
         return [results[index] for index in range(len(jobs))]
 
     def _start_waiting(
-        self, waiting: list[tuple[int, Job]], mine: dict[str, int], done: dict[int, JobResult]
+        self, waiting: list[tuple[int, Job]], own_jobs: dict[str, int], results: dict[int, JobResult]
     ) -> None:
         """Start the jobs for which there is room. Jobs that cannot start are done."""
         # Iterate over a copy, because started jobs are removed from the list.
@@ -422,9 +422,9 @@ class JobRunner:
                 continue
             waiting.remove((index, job))
             try:
-                mine[self._start(job)] = index
+                own_jobs[self._start(job)] = index
             except ProbeError as error:
-                done[index] = JobResult("lost", str(error))
+                results[index] = JobResult("lost", str(error))
 
     def _ask(self, command: str) -> str:
         """Run a command on Slurm's host and return its output."""
@@ -506,7 +506,7 @@ class JobRunner:
             self._scripts[text] = path
         return self._scripts[text]
 
-    def _ended(self, mine: Iterable[str]) -> dict[str, JobResult]:
+    def _ended(self, own_jobs: Iterable[str]) -> dict[str, JobResult]:
         """Return the results of the jobs that ended, by number."""
         spool = shlex.quote(self._spool)
         # Send one request for all jobs, because each request needs a connection to Slurm's host.
@@ -517,7 +517,7 @@ class JobRunner:
         statuses = dict(line.split(".rc ", 1) for line in listed.splitlines() if ".rc " in line)
         begun = {line.removesuffix(".out") for line in listed.splitlines() if line.endswith(".out")}
         results: dict[str, JobResult] = {}
-        for number in list(mine):
+        for number in list(own_jobs):
             result = self._result(number, statuses.get(number), number in begun)
             if result is not None:
                 results[number] = result

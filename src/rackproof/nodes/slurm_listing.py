@@ -229,12 +229,12 @@ class _Reader:
             if "partition" in fields:
                 self._partitions.setdefault(fields["partition"].rstrip("*"), []).append(node)
 
-    def _keep(self, name: str, about: Mapping[str, str]) -> None:
+    def _keep(self, name: str, values_read: Mapping[str, str]) -> None:
         """Add facts of a node. The first value of each is used."""
         if len(self._nodes) >= MOST_NODES and name not in self._nodes:
             raise SlurmListingError(f"{self._place} lists more than {MOST_NODES:,} nodes")
         node_fields = self._nodes.setdefault(name, {})
-        for key, value in about.items():
+        for key, value in values_read.items():
             if value.lower() not in _EMPTY:
                 node_fields.setdefault(key, value)
             elif key == "gres":
@@ -324,24 +324,24 @@ class _Reader:
             else:
                 yield member
 
-    def _node(self, name: str, about: Mapping[str, str], partitions: Iterable[str]) -> SlurmNode:
+    def _node(self, name: str, node_fields: Mapping[str, str], partitions: Iterable[str]) -> SlurmNode:
         """Return a node from all facts about it."""
-        address, hostname = about.get("nodeaddr", ""), about.get("nodehostname", "")
-        stated = read_gres(about.get("gres", "")) or read_gres(about.get("cfgtres", ""))
+        address, hostname = node_fields.get("nodeaddr", ""), node_fields.get("nodehostname", "")
+        stated = read_gres(node_fields.get("gres", "")) or read_gres(node_fields.get("cfgtres", ""))
         gpus = self._gres.complete(name, stated)
-        partition_names = [*_split(about.get("partitions", "")), *partitions]
+        partition_names = [*_split(node_fields.get("partitions", "")), *partitions]
         return SlurmNode(
             name=name,
             address=address if address != name else "",
             hostname=hostname if hostname != name else "",
             gpus=gpus,
-            gpus_known=bool(gpus) or _states_gpus(about),
-            features=tuple(dict.fromkeys(sanitize(feature, 60) for feature in _features(about))),
+            gpus_known=bool(gpus) or _states_gpus(node_fields),
+            features=tuple(dict.fromkeys(sanitize(feature, 60) for feature in _features(node_fields))),
             partitions=tuple(dict.fromkeys(sanitize(partition, 60) for partition in partition_names)),
             switch=sanitize(self._switches.get(name, ""), 60),
-            state=about.get("state", ""),
-            instance_type=sanitize(about.get("instancetype", ""), 60),
-            sizes=_sizes(about),
+            state=node_fields.get("state", ""),
+            instance_type=sanitize(node_fields.get("instancetype", ""), 60),
+            sizes=_sizes(node_fields),
         )
 
 
@@ -360,17 +360,17 @@ def _words_of_state(state: str) -> set[str]:
     return words if words != {"CLOUD"} else {"POWERED_DOWN"}
 
 
-def _features(about: Mapping[str, str]) -> list[str]:
+def _features(node_fields: Mapping[str, str]) -> list[str]:
     """Return the features of a node, or the possible ones if none is active."""
     keys = ("activefeatures", "availablefeatures", "feature", "features")
-    return _split(next((about[key] for key in keys if key in about), ""))
+    return _split(next((node_fields[key] for key in keys if key in node_fields), ""))
 
 
-def _states_gpus(about: Mapping[str, str]) -> bool:
+def _states_gpus(node_fields: Mapping[str, str]) -> bool:
     """Return whether Slurm states that a node without a number of GPUs has no GPU."""
-    if "gres" not in about:
-        return _NO_GRES in about or not about.keys() & _ONLY_SCONTROL
-    return not has_uncounted_gpus(about["gres"])
+    if "gres" not in node_fields:
+        return _NO_GRES in node_fields or not node_fields.keys() & _ONLY_SCONTROL
+    return not has_uncounted_gpus(node_fields["gres"])
 
 
 _SIZES: Mapping[str, tuple[str, ...]] = {
@@ -382,10 +382,11 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _sizes(about: Mapping[str, str]) -> dict[str, int]:
+def _sizes(node_fields: Mapping[str, str]) -> dict[str, int]:
     """Return the sizes of a node that Slurm states."""
     stated = {
-        key: next((about[name] for name in names if name in about), "") for key, names in _SIZES.items()
+        key: next((node_fields[name] for name in names if name in node_fields), "")
+        for key, names in _SIZES.items()
     }
     sizes = {key: int(text) for key, text in stated.items() if re.fullmatch(r"[0-9]{1,9}", text)}
     parts = [sizes.get(key) for key in ("sockets", "cores_per_socket", "threads")]

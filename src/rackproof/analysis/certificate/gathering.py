@@ -163,18 +163,18 @@ class Gathered:
                 return
 
     def _night_piece(
-        self, folder: Path, night: NightRecord, mine: Sequence[NodeNight], lost: Sequence[str]
+        self, folder: Path, night: NightRecord, node_nights: Sequence[NodeNight], lost: Sequence[str]
     ) -> EvidencePiece:
         """Return a night as a piece of evidence for the nodes that are in no newer night.
 
         ``lost`` are requested nodes that it may have had before it was altered. They are unproven.
         """
         snapshots = {
-            node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in mine
+            node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in node_nights
         }
         nodes = {name: snapshot for name, snapshot in snapshots.items() if snapshot}
         recorded_run = self._known(night.night_id)
-        objections = (*_night_doubts(recorded_run, mine, nodes), *_doubts(recorded_run, folder))
+        objections = (*_night_doubts(recorded_run, node_nights, nodes), *_doubts(recorded_run, folder))
         self._see(night.ended, [snapshot.about for snapshot in nodes.values()], is_proven=not objections)
         return EvidencePiece(
             id=night.night_id,
@@ -184,9 +184,11 @@ class Gathered:
             nodes=tuple(
                 nodes[name].about if name in nodes else Node(name=name) for name in (*snapshots, *lost)
             ),
-            verdict=worst([*(node_night.verdict for node_night in mine), *(Verdict.UNPROVEN for _ in lost)]),
-            verdicts={node_night.node: node_night.verdict for node_night in mine},
-            findings=tuple(finding for node_night in mine for finding in _night_findings(node_night)),
+            verdict=worst(
+                [*(node_night.verdict for node_night in node_nights), *(Verdict.UNPROVEN for _ in lost)]
+            ),
+            verdicts={node_night.node: node_night.verdict for node_night in node_nights},
+            findings=tuple(finding for node_night in node_nights for finding in _night_findings(node_night)),
             reads={name: _reads(snapshot) for name, snapshot in nodes.items()},
             files=tuple(
                 _files(folder, recorded_run, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])
@@ -300,10 +302,10 @@ def _no_logs(run: Run) -> Iterator[str]:
 
 
 def _night_doubts(
-    known: Run | None, mine: Sequence[NodeNight], snapshots: Mapping[str, StoredSnapshot]
+    known: Run | None, node_nights: Sequence[NodeNight], snapshots: Mapping[str, StoredSnapshot]
 ) -> Iterator[str]:
     """Yield the missing snapshots, and the reasons why existing ones prove nothing."""
-    for node_night in mine:
+    for node_night in node_nights:
         if not node_night.unreached and node_night.node not in snapshots:
             yield f"the snapshot of {node_night.node} is gone or was changed"
     if known and not known.logs:

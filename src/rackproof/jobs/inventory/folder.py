@@ -127,9 +127,9 @@ def _text(path: Path) -> str | None:
     return read_text(path) if path.exists() else None
 
 
-def _conflict_text(name: str, mine: str, theirs: str) -> str:
+def _conflict_text(name: str, own_text: str, source_text: str) -> str:
     """Return the remark about a line that both the operator and the sources changed."""
-    texts = [sanitize(text.strip() or "nothing", 120) for text in (mine, theirs)]
+    texts = [sanitize(text.strip() or "nothing", 120) for text in (own_text, source_text)]
     return (
         f"{name}: changed by hand and by the sources: yours stays ({texts[0]}); the sources have {texts[1]}"
     )

@@ -163,18 +163,18 @@ def plan_provision_waves(
     return waves
 
 
-def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
+def _next_wave(remaining: Sequence[str], state: _Partitions, most: int) -> set[str]:
     """Return the nodes of one wave.
 
     The wave contains as many as the limits allow, from the most crowded partitions first.
     """
     # A crowded partition needs the most waves. If that partition started last, it would need one small wave
     # after another.
-    waiting = Counter(name for node in left for name in state.taken_by(node))
+    waiting = Counter(name for node in remaining for name in state.taken_by(node))
     weight = {name: -count / state.most_out[name] for name, count in waiting.items()}
     # Nodes that serve no job wait until those in service are done.
-    last_rank = max(1, state.rank(left[0]))
-    ready = [node for node in left if state.rank(node) <= last_rank]
+    last_rank = max(1, state.rank(remaining[0]))
+    ready = [node for node in remaining if state.rank(node) <= last_rank]
     # A node in several partitions is harder to place, so the last value puts it first.
     ready.sort(
         key=lambda node: (

@@ -415,19 +415,19 @@ def _last_night_record(results: Path, node: str) -> Node | None:
     return stored.about if stored else None
 
 
-def _check_serial(node: str, about: Node | None, serial: str, step: str) -> list[str]:
+def _check_serial(node: str, node_record: Node | None, serial: str, step: str) -> list[str]:
     """Refuse a machine that is not the one in the inventory.
 
     Return a remark if that is unknown. ``step`` says in the error what already happened to the machine.
     """
     if not serial:
         return []
-    if about is None or not about.serial:
+    if node_record is None or not node_record.serial:
         return [f"its serial number is not known, the inventory has {sanitize(serial, 60)}"]
     # Upper and lower case depend on where the number was entered, in firmware, by the BMC, or by hand.
-    if about.serial.lower() != serial.strip().lower():
+    if node_record.serial.lower() != serial.strip().lower():
         raise ReimageError(
-            f"{node} is another machine: its serial number is {about.serial}, the inventory has "
+            f"{node} is another machine: its serial number is {node_record.serial}, the inventory has "
             f"{sanitize(serial, 60)}. {step}. Correct reimage_serial, or the name's address"
         )
     return []
@@ -541,9 +541,9 @@ def _record_path(folder: Path, which: str, node: str) -> Path:
     return folder / which / f"{node}.json"
 
 
-def _to_json(about: Node) -> bytes:
+def _to_json(node_record: Node) -> bytes:
     """Return a record as the content of its file."""
-    return about.model_dump_json(indent=1).encode() + b"\n"
+    return node_record.model_dump_json(indent=1).encode() + b"\n"
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -253,16 +253,19 @@ def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str,
 
 
 def _next_wave(
-    left: Sequence[str], member: Mapping[str, Sequence[_Group]], at_once: int, per_group: Mapping[str, int]
+    nodes_left: Sequence[str],
+    member: Mapping[str, Sequence[_Group]],
+    at_once: int,
+    per_group: Mapping[str, int],
 ) -> list[str]:
     """Return the nodes of one wave within the limits. Nodes of crowded groups come first."""
     # A crowded group needs the most waves. If it came later, its nodes would remain at the end, in one
     # small wave after another.
-    waiting = Counter(group for name in left for group in member[name])
+    waiting = Counter(group for name in nodes_left for group in member[name])
     weight = {group: -count / per_group[group[0]] for group, count in waiting.items()}
     wave: list[str] = []
     used: Counter[_Group] = Counter()
-    for name in sorted(left, key=lambda node: sorted(weight[group] for group in member[node])):
+    for name in sorted(nodes_left, key=lambda node: sorted(weight[group] for group in member[node])):
         groups = member[name]
         if any(used[group] >= per_group[group[0]] for group in groups):
             continue

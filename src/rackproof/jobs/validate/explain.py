@@ -152,10 +152,10 @@ def code_text(code: str, entry: FindingCode) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _service_lines(night: NightRecord, mine: NodeNight) -> list[str]:
+def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
     """Return lines about the node's state in Slurm, and the night's plan for it."""
     lines = []
-    state = mine.slurm
+    state = node_night.slurm
     if state is None:
         lines.append("Slurm was not queried, or did not answer.")
     elif not state.known:
@@ -173,33 +173,32 @@ def _service_lines(night: NightRecord, mine: NodeNight) -> list[str]:
         lines.append(f"Slurm's state was {state.state}{drained}.")
         if drained:
             lines.append("What the reason means, and how the node comes back: docs/using/drained.md.")
-    if mine.plan:
-        allowed = mine.plan in night.acts
-        lines.append(f"{mine.plan}{'' if allowed else ' (not allowed, a dry run)'}: {mine.why}")
-    elif mine.why:
-        lines.append(mine.why)
-    if mine.did:
-        lines.append(f"done: {mine.did}")
-    if mine.hold and mine.hold.since != night.night_id:
-        lines.append(
-            f"drained since the night {mine.hold.since}, for {', '.join(mine.hold.codes) or 'reasons lost'}"
-        )
+    if node_night.plan:
+        allowed = node_night.plan in night.acts
+        lines.append(f"{node_night.plan}{'' if allowed else ' (not allowed, a dry run)'}: {node_night.why}")
+    elif node_night.why:
+        lines.append(node_night.why)
+    if node_night.did:
+        lines.append(f"done: {node_night.did}")
+    hold = node_night.hold
+    if hold and hold.since != night.night_id:
+        lines.append(f"drained since the night {hold.since}, for {', '.join(hold.codes) or 'reasons lost'}")
     return lines
 
 
-def _fault_lines(mine: NodeNight) -> list[str]:
+def _fault_lines(node_night: NodeNight) -> list[str]:
     """Return a line for each finding and reason of the night."""
-    lines = [mine.unreached] if mine.unreached else []
-    for finding in mine.findings:
+    lines = [node_night.unreached] if node_night.unreached else []
+    for finding in node_night.findings:
         wide = "; on so many nodes that the tool or the fabric is suspected" if finding.fleetwide else ""
         lines.append(
             f"{finding.verdict.value}: {finding.code}: {night_store.part_prefix(finding)}{finding.evidence} "
             f"[{finding.action}, {finding.confidence}]{wide}"
         )
-    for reason in mine.reasons:
+    for reason in node_night.reasons:
         off = f", {percent(reason.deviation)} off" if reason.deviation is not None else ""
         lines.append(
-            f"{reason.verdict.value}: {reason.check} {reason.metric} on {reason.part or mine.node}: "
+            f"{reason.verdict.value}: {reason.check} {reason.metric} on {reason.part or node_night.node}: "
             f"{reason.text}{off}"
         )
     return lines
@@ -224,39 +223,41 @@ def _history_lines(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]
     return lines
 
 
-def _next_commands(mine: NodeNight) -> list[str]:
+def _next_commands(node_night: NodeNight) -> list[str]:
     """Return the next commands to type."""
-    if mine.unreached:
-        return [f"ssh {mine.node} true; then: ansible-playbook validate.yml -l {mine.node}"]
-    retry_command = f"ansible-playbook validate.yml -l {mine.node}"
-    wide = [finding for finding in mine.findings if finding.fleetwide]
+    if node_night.unreached:
+        return [f"ssh {node_night.node} true; then: ansible-playbook validate.yml -l {node_night.node}"]
+    retry_command = f"ansible-playbook validate.yml -l {node_night.node}"
+    wide = [finding for finding in node_night.findings if finding.fleetwide]
     steps = [
-        _finding_command(mine.node, finding)
-        for finding in mine.findings
+        _finding_command(node_night.node, finding)
+        for finding in node_night.findings
         if not finding.fleetwide and finding.action != "none"
     ]
-    if any(reason.verdict in (Verdict.FAIL, Verdict.DEGRADED) for reason in mine.reasons):
-        worst = mine.reasons[0]
-        steps.append(f"ansible-playbook bench.yml -l {mine.node}  # measures {worst.metric or 'it'} again")
+    if any(reason.verdict in (Verdict.FAIL, Verdict.DEGRADED) for reason in node_night.reasons):
+        worst = node_night.reasons[0]
+        steps.append(
+            f"ansible-playbook bench.yml -l {node_night.node}  # measures {worst.metric or 'it'} again"
+        )
     if wide:
         steps.append(
             f"look at the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
         )
     # The soak is a night too, and one without a load does not count for heat.
-    steps.append(_soak_step(mine) or (retry_command if any(steps) else ""))
+    steps.append(_soak_step(node_night) or (retry_command if any(steps) else ""))
     return list(dict.fromkeys(filter(None, steps)))
 
 
-def _soak_step(mine: NodeNight) -> str:
+def _soak_step(node_night: NodeNight) -> str:
     """Return the command that loads the GPUs of a node drained for heat, or "" if it needs none."""
-    codes = mine.hold.codes if mine.hold else ()
-    lacking = [lacking_for(code, mine.read_again) for code in codes]
+    codes = node_night.hold.codes if node_night.hold else ()
+    lacking = [lacking_for(code, node_night.read_again) for code in codes]
     # A cause that no night clears keeps the node drained, whatever else passes.
     by_hand = None in lacking or any(code.startswith("pair:") for code in codes)
     if by_hand or not any(SOAK in (names or ()) for names in lacking):
         return ""
     return (
-        f"ansible-playbook validate.yml -l {mine.node} -e validate_resume=true "
+        f"ansible-playbook validate.yml -l {node_night.node} -e validate_resume=true "
         '-e validate_probe_gpu_minutes=240 -e \'{"validate_probes":["soak"]}\'  '
         "# heat shows only under load: it has to pass twice, and needs a reference of the SKU for soak, or "
         "-e bench_require_references=false"

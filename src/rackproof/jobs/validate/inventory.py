@@ -40,7 +40,7 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         raise ValidateError(f"validate_expect of {node}: {error}; docs/using/validate.md shows it") from error
 
 
-_SWITCHES = frozenset(one.name for one in fields(Expectation) if isinstance(one.default, bool))
+_SWITCHES = frozenset(field.name for field in fields(Expectation) if isinstance(field.default, bool))
 """Names of the expectations with a boolean value."""
 
 

@@ -287,7 +287,7 @@ def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
     )
 
 
-def _findings(mine: NodeNight) -> Table:
+def _findings(node_night: NodeNight) -> Table:
     """Return the table of a node's findings."""
     return build_table(
         "What health checks found",
@@ -300,7 +300,7 @@ def _findings(mine: NodeNight) -> Table:
                 Cell(finding.action),
                 Cell(finding.confidence),
             )
-            for finding in mine.findings
+            for finding in node_night.findings
         ],
     )
 

@@ -400,13 +400,13 @@ def _members_of(connection: Connection, rows: Mapping[int, Part]) -> dict[int, l
     return members
 
 
-def _of_members(whole: Part, members: Sequence[Part]) -> Part:
+def _of_members(joined: Part, members: Sequence[Part]) -> Part:
     """Return a link or group with the names of its members, and with their SKU if they share it."""
     names = [member.name if member.kind == Kind.NODE.value else member.key for member in members]
     shown_names = names[:_NAMED] + ([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])
     skus = {member.sku for member in members}
-    joint = ">" if whole.kind == Kind.LINK.value else "+"
-    return whole._replace(name=joint.join(shown_names), sku=skus.pop() if len(skus) == 1 else "")
+    joint = ">" if joined.kind == Kind.LINK.value else "+"
+    return joined._replace(name=joint.join(shown_names), sku=skus.pop() if len(skus) == 1 else "")
 
 
 def _position(ids: NDArray[np.int64], wanted: Integers) -> Integers:

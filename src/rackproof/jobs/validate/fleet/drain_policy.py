@@ -281,13 +281,13 @@ def _codes_in_reason(reason: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.split()[0] for entry in entries if entry.strip()))
 
 
-def _objection(node_night: NodeNight, blind: bool, mine: Sequence[str]) -> str:
+def _objection(node_night: NodeNight, blind: bool, partitions: Sequence[str]) -> str:
     """Return why a failed node is not drained, apart from its partition's limit, or ""."""
     if blind:
         return "not drained: too many nodes cannot be reached"
     if node_night.slurm is None:
         return "not drained: Slurm could not be queried"
-    if not node_night.slurm.known or not mine:
+    if not node_night.slurm.known or not partitions:
         return "not drained: it is not in Slurm"
     if node_night.slurm.drained_by == "other":
         reason = sanitize(node_night.slurm.reason, 200) or "no reason given"
@@ -296,13 +296,13 @@ def _objection(node_night: NodeNight, blind: bool, mine: Sequence[str]) -> str:
 
 
 def _share_used_up(
-    mine: Sequence[str],
+    partitions: Sequence[str],
     members: Mapping[str, Mapping[str, bool]],
     room: Mapping[str, int],
     policy: DrainPolicy,
 ) -> str:
     """Return which partition of a node is at its limit of drains, or ""."""
-    for name in mine:
+    for name in partitions:
         if room[name] < 1:
             size, drained = len(members[name]), sum(members[name].values())
             allowed = int(policy.share * size + 1e-9)

@@ -233,18 +233,22 @@ class _NodeProbes:
             (target.name,), job_script(self.plan, probes, [target.name], limit_s), target.gpus, limit_s
         )
 
-    def _keep_result(self, name: str, first: JobResult, second: JobResult | None, ended_well: int) -> None:
+    def _keep_result(
+        self, name: str, first_result: JobResult, second_result: JobResult | None, ended_well: int
+    ) -> None:
         """Store the measurements of a node's job.
 
         Args:
             name: The name of the node.
-            first: The result of its job.
-            second: The result of its second job, or None if there was none.
+            first_result: The result of its job.
+            second_result: The result of its second job, or None if there was none.
             ended_well: Number of nodes on which the job ended well, or 0 if these are too few to blame this
                 node.
         """
         # If the second job did not run, the first one counts.
-        last = first if second is None or second.how in ("left", "busy") else second
+        last = (
+            first_result if second_result is None or second_result.how in ("left", "busy") else second_result
+        )
         if last.how in ("left", "busy"):
             self.left_out[name] = last.text
             return
@@ -253,13 +257,13 @@ class _NodeProbes:
             self.reasons[name] = [unproven_reason("job", name, f"{problem}: {last.text}")]
             return
         ended = last.how == "ok"
-        if ended and last is not first:
-            text = f"the first of two tries {first.how}: {sanitize(first.text, 300)}"
+        if ended and last is not first_result:
+            text = f"the first of two tries {first_result.how}: {sanitize(first_result.text, 300)}"
             self.add_reasons({name: [_job_reason(name, Verdict.DEGRADED, text)]})
         self._keep_readings(name, last)
-        if not ended and ended_well and last is not first and _is_nodes_own_fault(first, last):
+        if not ended and ended_well and last is not first_result and _is_nodes_own_fault(first_result, last):
             ended_well_text = amount(ended_well, "node")
-            text = f"twice tonight, while {ended_well_text} ended it well: {sanitize(first.text, 200)}"
+            text = f"twice tonight, while {ended_well_text} ended it well: {sanitize(first_result.text, 200)}"
             self.add_reasons({name: [_job_reason(name, Verdict.FAIL, text)]})
 
     def _keep_readings(self, name: str, last: JobResult) -> None:
