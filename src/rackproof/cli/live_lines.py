@@ -44,7 +44,7 @@ _AROUND_YAML = re.compile(
     r"no root 'plugin' key found|\(source not shown: |inventory plugin 'auto'|^\s*\d+ |^\s*\^|"
     r"Completely failed to parse"
 )
-"""Lines that ansible-core prints around a text that is not YAML, which repeat it or name the wrong file."""
+"""Lines of ansible-core around a text that is not YAML. They repeat the text, or name the wrong file."""
 
 
 @dataclass

@@ -2,6 +2,8 @@
 
 Each node gets a line on the screen. The playbook runs as a program, because this package never imports
 Ansible. The callback ``rackproof_events`` reports its progress, and its exit status becomes the command's.
+
+Begin with :func:`run_playbook`.
 """
 
 from __future__ import annotations

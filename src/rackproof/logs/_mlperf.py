@@ -249,7 +249,7 @@ CLOCK_SLACK_S = 1.0
 """Largest difference between the clocks of ranks. An event further back is from another clock or another
 run."""
 FIRST_YEAR = 2018
-"""First year that an event's time may have, which is that of MLPerf Training 0.5."""
+"""First year that an event's time may have: the year of MLPerf Training 0.5."""
 _OTHER_UNITS = {1e3: "s", 1e-3: "µs", 1e-6: "ns"}
 """Units in which a program may log a moment by mistake, by the factor that turns it into milliseconds."""
 SECONDS_OF_A_YEAR = 365.2425 * 86_400

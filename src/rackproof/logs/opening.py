@@ -2,6 +2,8 @@
 
 The first bytes of a file show its type, whatever its name. Unpacking is bounded, because a few bytes may
 expand to terabytes.
+
+Begin with :func:`open_log`.
 """
 
 from __future__ import annotations

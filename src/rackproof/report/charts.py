@@ -276,7 +276,7 @@ def _size_charts(run: Run) -> list[Chart]:
 def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, float]]]:
     """Return values by size and label, for each name and unit.
 
-    Of several values for one size, use the first.
+    If a size has several values, use the first.
     """
     groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for measured in run.measurements:

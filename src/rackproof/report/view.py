@@ -619,8 +619,8 @@ def _headline(
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
     """Return the few numbers that represent a run. Judged ones come first, in a fixed order of names.
 
-    Of several judgements of a metric, the worst that counts represents them. Of several other
-    measurements with one name, :func:`~rackproof.analysis.representative.pick_representative` chooses.
+    The worst judgement that counts represents a metric with several judgements. For other measurements
+    with one name, :func:`~rackproof.analysis.representative.pick_representative` chooses.
     """
     judged = _judged_headlines(run)
     unjudged = _other_headlines(run, judged.keys())

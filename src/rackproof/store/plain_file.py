@@ -36,7 +36,7 @@ def open_plain(path: Path, flags: int, mode: int = 0o640) -> int:
     try:
         handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
-        # A link is ELOOP. A pipe without a reader is ENXIO, and so is a socket.
+        # A link causes ELOOP. A pipe without a reader, or a socket, causes ENXIO.
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise _not_plain(path) from None
         raise

@@ -283,7 +283,7 @@ def _moment_of(run: Run) -> datetime:
 
 
 def _nodes_of(run: Run) -> tuple[Node, ...]:
-    """Return the nodes of a run. Of a node that did not answer, only the name is known."""
+    """Return the nodes of a run. A node that did not answer has only its name."""
     described_names = {node.name for node in run.nodes}
     return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in described_names))
 

@@ -2,6 +2,8 @@
 
 The comparison lists every measurement of both runs, and the differences between their environments. It gives
 no verdict. Different units are reported, never converted.
+
+Begin with :func:`compare`.
 """
 
 from __future__ import annotations

@@ -373,7 +373,7 @@ def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Directi
 def _representative(run: Run, metric: str) -> Measurement | None:
     """Return one measurement of a name.
 
-    Of several GPUs the worst is returned, and of several sizes the largest.
+    The measurement is of the worst GPU, and of the largest size.
     """
     values = [measurement for measurement in run.measurements if measurement.name == metric]
     return pick_representative(values) if values else None

@@ -169,8 +169,8 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
 def _find_heading(text: str) -> tuple[int, str]:
     """Return the number of lines above the headings, and the delimiter.
 
-    Excel writes its separator into a line of its own, and a title may have the word of a column. Of the first
-    lines, the one with the most known headings counts. If no line has headings, the first one counts.
+    Excel writes its separator into a line of its own, and a title may have the word of a column. Among
+    the first lines, the line with the most known headings counts, or the first line if none has any.
     """
     headings: list[tuple[int, int, str]] = []
     for row_index, line in enumerate(text.split("\n", _MOST_TITLES)[:_MOST_TITLES]):

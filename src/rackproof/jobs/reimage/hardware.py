@@ -90,7 +90,7 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
 def add_settings(about: Node, settings: Settings, expected: HardwareExpectation) -> Node:
     """Return a node's record with its BMC's firmware and the BIOS settings with expectations. No I/O.
 
-    Of a BIOS's hundreds of settings, only those with an expectation are stored.
+    A BIOS has hundreds of settings. Only settings with an expectation are stored.
     """
     settings_read = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}
     settings_read |= {

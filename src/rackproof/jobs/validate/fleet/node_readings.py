@@ -434,7 +434,7 @@ def _definition(plan: ProbePlan, probe: Probe) -> Definition:
     return _load_definition(plan.benchmarks / f"{probe.benchmark}.yml")
 
 
-# The same few definitions judge each of a thousand nodes.
+# A few definitions judge a thousand nodes.
 @lru_cache(maxsize=32)
 def _load_definition(path: Path) -> Definition:
     return load_definition(path, log_formats=FORMATS).definition

@@ -98,7 +98,7 @@ def smallest_job_minutes(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> flo
 def tonights_probes(
     plan: ProbePlan, target: ProbeTarget, tests: Mapping[str, Sequence[Probe]]
 ) -> tuple[Probe, ...]:
-    """Return tonight's programs for a node, which are those of every night and the planned tests."""
+    """Return tonight's programs for a node: the programs of every night, and the planned tests."""
     every = (probe for probe in wanted_probes(plan, target) if not probe.optional)
     return (*every, *tests.get(target.name, ()))
 
