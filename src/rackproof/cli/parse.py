@@ -179,7 +179,7 @@ def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLo
         if problem := why_no_log(Path(name)):
             raise ToolError(f"{name} is {problem}")
         return logs.parse_path(name, form, name=shown_name, declared=declared)
-    # This error is a subclass of OSError, so it comes first.
+    # IsADirectoryError is a subclass of OSError, so it comes first.
     except IsADirectoryError:
         raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None
     except OSError as error:

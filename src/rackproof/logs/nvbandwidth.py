@@ -196,7 +196,7 @@ class NvbandwidthParser(LogParser):
         begun = bool(self.columns or self.matrix)
         if begun:
             self._without_result(f"a matrix of {self.test} has no sum")
-        # Its cells are stored, because the measurements are shown although they prove nothing.
+        # The cells are stored, because the measurements are shown although they prove nothing.
         self._keep_matrix(self.part)
         return begun
 

@@ -66,7 +66,7 @@ REBOOTS_UNTIL_INSPECTION = 2
 """After this many reboots for the same XID of a GPU, the hardware must be inspected."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
-"""These components are built for one driver version, and fail or misbehave with any other."""
+"""Components that are built for one driver version, and fail or misbehave with any other."""
 
 _HARMLESS_THROTTLES = ("sw_power_cap", "sync_boost")
 """A healthy GPU under load is throttled for these reasons, too."""

@@ -192,7 +192,7 @@ def _plan_nodes(
         if name not in newest:
             continue
         try:
-            # This run claimed the nodes, so no other run can be working on them.
+            # No other run works on the nodes, because this run claimed them.
             progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:
