@@ -557,7 +557,7 @@ class _Planner:
             parameters={
                 "nodes": len(members),
                 **{axis: value for axis, value in point.items() if value != ""},
-                # Precision and config change the measured value. As parameters, they separate histories and references.
+                # Both values change the speed. As parameters, they separate histories and references.
                 **({"precision": site.precision} if site.precision else {}),
                 **({"config": site.config} if site.config else {}),
             },
