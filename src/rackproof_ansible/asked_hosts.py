@@ -23,8 +23,8 @@ EVERY_HOST = ("all", "*")
 """Terms of a limit that contain no host. They mean all hosts of the playbook."""
 
 _SKIPPING_TAGS = frozenset({"all", "always", "tagged", "untagged"})
-"""Tags with a special meaning in Ansible. Rackproof's tasks have no other tags by which they could be
-skipped."""
+"""Tags with a special meaning in Ansible. Rackproof's tasks have no other tags, so no other tag can
+skip them."""
 
 _asked: list[str] = []
 """Requested hosts of this process's plays, in order. The callback counts them."""
@@ -87,9 +87,9 @@ def check_tasks(options: Mapping[str, Any]) -> None:
     }
     for option, value in names.items():
         if value:
-            shown = "" if option == "--step" else f" {sanitize(value, 100)}"
+            given = "" if option == "--step" else f" {sanitize(value, 100)}"
             raise PartialRunError(
-                f"{option}{shown} leaves out tasks, so their results would not be proven. This playbook does "
+                f"{option}{given} leaves out tasks, so their results would not be proven. This playbook does "
                 "all of its tasks, and goes on by itself where it was interrupted: leave the option out"
             )
 
@@ -124,11 +124,11 @@ def hosts_to_do(pattern: str, groups: Mapping[str, Sequence[str]], limit: str | 
             )
         return covered
     _check_terms(inventory, terms, groups)
-    asked = _names(inventory, terms)
+    requested_hosts = _names(inventory, terms)
     positive = [term for term in terms if term[0] not in "!&"]
     if not set(positive) <= set(EVERY_HOST):
-        _check_covered(asked, covered, pattern)
-    hosts = [host for host in covered if host in set(asked)]
+        _check_covered(requested_hosts, covered, pattern)
+    hosts = [host for host in covered if host in set(requested_hosts)]
     if not hosts:
         raise PartialRunError(
             f"-l {sanitize(limit, 200)} leaves no host of {_groups_of(pattern)}, so nothing would be done: "
@@ -152,13 +152,13 @@ def _check_names(hosts: Iterable[str]) -> None:
 def _inventory(groups: Mapping[str, Sequence[str]]) -> InventoryManager:
     """Return an inventory with these groups, so that Ansible evaluates the patterns."""
     inventory = InventoryManager(loader=DataLoader(), sources=[], parse=False)
-    known: set[str] = set()
+    known_hosts: set[str] = set()
     for group, hosts in groups.items():
         inventory.add_group(str(group))
         for host in map(str, hosts):
-            if host not in known:
+            if host not in known_hosts:
                 inventory.add_host(host)
-            known.add(host)
+            known_hosts.add(host)
             if group != "all":
                 inventory.add_host(host, str(group))
     # Makes the groups children of `all`.
@@ -201,9 +201,9 @@ def _check_terms(
         )
 
 
-def _check_covered(asked: Iterable[str], covered: Collection[str], pattern: str) -> None:
+def _check_covered(requested_hosts: Iterable[str], covered: Collection[str], pattern: str) -> None:
     """Refuse requested hosts that no play of the playbook covers."""
-    strangers = sorted(set(asked) - set(covered))
+    strangers = sorted(set(requested_hosts) - set(covered))
     if strangers:
         names = ", ".join(strangers) if len(strangers) <= 3 else compress_hostlist(strangers)
         verb, them = ("is", "it") if len(strangers) == 1 else ("are", "them")

@@ -44,10 +44,10 @@ class BenchFollow(NodeAction):
         """Return the job's final state. The task does not fail if the job ended badly."""
         if self.check_mode:
             return {"changed": False, "skipped": True, "msg": "nothing is followed in check mode"}
-        known = ("auto", *FORMATS, LINES)
-        if options["format"] not in known:
+        formats = ("auto", *FORMATS, LINES)
+        if options["format"] not in formats:
             raise AnsibleActionFail(
-                f"format: no log format is called {options['format']!r}; there are {', '.join(known)}"
+                f"format: no log format is called {options['format']!r}; there are {', '.join(formats)}"
             )
         return JobFollower(self, options).follow()
 
@@ -142,12 +142,12 @@ class JobFollower:
         wait_s = pause_s if pause_s >= 1 and self._node_waits and self._job_pid else 0.0
         if not wait_s:
             time.sleep(pause_s)
-        asked = time.monotonic()
+        asked_s = time.monotonic()
         command = poll_command(
             self._folder, self._offset, self._supervisor_pid, job_pid=self._job_pid, wait_s=wait_s
         )
         answer = parse_poll(self._ask(command), self._supervisor_pid)
-        took_s = time.monotonic() - asked
+        took_s = time.monotonic() - asked_s
         if took_s < 0.8 * wait_s and answer.alive and not answer.ended:
             # The node's tools cannot wait, or the program ended and its supervisor is busy ending the rest.
             self._node_waits = False

@@ -20,7 +20,7 @@ MOST_BYTES = 64 << 20
 
 
 class _BoundedPipe:
-    """The end of a pipe from which at most :data:`MOST_BYTES` are read. Then the process is killed."""
+    """The reading end of a pipe. After :data:`MOST_BYTES`, it kills the process."""
 
     def __init__(self, pipe: Any, process: subprocess.Popen[bytes]) -> None:
         self._pipe = pipe

@@ -28,13 +28,13 @@ _LINE_OF_ITS_OWN = re.compile(r"\n(?=[^ \n])")
 
 def harmless(message: str) -> str:
     """Return a message in a form that is safe for a terminal."""
-    shown = message[:SHOWN_CHARACTERS]
-    shown = _HARMFUL.sub("", shown)
+    shown_text = message[:SHOWN_CHARACTERS]
+    shown_text = _HARMFUL.sub("", shown_text)
     if message.startswith(("[ERROR]", "[WARNING]")):
         # Ansible indents results, but prints errors and warnings as they are.
-        shown = _LINE_OF_ITS_OWN.sub("\n  ", shown)
-    left = len(message) - SHOWN_CHARACTERS
-    return f"{shown}… ({left} more characters)" if left > 0 else shown
+        shown_text = _LINE_OF_ITS_OWN.sub("\n  ", shown_text)
+    characters_left = len(message) - SHOWN_CHARACTERS
+    return f"{shown_text}… ({characters_left} more characters)" if characters_left > 0 else shown_text
 
 
 def clean_display() -> None:

@@ -41,10 +41,13 @@ class RunTable:
         if isinstance(recorded, dict) and {"run_id", "folder"} <= recorded.keys():
             self._folders[str(recorded["run_id"])] = str(recorded["folder"])
         self._report = str(result.get("rackproof_report_file") or self._report)
-        whole = result.get("rackproof_report_runs")
-        if isinstance(whole, dict):
+        run_folders = result.get("rackproof_report_runs")
+        if isinstance(run_folders, dict):
             # A resumed plan also contains runs of earlier calls. The table shows all of them.
-            self._folders = {**{str(name): str(folder) for name, folder in whole.items()}, **self._folders}
+            self._folders = {
+                **{str(name): str(folder) for name, folder in run_folders.items()},
+                **self._folders,
+            }
 
     @property
     def is_reported(self) -> bool:

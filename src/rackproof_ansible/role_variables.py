@@ -99,8 +99,8 @@ def _problem(
     if not checked.error_messages:
         return ""
     is_hidden = is_hidden or _is_secret(name, option, value)
-    shown = "has a wrong value" if is_hidden else f"is {_shown(value)}"
-    return _form(role, name, option, shown, "" if is_hidden else checked.error_messages[0])
+    value_text = "has a wrong value" if is_hidden else f"is {_shown(value)}"
+    return _form(role, name, option, value_text, "" if is_hidden else checked.error_messages[0])
 
 
 def _form(role: str, name: str, option: Spec, shown: str, error: str) -> str:
@@ -137,17 +137,17 @@ def _read_by(name: str, raw: Mapping[str, Any]) -> list[str]:
 
 def _number_for_text(name: str, raw: Mapping[str, Any], options: Mapping[str, Spec]) -> str:
     """Return which text that a template reads is given as a number, with what to write, or ""."""
-    for one in _read_by(name, raw):
-        if options.get(one, {}).get("type") == "str" and isinstance(raw[one], int | float):
-            text = "" if _is_secret(one, options[one], raw[one]) else f', such as "{raw[one]}"'
-            return f"it reads {one}, which is a number: write {one} as a text in quotes{text}"
+    for option in _read_by(name, raw):
+        if options.get(option, {}).get("type") == "str" and isinstance(raw[option], int | float):
+            text = "" if _is_secret(option, options[option], raw[option]) else f', such as "{raw[option]}"'
+            return f"it reads {option}, which is a number: write {option} as a text in quotes{text}"
     return ""
 
 
 def _correction(name: str, raw: Mapping[str, Any]) -> str:
     """Return what to correct in a template that fails: the variable, or one that it reads."""
-    read = _read_by(name, raw)[:5]
-    return f"correct it{', or what it reads: ' + ', '.join(read) if read else ''}"
+    variables_read = _read_by(name, raw)[:5]
+    return f"correct it{', or what it reads: ' + ', '.join(variables_read) if variables_read else ''}"
 
 
 def _last_line(error: AnsibleError) -> str:

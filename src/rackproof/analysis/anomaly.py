@@ -279,16 +279,16 @@ class _Fleet:
 
     def _add_asked(self, requested: Sequence[Node]) -> list[int]:
         """Add the requested nodes without a reading. Return the indices of all requested nodes."""
-        at = {part[:2]: index for index, part in enumerate(self.parts)} if requested else {}
+        place_of = {part[:2]: index for index, part in enumerate(self.parts)} if requested else {}
         places = []
         for node in requested:
             key = ("node", node.hardware_key)
-            if key not in at:
-                at[key] = len(self.parts)
+            if key not in place_of:
+                place_of[key] = len(self.parts)
                 self.parts.append(Part(*key, name=node.name, sku=node.sku))
-            places.append(at[key])
+            places.append(place_of[key])
             # Take the node's name and SKU from the inventory, because the history may name old ones.
-            self.parts[at[key]] = self.parts[at[key]]._replace(name=node.name, sku=node.sku)
+            self.parts[place_of[key]] = self.parts[place_of[key]]._replace(name=node.name, sku=node.sku)
         return places
 
     @cached_property
@@ -575,7 +575,10 @@ def _gpu_rows(fleet: _Fleet) -> NDArray[np.intp]:
     """
     is_gpu = np.array([part.kind == "gpu" for part in fleet.parts], dtype=bool)
     is_collective = np.array(
-        [one.metric.endswith("_busbw") and one.labels.get("device") != "cpu" for one in fleet.quantities],
+        [
+            measured.metric.endswith("_busbw") and measured.labels.get("device") != "cpu"
+            for measured in fleet.quantities
+        ],
         dtype=bool,
     )
     part, quantity = fleet.readings.part[fleet.tonight], fleet.readings.quantity[fleet.tonight]
@@ -952,16 +955,22 @@ def _node_verdicts(
     nodes = []
     for index in judged:
         part = fleet.parts[index]
-        mine = spans.get(int(index), np.empty(0, np.intp))
-        shown = list(_distinct(findings, mine, wide))
+        rows = spans.get(int(index), np.empty(0, np.intp))
+        distinct_rows = list(_distinct(findings, rows, wide))
         reasons = tuple(
             _reason(fleet, findings, row, references, _VERDICTS[verdict[row]], bool(wide[row]))
-            for row in shown[:_REASONS_SHOWN]
+            for row in distinct_rows[:_REASONS_SHOWN]
         )
-        worst = _VERDICTS[int(verdict[mine].max())] if len(mine) else Verdict.PASS
+        worst = _VERDICTS[int(verdict[rows].max())] if len(rows) else Verdict.PASS
         nodes.append(
             NodeVerdict(
-                part.kind, part.key, part.name, part.sku, worst, reasons, max(0, len(shown) - _REASONS_SHOWN)
+                part.kind,
+                part.key,
+                part.name,
+                part.sku,
+                worst,
+                reasons,
+                max(0, len(distinct_rows) - _REASONS_SHOWN),
             )
         )
     if faults:
@@ -971,13 +980,13 @@ def _node_verdicts(
 
 def _distinct(findings: _Findings, rows: NDArray[np.intp], wide: Bools) -> Iterator[int]:
     """Yield the indices of a node's findings, each finding on the whole fleet only once."""
-    shown = set()
+    kinds_seen = set()
     for row in rows:
         kind = (findings.check[row], findings.quantity[row])
         if wide[row]:
-            if kind in shown:
+            if kind in kinds_seen:
                 continue
-            shown.add(kind)
+            kinds_seen.add(kind)
         yield int(row)
 
 
@@ -992,7 +1001,7 @@ def _fleetwide(
         return [], np.zeros(0, bool)
     # Count nodes separately from links and groups, which are few. Their share of all would be too small.
     family = fleet.sku.astype(np.int64) * 2 + fleet.is_node
-    asked = np.bincount(family[judged], minlength=2 * len(fleet.skus))
+    nodes_judged = np.bincount(family[judged], minlength=2 * len(fleet.skus))
     width = (len(fleet.quantities) + 1) * len(CHECKS) * 2
     kind = (findings.quantity + 1).astype(np.int64) * len(CHECKS) + findings.check
     # Count warnings separately, so that twenty warnings do not make one failure fleetwide.
@@ -1000,16 +1009,18 @@ def _fleetwide(
     cell = family[findings.owner] * width + kind
     pairs = np.unique(np.stack([cell, findings.owner.astype(np.int64)]), axis=1)
     cells, counts = np.unique(pairs[0], return_counts=True)
-    total = asked[cells // width]
+    total = nodes_judged[cells // width]
     many = (counts >= policy.share_least) & (counts > policy.share * total)
     # A missing reference is a gap of the inventory, so it is never reported as a fault of the fleet.
     many &= cells % width // 2 % len(CHECKS) != _REFERENCE
     faults = []
-    for cell_index, count, of in zip(cells[many], counts[many], total[many], strict=True):
+    for cell_index, count, total_count in zip(cells[many], counts[many], total[many], strict=True):
         number, check = divmod(int(cell_index) % width // 2, len(CHECKS))
         metric = fleet.quantities[number - 1].metric if number else ""
         faults.append(
-            FleetFault(fleet.skus[int(cell_index) // width // 2], CHECKS[check], metric, int(count), int(of))
+            FleetFault(
+                fleet.skus[int(cell_index) // width // 2], CHECKS[check], metric, int(count), int(total_count)
+            )
         )
     return faults, np.isin(cell, cells[many])
 

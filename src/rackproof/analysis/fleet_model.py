@@ -43,7 +43,7 @@ _STEP = 0.0025
 _LOSSES = (8, 12, 18, 26, 36, 50, 70)
 """Losses that are tested, in steps of the grid: 2, 3, 4.5, 6.5, 9, 12.5 and 17.5 %."""
 _COLLAPSE = 0.125
-"""Loss from which any size is possible. A GPU at half its speed resembles none of the losses above."""
+"""A loss of this share or more may have any size. Half the speed resembles none of the losses above."""
 _ANY_LOSS = 0
 """Marker for a loss of any size among losses in steps of the grid."""
 _NEVER = -100.0
@@ -53,7 +53,7 @@ _LEVEL_LOSSES = (0.01, 0.02, 0.04, 0.08)
 _SERIES_AT_ONCE = 2_000
 _FARTHEST = 1e6
 _STRONG = float(np.log(20.0))
-"""Logarithm of the evidence from which a series is listed beside the strongest one of its node."""
+"""Least logarithm of the evidence of a series that is listed beside the strongest one of its node."""
 
 # The two-sided 50 % and 95 % quantiles of Student's t, by degrees of freedom. Heavy tails come first.
 _TAILS = (
@@ -266,10 +266,10 @@ def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
         with np.errstate(divide="ignore", invalid="ignore"):
             share = table.value[rows] / row_medians(table.value[rows].T)
         for rack in np.unique(group[rows]):
-            mine = group[rows] == rack
-            if len(np.unique(table.node[rows[mine]])) < policy.nodes_least:
+            in_rack = group[rows] == rack
+            if len(np.unique(table.node[rows[in_rack]])) < policy.nodes_least:
                 continue
-            values.append(row_medians(share[mine].T))
+            values.append(row_medians(share[in_rack].T))
             quantities.append(quantity)
             racks.append(rack)
     count = len(values)
@@ -324,9 +324,9 @@ class _Kind:
 
     def log_chance(self) -> Floats:
         """Return the log of an upper bound for the probability that healthy hardware is as low as tonight."""
-        earlier = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
-        # With fewer earlier nights, the level from which the number dropped is less certain.
-        return self.noise.log_tail(-self.drops[:, 0] / np.sqrt(1 + 1 / earlier))
+        nights_before = np.maximum(np.isfinite(self.own[:, :-1]).sum(axis=1), 1)
+        # With fewer earlier nights, the level before the drop is less certain.
+        return self.noise.log_tail(-self.drops[:, 0] / np.sqrt(1 + 1 / nights_before))
 
 
 def _compare_kind(table: SeriesTable, rows: Indices, policy: FleetPolicy) -> _Kind | None:

@@ -55,7 +55,7 @@ _COURSE_OF_A_RUN = frozenset(
 )
 """Measurements during a training, as opposed to its outcome."""
 MAX_AGE = timedelta(days=2 * 365)
-"""Age from which a log is no evidence about a current machine. Logs of the last four rounds of MLPerf
+"""A log of more than this age is no evidence about a current machine. Logs of the last four rounds of MLPerf
 are younger."""
 CLOCK_SLACK = timedelta(days=1)
 """Largest time by which a log may be ahead of this machine's clock. Its times may be local times."""
@@ -147,9 +147,9 @@ def find_files(
     Args:
         place: The folder, or a single file.
         results_folder: The folder of the runs, which is not searched.
-        skipped: A list to which a line is added for each link, and for each hidden file with a log's
+        skipped: A list that gets a line for each link, and for each hidden file with a log's
             name.
-        unread: A list to which a line is added for each FIFO, socket and device. Their contents are
+        unread: A list that gets a line for each FIFO, socket and device. Their contents are
             unknown.
     """
     if place.is_file():
@@ -392,7 +392,7 @@ def runs_from_logs(files: Iterable[Path], skipped: list[str]) -> Iterator[Run]:
 
     Args:
         files: The logs and folders of logs.
-        skipped: A list to which a line is added for each file without a known log format.
+        skipped: A list that gets a line for each file without a known log format.
 
     Raises:
         NoLogsError: A file or folder does not exist.
@@ -424,8 +424,8 @@ def read_runs(
     Args:
         files: The files to read.
         root: The folder to which the names of files in remarks are relative.
-        skipped: A list to which a line is added for each file without a known log format.
-        unread: A list to which a line is added for each file, such as an archive, that may contain a log
+        skipped: A list that gets a line for each file without a known log format.
+        unread: A list that gets a line for each file, such as an archive, that may contain a log
             but cannot be read as one.
         benchmark: The name of the benchmark. The default is the name in each log, or else its folder's
             name.

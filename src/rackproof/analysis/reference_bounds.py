@@ -94,12 +94,12 @@ def propose_references(
             continue
         names[run.benchmark] |= _point(run).keys()
         speeds = _judged_speeds(run)
-        for one in run.measurements:
-            if one.direction is None or not one.finite or not _is_judged(one, speeds):
+        for measurement in run.measurements:
+            if measurement.direction is None or not measurement.finite or not _is_judged(measurement, speeds):
                 continue
-            key = _key(run, one)
-            values[key].append(one.value)
-            directions[key] = one.direction
+            key = _key(run, measurement)
+            values[key].append(measurement.value)
+            directions[key] = measurement.direction
             run_ids, machines = sources[key]
             run_ids.add(run.run_id)
             machines.add(_machine(run))
@@ -109,10 +109,12 @@ def propose_references(
     )
     # A parameter that only other runs set is part of the point as well.
     return [
-        one.model_copy(
-            update={"parameters": dict.fromkeys(sorted(names[one.benchmark]), "") | one.parameters}
+        measurement.model_copy(
+            update={
+                "parameters": dict.fromkeys(sorted(names[measurement.benchmark]), "") | measurement.parameters
+            }
         )
-        for one in proposed
+        for measurement in proposed
     ]
 
 
@@ -120,37 +122,41 @@ def _is_sound(run: Run) -> bool:
     """Return whether a run has no fault. Its speeds may still lack a reference."""
     if any(unfit_evidence(run)):
         return False
-    return all(one.verdict not in UNFIT_VERDICTS or _lacks_reference(one) for one in run.judgements)
+    return all(
+        judgement.verdict not in UNFIT_VERDICTS or _lacks_reference(judgement) for judgement in run.judgements
+    )
 
 
-def _lacks_reference(one: Judgement) -> bool:
+def _lacks_reference(judgement: Judgement) -> bool:
     """Return whether a measured value is unproven only because it has no reference.
 
     Such a judgement is never degraded. A degraded value has a reference, and is worse than its ``warn``.
     """
-    return one.verdict is Verdict.UNPROVEN and one.reference is None and one.value is not None
+    return (
+        judgement.verdict is Verdict.UNPROVEN and judgement.reference is None and judgement.value is not None
+    )
 
 
 def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
     """Return the labels of the measurements whose speed was judged, by metric."""
     judged: dict[str, list[Mapping[str, str]]] = defaultdict(list)
-    for one in run.judgements:
+    for judgement in run.judgements:
         # A rule about quality, whose bound is 0 (the target itself), judges no speed.
-        edges = (one.reference.low, one.reference.high) if one.reference else ()
+        edges = (judgement.reference.low, judgement.reference.high) if judgement.reference else ()
         if 0 not in edges:
-            judged[one.metric].append(one.labels)
+            judged[judgement.metric].append(judgement.labels)
     return judged
 
 
-def _is_judged(one: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
+def _is_judged(measurement: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
     """Return whether a judgement applies to a measurement. It has the same metric, and no other labels."""
-    return any(labels.items() <= one.labels.items() for labels in speeds.get(one.name, ()))
+    return any(labels.items() <= measurement.labels.items() for labels in speeds.get(measurement.name, ()))
 
 
-def _key(run: Run, one: Measurement) -> Key:
+def _key(run: Run, measurement: Measurement) -> Key:
     """Return the identity of a quantity. Equal parts, such as the GPUs of all machines, are one quantity."""
-    labels = tuple(sorted(item for item in one.labels.items() if item[0] not in _PART_LABELS))
-    return run.benchmark, tuple(sorted(_point(run).items())), one.name, one.unit, labels
+    labels = tuple(sorted(item for item in measurement.labels.items() if item[0] not in _PART_LABELS))
+    return run.benchmark, tuple(sorted(_point(run).items())), measurement.name, measurement.unit, labels
 
 
 def _point(run: Run) -> dict[str, Any]:
@@ -250,4 +256,4 @@ def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
         "unit": one.unit,
         "source": f"{source}, {amount(one.runs, 'run')}, machines {one.machines}: {shown}",
     }
-    return {key: held for key, held in entry.items() if held not in ({}, "")}
+    return {key: field for key, field in entry.items() if field not in ({}, "")}

@@ -25,7 +25,7 @@ SIZES = frozenset({"gpus", "nodes", "processes"})
 _NOT_THE_POINT = SIZES | {"seed"}
 
 WAITING = 0.10
-"""Share of time without work from which a device counts as waiting."""
+"""Least share of time without work of a device that counts as waiting."""
 EXCHANGE = 0.05
 """Share of the step that visible communication may take. Above it, the network is the limit."""
 SLOW_RANK = 0.05
@@ -33,9 +33,11 @@ SLOW_RANK = 0.05
 BUSY = 0.80
 """Mean utilisation below which a GPU does not count as busy."""
 LINK_FULL = 0.85
+"""Least mean utilisation of a link that explains a slow run."""
 THROTTLED = 0.10
-"""Share of samples with reduced clocks from which these explain a slow run."""
+"""Least share of samples with reduced clocks that explains a slow run."""
 SLOWER_CLOCK = 0.05
+"""A GPU is slower if its clock is lower than the usual one by more than this share."""
 
 # NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons) are power cap, hardware slowdown,
 # software thermal, hardware thermal and power brake. Idle, application clocks and display are harmless.
@@ -362,7 +364,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
     if high is None or high.value < WAITING:
         return []
     synthetic = run.dataset is not None and run.dataset.name == "synthetic"
-    shown = (
+    waits_text = (
         "the host launches work too slowly (its images are synthetic)"
         if synthetic
         else "data come too slowly"
@@ -371,7 +373,7 @@ def _waits(run: Run, base: Run | None) -> _Found:
     evidence += [_mean_text(series) for series in _series(run, "gpu_utilisation")[:8]]
     if run.storage:
         evidence.append(f"storage: {run.storage}")
-    text = f"GPU waiting for data: {shown}" if not synthetic else f"GPU waiting: {shown}"
+    text = f"GPU waiting for data: {waits_text}" if not synthetic else f"GPU waiting: {waits_text}"
     return [(high.value, ScalingExplanation(cause="waiting for data", text=text, evidence=tuple(evidence)))]
 
 

@@ -155,8 +155,8 @@ def _join_selected(sources: Sequence[AdoptedSource], exclude: Sequence[str]) -> 
 
 def _controller_of(sources: Sequence[AdoptedSource]) -> tuple[str, str]:
     """Return the host of slurmctld and its address from the first source that knows it, or "" for each."""
-    known = [(source.controller, source.controller_address) for source in sources if source.controller]
-    return known[0] if known else ("", "")
+    controllers = [(source.controller, source.controller_address) for source in sources if source.controller]
+    return controllers[0] if controllers else ("", "")
 
 
 def _netbox_source(url: str | None, token_file: Path | None, filters: Sequence[str]) -> list[AdoptedSource]:

@@ -76,8 +76,8 @@ def compare_command(
         raise ToolError(str(error)) from None
     several = _compare_several(systems)
     if as_json:
-        own = {"runs": json_value(several)} if several else {}
-        print_json({**json_value(compared), **own})
+        runs_entry = {"runs": json_value(several)} if several else {}
+        print_json({**json_value(compared), **runs_entry})
     else:
         print_or_write(_rendered(compared, run_comparison, several, form), output)
 

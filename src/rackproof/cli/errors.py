@@ -76,10 +76,10 @@ def refuse_unknown_names(names: Iterable[str], known: Collection[str], problem: 
     """
     missing = sorted(set(names) - set(known))
     if missing:
-        shown = ", ".join(sanitize(name, 130) for name in missing[:_SHOWN_NAMES])
+        names_text = ", ".join(sanitize(name, 130) for name in missing[:_SHOWN_NAMES])
         more = f" and {len(missing) - _SHOWN_NAMES} more" if len(missing) > _SHOWN_NAMES else ""
         near = near_text(missing[0], (sanitize(name, 130) for name in known))
-        raise ToolError(f"{shown}{more}: {problem}{near}")
+        raise ToolError(f"{names_text}{more}: {problem}{near}")
 
 
 def operator_message(error: Exception) -> str:

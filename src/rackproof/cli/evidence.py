@@ -85,19 +85,21 @@ def make_command(
     if out.suffix != ".html":
         raise ToolError(f"--out {out}: name a page, FILE.html; the JSON is written beside it")
     catalogue = load_catalogue(catalogue_name)
-    asked, listed = _asked_nodes(names, inventory)
+    node_names, listed = _asked_nodes(names, inventory)
     with open_store(history_path(results)) as store:
         certificate = make_certificate(
-            results, store, catalogue, asked, now=datetime.now(UTC), command=("rackproof", *sys.argv[1:])
+            results, store, catalogue, node_names, now=datetime.now(UTC), command=("rackproof", *sys.argv[1:])
         )
-    known = {*listed, *(node.name for node in certificate.nodes)}
-    refuse_unknown_names(asked, known, f"no such group or node in {inventory}, and no run of it in {results}")
+    known_names = {*listed, *(node.name for node in certificate.nodes)}
+    refuse_unknown_names(
+        node_names, known_names, f"no such group or node in {inventory}, and no run of it in {results}"
+    )
     certificate = _write(certificate, out, key)
     if as_json:
         print_json(json_value(certificate))
     else:
         title = sanitize(catalogue.title, 300)
-        click.echo(f"{certificate.verdict.value}: {title}, {amount(len(asked), 'node')}: {out}")
+        click.echo(f"{certificate.verdict.value}: {title}, {amount(len(node_names), 'node')}: {out}")
         click.echo(_answer_text(certificate, certificate.answers))
     ctx.exit(exit_status(certificate.verdict))
 
@@ -108,25 +110,25 @@ def _asked_nodes(names: Sequence[str], inventory: Path) -> tuple[list[str], list
     Raises:
         ToolError: A name is that of an empty group, or names no node.
     """
-    found = list_inventory(inventory)[0] if inventory.exists() else None
-    groups = found.groups if found else {}
-    asked: dict[str, None] = {}
+    listed_inventory = list_inventory(inventory)[0] if inventory.exists() else None
+    groups = listed_inventory.groups if listed_inventory else {}
+    node_names: dict[str, None] = {}
     for name in names:
         hosts = groups.get(name) or expand_hostlist(name)
         if not hosts or (name in groups and not groups[name]):
             raise ToolError(f"{name} names no node")
-        asked |= dict.fromkeys(hosts)
-    return list(asked), [*groups, *(found.hosts if found else ())]
+        node_names |= dict.fromkeys(hosts)
+    return list(node_names), [*groups, *(listed_inventory.hosts if listed_inventory else ())]
 
 
 def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate:
     """Write page, JSON and signature. Return the certificate with the digest of its page."""
     shell = certificate_shell(certificate)
     certificate = certificate.model_copy(update={"page_sha256": shell_digest(shell)})
-    written = dump_certificate(certificate)
-    signature = sign_bytes(written, key) if key else ""
-    write_file(out, fill_page(PageParts(shell, written, signature)))
-    for suffix, copy in zip(BESIDE, (written, signature.encode()), strict=True):
+    certificate_json = dump_certificate(certificate)
+    signature = sign_bytes(certificate_json, key) if key else ""
+    write_file(out, fill_page(PageParts(shell, certificate_json, signature)))
+    for suffix, copy in zip(BESIDE, (certificate_json, signature.encode()), strict=True):
         if copy:
             write_file(out.with_suffix(suffix), copy)
         else:
@@ -137,16 +139,16 @@ def _write(certificate: Certificate, out: Path, key: Path | None) -> Certificate
 
 def _answer_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
     """Return the number of each answer, and a table of the requirements that are measured."""
-    texts = {one.id: one.text for one in certificate.catalogue.requirements if one.is_measured}
+    texts = {row.id: row.text for row in certificate.catalogue.requirements if row.is_measured}
     rows = [
         (
-            one.id,
-            one.verdict.value,
-            f"{one.until:%Y-%m-%d}" if one.until else "-",
-            sanitize("; ".join(one.reasons[:_SHOWN_REASONS]) or texts[one.id], 300),
+            answer.id,
+            answer.verdict.value,
+            f"{answer.until:%Y-%m-%d}" if answer.until else "-",
+            sanitize("; ".join(answer.reasons[:_SHOWN_REASONS]) or texts[answer.id], 300),
         )
-        for one in answers
-        if one.id in texts
+        for answer in answers
+        if answer.id in texts
     ]
     columns = ("Requirement", "Answer", "Until", "Why")
     lines = [count_text(certificate, answers), *text_table(columns, rows, terminal_width(), (3,))]
@@ -172,7 +174,7 @@ def verify_command(
     results folder is not needed.
     """
     beside = {suffix: path for suffix in BESIDE if (path := file.with_suffix(suffix)).exists()}
-    found = verify_certificate(
+    verification = verify_certificate(
         _read(file),
         {suffix: _read(path) for suffix, path in beside.items()},
         datetime.now(UTC),
@@ -181,10 +183,10 @@ def verify_command(
         render=certificate_shell,
     )
     if as_json:
-        print_json(json_value(found))
+        print_json(json_value(verification))
     else:
-        click.echo(_verification_text(found))
-    ctx.exit(exit_status(found.verdict))
+        click.echo(_verification_text(verification))
+    ctx.exit(exit_status(verification.verdict))
 
 
 def _read(file: Path) -> bytes:
@@ -199,20 +201,21 @@ def _read(file: Path) -> bytes:
         raise ToolError(f"cannot read {file}: {error.strerror}") from None
 
 
-def _verification_text(found: Verification) -> str:
+def _verification_text(verification: Verification) -> str:
     """Return the text that the command prints about a verified certificate."""
-    nameless = "no signer is proven" if found.objections else "unsigned"
-    lines = [f"{found.verdict.value}: {'signed by ' + found.signer if found.signer else nameless}"]
-    lines += [f"  {one}" for one in found.objections]
-    lines += [f"  expired: {one}" for one in found.expired]
-    lines += [f"note: {one}" for one in found.remarks]
+    nameless = "no signer is proven" if verification.objections else "unsigned"
+    signer = f"signed by {verification.signer}" if verification.signer else nameless
+    lines = [f"{verification.verdict.value}: {signer}"]
+    lines += [f"  {objection}" for objection in verification.objections]
+    lines += [f"  expired: {expired}" for expired in verification.expired]
+    lines += [f"note: {remark}" for remark in verification.remarks]
     tables = []
-    if found.certificate is not None:
-        title = found.certificate.catalogue.title
-        lines.append(f"{title}, made {found.certificate.made:%Y-%m-%d %H:%M} UTC")
-        lines.append(f"nodes: {sanitize(compress_hostlist(found.certificate.asked), 400)}")
-        if not found.objections:
-            tables.append(_answer_text(found.certificate, found.answers))
+    if verification.certificate is not None:
+        title = verification.certificate.catalogue.title
+        lines.append(f"{title}, made {verification.certificate.made:%Y-%m-%d %H:%M} UTC")
+        lines.append(f"nodes: {sanitize(compress_hostlist(verification.certificate.asked), 400)}")
+        if not verification.objections:
+            tables.append(_answer_text(verification.certificate, verification.answers))
     return "\n".join([*(sanitize(line, 600) for line in lines), *tables])
 
 
@@ -228,12 +231,15 @@ def compare_certificates_command(old: Path, new: Path, as_json: bool) -> None:
     before, after = (load_certificate(split_page(_read(file)).json) for file in (old, new))
     changes = certificate_changes(before, after)
     if as_json:
-        print_json([json_value(one) for one in changes])
+        print_json([json_value(change) for change in changes])
     elif changes:
         columns = ("What", "Where", "Which", "Before", "Now")
         rows = [
-            tuple(sanitize(text, 200) or "-" for text in (one.kind, one.where, one.what, one.old, one.new))
-            for one in changes
+            tuple(
+                sanitize(text, 200) or "-"
+                for text in (change.kind, change.where, change.what, change.old, change.new)
+            )
+            for change in changes
         ]
         click.echo("\n".join(text_table(columns, rows, terminal_width(), (1, 2))))
     else:

@@ -86,15 +86,15 @@ def _last_provision(results: Path, name: str) -> ProvisionRecord | None:
 
 
 def _provision_text(name: str, provision: ProvisionRecord) -> str:
-    mine = provision.nodes[name]
+    outcome = provision.nodes[name]
     lines = [
-        f"{name}: provisioning {'failed' if mine.failed else 'ended well'} ({moment(provision.ended)}); "
+        f"{name}: provisioning {'failed' if outcome.failed else 'ended well'} ({moment(provision.ended)}); "
         f"{provision.actor}@{provision.host} ran {provision.playbook}"
     ]
     for title, texts in (
-        ("Attention", mine.attention),
-        ("Changed", mine.changed),
-        ("Next", [f"ansible-playbook provision.yml -l {name}"] if mine.failed else []),
+        ("Attention", outcome.attention),
+        ("Changed", outcome.changed),
+        ("Next", [f"ansible-playbook provision.yml -l {name}"] if outcome.failed else []),
     ):
         lines += ["", title, *(f"  {sanitize(text, 600)}" for text in texts)] if texts else []
     return "\n".join(lines) + "\n"

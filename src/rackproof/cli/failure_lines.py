@@ -146,5 +146,5 @@ def _replace_known(text: str, reasons: list[str]) -> str:
 
 def indented(head: str, text: str) -> list[str]:
     """Return a text after a head, with its further lines below its first."""
-    first, *further_lines = text.splitlines() or [""]
-    return [head + first, *(f"  {line}" for line in further_lines)]
+    first_line, *further_lines = text.splitlines() or [""]
+    return [head + first_line, *(f"  {line}" for line in further_lines)]

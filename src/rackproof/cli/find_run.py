@@ -1,4 +1,7 @@
-"""Find the run that an operator names in a command: by a path, an id, or the beginning of an id."""
+"""Find the run that an operator names in a command: by a path, an id, or the beginning of an id.
+
+Begin with :func:`find_run`.
+"""
 
 from __future__ import annotations
 

@@ -65,13 +65,13 @@ def history_command(
 
 
 def _refuse_unknown(store: Store, benchmark: str | None, node: str | None) -> None:
-    """Refuse a benchmark that neither ran nor is defined here, and a node of which nothing ran."""
-    known = store.names()
+    """Refuse a benchmark that neither ran nor is defined here, and a node without a run."""
+    stored_names = store.names()
     if benchmark is not None:
         defined = [path.stem for path in Path("benchmarks").glob("*.y*ml")]
-        refuse_unknown_names([benchmark], [*known.benchmarks, *defined], "no such benchmark ran")
+        refuse_unknown_names([benchmark], [*stored_names.benchmarks, *defined], "no such benchmark ran")
     if node is not None and not store.knows_node(node):
-        refuse_unknown_names([node], known.nodes, "nothing ran on such a node")
+        refuse_unknown_names([node], stored_names.nodes, "nothing ran on such a node")
 
 
 def _rebuild(results: Path) -> None:
@@ -79,16 +79,16 @@ def _rebuild(results: Path) -> None:
     if not results.is_dir():
         raise ToolError(f"there is no results folder {results}; name another with --results")
     path = results / "history.sqlite"
-    done = rebuild_history(results, path)
-    for problem in done.problems:
+    rebuilt = rebuild_history(results, path)
+    for problem in rebuilt.problems:
         click.echo(f"note: a run cannot enter the history: {sanitize(problem, 600)}", err=True)
     with open_store(path) as store:
         accepted, _ = standing_acceptances(results)
         lost = store.without_references(accepted)
-    click.echo(f"{amount(done.runs, 'run')} entered the history", err=True)
+    click.echo(f"{amount(rebuilt.runs, 'run')} entered the history", err=True)
     for run_id in lost:
-        again = add_results(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", results)
-        click.echo(again, err=True)
+        advice = add_results(f"to be accepted again: rackproof accept {sanitize(run_id, 130)}", results)
+        click.echo(advice, err=True)
 
 
 def _summary_json(run: RunRow) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _accept(store: Store, name: str, results: Path, despite: str) -> _Acceptance
         ToolError: No number of the run can be accepted, or its record is not evidence.
     """
     run = store.run(name)
-    # A row in the database is no evidence. The files from which the run was judged must still exist.
+    # A row in the database is no evidence. The files behind the verdict must still exist.
     if objection := record_objection(run, results / run.run_id):
         raise ToolError(f"run {run.run_id} is not a reference: {sanitize(objection, 600)}")
 

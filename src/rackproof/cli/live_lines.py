@@ -44,7 +44,7 @@ _AROUND_YAML = re.compile(
     r"no root 'plugin' key found|\(source not shown: |inventory plugin 'auto'|^\s*\d+ |^\s*\^|"
     r"Completely failed to parse"
 )
-"""Lines that ansible-core prints around a text that is not YAML, which repeat it or name the wrong file."""
+"""Lines of ansible-core around a text that is not YAML. They repeat the text, or name the wrong file."""
 
 
 @dataclass
@@ -203,41 +203,41 @@ class LiveLines:
 
         A job's progress, ``RUN · NODE · …``, becomes part of its node's line.
         """
-        shown = _clean(line)
-        if self._is_usage(shown):
+        clean_line = _clean(line)
+        if self._is_usage(clean_line):
             return []
-        run, _, rest = shown.partition(_SEPARATOR)
-        host, _, progress = rest.partition(_SEPARATOR)
+        run, _, after_run = clean_line.partition(_SEPARATOR)
+        host, _, progress = after_run.partition(_SEPARATOR)
         node = self._nodes.get(host) if run and progress else None
         if node is None:
-            self.named_program |= bool(_PROGRAM.search(shown))
-            if shown.lstrip().startswith(_REMARK):
-                shown = self._failures.shorten(shown)
-            return self._after_failures([shown])
+            self.named_program |= bool(_PROGRAM.search(clean_line))
+            if clean_line.lstrip().startswith(_REMARK):
+                clean_line = self._failures.shorten(clean_line)
+            return self._after_failures([clean_line])
         node.progress, node.shown, node.patience_s = f"{run}{_SEPARATOR}{progress}", now, _SILENT_S
-        return [] if self._moves else self._after_failures([shown])
+        return [] if self._moves else self._after_failures([clean_line])
 
     def add_error(self, line: str, now: float) -> list[str]:
         """Process a line of the error output. Return the lines to print permanently."""
-        shown = _clean(line)
-        if self._is_of_traceback(shown):
-            return self._ended_traceback(shown)
-        refused = _REFUSED_HOSTS.search(shown)
+        clean_line = _clean(line)
+        if self._is_of_traceback(clean_line):
+            return self._ended_traceback(clean_line)
+        refused = _REFUSED_HOSTS.search(clean_line)
         if refused or self._is_refused:
             # Below the message, Ansible shows a place in the playbook, which is not at fault.
             self._is_refused = True
             return [f"rackproof: {refused[1]}"] if refused else []
-        if self._is_about_yaml(shown):
+        if self._is_about_yaml(clean_line):
             return []
-        unknown = shown.partition(_UNKNOWN_HOST)[2]
+        unknown = clean_line.partition(_UNKNOWN_HOST)[2]
         if unknown:
             self._unknown.append(unknown)
             return []
-        explained = self._explained(shown)
+        explained = self._explained(clean_line)
         if explained:
             return [explained]
         # The message after Ctrl-C lists the jobs that are still running.
-        return [] if shown.endswith(_INTERRUPTED) else self.add_output(line, now)
+        return [] if clean_line.endswith(_INTERRUPTED) else self.add_output(line, now)
 
     def _explained(self, shown: str) -> str:
         """Return a mistake on the command line with the next step, or "" for any other line."""
@@ -279,13 +279,13 @@ class LiveLines:
 
     def _no_hosts(self) -> str:
         """Return the line about a playbook without hosts."""
-        what = (
+        reason = (
             f"{', '.join(self._unknown)}: no host and no group of the inventory"
             if self._unknown
             else "-l names an empty group of the inventory"
         )
         return (
-            f"rackproof: {what}. Correct -l, or put hosts into the inventory (inventory/hosts.yml, or the "
+            f"rackproof: {reason}. Correct -l, or put hosts into the inventory (inventory/hosts.yml, or the "
             "one of -i); `ansible-inventory --graph` lists it"
         )
 
@@ -312,13 +312,14 @@ class LiveLines:
         if len(names) > rows:
             # Running and failed nodes come first.
             names.sort(key=lambda name: self._nodes[name].state == "waits")
-        shown = names[: max(rows - 1, 1)] if len(names) > rows else names
-        first = max((width(name) for name in shown), default=0)
+        shown_names = names[: max(rows - 1, 1)] if len(names) > rows else names
+        name_width = max((width(name) for name in shown_names), default=0)
         texts = [
-            f"{name}{' ' * (first - width(name))}  {self._text(self._nodes[name], now)}" for name in shown
+            f"{name}{' ' * (name_width - width(name))}  {self._text(self._nodes[name], now)}"
+            for name in shown_names
         ]
-        if len(shown) < len(names):
-            texts.append(f"… and {len(names) - len(shown)} more nodes")
+        if len(shown_names) < len(names):
+            texts.append(f"… and {len(names) - len(shown_names)} more nodes")
         return [_cut(text, columns) for text in texts]
 
     @staticmethod
@@ -349,8 +350,8 @@ def _without_inventory(line: str) -> str:
 
 def _step(task: str) -> tuple[str, str]:
     """Return role and step from a task's name, ``ROLE : NAME``."""
-    role, found, step = task.partition(" : ")
-    return (sanitize(role, 40), sanitize(step, 120)) if found else ("", sanitize(task, 120))
+    role, separator, step = task.partition(" : ")
+    return (sanitize(role, 40), sanitize(step, 120)) if separator else ("", sanitize(task, 120))
 
 
 def _clean(line: str) -> str:
@@ -387,8 +388,10 @@ def interruption_lines(
     """
     lines = [f"Interrupted. {job} still runs on {compress_hostlist(places)}." for job, places in jobs.items()]
     if not lines:
-        left = f" Its unfinished work on {compress_hostlist(nodes)} is left as it is." if nodes else ""
-        lines = [f"Interrupted. No job of it runs.{left}"]
+        unfinished_text = (
+            f" Its unfinished work on {compress_hostlist(nodes)} is left as it is." if nodes else ""
+        )
+        lines = [f"Interrupted. No job of it runs.{unfinished_text}"]
     lines.append(f"Go on where it was:    {again}")
     if jobs:
         # Ansible's ranges differ from Slurm's. Both accept single names.

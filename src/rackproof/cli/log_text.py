@@ -20,10 +20,10 @@ def log_text(log: ParsedLog) -> str:
     lines = [f"{sanitize(log.file, 300) or 'log'}: {log.verdict.value} ({facts})"]
     if log.measurements:
         # A sweep over message sizes gives hundreds of measurements. --json prints them all.
-        shown = log.measurements[:_SHOWN_MEASUREMENTS]
-        rows = [_measurement_row(measurement) for measurement in shown]
+        measurements = log.measurements[:_SHOWN_MEASUREMENTS]
+        rows = [_measurement_row(measurement) for measurement in measurements]
         lines += text_table(("Metric", "Of", "Value", "Read at"), rows, terminal_width(), (0, 1, 3))
-        lines += more_line(len(log.measurements) - len(shown), "measurements")
+        lines += more_line(len(log.measurements) - len(measurements), "measurements")
     lines += [_finding_line(finding) for finding in log.findings[:SHOWN_FINDINGS]]
     lines += more_line(len(log.findings) - SHOWN_FINDINGS, "findings")
     return "\n".join(lines) + "\n"

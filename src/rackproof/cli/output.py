@@ -66,7 +66,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 class HeldOutput:
-    """Output that is printed when it is complete, so that a command that fails before that prints nothing.
+    """Output that is printed only as a whole. A command that fails before prints nothing.
 
     Up to :data:`_HELD_OUTPUT` bytes are in memory. A longer output is in a temporary file.
     """

@@ -29,7 +29,7 @@ from rackproof.store.run_folder import read_file
 _VARIABLE = "validate_harmless_kernel_lines"
 _LARGEST_YAML = 1 << 20
 _WORTH_PROCESSES = 32 << 20
-"""Size in bytes of all logs together from which several processes save more time than they take to start."""
+"""If all logs together have this size in bytes, several processes save more time than their start takes."""
 _MOST_PROCESSES = 16
 
 
@@ -90,8 +90,8 @@ def parse_command(
         if as_json:
             output.write_json(texts(), several=len(names) > 1)
         else:
-            for at, text in enumerate(texts()):
-                output.write(("\n" if at else "") + text)
+            for index, text in enumerate(texts()):
+                output.write(("\n" if index else "") + text)
         output.print()
     ctx.exit(exit_status(worst(verdicts)))
 
@@ -113,16 +113,16 @@ def _read_all(
 
     Logs of 32 MiB or more in total are read by up to 16 processes, unless one of them is standard input.
     """
-    read = partial(_read_one, form=form, write=write, declared=declared)
+    read_log = partial(_read_one, form=form, write=write, declared=declared)
     count = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(names))
     if count < 2 or "-" in names or sum(map(_size_of, names)) < _WORTH_PROCESSES:
-        yield from map(read, names)
+        yield from map(read_log, names)
         return
     # Ctrl-C in a terminal reaches these processes, too. Each of them would print a traceback.
     ends_at_once = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with ProcessPoolExecutor(count, get_context("fork"), initializer=ends_at_once) as pool:
         try:
-            yield from pool.map(read, names, chunksize=min(16, len(names) // count))
+            yield from pool.map(read_log, names, chunksize=min(16, len(names) // count))
         except BrokenExecutor:
             raise ToolError("a process that read logs was killed; is there enough memory?") from None
         finally:
@@ -175,11 +175,11 @@ def _parse_log(name: str, form: str, declared: DeclaredLines | None) -> ParsedLo
         if name == "-":
             return logs.parse(sys.stdin.buffer, format=form, name="standard input", declared=declared)
         # The name of a file need not be UTF-8, but the text of a record must be.
-        shown = os.fsencode(name).decode(errors="replace")
+        shown_name = os.fsencode(name).decode(errors="replace")
         if problem := why_no_log(Path(name)):
             raise ToolError(f"{name} is {problem}")
-        return logs.parse_path(name, form, name=shown, declared=declared)
-    # This error is a subclass of OSError, so it comes first.
+        return logs.parse_path(name, form, name=shown_name, declared=declared)
+    # IsADirectoryError is a subclass of OSError, so it comes first.
     except IsADirectoryError:
         raise ToolError(f"{name} is a folder: name the logs in it, or use `rackproof import`") from None
     except OSError as error:

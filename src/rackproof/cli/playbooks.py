@@ -2,6 +2,8 @@
 
 Each node gets a line on the screen. The playbook runs as a program, because this package never imports
 Ansible. The callback ``rackproof_events`` reports its progress, and its exit status becomes the command's.
+
+Begin with :func:`run_playbook`.
 """
 
 from __future__ import annotations
@@ -129,13 +131,13 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
 
 def _same_places(arguments: Sequence[str]) -> list[str]:
     """Return the options of a command that another command needs to find the same jobs."""
-    kept: list[str] = []
+    kept_options: list[str] = []
     for option, value in itertools.pairwise((*arguments, "")):
         if option in ("-i", "--inventory", "--inventory-file") or (
             option in ("-e", "--extra-vars") and (value.startswith("@") or "bench_home" in value)
         ):
-            kept += [option, value]
-    return kept
+            kept_options += [option, value]
+    return kept_options
 
 
 def find_checkout(file: str, named: Path | None) -> Path:
@@ -151,11 +153,11 @@ def find_checkout(file: str, named: Path | None) -> Path:
     Raises:
         ToolError: There is no checkout.
     """
-    own = Path(__file__).resolve().parents[3]
+    own_checkout = Path(__file__).resolve().parents[3]
     current = [] if _all_users_write(Path()) else [Path()]
     is_passed_over = named is None and not current and _has_playbook(Path(), file)
     note = _why_not_used(Path.cwd()) if is_passed_over else ""
-    for folder in [named] if named is not None else [*current, own]:
+    for folder in [named] if named is not None else [*current, own_checkout]:
         if _has_playbook(folder, file):
             if note and folder.resolve() != Path.cwd():
                 click.echo(f"note: {sanitize(note, 2000)}", err=True)

@@ -107,8 +107,8 @@ def _refuse_several_skus(runs: Sequence[Run]) -> None:
     """Refuse to mix the speeds of different machines in one reference."""
     skus = sorted({node.sku or "none" for run in runs for node in run.nodes})
     if len(skus) > 1:
-        shown = sanitize(", ".join(skus), 200)
-        raise ToolError(f"the runs are of several SKUs ({shown}); choose one with --sku")
+        skus_text = sanitize(", ".join(skus), 200)
+        raise ToolError(f"the runs are of several SKUs ({skus_text}); choose one with --sku")
 
 
 def _has_its_logs(run: Run, results: Path) -> bool:
@@ -130,8 +130,8 @@ def _entry_text(proposal: ProposedReference, source: str) -> str:
     entry = yaml.safe_dump(
         reference_entry(proposal, source), default_flow_style=True, sort_keys=False, width=100
     )
-    first, *further_lines = entry.strip().splitlines()
-    lines = [f"  - {first}", *(f"    {line}" for line in further_lines)]
+    first_line, *further_lines = entry.strip().splitlines()
+    lines = [f"  - {first_line}", *(f"    {line}" for line in further_lines)]
     noise = (
         f"spread {proposal.spread:.1%}; a loss of {proposal.smallest_loss:.1%} shows on each of these GPUs"
     )

@@ -63,9 +63,9 @@ def status_command(nodes: tuple[str, ...], show_all: bool, results: Path, as_jso
     if as_json:
         print_json([json_value(node) for node in statuses])
     # A node that was named explicitly is shown in any state.
-    shown = statuses if show_all or nodes else [node for node in statuses if _is_in_progress(node)]
-    if shown and not as_json:
-        _print_status(shown)
+    shown_statuses = statuses if show_all or nodes else [node for node in statuses if _is_in_progress(node)]
+    if shown_statuses and not as_json:
+        _print_status(shown_statuses)
     elif not as_json and not nodes:
         place = sanitize(results, 4000)
         click.echo("no node is being imaged" if statuses else f"no node was ever imaged from {place}")

@@ -41,16 +41,16 @@ def fleet_status_command(nodes: tuple[str, ...], ask: bool, results: Path, as_js
     slurm, why = ask_slurm() if ask else ({}, "")
     imaging = [node for node in read_progress(results) if node.progress.state != "returned"]
     rows, remarks = read_rows(results, slurm, imaging)
-    asked = _expanded_nodes(nodes)
-    shown = [row for row in rows if not asked or row.node in asked]
+    node_names = _expanded_nodes(nodes)
+    shown_rows = [row for row in rows if not node_names or row.node in node_names]
     for remark in filter(None, [why, *remarks]):
         click.echo(f"note: {remark}", err=True)
     if not as_json and not rows:
         text = sanitize(_empty_text(results, is_slurm_read=ask and not why), 4000)
         click.echo(add_results(text, results))
     else:
-        _print_rows(shown, as_json=as_json)
-    refuse_unknown_names(asked, [row.node for row in rows], "not known here")
+        _print_rows(shown_rows, as_json=as_json)
+    refuse_unknown_names(node_names, [row.node for row in rows], "not known here")
 
 
 def _print_rows(rows: Sequence[NodeRow], *, as_json: bool) -> None:
@@ -104,16 +104,18 @@ def audit_command(node: str | None, results: Path, as_json: bool) -> None:
     The oldest comes first.
     """
     entries = _read_all_acts(results)
-    shown = [entry for entry in entries if node is None or entry[2] == node]
-    if node is not None and not shown:
-        known = [row.node for row in read_rows(results, {}, ())[0]]
-        refuse_unknown_names([node], [*known, *(entry[2] for entry in entries)], "not known here")
+    shown_entries = [entry for entry in entries if node is None or entry[2] == node]
+    if node is not None and not shown_entries:
+        known_nodes = [row.node for row in read_rows(results, {}, ())[0]]
+        refuse_unknown_names([node], [*known_nodes, *(entry[2] for entry in entries)], "not known here")
     if as_json:
         keys = ("moment", "act", "what", "actor", "playbook", "reason")
-        print_json([dict(zip(keys, (entry[0].isoformat(), *entry[1:]), strict=True)) for entry in shown])
-    elif shown:
+        print_json(
+            [dict(zip(keys, (entry[0].isoformat(), *entry[1:]), strict=True)) for entry in shown_entries]
+        )
+    elif shown_entries:
         columns = ("When (UTC)", "Act", "What", "Who", "By", "Reason")
-        cells = [(f"{entry[0]:%Y-%m-%d %H:%M}", *entry[1:]) for entry in shown]
+        cells = [(f"{entry[0]:%Y-%m-%d %H:%M}", *entry[1:]) for entry in shown_entries]
         click.echo("\n".join(text_table(columns, cells, terminal_width(), (2, 5))))
     else:
         click.echo("nothing was done from this results folder")

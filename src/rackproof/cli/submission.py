@@ -138,9 +138,9 @@ def _submission_text(submission: Submission, out: Path) -> str:
     checker = submission.checker
     version = checker.version or "not run"
     lines.append(f"official package checker ({version}): {_CHECKER_ANSWERS[checker.accepted]}")
-    shown = checker.messages[:SHOWN_FINDINGS]
-    lines += [f"  {sanitize(message, 300)}" for message in shown]
-    lines += more_line(len(checker.messages) - len(shown), "messages")
+    messages = checker.messages[:SHOWN_FINDINGS]
+    lines += [f"  {sanitize(message, 300)}" for message in messages]
+    lines += more_line(len(checker.messages) - len(messages), "messages")
     lines += _issue_lines(submission.issues)
     lines.append(f"written: {submission.folder}" if submission.folder else f"nothing was written to {out}")
     return "\n".join(lines) + "\n"

@@ -2,6 +2,8 @@
 
 A command without ``--results`` reads the folder that RACKPROOF_RESULTS names, or else ``results`` in the
 current folder. If a message is about another folder, such a command would find no run, or the wrong one.
+
+Begin with :func:`add_results`.
 """
 
 from __future__ import annotations

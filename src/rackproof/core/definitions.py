@@ -381,9 +381,9 @@ class Result(Record):
         log_formats = (info.context or {}).get("log_formats")
         if log_formats is None:
             return format
-        known = ["auto", *log_formats, LINES]
-        if format not in known:
-            raise ValueError(f"no log format `{format}`{near_text(format, known)}")
+        formats = ["auto", *log_formats, LINES]
+        if format not in formats:
+            raise ValueError(f"no log format `{format}`{near_text(format, formats)}")
         return format
 
     @model_validator(mode="after")
@@ -394,8 +394,10 @@ class Result(Record):
         if self.lines is not None:
             for rule in self.judge:
                 if rule.metric not in self.lines.metrics:
-                    known = self.lines.metrics
-                    raise ValueError(f"judge: no pattern for `{rule.metric}`{near_text(rule.metric, known)}")
+                    metrics = self.lines.metrics
+                    raise ValueError(
+                        f"judge: no pattern for `{rule.metric}`{near_text(rule.metric, metrics)}"
+                    )
                 unit = self.lines.metrics[rule.metric].unit
                 if rule.unit not in ("", unit):
                     raise ValueError(f"judge: `{rule.metric}` is read in `{unit}`, judged in `{rule.unit}`")
@@ -631,11 +633,11 @@ class Definition(Record):
                 raise DefinitionError(
                     f"benchmark {self.name} has no parameter `{name}`{near_text(name, self.parameters)}"
                 )
-            known = self._known_values(name)
+            known_values = self._known_values(name)
             if self._is_whole(name):
                 values = tuple(_as_whole_number(value) for value in values)
             for value in values:
-                if wrong := self._wrong_number(name, value) or _wrong_kind(value, known):
+                if wrong := self._wrong_number(name, value) or _wrong_kind(value, known_values):
                     raise DefinitionError(f"benchmark {self.name}: parameter `{name}` is {value!r}: {wrong}")
             checked[name] = values
         return checked
@@ -917,7 +919,7 @@ def _check_keys(
     path: Path,
     within: tuple[Any, ...] = (),
 ) -> None:
-    """Record the line of each key. Refuse duplicate keys, of which YAML drops the first, and cycles."""
+    """Record the line of each key. Refuse cycles, and duplicate keys, because YAML drops the first."""
     if any(node is outer for outer in within):
         raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")
     if len(where) > MOST_LEVELS or len(lines) > MOST_KEYS:
@@ -970,8 +972,8 @@ def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
         ("result", "judge"): JudgeRule,
         ("result", "lines"): LineRules,
     }
-    asked = tuple(part for part in parent if not part.isdigit())
-    model = LineMetric if asked[:3] == ("result", "lines", "metrics") else models.get(asked)
+    model_path = tuple(part for part in parent if not part.isdigit())
+    model = LineMetric if model_path[:3] == ("result", "lines", "metrics") else models.get(model_path)
     return [field.alias or name for name, field in model.model_fields.items()] if model else []
 
 

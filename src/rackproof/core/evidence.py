@@ -19,7 +19,7 @@ Subject = TypeVar("Subject")
 
 
 class EvidenceState(StrEnum):
-    """The states of a piece of evidence, of which only ``THERE`` is usable."""
+    """The states of a piece of evidence. Only ``THERE`` is usable."""
 
     THERE = "there"
     ABSENT = "absent"

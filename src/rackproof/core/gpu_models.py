@@ -119,8 +119,8 @@ MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
 DRIVER_WITH_REPAIRS = 575.0
 """The first driver that reports such repairs."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
-"""Models without memory repairs and row remapping, which Ampere introduced, and of which no driver reports
-any."""
+"""Models without memory repairs and row remapping, which Ampere introduced. No driver reports
+any for them."""
 MODELS_WITH_ECC = (
     *("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "H20"),
     *("A100", "A800", "A30", "V100"),

@@ -36,10 +36,10 @@ def compress_hostlist(names: Iterable[str]) -> str:
 def _ranges(numbers: Sequence[int], width: int) -> list[str]:
     """Return sorted numbers as ranges without gaps: ``01-03``, ``07``."""
     starts, ends = [numbers[0]], []
-    for earlier, later in pairwise(numbers):
-        if later != earlier + 1:
-            ends.append(earlier)
-            starts.append(later)
+    for number, next_number in pairwise(numbers):
+        if next_number != number + 1:
+            ends.append(number)
+            starts.append(next_number)
     ends.append(numbers[-1])
     return [
         f"{first:0{width}d}" if first == last else f"{first:0{width}d}-{last:0{width}d}"

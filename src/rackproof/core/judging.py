@@ -245,18 +245,18 @@ def _compare(measurement: Measurement, reference: Reference, better: Direction |
     """Compare a finite value with the bounds of a reference in the same unit."""
     value = measurement.value
     lowest, highest = _bound_value(reference, reference.low), _bound_value(reference, reference.high)
-    shown = f"{value:.6g} {measurement.unit}".strip()
+    value_text = f"{value:.6g} {measurement.unit}".strip()
     if lowest is not None and value < lowest:
         if better is Direction.LOWER:
-            return Verdict.UNPROVEN, f"{shown} is below {lowest:.6g}: {_TOO_GOOD}"
-        return Verdict.FAIL, f"{shown} is below {lowest:.6g}"
+            return Verdict.UNPROVEN, f"{value_text} is below {lowest:.6g}: {_TOO_GOOD}"
+        return Verdict.FAIL, f"{value_text} is below {lowest:.6g}"
     if highest is not None and value > highest:
         # Equal bounds come from `equals`. Too much is then as wrong as too little, in any direction.
         if better is Direction.HIGHER and lowest != highest:
-            return Verdict.UNPROVEN, f"{shown} is above {highest:.6g}: {_TOO_GOOD}"
-        return Verdict.FAIL, f"{shown} is above {highest:.6g}"
+            return Verdict.UNPROVEN, f"{value_text} is above {highest:.6g}: {_TOO_GOOD}"
+        return Verdict.FAIL, f"{value_text} is above {highest:.6g}"
     above = warns_above(better, measurement.unit)
-    return _compare_with_warning(value, shown, _bound_value(reference, reference.warn), above)
+    return _compare_with_warning(value, value_text, _bound_value(reference, reference.warn), above)
 
 
 def warns_above(better: Direction | None, unit: str) -> bool:

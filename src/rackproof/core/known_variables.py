@@ -217,9 +217,11 @@ def check_given(values: Mapping[str, Any], root: Path, role: str) -> None:
     """
     short = set(CHOICES) if role == "bench" else set()
     settable = {name for name in _settable_variables(root) if name.startswith(role_prefixes(root))}
-    known = short | known_variables(root)
+    known_names = short | known_variables(root)
     # Short names often resemble a site's own variables. Long names rarely do.
-    unknown = {name: nearest(name, short, 0.7) or nearest(name, settable, 0.85) for name in {*values} - known}
+    unknown = {
+        name: nearest(name, short, 0.7) or nearest(name, settable, 0.85) for name in {*values} - known_names
+    }
     misspelt = [f"{name} (did you mean {near}?)" for name, near in sorted(unknown.items()) if near]
     if misspelt:
         raise UnknownVariableError(
@@ -242,7 +244,7 @@ def check_no_stray_words(values: Mapping[str, Any]) -> None:
     Raises:
         VariableValueError: A word is ignored.
     """
-    # This is Ansible's name for what it could not split.
+    # Ansible gives this name to arguments that it could not split.
     words = str(values.get("_raw_params") or "").strip()
     if words:
         raise VariableValueError(

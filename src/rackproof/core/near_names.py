@@ -15,9 +15,9 @@ _MOST_LISTED = 40
 def near_names(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Return up to three similar names as text, the most similar one first, or "" if there is none."""
     # Case is ignored, because names that differ in nothing else would have no similarity (`GEMM`, `gemm`).
-    folded = {one.casefold(): one for one in known}
+    folded = {known_name.casefold(): known_name for known_name in known}
     near = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=cutoff)
-    return " or ".join(f"`{folded[one]}`" for one in near)
+    return " or ".join(f"`{folded[known_name]}`" for known_name in near)
 
 
 def near_text(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:

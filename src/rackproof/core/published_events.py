@@ -2,6 +2,8 @@
 
 A table lists the events that all published logs of a benchmark contain that ended well (rounds 0.6 and 4.0 to
 5.1). The readers of logs find missing lines with it. Reading this table is the only I/O.
+
+Parsers of MLPerf logs call :func:`events_of`. Begin there.
 """
 
 from __future__ import annotations

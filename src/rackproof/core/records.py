@@ -3,6 +3,8 @@
 All models are frozen and refuse unknown keys, so a damaged record causes a validation error and is never
 read in part. Durations are in seconds, sizes in bytes, and times of day in UTC, unless a ``unit`` states
 otherwise.
+
+Begin with :class:`Run`, the record of a run.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Plans, records and arguments must not contain secrets. Definitions, ``bench_environment`` and the Slurm
 launch therefore refuse such variables, and reports hide their values.
+
+Begin with :func:`secret_variables`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ Healthy GPUs of the corpus stay below 1.3. If another process takes half of a GP
 1.8.
 """
 _FEWEST_FOR_TAILS = 5
+"""With fewer samples, low and high are the extremes."""
 _TAIL = 0.05
+"""Share of the samples at each end that low and high leave out. At least one is left out."""
 
 
 def spread_of(samples: Iterable[float]) -> Spread | None:

@@ -79,12 +79,12 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
     # Cut first, so that a huge hostile text takes no longer than a limited one.
     raw = str(text)[: 8 * limit + 4096]
     if raw.isascii() and raw.isprintable():
-        kept = raw
+        clean = raw
     else:
-        kept = _ESCAPE.sub("", raw.replace("\r\n", "\n").replace("\r", "\n"))
-        kept = "".join(_harmless_or_empty(character, newlines) for character in kept)
-    kept = kept.strip() if newlines else _SPACE.sub(" ", kept).strip()
-    return kept if len(kept) <= limit else kept[: max(limit - 1, 0)].rstrip() + ELLIPSIS
+        clean = _ESCAPE.sub("", raw.replace("\r\n", "\n").replace("\r", "\n"))
+        clean = "".join(_harmless_or_empty(character, newlines) for character in clean)
+    clean = clean.strip() if newlines else _SPACE.sub(" ", clean).strip()
+    return clean if len(clean) <= limit else clean[: max(limit - 1, 0)].rstrip() + ELLIPSIS
 
 
 def shell_word(text: str) -> str:
@@ -242,5 +242,5 @@ def width(text: str) -> int:
 
 def slug(text: str, limit: int = 60) -> str:
     """Return a text for a file name or an id, with only letters, digits, ``.``, ``_`` and ``-``."""
-    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", sanitize(text, 4 * limit))
-    return kept.strip("-._")[:limit].rstrip("-._")
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", sanitize(text, 4 * limit))
+    return clean.strip("-._")[:limit].rstrip("-._")

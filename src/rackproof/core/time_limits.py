@@ -1,4 +1,7 @@
-"""Limit the time of a call to a BMC, object store, webhook or mail server. Their libraries have no limit."""
+"""Limit the time of a call to a BMC, object store, webhook or mail server. Their libraries have no limit.
+
+Begin with :func:`answer_within`.
+"""
 
 from __future__ import annotations
 

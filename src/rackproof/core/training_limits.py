@@ -54,7 +54,7 @@ Published logs of ssd have at least 0.82.
 _WITHOUT_TRAINING_S = 30.0
 """Seconds that a run may spend without training. In round 3.0, resnet on 512 H100 trains for 12 of 32 s."""
 STATES_PROCESS = frozenset({"retinanet", "ssd"})
-"""Benchmarks of which some logs state the throughput of one process, on one GPU."""
+"""In some logs of these benchmarks, the throughput is that of one process, on one GPU."""
 _MOST_OF_PROCESS = 1200.0
 """No single GPU reaches this many samples per second of these benchmarks. The fastest one reaches 454."""
 NOISE_S = 2.0

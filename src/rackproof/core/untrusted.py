@@ -62,12 +62,12 @@ def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]
     left_out = [name] if len(value) > MOST_ENTRIES else []
     if isinstance(value, list):
         parts = [bounded(item, name, depth + 1) for item in value[:MOST_ENTRIES]]
-        kept: Any = [item for item, _ in parts]
+        bounded_value: Any = [item for item, _ in parts]
     else:
         entries = list(islice(value.items(), MOST_ENTRIES))
         parts = [bounded(item, f"{name}.{key}" if name else str(key), depth + 1) for key, item in entries]
-        kept = {key: item for (key, _), (item, _) in zip(entries, parts, strict=True)}
-    return kept, [*left_out, *chain.from_iterable(names for _, names in parts)]
+        bounded_value = {key: item for (key, _), (item, _) in zip(entries, parts, strict=True)}
+    return bounded_value, [*left_out, *chain.from_iterable(names for _, names in parts)]
 
 
 def mapping_at(value: object, key: str) -> Mapping[str, Any]:

@@ -95,11 +95,11 @@ def read_sinfo(listed: str) -> dict[str, SlurmNow]:
     for line in listed.splitlines():
         name, state, user, reason = ([*line.split("\t", 3), "", "", ""])[:4]
         if name.strip():
-            known = reason.strip() not in ("", "none")
+            has_reason = reason.strip() not in ("", "none")
             states[sanitize(name, 200)] = SlurmNow(
                 state=sanitize(state, 60).lower(),
-                reason=sanitize(reason, 300) if known else "",
-                set_by=sanitize(user, 60) if known else "",
+                reason=sanitize(reason, 300) if has_reason else "",
+                set_by=sanitize(user, 60) if has_reason else "",
             )
     return states
 
@@ -167,8 +167,8 @@ def build_row(
         imaging: The progress of its re-imaging.
         act: The last act of a playbook on the node.
     """
-    when, mine = night if night is not None else (None, None)
-    slurm = slurm or _slurm_of_night(mine)
+    when, node_night = night if night is not None else (None, None)
+    slurm = slurm or _slurm_of_night(node_night)
     reason = slurm.reason if slurm else ""
     drained = slurm is not None and is_drained(slurm.state)
     return NodeRow(
@@ -177,18 +177,20 @@ def build_row(
         drained_by=_drained_by(slurm, act) if slurm and drained else "",
         reason=reason,
         night=f"{when:%m-%d %H:%M}" if when else "",
-        verdict=mine.verdict if mine is not None else None,
+        verdict=node_night.verdict if node_night is not None else None,
         provisioned=_provision_text(name, provision),
         imaging=imaging.text if imaging is not None else "",
-        next=_next(name, mine, provision, imaging, reason if drained else ""),
+        next=_next(name, node_night, provision, imaging, reason if drained else ""),
     )
 
 
-def _slurm_of_night(mine: NodeNight | None) -> SlurmNow | None:
+def _slurm_of_night(node_night: NodeNight | None) -> SlurmNow | None:
     """Return a node's state in Slurm during its last night, or None if the night does not have it."""
-    if mine is None or mine.slurm is None or not mine.slurm.known:
+    if node_night is None or node_night.slurm is None or not node_night.slurm.known:
         return None
-    return SlurmNow(state=mine.slurm.state.lower(), reason=mine.slurm.reason, set_by=mine.slurm.set_by)
+    return SlurmNow(
+        state=node_night.slurm.state.lower(), reason=node_night.slurm.reason, set_by=node_night.slurm.set_by
+    )
 
 
 def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
@@ -206,20 +208,24 @@ def _provision_text(name: str, provision: ProvisionRecord | None) -> str:
     """Return the end and the outcome of a node's last provisioning."""
     if provision is None:
         return ""
-    mine = provision.nodes[name]
-    end = "failed" if mine.failed else f"{len(mine.changed)} changed"
+    outcome = provision.nodes[name]
+    end = "failed" if outcome.failed else f"{len(outcome.changed)} changed"
     return f"{provision.ended:%m-%d %H:%M} {end}"
 
 
 def _next(
-    name: str, mine: NodeNight | None, provision: ProvisionRecord | None, imaging: Imaging | None, reason: str
+    name: str,
+    node_night: NodeNight | None,
+    provision: ProvisionRecord | None,
+    imaging: Imaging | None,
+    reason: str,
 ) -> str:
     """Return the next command to enter, or "" if none is needed."""
     if imaging is not None and imaging.next_command:
         return imaging.next_command
     if provision is not None and provision.nodes[name].failed:
         return f"ansible-playbook provision.yml -l {name}"
-    if mine is not None and mine.verdict.gates:
+    if node_night is not None and node_night.verdict.gates:
         return f"rackproof explain {name}"
     if reason.startswith("rackproof"):
         return f"ansible-playbook validate.yml -l {name}"

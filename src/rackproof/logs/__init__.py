@@ -82,7 +82,7 @@ _PARSERS: tuple[type[LogParser], ...] = (
 )
 
 FORMATS: Mapping[str, type[LogParser]] = {parser.format: parser for parser in _PARSERS}
-"""Parser of each format by the format's name, in the order in which they are tried."""
+"""Parser of each format by the format's name, in the order of trial."""
 
 _STRONG = (MlperfInferenceParser, MllogParser, Mll06Parser, Mlp05Parser)
 """Formats that replace another one in the middle of a log."""
@@ -197,11 +197,13 @@ def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
         yield text
 
 
-def _find_other_tools(log: Log, own: str, block: bytes) -> None:
+def _find_other_tools(log: Log, own_format: str, block: bytes) -> None:
     """Record output of tools other than that of the log's format."""
-    for name, at in other_tools(block, own).items():
-        message = f"judged as {own}; the output of {name} is not: give each tool's output its own file"
-        log.find("second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, at) + 1)
+    for name, position in other_tools(block, own_format).items():
+        message = f"judged as {own_format}; the output of {name} is not: give each tool's output its own file"
+        log.find(
+            "second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, position) + 1
+        )
 
 
 _KEPT_BLANK_LINES = 16
@@ -220,11 +222,11 @@ def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None
     return parser if found is None else _replaced(log, parser, found)
 
 
-def _replaced(log: Log, parser: LogParser | None, found: type[LogParser]) -> LogParser:
+def _replaced(log: Log, parser: LogParser | None, new_parser: type[LogParser]) -> LogParser:
     """Return a parser of another format, which replaces the log's present one, if it has one."""
     if parser is not None:
-        log.find("format_changed", f"{parser.format} until line {log.lines}, then {found.format}")
-    return found(log)
+        log.find("format_changed", f"{parser.format} until line {log.lines}, then {new_parser.format}")
+    return new_parser(log)
 
 
 def parse_path(

@@ -154,7 +154,7 @@ class Course:
         self.pairs = {kind: Pairs() for kind in KINDS}
         self.progress: dict[tuple[str, str], Advance] = {}
         self.even: dict[str, Advance] = {}
-        """Samples at each event of a kind, of which some logs have one after equal numbers of samples."""
+        """Samples at each event of a kind. Some logs have such an event after equal numbers of samples."""
         self.evaluations = 0
         self.watched = watched_events()
         self.logged: set[str] = set()
@@ -308,26 +308,28 @@ def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool)
 
 def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advance) -> Iterator[Found]:
     """Yield where the progress at evaluations goes back, stays the same, or leaves evaluations out."""
-    of = f" of {metric}" if metric else ""
+    metric_text = f" of {metric}" if metric else ""
     if progress.back is not None:
         before, value, line = progress.back
-        message = f"{name}{of} is {value:g} after {before:g}: training does not go backwards"
+        message = f"{name}{metric_text} is {value:g} after {before:g}: training does not go backwards"
         yield message, line
     stays = name == "epoch_num" and benchmark in _EPOCHS_STAY
     if progress.same is not None and (not stays or progress.same[0] > MOST_EPOCHS):
         value, line = progress.same
         yield f"two evaluations at {name} {value:g}: nothing was trained between them", line
-    yield from _missing_evaluations(benchmark, name, of, progress)
+    yield from _missing_evaluations(benchmark, name, metric_text, progress)
 
 
-def _missing_evaluations(benchmark: str, name: str, of: str, progress: Advance) -> Iterator[Found]:
+def _missing_evaluations(benchmark: str, name: str, metric_text: str, progress: Advance) -> Iterator[Found]:
     """Find an interval between evaluations that is longer than the others."""
     gap, line = progress.largest
     usual = progress.usual
     # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer, 40 epochs or more.
     longer = benchmark == "ssd" and [gap] == progress.gaps[:1] and (progress.last or 0) > _EPOCHS_OF_NEW_SSD
     if usual and gap > _GAP * usual and not longer:
-        message = f"{gap:g} of {name}{of} between evaluations, not the usual {usual:g}: some are missing"
+        message = (
+            f"{gap:g} of {name}{metric_text} between evaluations, not the usual {usual:g}: some are missing"
+        )
         yield message, line
     elif usual and benchmark in _FROM_THE_START and (progress.first or 0) > _GAP * usual:
         message = f"the first evaluation is at {name} {progress.first:g}, the others {usual:g} apart"

@@ -249,7 +249,7 @@ CLOCK_SLACK_S = 1.0
 """Largest difference between the clocks of ranks. An event further back is from another clock or another
 run."""
 FIRST_YEAR = 2018
-"""First year that an event's time may have, which is that of MLPerf Training 0.5."""
+"""First year that an event's time may have: the year of MLPerf Training 0.5."""
 _OTHER_UNITS = {1e3: "s", 1e-3: "µs", 1e-6: "ns"}
 """Units in which a program may log a moment by mistake, by the factor that turns it into milliseconds."""
 SECONDS_OF_A_YEAR = 365.2425 * 86_400
@@ -263,14 +263,14 @@ to 1.02."""
 _BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
 """Benchmarks whose blocks contain only training, and whose evaluations count samples."""
 COMPARED_FORMAT = "mllog"
-"""Notation of the published logs from which the bounds for times come."""
+"""Notation of the published logs. The bounds for times come from these logs."""
 BATCHES_SLACK = 0.02
 """Largest share by which batches in an epoch may differ from the data set. Published logs have 0.008."""
 SHARES_OF_BATCH = 0.67, 1.5
 """Bounds for the stated throughput times the stated time of a step, as a share of the batch size. In 489
 published logs of rounds 4.0 to 5.1 that state both, it is 0.91 to 1.02."""
 FEWEST_LOSSES = 10
-"""Number of losses from which equal ones show no training."""
+"""Least number of equal losses that show that nothing was trained."""
 CLOCK_S = 0.5
 """Tolerance for the millisecond clocks that time many short steps. A tenth of a second is no
 contradiction."""
@@ -931,8 +931,10 @@ class Events(LogParser):
         if curve.name == "train_loss" and stat is not None:
             self.log.find("nan", f"{name} is {stat}", Verdict.FAIL, line=line, rank=rank)
         else:
-            shown = "no number" if stat is None else f"{stat}"
-            self.log.find("impossible_value", f"{name} is {shown}", Verdict.UNPROVEN, line=line, rank=rank)
+            stat_text = "no number" if stat is None else f"{stat}"
+            self.log.find(
+                "impossible_value", f"{name} is {stat_text}", Verdict.UNPROVEN, line=line, rank=rank
+            )
         return stat
 
     def block_done(self) -> None:

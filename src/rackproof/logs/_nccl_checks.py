@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 _HALF_DIGIT = 0.006
 """Rounding tolerance: bandwidths are printed with two decimals."""
 _AGREE = 0.002
+"""Relative tolerance for bandwidths of one row that follow from each other."""
 _AVERAGES_AGREE = 0.01
+"""Relative tolerance for the stated average bandwidth."""
 _MOST_SIZES = 10_000
 _MOST_KINDS = 256
 _MOST_RANKS = 100_000
@@ -182,8 +184,8 @@ class Devices:
         elif self.per_process and expected % self.per_process:
             yield None, f"{expected} ranks are listed, and each process has {self.per_process}"
         if self.twice is not None:
-            first, second, at = self.twice
-            yield at, f"ranks {first} and {second} are on the same GPU"
+            first_rank, second_rank, line = self.twice
+            yield line, f"ranks {first_rank} and {second_rank} are on the same GPU"
         if len(self.names) > 1:
             names = ", ".join(f"{name[:60]} (rank {rank})" for name, rank in list(self.names.items())[:3])
             yield None, f"different GPUs: {names}"

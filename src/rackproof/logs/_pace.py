@@ -2,6 +2,8 @@
 
 Every bound keeps a margin to all published logs of rounds 3.1 and 5.1 (3,877 logs). Logs of earlier years are
 not compared, because their submitters measured in other ways.
+
+Begin with :class:`Pace`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from rackproof.core.training_limits import (
 )
 
 SINCE = date(2023, 3, 1)
-"""First day from which logs are compared. The oldest log of round 3.1 is from April 2023."""
+"""Only logs from this day on are compared. The oldest log of round 3.1 is from April 2023."""
 LATE_S = 1.0
 """Seconds by which training may begin before run_start, because the clocks of ranks differ."""
 _START_SHARE, _START_S = 0.05, 5.0
@@ -30,7 +32,7 @@ share is at most 0.011."""
 _FASTEST_INTERVAL = 3.0
 """Largest ratio of the pace between two evaluations to the usual one. Published logs have at most 1.98."""
 _SHORT_RUN_S = 120.0
-"""Duration of a run up to which a busy processor may change its pace."""
+"""A busy processor may change the pace of a run of up to this duration."""
 _FEWEST_EVALUATIONS = 3
 _MOST_EVALUATIONS = 20_000
 _MISSED_INTERVALS = 1.5
@@ -85,7 +87,7 @@ class Pace:
         """Time and key of the earliest event of the training."""
         self._started: dict[str, float] = {}
         self.negative: tuple[float, str] | None = None
-        """Seconds by which the stop of a part is before its start, and the key of the stop."""
+        """Seconds from the stop of a part to its later start, and the key of the stop."""
         self.longest_evaluation: float | None = None
         """Longest time from the start to the stop of an evaluation, in seconds."""
         self.kind = ""

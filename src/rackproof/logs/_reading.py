@@ -3,6 +3,8 @@
 A log is read once, in blocks of about 256 KiB that end at a line end, so memory does not grow with the log.
 Failures that any format may show (out of memory, traceback, cancelled job) are searched in the whole block,
 because splitting every line would take longer than everything else.
+
+Begin with :class:`LogParser`, the base of all parsers, and :class:`Log`, which collects their findings.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ BLOCK = 1 << 18
 """Number of bytes to read at once. It is small enough for a core's cache while the block is searched a
 dozen times."""
 LONGEST_LINE = 1 << 20
-"""Length in bytes from which a line is cut in two."""
+"""At most this number of bytes is added to a block to end its last line. A longer line is cut in two."""
 MAX_LINE = 1 << 16
 """Bytes of one line that parsers of single lines read."""
 MAX_FINDINGS_PER_CODE = 5
@@ -196,7 +198,7 @@ class Steps:
     """
 
     MOST = 1.75
-    """Size of a step, relative to the usual one, from which a line must be missing."""
+    """Size of a step, relative to the usual one, that shows that a line is missing."""
 
     def __init__(self) -> None:
         self.last: float | None = None
@@ -289,10 +291,10 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
     """
 
     def portable(text: bytes, literal: bytes) -> list[int]:
-        places, at = [], text.find(literal)
-        while at >= 0:
-            places.append(at)
-            at = text.find(literal, at + len(literal))
+        places, place = [], text.find(literal)
+        while place >= 0:
+            places.append(place)
+            place = text.find(literal, place + len(literal))
         return places
 
     try:
@@ -374,11 +376,11 @@ class KnownShapes:
         literals: set[bytes] = set()
         new = []
         for shape in shapes:
-            known = self._suspects.get(shape)
-            if known is None:
+            known_literals = self._suspects.get(shape)
+            if known_literals is None:
                 new.append(shape)
             else:
-                literals.update(known)
+                literals.update(known_literals)
         if new:
             literals.update(self._search(new))
         return literals, len(lines) - 1
@@ -395,9 +397,9 @@ class KnownShapes:
             self._size = 0
         elif present:
             for shape in new:
-                held = tuple([name for literal, name in present if _holds(shape, literal)])
-                if held:
-                    self._suspects[shape] = held
+                names_held = tuple([name for literal, name in present if _holds(shape, literal)])
+                if names_held:
+                    self._suspects[shape] = names_held
             self._harmless.update(shape for shape in new if shape not in self._suspects)
         else:
             self._harmless.update(new)
@@ -433,8 +435,8 @@ def _hits(text: bytes) -> tuple[list[tuple[int, bytes]], int]:
         else:
             places = find_all(lowered, literal)
         if literal in NO_NUMBERS:
-            places = [at for at in places if not _WORD_GOES_ON.match(lowered, at + len(literal))]
-        hits += [(at, literal) for at in places]
+            places = [place for place in places if not _WORD_GOES_ON.match(lowered, place + len(literal))]
+        hits += [(place, literal) for place in places]
     hits.sort()  # so that lines are counted forwards
     return hits, newlines
 
@@ -515,14 +517,14 @@ class Log:
         Lines are counted from the nearest known position, which is the last request, or the start or end
         of the block.
         """
-        block, known = self._block, self._counted_to
-        if position >= known:
-            if position - known <= len(block) - position:
-                self._line += block.count(b"\n", known, position)
+        block, counted_to = self._block, self._counted_to
+        if position >= counted_to:
+            if position - counted_to <= len(block) - position:
+                self._line += block.count(b"\n", counted_to, position)
             else:
                 self._line = self.lines + 1 + self._newlines - block.count(b"\n", position)
-        elif known - position < position:
-            self._line -= block.count(b"\n", position, known)
+        elif counted_to - position < position:
+            self._line -= block.count(b"\n", position, counted_to)
         else:
             self._line = self.lines + 1 + block.count(b"\n", 0, position)
         self._counted_to = position
@@ -549,16 +551,16 @@ class Log:
     ) -> None:
         """Store a finding. Only the first few of one code are stored, and the rest are counted."""
         self.counts[code] = self.counts.get(code, 0) + 1
-        kept = self.findings.get(code)
-        if kept is None:
+        findings = self.findings.get(code)
+        if findings is None:
             if len(self.findings) >= MAX_CODES:
                 return
-            kept = self.findings[code] = []
-        if len(kept) >= MAX_FINDINGS_PER_CODE:
-            if verdict is None or any(finding.verdict is verdict for finding in kept):
+            findings = self.findings[code] = []
+        if len(findings) >= MAX_FINDINGS_PER_CODE:
+            if verdict is None or any(finding.verdict is verdict for finding in findings):
                 return
-            kept.pop()  # a later, more important finding must not be lost behind remarks
-        kept.append(
+            findings.pop()  # a later, more important finding must not be lost behind remarks
+        findings.append(
             Finding(
                 code=code,
                 message=clean(message, 500),
@@ -602,18 +604,18 @@ class Log:
             for piece, end in zip(islice(pieces, 1, None), self.ends, strict=True)
         ]
         texts = pieces[:1] + [piece[end:] for piece, end in zip(islice(pieces, 1, None), ends, strict=True)]
-        rest = b"".join(texts) if ends else block
-        hits, self._newlines = _hits(rest)  # no event holds a line feed
+        unread_text = b"".join(texts) if ends else block
+        hits, self._newlines = _hits(unread_text)  # no event holds a line feed
         if not hits:
             return
         text_begins = [0, *accumulate(map(len, texts))]
         piece_begins = [0, *accumulate(map(len, pieces))]
-        for at, literal in hits:
+        for place, literal in hits:
             # Use the last piece that begins here, because the others are empty.
-            index = bisect_right(text_begins, at) - 1
+            index = bisect_right(text_begins, place) - 1
             skipped = ends[index - 1] if index else 0
-            position = piece_begins[index] + index * len(TOKEN) + skipped + at - text_begins[index]
-            self._hit(literal, position, position - (at - text_begins[index]) if index else 0)
+            position = piece_begins[index] + index * len(TOKEN) + skipped + place - text_begins[index]
+            self._hit(literal, position, position - (place - text_begins[index]) if index else 0)
 
     def _hit(self, literal: bytes, position: int, begin: int) -> None:
         """Check the line around a failure's text, from ``begin`` on, and record it if it is a failure."""

@@ -32,7 +32,7 @@ _WHOLE_STEP = 0.02
 """An evaluation is at most this share of a step off a whole number of steps. In published logs, it is at
 most 0.0001."""
 _STEPS_OF_EPOCH = frozenset({"dlrm_dcnv2"})
-"""Benchmarks that count epochs in steps, of which an epoch has the next whole number."""
+"""Benchmarks that count epochs in steps. An epoch has the next whole number of steps."""
 _SAMPLES_OF_STEPS: Mapping[str, tuple[str, float, float]] = {
     "gpt3": ("opt_learning_rate_decay_steps", 166_000_000, 167_200_000),
     "llama31_405b": ("opt_learning_rate_warmup_steps", 9_200_000, 9_232_000),
@@ -46,7 +46,7 @@ _SHARES_OF_RATE = {"flux1": (0.7, 1.01), "llama2_70b_lora": (0.7, 1.01)}
 published logs state the rate of each step. In 1,320 such logs, it is 0.999 to 1. A run of another benchmark
 may end before its rate has risen to the stated one."""
 _ONE_GPU_EACH = frozenset({"maskrcnn", "resnet", "retinanet", "ssd"})
-"""Benchmarks in whose published logs no process has less than one GPU."""
+"""In published logs of these benchmarks, no process has less than one GPU."""
 
 
 class Statements:
@@ -85,11 +85,17 @@ class Statements:
             step_times: The number of step times that were logged before the stop.
             step_s: The last of these in seconds.
         """
-        began, first, before = self._block
+        began, first_step, before = self._block
         self._block = time, None, step_times
-        if first is None or step is None or step_s is None or step_times - before != 1 or step <= first:
+        if (
+            first_step is None
+            or step is None
+            or step_s is None
+            or step_times - before != 1
+            or step <= first_step
+        ):
             return
-        self.block_gap = _worse(self.block_gap, (time - began, (step - first) * step_s))
+        self.block_gap = _worse(self.block_gap, (time - began, (step - first_step) * step_s))
 
     def eval_started(self, time: float) -> None:
         """Record the start of an evaluation."""
@@ -233,10 +239,10 @@ def _other_hyperparameters(benchmark: str, stated: Mapping[str, tuple[float, flo
     for name, (least, most) in read_hyperparameters().get(benchmark, {}).items():
         if name not in stated:
             yield f"the log does not state {name}, as the published logs of {benchmark} do"
-        other = next((value for value in stated.get(name, ()) if not least <= value <= most), None)
-        if other is not None:
+        wrong_value = next((value for value in stated.get(name, ()) if not least <= value <= most), None)
+        if wrong_value is not None:
             expected = f"{least:g}" if math.isclose(least, most, rel_tol=1e-4) else f"{least:g} to {most:g}"
-            yield f"{name} is {other:g}: {benchmark} has {expected}"
+            yield f"{name} is {wrong_value:g}: {benchmark} has {expected}"
 
 
 def local_batch(tags: Mapping[str, str]) -> float | None:

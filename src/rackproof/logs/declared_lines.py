@@ -76,7 +76,9 @@ def read_declared(raw: object, today: date, where: str) -> DeclaredLines:
         raise DeclaredLinesError(f"{where}: a list of {{pattern, why, until}}, not {type(raw).__name__}")
     if len(raw) > MOST_DECLARED:
         raise DeclaredLinesError(f"{where}: {len(raw)} entries; at most {MOST_DECLARED} are read")
-    return DeclaredLines([_entry(entry, f"{where}, entry {at}") for at, entry in enumerate(raw, 1)], today)
+    return DeclaredLines(
+        [_entry(entry, f"{where}, entry {number}") for number, entry in enumerate(raw, 1)], today
+    )
 
 
 def _entry(raw: object, where: str) -> DeclaredLine:

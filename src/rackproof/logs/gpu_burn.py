@@ -127,7 +127,7 @@ class GpuBurnParser(LogParser):
         return True
 
     def _take_progress(self, at: int, text: str, done: float) -> None:
-        """Read a progress line, with which another test may begin."""
+        """Read a progress line. Another test may begin with it."""
         if self.tested is not None or done < self.done:
             # Another test starts in the same file, so it is unknown how the first test ended.
             self.tests += 1
@@ -167,8 +167,8 @@ class GpuBurnParser(LogParser):
         """Read speeds, errors and temperatures."""
         speeds = _SPEED.findall(text)[:1024]
         self.shown = max(self.shown, len(speeds))
-        for index, (done, speed) in enumerate(speeds):
-            if int(done) < 0:
+        for index, (share_done, speed) in enumerate(speeds):
+            if int(share_done) < 0:
                 # gpu_burn continues without a GPU that died, and shows -1 for it.
                 self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
             # The speed of a GPU in its first round is not known yet.
@@ -203,10 +203,10 @@ class GpuBurnParser(LogParser):
             (self.errors, "gpu_burn_errors", "", Direction.LOWER),
             (self.hottest, "gpu_temperature", "C", Direction.LOWER),
         ):
-            for index, (value, at) in sorted(values.items()):
+            for index, (value, line) in sorted(values.items()):
                 gpu = self.uuids.get(index, "")
                 measurements.append(
-                    self.measure(name, value, unit, direction, at, labels={"index": str(index), "gpu": gpu})
+                    self.measure(name, value, unit, direction, line, labels={"index": str(index), "gpu": gpu})
                 )
         self._compare_speeds()
         self._judge_bounds()
@@ -237,17 +237,17 @@ class GpuBurnParser(LogParser):
 
     def _judge_bounds(self) -> None:
         """Find temperatures that no GPU may reach, and impossible figures."""
-        for index, (degrees, at) in sorted(self.hottest.items()):
+        for index, (degrees, line) in sorted(self.hottest.items()):
             if degrees > HOTTEST_C:
                 message = f"GPU {index}: {degrees:g} °C, which cannot be"
-                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
             elif degrees >= HOTTEST_GPU_C:
-                self.log.find("too_hot", f"GPU {index}: at {degrees:g} °C", Verdict.FAIL, line=at)
-        for index, (speed, at) in sorted(self.speeds.items()):
+                self.log.find("too_hot", f"GPU {index}: at {degrees:g} °C", Verdict.FAIL, line=line)
+        for index, (speed, line) in sorted(self.speeds.items()):
             most = self._most(self.models.get(index, ""))
             if most < speed < math.inf:
                 message = f"GPU {index}: {speed:.0f} Gflop/s, and {most:.0f} are the most that it can do"
-                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
+                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
 
     def _most(self, model: str) -> float:
         """Return the largest speed of a model in the precision of the test, in Gflop/s."""

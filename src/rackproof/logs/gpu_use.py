@@ -21,7 +21,7 @@ MOMENTS = {"begin": "before the run", "end": "after the run"}
 STATE_LINE = ":::RACKPROOF gpu_state "
 """The beginning of a line of ``workloads/state_gpus.py``; the value of the event follows as JSON."""
 BUSY_PERCENT = 5.0
-"""Utilisation from which a GPU is in use by others: an idle GPU shows 0 %, and another program that
+"""Least utilisation of a GPU that others use: an idle GPU shows 0 %, and another program that
 takes a tenth of the time shows 10 %."""
 FOREIGN_MEMORY_MIB = 256.0
 """Memory above which a GPU is in use by others, without the driver's reserve: an idle H100 or
@@ -59,7 +59,7 @@ def read_gpu_state(value: object) -> GpuState | None:
         return None
     memory_mib, used_percent = _reading(value, "memory_used_mib"), _reading(value, "utilisation_percent")
     processes = value.get("processes")
-    known = {
+    is_known = {
         "processes": isinstance(processes, list),
         "memory_used_mib": memory_mib is not None,
         "utilisation_percent": used_percent is not None and used_percent <= 100,
@@ -72,7 +72,7 @@ def read_gpu_state(value: object) -> GpuState | None:
     return GpuState(
         gpu=text_of(gpu, 60),
         moment=moment,
-        missing=tuple(text for key, text in _EVIDENCE.items() if not known[key]),
+        missing=tuple(text for key, text in _EVIDENCE.items() if not is_known[key]),
         shared=tuple(shared),
         slowdowns=_slowdowns(value.get("throttle")),
     )

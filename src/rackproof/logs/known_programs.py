@@ -117,8 +117,8 @@ class HplParser(_KnownProgramParser):
     @staticmethod
     def recognises(head: bytes) -> bool:
         """Return whether the bytes contain HPL's heading, and not that of a suite or of mixed precision."""
-        others = (b"HPC Challenge", b"HPL-MxP", b"HPL-AI")
-        return _HPL_HEAD.search(head) is not None and not any(text in head for text in others)
+        other_heads = (b"HPC Challenge", b"HPL-MxP", b"HPL-AI")
+        return _HPL_HEAD.search(head) is not None and not any(text in head for text in other_heads)
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)

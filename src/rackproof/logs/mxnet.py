@@ -6,6 +6,8 @@ The format lacks an end marker. Either of two facts proves that a run ended:
 * The script prints its total time (``fit 43.4``, ``total 7.8``) after the last epoch.
 
 Rackproof's own training states what else used its GPUs on lines before and after it.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`MxnetParser.line`.
 """
 
 from __future__ import annotations
@@ -181,22 +183,22 @@ class MxnetParser(LogParser):
         if self.speeds:
             # The first interval includes allocation and auto-tuning.
             speeds, name = self.speeds[1:] or self.speeds, "samples_per_second"
-            speed, up, at = statistics.median(speeds), Direction.HIGHER, self.speed_line
-            measurements.append(self.measure(name, speed, "samples/s", up, at, samples=speeds))
-        for name, (value, at) in self.metrics.items():
+            speed, up, line = statistics.median(speeds), Direction.HIGHER, self.speed_line
+            measurements.append(self.measure(name, speed, "samples/s", up, line, samples=speeds))
+        for name, (value, line) in self.metrics.items():
             # For other metrics, the better direction is unknown.
             direction = Direction.HIGHER if name.endswith("accuracy") else None
-            measurements.append(self.measure(name, value, "", direction, at))
+            measurements.append(self.measure(name, value, "", direction, line))
         self._measure_times(measurements)
         base = Verdict.PASS if proven else Verdict.UNPROVEN
         return log.parsed(self.format, base, measurements, list(self.curves.values()))
 
     def _judge_course(self) -> None:
         """Find missing epochs and batches, and numbers that decrease."""
-        first = int(number(self.log.tags.get("load_epoch")) or 0)
+        first_epoch = int(number(self.log.tags.get("load_epoch")) or 0)
         ended = sorted(self.ended_epochs)
-        for epoch in range(min(first, ended[0]) if ended else 0, self.last_epoch):
-            if epoch not in self.ended_epochs and (epoch >= first or ended[0] < epoch):
+        for epoch in range(min(first_epoch, ended[0]) if ended else 0, self.last_epoch):
+            if epoch not in self.ended_epochs and (epoch >= first_epoch or ended[0] < epoch):
                 message = f"epoch {epoch} is missing, and epoch {self.last_epoch} is there"
                 self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
                 break
@@ -216,8 +218,8 @@ class MxnetParser(LogParser):
         for epoch in ended:
             last = self.batches[epoch].last if epoch in self.batches else None
             if (last is None and most) or (last is not None and last + gap < most):
-                shown = "no batch" if last is None else f"batches up to {last:g}"
-                message = f"epoch {epoch} shows {shown}, and another one some up to {most:g}"
+                batches_text = "no batch" if last is None else f"batches up to {last:g}"
+                message = f"epoch {epoch} shows {batches_text}, and another one some up to {most:g}"
                 self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
                 return
 
@@ -241,17 +243,17 @@ class MxnetParser(LogParser):
 
     def _measure_times(self, measurements: list[Measurement]) -> None:
         """Add the number of epochs, their time, start-up and the total."""
-        lower, at = Direction.LOWER, self.time_line
+        lower, line = Direction.LOWER, self.time_line
         if self.ended_epochs:
-            measurements.append(self.measure("epochs", float(len(self.ended_epochs)), "epochs", lower, at))
+            measurements.append(self.measure("epochs", float(len(self.ended_epochs)), "epochs", lower, line))
         if self.times:
-            # The first epoch includes start-up, by which it is longer than the others.
+            # The first epoch includes start-up, so it is longer than the others.
             times = self.times[1:] or self.times
             steady = statistics.median(times)
-            measurements.append(self.measure("seconds_per_epoch", steady, "s", lower, at, samples=times))
+            measurements.append(self.measure("seconds_per_epoch", steady, "s", lower, line, samples=times))
             if len(self.times) > 1:
                 startup = max(0.0, self.times[0] - steady)
-                measurements.append(self.measure("startup_time", startup, "s", lower, at))
+                measurements.append(self.measure("startup_time", startup, "s", lower, line))
         if self.wall is not None and self.end_line is not None:
             measurements.append(self.measure("wall_time", self.wall, "s", lower, self.end_line))
 
@@ -273,10 +275,10 @@ class MxnetParser(LogParser):
                 line=self.last_epoch_line,
             )
             return False
-        asked = number(log.tags.get("num_epochs"))
-        if asked is not None:
-            if self.last_epoch + 1 < asked:
-                message = f"{self.last_epoch + 1} of {asked:.0f} epochs"
+        requested_epochs = number(log.tags.get("num_epochs"))
+        if requested_epochs is not None:
+            if self.last_epoch + 1 < requested_epochs:
+                message = f"{self.last_epoch + 1} of {requested_epochs:.0f} epochs"
                 log.find("cut_off", message, Verdict.UNPROVEN, line=self.last_epoch_line)
                 return False
             return True

@@ -7,6 +7,8 @@ rounding makes slightly more than 0 (``5e-07``).
 
 A file may contain several tables, from several collectives, and from several processes whose lines a launcher
 labelled.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`NcclTestsParser.line`.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ _DEVICE = re.compile(
     r"\[([0-9A-Fa-fx:.]{1,40})\] (.{1,100})$"
 )
 _LARGE = 1 << 20
-"""Message size in bytes from which the bandwidth must be printed as more than 0.00 GB/s."""
+"""Messages of this size in bytes or more must have a printed bandwidth above 0.00 GB/s."""
 _RATIO_TOLERANCE = 0.03
 """Tolerance for the ratio of busbw to algbw. Both are rounded to two digits."""
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
@@ -100,6 +102,7 @@ _FAILED = re.compile(
     r"Test (?:NCCL|CUDA) failure|unhandled (?:cuda|system) error|NCCL error|ncclSystemError|ncclInternalError"
 )
 _MOST_RANKS_OF_NODE = 16
+"""With more ranks, the NVLink of one GPU does not bound the bandwidth."""
 MAX_JSON = 32 << 20
 MAX_RESULTS = 2000
 """Largest number of results of the JSON that are read."""
@@ -107,6 +110,7 @@ PLACES = ("out_of_place", "in_place")
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
 """Deviation between two ranks that programs with a column ``error`` allow. Integers must not deviate."""
 _MANY_RANKS = 4096
+"""Assumed number of ranks if the output lists none. More ranks may deviate more."""
 MAX_STREAMS = 4096
 _HEAD = re.compile(
     rb"#\s+size\s+count\s+type\s+redop|# nThread \d+ nGpus \d+|# Collective test starting: "
@@ -172,7 +176,7 @@ class BandwidthTable:
         """
         lowest, highest = self.ratios
         names = (name,) if name in COLLECTIVES else ("all_reduce", *_SHARED, *_WHOLE)
-        bounds = [_bounds_of_factor(one, self.ranks) for one in names]
+        bounds = [_bounds_of_factor(factor_name, self.ranks) for factor_name in names]
         return bool(highest) and not any(
             (1 - _RATIO_TOLERANCE) * least <= lowest and highest <= (1 + _RATIO_TOLERANCE) * most
             for least, most in bounds
@@ -367,8 +371,8 @@ class NcclTestsParser(LogParser):
     def _judge_unknown_program(self, stream: LabelledLines) -> None:
         """Record an unknown program above a table, unless a known one is named: then it may be a launcher."""
         if self.unknown and not stream.stated and not self.named_is_new:
-            message, at, text = self.unknown
-            self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            message, line, text = self.unknown
+            self.log.find("unknown_collective", message, Verdict.UNPROVEN, line=line, excerpt=text)
         self.unknown = None
 
     def comment(self, at: int, text: str, stream: LabelledLines) -> None:
@@ -543,7 +547,7 @@ class NcclTestsParser(LogParser):
             self.value(at, text, table, {**labels, "place": position}, algbw, busbw, wrong)
 
     def _find_no_time(self, at: int | None, text: str, size: str, raw: object) -> None:
-        """Find a time of 0, in which no collective is done."""
+        """Find a time of 0. Every collective takes longer."""
         time = number(raw)
         if time is not None and time <= 0:
             message = f"the time is {time:.2f} µs at {size} bytes"
@@ -702,12 +706,12 @@ class NcclTestsParser(LogParser):
         redop, root = text_of(entry.get("redop"), 20), text_of(entry.get("root"), 20)
         table.figures.take_row((text_of(entry.get("type"), 20), redop, root))
         table.largest = max(table.largest, size)
-        taken = 0
+        taken_columns = 0
         for position in PLACES:
             body = entry.get(position)
             if isinstance(body, dict):
-                taken += self._entry_place(entry, table, str(size), position, body)
-        if not taken:
+                taken_columns += self._entry_place(entry, table, str(size), position, body)
+        if not taken_columns:
             self.log.find("damaged_json", f"a result without figures at {size} bytes", Verdict.UNPROVEN)
 
     def _entry_place(

@@ -4,6 +4,8 @@ Each test case prints matrices. Before their JSON, 0.5 to 0.7 print the devices 
 lists the devices of the first process's node. A bidirectional test between GPUs prints three matrices, which
 are both directions and their total. Their cells are named after the test and the part
 (``device_to_device_bidirectional_memcpy_read_ce_total``), like the tool's own sums.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`NvbandwidthParser.line`.
 """
 
 from __future__ import annotations
@@ -194,7 +196,7 @@ class NvbandwidthParser(LogParser):
         begun = bool(self.columns or self.matrix)
         if begun:
             self._without_result(f"a matrix of {self.test} has no sum")
-        # Its cells are stored, because the measurements are shown although they prove nothing.
+        # The cells are stored, because the measurements are shown although they prove nothing.
         self._keep_matrix(self.part)
         return begun
 
@@ -475,14 +477,14 @@ def _by_process(text: str) -> Iterator[str]:
     Without labels, yield the whole text.
     """
     processes: dict[str, list[str]] = {}
-    first = split_label(text.partition("\n")[0])[0]
-    if not first:
+    first_label = split_label(text.partition("\n")[0])[0]
+    if not first_label:
         yield text
         return
     for line in text.split("\n"):
         label, unlabelled = split_label(line)
         # A line without a label is the launcher's own, or the end.
-        processes.setdefault(label if label else first, []).append(unlabelled)
+        processes.setdefault(label if label else first_label, []).append(unlabelled)
     for lines in processes.values():
         yield "\n".join(lines)
 
@@ -500,12 +502,12 @@ def _documents(text: str) -> Iterator[Any]:
     If an object cannot be read, yield a ValueError at the end.
     """
     decoder = json.JSONDecoder(object_pairs_hook=_distinct)
-    at = 0
-    while (begin := text.find("{", at)) >= 0:
-        if text[at:begin].strip():
-            yield text[at:begin]
+    position = 0
+    while (begin := text.find("{", position)) >= 0:
+        if text[position:begin].strip():
+            yield text[position:begin]
         try:
-            document, at = decoder.raw_decode(text, begin)
+            document, position = decoder.raw_decode(text, begin)
         except RecursionError:
             yield ValueError("nested too deeply")
             return
@@ -513,8 +515,8 @@ def _documents(text: str) -> Iterator[Any]:
             yield error
             return
         yield document
-    if text[at:].strip():
-        yield text[at:]
+    if text[position:].strip():
+        yield text[position:]
 
 
 def _is_sum(stated: float, total: float) -> bool:

@@ -2,6 +2,8 @@
 
 The first bytes of a file show its type, whatever its name. Unpacking is bounded, because a few bytes may
 expand to terabytes.
+
+Begin with :func:`open_log`.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ def why_no_log(path: Path) -> str:
         if any(head.startswith(magic) for magic in _UNPACK):
             raw.seek(0)
             head = LogStream(raw).read(_HEAD)
-    return next((text for at, magic, text in _NOT_READABLE if head.startswith(magic, at)), "")
+    return next((text for position, magic, text in _NOT_READABLE if head.startswith(magic, position)), "")
 
 
 def special_file(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Find outputs of several tools in one log, of which :func:`rackproof.logs.parse` judges only one. No I/O.
+"""Find outputs of several tools in a log. :func:`rackproof.logs.parse` judges only one of them. No I/O.
 
 A log is judged as the output of the tool that it shows first. The output of another tool further down may
 contain the fault. Such a log therefore proves nothing until each output is a file of its own.

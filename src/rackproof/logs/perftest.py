@@ -5,6 +5,8 @@ The output is tables of message sizes, with columns named in each table's header
 Client and server may print into the same file, and the worst row of each size counts.
 
 The file of ``--out_json`` contains one result without a unit, so a bandwidth in it proves nothing.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`PerftestParser.line`.
 """
 
 from __future__ import annotations
@@ -335,8 +337,8 @@ class PerftestParser(LogParser):
         name = self.test.name or ("ib_write_lat" if main.direction is _LOWER else "ib_write_bw")
         # The service level is between size and iterations.
         level = words[1] if columns[1].suffix is None and columns[2].suffix is None else ""
-        both = "yes" if self.test.bidirectional else ""
-        key = (name, both, self.test.device, level, words[0])
+        both_ways = "yes" if self.test.bidirectional else ""
+        key = (name, both_ways, self.test.device, level, words[0])
         old = self.rows.get(key)
         if old is None and len(self.rows) >= MAX_ROWS:
             self.log.find(
@@ -364,13 +366,13 @@ class PerftestParser(LogParser):
 
     def _of_row(self, key: tuple[str, ...]) -> Iterator[Measurement]:
         """Yield the measurements of one size, starting with the main one."""
-        name, both, device, level, size = key
+        name, both_ways, device, level, size = key
         row = self.rows[key]
         labels = {"size_bytes": size}
         # Add it only if it distinguishes rows, because references for one device contain none.
         labels |= {"device": device} if len(self.devices) > 1 and device else {}
         labels |= {"service_level": level} if level else {}
-        labels |= {"bidirectional": both} if both else {}
+        labels |= {"bidirectional": both_ways} if both_ways else {}
         for column, value in sorted(row.values, key=lambda entry: not entry[0].main):
             yield self.measure(
                 f"{name}{column.suffix}", value, column.unit, column.direction, row.at, labels=labels
@@ -440,8 +442,8 @@ def _latency_contradiction(figures: Mapping[str, float]) -> str:
     least, most = figures.get("_min", 0.0), figures.get("_max", math.inf)
     if ordered != sorted(ordered) or not least <= typical <= most:
         average = figures.get("", 0.0)
-        shown = f"min {least:g}, typical {typical:g}, average {average:g}, max {most:g}"
-        return f"latencies out of order: {shown}"
+        latencies_text = f"min {least:g}, typical {typical:g}, average {average:g}, max {most:g}"
+        return f"latencies out of order: {latencies_text}"
     tail = [figures[key] for key in ("_typical", "_p99", "_p99_9", "_max") if key in figures]
     if tail != sorted(tail):
         return f"percentiles out of order: typical, 99 %, 99.9 %, max are {', '.join(map(str, tail))}"

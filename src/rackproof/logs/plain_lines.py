@@ -1,4 +1,7 @@
-"""Parse a program's plain output for job bench, with the patterns in a benchmark's definition."""
+"""Parse a program's plain output for job bench, with the patterns in a benchmark's definition.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`PlainLinesParser.line`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from rackproof.core.records import Measurement, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, number
 
 MOST_BYTES = 2000
-"""Number of bytes of a line on which patterns are tried. The largest pattern takes 0.2 ms for one."""
+"""Patterns are tried on this number of bytes of a line. The largest pattern takes 0.2 ms for one."""
 MOST_REPETITIONS = 10_000
-"""Largest number of repetitions of which a median is computed. More are unproven."""
+"""Largest number of repetitions with a median. More are unproven."""
 PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{64})$")
 """Pattern of the first line that workloads/run_command.py prints: the program that made the output."""
 
@@ -72,7 +75,7 @@ class PlainLinesParser(LogParser):
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
-        whole, text = text, text[:MOST_BYTES].rstrip()
+        whole_line, text = text, text[:MOST_BYTES].rstrip()
         if match := PROGRAM_LINE.match(text):
             self.log.tag("software.program", match[1])
             self.log.tag("software.program_sha256", match[2])
@@ -84,11 +87,11 @@ class PlainLinesParser(LogParser):
                 self.log.find("tool_error", message, Verdict.FAIL, line=at, excerpt=text)
         for name, reading in self.readings.items():
             if match := reading.pattern.search(line):
-                shown = (match[reading.group] or b"").decode("utf-8", "replace")
-                if _GOES_ON.match(whole.encode("utf-8", "replace"), max(0, match.end(reading.group))):
+                value_text = (match[reading.group] or b"").decode("utf-8", "replace")
+                if _GOES_ON.match(whole_line.encode("utf-8", "replace"), max(0, match.end(reading.group))):
                     # The pattern, or what it sees of the line, ends within a number: 1 of 1,234.
-                    shown = f"{shown}…"
-                self._take(name, reading, at, shown, text)
+                    value_text = f"{value_text}…"
+                self._take(name, reading, at, value_text, text)
         if self.good_end.search(line):
             self.ended_at = at
 

@@ -1,4 +1,7 @@
-"""Follow a log while it grows, for job bench's live display of a job. Nothing is judged here."""
+"""Follow a log while it grows, for job bench's live display of a job. Nothing is judged here.
+
+:mod:`rackproof_ansible.bench_follow` feeds a :class:`Follower`. Begin there.
+"""
 
 from __future__ import annotations
 
@@ -139,11 +142,11 @@ class Follower:
 
     def _line(self, line: bytes) -> None:
         """Read a line: the launcher's report, an event of MLPerf, or text."""
-        at = line.find(b":::MLLOG")
+        position = line.find(b":::MLLOG")
         if line.startswith(b":::RACKPROOF {"):
             self._launcher_report(line[len(b":::RACKPROOF ") :])
-        elif at >= 0:
-            self._event_json(line[at + 8 :])
+        elif position >= 0:
+            self._event_json(line[position + 8 :])
         elif self._events_only:
             return
         elif match := _MLL.search(line):
@@ -216,8 +219,8 @@ class Follower:
             return self._stats(value)
         if key == "progress" and isinstance(value, dict):
             return self._progress_event(value)
-        read = _VALUE_READERS.get(key)
-        return read(value) if read else {}
+        value_reader = _VALUE_READERS.get(key)
+        return value_reader(value) if value_reader else {}
 
     def _progress_event(self, value: Mapping[str, object]) -> dict[str, Any]:
         """Return the state from a progress event of Rackproof's own workloads."""
@@ -246,8 +249,8 @@ class Follower:
 
     def _text(self, line: bytes) -> None:
         """Read a line that is not an event with the first reader that recognizes it."""
-        for read in _TEXT_READERS:
-            changes = read(line)
+        for text_reader in _TEXT_READERS:
+            changes = text_reader(line)
             if changes is not None:
                 self._update(changes)
                 return

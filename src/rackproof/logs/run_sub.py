@@ -62,7 +62,7 @@ MAX_NCCL = 1 << 20
 SLOW_SCORE = 0.7
 """Relative performance below which a node slows the others down: NeMo's own threshold."""
 SLOW_REPEAT, REMARKABLE_REPEAT = 0.1, 0.04
-"""Slowdown from which a repeat is degraded, and from which it has a remark. It is relative to the median
+"""Least slowdown of a degraded repeat, and of a repeat with a remark. It is relative to the median
 of earlier ones."""
 
 START, STOP = "RUNANDTIME_START", "RUNANDTIME_STOP"
@@ -260,8 +260,8 @@ class RunSubReader:
         """Read an error message about mounts or MPI. Return whether the line is one."""
         # The check of round 5.1 prints other messages than those of earlier rounds.
         if text.startswith(_MOUNT_WARNING):
-            kept = self._mounts_not_named if _MOUNT_NOT_NAMED in text else self._mount_errors
-            _keep_distinct(kept, sanitize(text[len(_MOUNT_WARNING) :], 300))
+            error_texts = self._mounts_not_named if _MOUNT_NOT_NAMED in text else self._mount_errors
+            _keep_distinct(error_texts, sanitize(text[len(_MOUNT_WARNING) :], 300))
             return True
         if text.startswith("Error: ") and "incorrect" in text:
             _keep_distinct(self._mount_errors, sanitize(text, 300))
@@ -430,12 +430,12 @@ def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
 
     The longest of the steps that started between run.sub's own markers is the training.
     """
-    first, last = output.times.get(START, 0), output.times.get(STOP, 0)
+    first_time, last_time = output.times.get(START, 0), output.times.get(STOP, 0)
     steps = job_steps(output.end)
     candidates = []
     for step in steps:
         start = step.get("start")
-        if isinstance(start, int) and first <= start and (not last or start < last):
+        if isinstance(start, int) and first_time <= start and (not last_time or start < last_time):
             candidates.append(step)
     # If clocks differ, no start may be between the markers. The longest step then includes the training.
     return max(candidates or steps, key=_elapsed_s, default=None)
@@ -507,8 +507,8 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
     fitting = {"gpu": len(nodes) * gpus, "node": len(nodes)}
     if output.ranks in ([fitting[script.processes]] if script.processes else fitting.values()):
         return []
-    asked = f"{amount(len(nodes), 'node')} with {gpus or '?'} GPUs each"
-    message = f"{amount(output.ranks, 'rank')} trained, {asked} were requested"
+    requested_text = f"{amount(len(nodes), 'node')} with {gpus or '?'} GPUs each"
+    message = f"{amount(output.ranks, 'rank')} trained, {requested_text} were requested"
     if output.ranks == len(nodes):
         message += "; where one process a node is meant, the definition needs processes: node"
     return [_finding("wrong_ranks", Verdict.UNPROVEN, message)]
@@ -571,12 +571,12 @@ def _placement_findings(hosts: Sequence[str], nodes: Sequence[str], gpus: int) -
     if len(hosts) != len(nodes) * gpus:
         message = f"the NCCL preflight ran on {amount(len(hosts), 'GPU')}, the nodes have {len(nodes) * gpus}"
         return [_finding("nccl_preflight", Verdict.UNPROVEN, message)]
-    ranks, asked = Counter(hosts), {node.partition(".")[0] for node in nodes}
+    ranks, requested_nodes = Counter(hosts), {node.partition(".")[0] for node in nodes}
     odd = [f"{sanitize(host, 100)} has {count} ranks" for host, count in ranks.items() if count != gpus]
     # A host's own name may differ from Slurm's. Then none of the names is one of Slurm's.
-    if asked & ranks.keys():
-        odd += [f"{sanitize(host, 100)} was not requested" for host in ranks if host not in asked]
-        odd += [f"{sanitize(node, 100)} has none" for node in sorted(asked - ranks.keys())]
+    if requested_nodes & ranks.keys():
+        odd += [f"{sanitize(host, 100)} was not requested" for host in ranks if host not in requested_nodes]
+        odd += [f"{sanitize(node, 100)} has none" for node in sorted(requested_nodes - ranks.keys())]
     if not odd:
         return []
     message = f"the NCCL preflight ran with other ranks than {gpus} on each node: {', '.join(odd)}"
@@ -657,10 +657,12 @@ def repeat_findings(own: Sequence[Measurement], earlier: Sequence[Sequence[Measu
     return [_finding("slow_repeat", verdict, message)]
 
 
-def _slowest_phase(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> tuple[str, float]:
+def _slowest_phase(
+    measurements: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]
+) -> tuple[str, float]:
     """Return the phase that exceeds the median of earlier repeats most, with the difference in seconds."""
     slowest, most_s = "", 0.0
-    for measurement in own:
+    for measurement in measurements:
         if measurement.name != "phase_time":
             continue
         earlier_times = sorted(_values(earlier, "phase_time", measurement.labels))
@@ -674,9 +676,9 @@ def _value(
     measurements: Sequence[Measurement], name: str, labels: Mapping[str, str] | None = None
 ) -> float | None:
     """Return the first value with the name and all given labels, or None."""
-    wanted = (labels or {}).items()
+    wanted_labels = (labels or {}).items()
     for measurement in measurements:
-        if measurement.name == name and wanted <= measurement.labels.items():
+        if measurement.name == name and wanted_labels <= measurement.labels.items():
             return measurement.value
     return None
 

@@ -98,8 +98,8 @@ def run_sub06_findings(
         output: The output as read here.
         launcher: The lines of the launcher, as :mod:`rackproof.logs.run_sub` read them.
         asked_nodes: The requested nodes.
-        run_id: The id of the run, after which the Slurm job of several nodes is named, or empty to skip the
-            comparison.
+        run_id: The id of the run, which is the name of its Slurm job on several nodes. If it is empty, the
+            names are not compared.
         script: The outputs of the script.
     """
     refused, hang = launcher.launcher_report.get("refused"), launcher.launcher_report.get("hang")

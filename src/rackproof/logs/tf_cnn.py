@@ -15,6 +15,8 @@ lowest total counts.
 
 An evaluation prints ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``. Rackproof's launcher
 states what else used the GPUs on lines before and after the training.
+
+:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`TfCnnParser.line`.
 """
 
 from __future__ import annotations
@@ -211,8 +213,8 @@ class TfCnnParser(LogParser):
             self.first_step = step if self.first_step is None else self.first_step
             self.last_speed, self.has_loss = speed, self.has_loss or loss != 0
             if match["time"]:
-                first = (step, float(match["time"])) if self.clock is None else self.clock[:2]
-                self.clock = *first, step, float(match["time"])
+                first_step_and_time = (step, float(match["time"])) if self.clock is None else self.clock[:2]
+                self.clock = *first_step_and_time, step, float(match["time"])
             self.loss = (loss, at)
             self.speed.add(step, speed)
             self.losses.add(step, loss)
@@ -243,16 +245,20 @@ class TfCnnParser(LogParser):
     def record_accuracy(self, at: int, text: str) -> None:
         """Record the result of an evaluation."""
         match = _ACCURACY.match(text)
-        both = (number(match[1]), number(match[2])) if match else (None, None)
+        accuracies = (number(match[1]), number(match[2])) if match else (None, None)
         # A right first guess is always among the top five.
-        ordered = (both[0] or 0.0) <= (both[1] or 0.0)
-        if match is None or not ordered or not all(value is not None and 0 <= value <= 1 for value in both):
+        ordered = (accuracies[0] or 0.0) <= (accuracies[1] or 0.0)
+        if (
+            match is None
+            or not ordered
+            or not all(value is not None and 0 <= value <= 1 for value in accuracies)
+        ):
             message = "an accuracy that cannot be read, or is none"
             self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
         elif match[3] == "0":
             self.log.find("no_examples", "an evaluation of no example", Verdict.UNPROVEN, line=at)
         else:
-            self.accuracy = (both[0] or 0.0, both[1] or 0.0, at)
+            self.accuracy = (accuracies[0] or 0.0, accuracies[1] or 0.0, at)
 
     def combine_totals(self) -> None:
         """Combine the totals of several ranks into one, or record why that is impossible."""
@@ -320,9 +326,9 @@ class TfCnnParser(LogParser):
         ended_at = self.total[1] if proven and self.total else None
         log.marks_as_findings(ended_at, frozenset({"out_of_memory"}))
         if self.memory is not None:
-            at, text = self.memory
+            line, text = self.memory
             message = f"{self.memory_count} lines speak of running out of memory"
-            log.find("memory_text", message, None if proven else Verdict.UNPROVEN, line=at, excerpt=text)
+            log.find("memory_text", message, None if proven else Verdict.UNPROVEN, line=line, excerpt=text)
         self._measure_quality(measurements)
         self._judge_heading_and_losses()
         # A loss or an accuracy proves that work was done. A total alone may be of no step at all.
@@ -348,16 +354,16 @@ class TfCnnParser(LogParser):
             message = "no total images/sec: the run did not end"
             log.find("no_total", message, Verdict.UNPROVEN, line=max(1, log.lines))
             return False
-        value, at = self.total
-        if log.ends_in_line and at == self.last_line:
+        value, line = self.total
+        if log.ends_in_line and line == self.last_line:
             # Half of a number still looks like a number.
-            log.find("cut_off", "the log ends inside the line of the total", Verdict.UNPROVEN, line=at)
+            log.find("cut_off", "the log ends inside the line of the total", Verdict.UNPROVEN, line=line)
             return False
-        measurements.append(self.measure("images_per_second", value, "images/s", Direction.HIGHER, at))
+        measurements.append(self.measure("images_per_second", value, "images/s", Direction.HIGHER, line))
         if not (math.isfinite(value) and value > 0):
             return False
-        self._compare_with_steps(value, at)
-        self._judge_steps(at)
+        self._compare_with_steps(value, line)
+        self._judge_steps(line)
         return True
 
     def _judge_steps(self, at: int) -> None:
@@ -370,9 +376,13 @@ class TfCnnParser(LogParser):
             # The program prints its first step, even if it rarely prints the others.
             message = f"the first step is {self.first_step:g}: those before it are missing"
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
-        asked, last = number(self.log.tags.get("num_batches")), self.steps.last
-        if asked is not None and last is not None and not last <= asked < last + max(1.0, self.steps.usual):
-            message = f"the last step is {last:g}, and {asked:g} batches were requested"
+        requested_batches, last = number(self.log.tags.get("num_batches")), self.steps.last
+        if (
+            requested_batches is not None
+            and last is not None
+            and not last <= requested_batches < last + max(1.0, self.steps.usual)
+        ):
+            message = f"the last step is {last:g}, and {requested_batches:g} batches were requested"
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
 
     def _compare_with_steps(self, total: float, at: int) -> None:
@@ -409,16 +419,16 @@ class TfCnnParser(LogParser):
         batch = number(self.log.tags.get("global_batch_size"))
         if self.clock is None or not batch or self._workers() > 1:
             return None
-        first, began, last, ended = self.clock
-        if last <= first or ended - began < _MIN_CLOCK_SPAN_S:
+        first_step, began, last_step, ended = self.clock
+        if last_step <= first_step or ended - began < _MIN_CLOCK_SPAN_S:
             return None
-        return batch * (last - first) / (ended - began)
+        return batch * (last_step - first_step) / (ended - began)
 
     def _measure_quality(self, measurements: list[Measurement]) -> None:
         """Add the accuracies of an evaluation, and the last loss."""
         if self.accuracy is not None:
-            top_1, top_5, at = self.accuracy
+            top_1, top_5, line = self.accuracy
             for name, value in (("top_1_accuracy", top_1), ("top_5_accuracy", top_5)):
-                measurements.append(self.measure(name, value, "fraction", Direction.HIGHER, at))
+                measurements.append(self.measure(name, value, "fraction", Direction.HIGHER, line))
         if self.loss is not None:
             measurements.append(self.measure("train_loss", self.loss[0], "", Direction.LOWER, self.loss[1]))

@@ -196,9 +196,9 @@ class XidParser(LogParser):
             for (kind, code), times in sorted(self.xids.items())
         ]
         self._tag_moment()
-        for (bus_id, code), at in self.details.items():
+        for (bus_id, code), line in self.details.items():
             message = f"SXid {code} on {bus_id}: only its registers are here, not how bad it was"
-            self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=at)
+            self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=line)
         if not self.kernel_lines:
             if self.log.size:
                 self.log.find("unrecognised", "no line of a kernel's log", Verdict.UNPROVEN)

@@ -158,12 +158,12 @@ def _sku_model_problem(sku: str, gpus: Sequence[Gpu], model: str) -> dict[str, s
     if not model:
         text = f"the GPU model of SKU {sku} is not known: set bench_sku_gpu_name in its group_vars"
         return {"sku_model_unknown": text}
-    others = other_models((gpu.name for gpu in gpus), model)
-    if not others:
+    other_names = other_models((gpu.name for gpu in gpus), model)
+    if not other_names:
         return {}
-    shown = ", ".join(other or "no product name" for other in others)
+    names_text = ", ".join(name or "no product name" for name in other_names)
     text = (
-        f"its GPUs are {shown}, not {model} as SKU {sku or '(none)'} has; correct its SKU in the "
+        f"its GPUs are {names_text}, not {model} as SKU {sku or '(none)'} has; correct its SKU in the "
         "inventory, or bench_sku_gpu_name in the SKU's group_vars"
     )
     return {"sku_differs": text}
@@ -304,9 +304,9 @@ def _tuning_profile(text: str) -> str:
 
 def _firmware(raw: Mapping[str, Any], dmi: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "bios", _serial(dmi, "bios_version")
-    for device, about in sorted(mapping_at(raw, "infiniband").items()):
-        if isinstance(about, Mapping):
-            yield f"infiniband.{sanitize(device, 40)}", sanitize(about.get("fw_ver") or "", 60)
+    for device, device_facts in sorted(mapping_at(raw, "infiniband").items()):
+        if isinstance(device_facts, Mapping):
+            yield f"infiniband.{sanitize(device, 40)}", sanitize(device_facts.get("fw_ver") or "", 60)
     yield "vbios", " ".join(sorted({gpu.vbios for gpu in gpus_from_facts(raw) if gpu.vbios}))
 
 

@@ -67,7 +67,7 @@ REBOOTS_UNTIL_INSPECTION = 2
 """After this many reboots for the same XID of a GPU, the hardware must be inspected."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
-"""These components are built for one driver version, and fail or misbehave with any other."""
+"""Components that are built for one driver version, and fail or misbehave with any other."""
 
 _HARMLESS_THROTTLES = ("sw_power_cap", "sync_boost")
 """A healthy GPU under load is throttled for these reasons, too."""
@@ -122,9 +122,9 @@ def _sku_model(node: NodeSubject) -> Iterator[HealthFinding]:
     if sku and not model:
         evidence = f"the GPU model of SKU {sku} is not known (bench_sku_gpu_name)"
         yield node.finding("sku_model_unknown", Verdict.UNPROVEN, "configure", evidence, "hint")
-    if model and (others := other_models((gpu.name for gpu in node.snapshot.gpus), model)):
-        shown = ", ".join(other or "no product name" for other in others)
-        evidence = f"its GPUs are {shown}, not {model} as SKU {sku or '(none)'} has"
+    if model and (other_names := other_models((gpu.name for gpu in node.snapshot.gpus), model)):
+        names_text = ", ".join(name or "no product name" for name in other_names)
+        evidence = f"its GPUs are {names_text}, not {model} as SKU {sku or '(none)'} has"
         yield node.finding("sku_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
 
 
@@ -247,20 +247,24 @@ def _group_by_code(lacking: Iterable[LackingEvidence]) -> Iterable[Sequence[Lack
 
 def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, Action, str, Confidence]:
     """Return code, verdict, action, evidence and confidence of the finding on a group of missing evidence."""
-    first = lacking[0]
+    first_lacking = lacking[0]
     states = ", ".join(f"{lack.name}: {lack.state.value}" for lack in lacking)
-    evidence = first.message if len(lacking) == 1 else f"{states}; {first.message.rpartition('; ')[2]}"
-    if first.state is not EvidenceState.HUNG:
+    evidence = (
+        first_lacking.message
+        if len(lacking) == 1
+        else f"{states}; {first_lacking.message.rpartition('; ')[2]}"
+    )
+    if first_lacking.state is not EvidenceState.HUNG:
         return (
-            first.code,
-            first.verdict,
-            "configure" if first.code == "disk_unknown" else "watch",
+            first_lacking.code,
+            first_lacking.verdict,
+            "configure" if first_lacking.code == "disk_unknown" else "watch",
             evidence,
             "hint",
         )
-    if first.verdict is Verdict.FAIL:
-        return "tool_hung", first.verdict, "reboot", evidence, "likely"
-    return "tool_hung", first.verdict, "watch", evidence, "hint"
+    if first_lacking.verdict is Verdict.FAIL:
+        return "tool_hung", first_lacking.verdict, "reboot", evidence, "likely"
+    return "tool_hung", first_lacking.verdict, "watch", evidence, "hint"
 
 
 def _other_hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -313,10 +317,10 @@ _ACCEPT = "-e validate_accept_identity=true accepts it"
 
 def _hostname(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a node that reports another hostname than the inventory's."""
-    wanted, present = node.expected.hostname, node.snapshot.hostname
-    if wanted and present and not is_address(wanted) and _short_name(present) != _short_name(wanted):
+    expected, present = node.expected.hostname, node.snapshot.hostname
+    if expected and present and not is_address(expected) and _short_name(present) != _short_name(expected):
         evidence = (
-            f"it calls itself {present}, not {wanted}: the wrong machine, or swapped names; where names "
+            f"it calls itself {present}, not {expected}: the wrong machine, or swapped names; where names "
             "differ by design set validate_hostname"
         )
         yield node.finding("hostname_differs", Verdict.UNPROVEN, "configure", evidence, "likely")
@@ -329,10 +333,10 @@ def _short_name(name: str) -> str:
 
 def _serial_number(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a serial number that differs from the node's accepted one."""
-    known, present = node.snapshot.identity_serial, node.snapshot.serial
-    if present and known != present:
+    earlier, present = node.snapshot.identity_serial, node.snapshot.serial
+    if present and earlier != present:
         evidence = (
-            f"its serial number is {present}, and was {known}: another machine, or a new board; {_ACCEPT}"
+            f"its serial number is {present}, and was {earlier}: another machine, or a new board; {_ACCEPT}"
         )
         yield node.finding("machine_changed", Verdict.UNPROVEN, "configure", evidence, "likely")
 
@@ -407,8 +411,8 @@ def _gpu_list(node: NodeSubject) -> Iterator[HealthFinding]:
         evidence = f"nvidia-smi counts {amount(attached, 'GPU')} and lists {listed}"
         yield node.finding("gpu_list_contradictory", Verdict.UNPROVEN, "watch", evidence, "hint")
     if unlisted := node.snapshot.unlisted_gpus:
-        shown = ", ".join(sanitize(uuid, 60) for uuid in unlisted)
-        evidence = f"nvidia-smi nvlink names {shown}, which nvidia-smi -q does not list"
+        uuids_text = ", ".join(sanitize(uuid, 60) for uuid in unlisted)
+        evidence = f"nvidia-smi nvlink names {uuids_text}, which nvidia-smi -q does not list"
         yield node.finding("gpu_unlisted", Verdict.UNPROVEN, "inspect", evidence, "hint")
 
 
@@ -561,8 +565,8 @@ def _gpus_alike(subject: GpuSubject) -> list[GpuSnapshot]:
 def _memory_of_gpu(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU with less memory than last night, or less than other GPUs of the same name."""
     now = subject.gpu.memory_total_bytes
-    others = [*_gpus_alike(subject), subject.before or subject.gpu]
-    most = max((gpu.memory_total_bytes or 0 for gpu in others), default=0)
+    gpus_alike = [*_gpus_alike(subject), subject.before or subject.gpu]
+    most = max((gpu.memory_total_bytes or 0 for gpu in gpus_alike), default=0)
     # The driver's share of memory varies less than this between versions.
     if now is not None and now < 0.98 * most:
         evidence = f"{size(now)} of memory, where {size(most)} were or are beside it"
@@ -575,9 +579,13 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
     if verdict := recovery_verdict(requested):
         action: Action = "reboot" if "reboot" in requested.lower() else "reset"
         evidence = f"the driver requires: {sanitize(requested, 60)}"
-        known = verdict is Verdict.FAIL
+        is_certain = verdict is Verdict.FAIL
         yield subject.finding(
-            "recovery_needed", verdict, action if known else "watch", evidence, "certain" if known else "hint"
+            "recovery_needed",
+            verdict,
+            action if is_certain else "watch",
+            evidence,
+            "certain" if is_certain else "hint",
         )
 
 
@@ -586,9 +594,9 @@ def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
     # A slot may be built with fewer lanes than the card. A worn contact also lowers the maximum.
     usual = subject.before.pcie_width_max if subject.before else None
-    wanted = subject.node.expected.pcie_width or max(gpu.pcie_width_max or 0, usual or 0)
-    if gpu.pcie_width is not None and wanted and gpu.pcie_width < wanted:
-        evidence = f"PCIe x{gpu.pcie_width} of x{wanted}, generation {gpu.pcie_generation}"
+    expected_width = subject.node.expected.pcie_width or max(gpu.pcie_width_max or 0, usual or 0)
+    if gpu.pcie_width is not None and expected_width and gpu.pcie_width < expected_width:
+        evidence = f"PCIe x{gpu.pcie_width} of x{expected_width}, generation {gpu.pcie_generation}"
         # Report one finding per fault, because a link that lost lanes is often slow too.
         yield subject.finding("pcie_width", Verdict.FAIL, "inspect", evidence)
         return
@@ -784,9 +792,12 @@ def _lower_settings(subject: GpuSubject) -> Iterator[HealthFinding]:
         ("its applications clock of memory is", "applications_memory_clock_mhz", " MHz"),
         ("its BAR1 has", "bar1_mib", " MiB"),
     ):
-        own, most = getattr(subject.gpu, field), max((getattr(gpu, field) or 0 for gpu in alike), default=0)
-        if own is not None and own < ALIKE_SETTINGS * most and not _is_explained(subject, field):
-            evidence = f"{name} {number(own)}{unit}, {number(most)} beside it"
+        own_value, most = (
+            getattr(subject.gpu, field),
+            max((getattr(gpu, field) or 0 for gpu in alike), default=0),
+        )
+        if own_value is not None and own_value < ALIKE_SETTINGS * most and not _is_explained(subject, field):
+            evidence = f"{name} {number(own_value)}{unit}, {number(most)} beside it"
             yield subject.finding("gpus_unlike", Verdict.UNPROVEN, "watch", evidence, "hint")
 
 
@@ -841,9 +852,9 @@ def _nvlinks_down(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 def _nvlinks_fewer_than_wanted(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a GPU with fewer active NVLinks than its SKU."""
-    count, wanted = sum(subject.gpu.links.values()), subject.node.expected.nvlinks
-    if subject.node.snapshot.tools.get("nvlink_status") == "ok" and count < wanted:
-        evidence = f"{count} of {amount(wanted, 'NVLink')}"
+    count, expected_count = sum(subject.gpu.links.values()), subject.node.expected.nvlinks
+    if subject.node.snapshot.tools.get("nvlink_status") == "ok" and count < expected_count:
+        evidence = f"{count} of {amount(expected_count, 'NVLink')}"
         yield subject.finding("nvlink_missing", Verdict.FAIL, "reset", evidence)
 
 
@@ -881,9 +892,9 @@ def _most_links(subject: GpuSubject) -> int:
 
 def _slow_nvlinks(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find active NVLinks that are slower than the model's, than its neighbours' or than last night."""
-    now, known = subject.gpu.link_gb_s, [*_gpus_alike(subject), *filter(None, (subject.before,))]
+    now, reference_gpus = subject.gpu.link_gb_s, [*_gpus_alike(subject), *filter(None, (subject.before,))]
     least = least_link_gb_s(subject.gpu.name)
-    fastest = max([least, *(speed for gpu in known for speed in gpu.link_gb_s.values())])
+    fastest = max([least, *(speed for gpu in reference_gpus for speed in gpu.link_gb_s.values())])
     slow = sorted((link for link, speed in now.items() if speed < SLOW_LINK_SHARE * fastest), key=int)
     if slow:
         evidence = f"NVLink {', '.join(slow)} at {number(now[slow[0]])} of {number(fastest)} GB/s"
@@ -1000,11 +1011,16 @@ def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Co
     """Return the action for an XID, and how certain it is."""
     if event.action == "reboot" and reboots.get(reboot_counter_key(event), 0) >= REBOOTS_UNTIL_INSPECTION:
         return "inspect", "certain"
-    known: dict[str, Action] = {"watch": "watch", "reset": "reset", "reboot": "reboot", "isolate": "isolate"}
-    if event.action not in known:
+    actions: dict[str, Action] = {
+        "watch": "watch",
+        "reset": "reset",
+        "reboot": "reboot",
+        "isolate": "isolate",
+    }
+    if event.action not in actions:
         return "watch", "hint"
     # An XID that only needs watching can be caused by a program.
-    return known[event.action], "hint" if event.action == "watch" else "likely"
+    return actions[event.action], "hint" if event.action == "watch" else "likely"
 
 
 # Other hardware reports in the kernel log.
@@ -1197,13 +1213,15 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _expected_versions(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find versions that differ from those of the SKU."""
-    for name, wanted in sorted(node.expected.versions.items()):
+    for name, expected_version in sorted(node.expected.versions.items()):
         code, version = f"version_{code_name(name)}", node.snapshot.versions.get(name)
         if not version:
-            evidence = f"{name} is unknown, not {wanted}"
+            evidence = f"{name} is unknown, not {expected_version}"
             yield node.finding(code, Verdict.UNPROVEN, "configure", evidence)
-        elif version != wanted:
-            yield node.finding(code, Verdict.FAIL, "configure", f"{name} is {version}, not {wanted}")
+        elif version != expected_version:
+            yield node.finding(
+                code, Verdict.FAIL, "configure", f"{name} is {version}, not {expected_version}"
+            )
 
 
 def _unusual_versions(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1233,10 +1251,10 @@ def _driver_mismatches(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a limit of locked memory that is too low for RDMA."""
-    limit, wanted = node.snapshot.memlock_bytes, node.limits.memlock_bytes
+    limit, needed_bytes = node.snapshot.memlock_bytes, node.limits.memlock_bytes
     # -1 is not a limit.
-    if limit is not None and 0 <= limit < wanted:
-        evidence = f"{size(limit)} may be locked, {size(wanted)} are needed"
+    if limit is not None and 0 <= limit < needed_bytes:
+        evidence = f"{size(limit)} may be locked, {size(needed_bytes)} are needed"
         if node.snapshot.asked_as_root is False:
             # The limit of a user's login is not the limit of a job.
             evidence += "; this is the limit of the user of the query, without root"
@@ -1247,18 +1265,18 @@ def _locked_memory(node: NodeSubject) -> Iterator[HealthFinding]:
 
 def _shared_memory(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a /dev/shm that is too small."""
-    shm_bytes, wanted = node.snapshot.shm_bytes, node.limits.shm_bytes
-    if shm_bytes is not None and shm_bytes < wanted:
-        evidence = f"shared memory is {size(shm_bytes)}, {size(wanted)} are needed"
+    shm_bytes, needed_bytes = node.snapshot.shm_bytes, node.limits.shm_bytes
+    if shm_bytes is not None and shm_bytes < needed_bytes:
+        evidence = f"shared memory is {size(shm_bytes)}, {size(needed_bytes)} are needed"
         yield node.finding("shm", Verdict.FAIL, "configure", evidence)
 
 
 def _memory(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a node with less memory than its SKU."""
-    memory_bytes, wanted = node.snapshot.memory_bytes, node.expected.memory_bytes
+    memory_bytes, expected_bytes = node.snapshot.memory_bytes, node.expected.memory_bytes
     # Firmware and kernel reserve some memory for themselves.
-    if wanted and 0 < memory_bytes < node.limits.memory_share * wanted:
-        evidence = f"{size(memory_bytes)} of {size(wanted)}: a module is missing?"
+    if expected_bytes and 0 < memory_bytes < node.limits.memory_share * expected_bytes:
+        evidence = f"{size(memory_bytes)} of {size(expected_bytes)}: a module is missing?"
         yield node.finding("memory", Verdict.FAIL, "inspect", evidence, "likely")
 
 
@@ -1328,10 +1346,10 @@ _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
 
 def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find disk file systems that are read-only because of an error, or since last night."""
-    known = {mount.path for mount in expected_mounts(node.expected)} | set(node.snapshot.disk)
+    expected_paths = {mount.path for mount in expected_mounts(node.expected)} | set(node.snapshot.disk)
     before = node.previous.mount_table if node.previous else {}
     for path, mount in node.snapshot.mount_table.items():
-        if mount["type"] not in _ON_DISKS or path in known:
+        if mount["type"] not in _ON_DISKS or path in expected_paths:
             continue
         system, options = mount["super_options"].split(","), mount["options"].split(",")
         was = before.get(path, {}).get("options", "").split(",")
@@ -1380,9 +1398,9 @@ def _units(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find systemd units that failed, or that are enabled and do not run."""
     for unit in node.snapshot.failed_units or ():
         yield node.finding("unit_failed", Verdict.DEGRADED, "configure", f"{unit} has failed")
-    wanted = {name for service in node.expected.services for name in service_units(service)}
+    expected_units = {name for service in node.expected.services for name in service_units(service)}
     for unit in node.snapshot.idle_units:
-        if unit in wanted:
+        if unit in expected_units:
             continue  # The service is a finding of its own.
         evidence = f"{unit} is enabled and does not run"
         yield node.finding("unit_idle", Verdict.DEGRADED, "configure", evidence)

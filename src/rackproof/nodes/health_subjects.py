@@ -179,11 +179,11 @@ class Limits:
     gpu_c: float = HOTTEST_GPU_C
     """A GPU fails from this temperature in °C."""
     memory_c: float = HOTTEST_MEMORY_C
-    """A GPU memory's temperature in °C from which it is degraded. At 10 °C more, it fails."""
+    """At this temperature of its memory in °C, a GPU is degraded. At 10 °C more, it fails."""
     memory_share: float = 0.95
     """Least required share of the expected memory."""
     loaded_percent: float = 10
-    """A GPU's use in percent from which its links must run at full width and generation."""
+    """Least use of a GPU in percent that requires links of full width and generation."""
     sram_correctable: int = MOST_SRAM_CORRECTED
     """Corrected SRAM errors that are allowed since the driver was loaded."""
     dram_correctable: int = MOST_DRAM_CORRECTED
@@ -295,14 +295,14 @@ def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected
     if previous is None:
         return GpuChanges({}, (), (), {}, frozenset())
     present, last_night = gpus_by_uuid(snapshot.gpus), frozenset(gpus_by_uuid(previous.gpus))
-    known = gpus_by_uuid((*previous.gone_gpus, *previous.gpus))
-    gone = [known[uuid] for uuid in known if uuid not in present]
+    known_gpus = gpus_by_uuid((*previous.gone_gpus, *previous.gpus))
+    gone = [known_gpus[uuid] for uuid in known_gpus if uuid not in present]
     if expected.gpus and len(present) >= expected.gpus:
         # The node is complete, so a GPU that is missing for more than a night was taken out.
         gone = [gpu for gpu in gone if gpu.uuid in last_night]
     # If no earlier night could read any GPU, none counts as new.
-    new = [present[uuid] for uuid in present if uuid not in known] if known else []
-    return GpuChanges(known, tuple(gone), tuple(new), _replacements(gone, new), last_night)
+    new = [present[uuid] for uuid in present if uuid not in known_gpus] if known_gpus else []
+    return GpuChanges(known_gpus, tuple(gone), tuple(new), _replacements(gone, new), last_night)
 
 
 def gpus_by_uuid(gpus: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:

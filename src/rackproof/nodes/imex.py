@@ -37,10 +37,10 @@ def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], s
     if not addresses:
         raise ImexError("the domain has no nodes: see imex_domains")
     owners: dict[str, str] = {}
-    for node, wanted in addresses.items():
-        address = _address(node, wanted, resolve)
-        if other := owners.get(address):
-            raise ImexError(f"{other} and {node} have the same address {address}: see imex_address")
+    for node, wanted_address in addresses.items():
+        address = _address(node, wanted_address, resolve)
+        if owner := owners.get(address):
+            raise ImexError(f"{owner} and {node} have the same address {address}: see imex_address")
         owners[address] = node
     return "".join(f"{address}\n" for address in owners)
 

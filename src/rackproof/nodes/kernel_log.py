@@ -214,10 +214,10 @@ class _Reader:
         """Add an XID, or count it once more."""
         bus_id = normalize_bus_id(event.bus_id)
         key = (bus_id, event.code or 0, event.action)
-        if known := self.xids.get(key):
+        if known_xid := self.xids.get(key):
             # The XID occurred again after the boot, so the boot did not help.
-            update = {"times": known.times + 1, "rebooted": known.rebooted and before_boot}
-            self.xids[key] = known.model_copy(update=update)
+            update = {"times": known_xid.times + 1, "rebooted": known_xid.rebooted and before_boot}
+            self.xids[key] = known_xid.model_copy(update=update)
         # A broken GPU can fill a log.
         elif len(self.xids) < MOST_XIDS:
             self.xids[key] = XidEvent(
@@ -238,9 +238,9 @@ class _Reader:
         # Two unknown lines are the same if they differ only in their numbers.
         part = shape_of(event.text) if event.kind == "unknown_kernel_error" else bus_id
         key = (event.name, part, verdict)
-        if known := self.hardware.get(key):
-            update = {"times": known.times + 1, "rebooted": known.rebooted and before_boot}
-            self.hardware[key] = known.model_copy(update=update)
+        if known_event := self.hardware.get(key):
+            update = {"times": known_event.times + 1, "rebooted": known_event.rebooted and before_boot}
+            self.hardware[key] = known_event.model_copy(update=update)
         elif len(self.hardware) < MOST_HARDWARE_EVENTS:
             self.hardware[key] = HardwareEvent(
                 code=event.name,

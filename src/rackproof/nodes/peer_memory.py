@@ -131,8 +131,8 @@ def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]
     if method.kernel_from is not None and version_numbers(node.kernel) < version_numbers(method.kernel_from):
         needs.append(f"it needs kernel {method.kernel_from} or newer, the node runs {node.kernel}")
     if method.ofed and node.ofed not in method.ofed:
-        wanted = " or ".join(OFED_NAMES[name] for name in ("mlnx", "doca") if name in method.ofed)
-        needs.append(f"it needs {wanted}, the node has {OFED_NAMES[node.ofed]}")
+        ofed_names = " or ".join(OFED_NAMES[name] for name in ("mlnx", "doca") if name in method.ofed)
+        needs.append(f"it needs {ofed_names}, the node has {OFED_NAMES[node.ofed]}")
     return tuple(needs)
 
 

@@ -138,21 +138,21 @@ def _is_gpu(device: Mapping[str, str]) -> bool:
 
 def _disks(node: Mapping[str, Any], expected: Expected) -> Iterator[Remark]:
     """Yield remarks about file systems without enough free space."""
-    for path, wanted in expected.disk_gib.items():
+    for path, needed_gib in expected.disk_gib.items():
         space = node["space"].get(path) or {"error": "not gathered"}
         if "error" in space:
             yield Remark(
                 "disk",
                 f"free space on {path}",
-                f"{wanted:g} GiB",
+                f"{needed_gib:g} GiB",
                 sanitize(space["error"]),
                 "Look at the mount.",
             )
-        elif space["free_bytes"] < wanted * GIB:
+        elif space["free_bytes"] < needed_gib * GIB:
             yield Remark(
                 "disk",
                 f"free space on {path}",
-                f"{wanted:g} GiB",
+                f"{needed_gib:g} GiB",
                 f"{space['free_bytes'] / GIB:.1f} GiB of {space['total_bytes'] / GIB:.0f}",
                 f"Free space (du -xh {path} | sort -h | tail), or lower preflight_disk_gib.",
             )

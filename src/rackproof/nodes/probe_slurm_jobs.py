@@ -28,7 +28,7 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.text import sanitize
 
 JOB_NAME = "rackproof-night"
-"""Name of all jobs of a night, by which the jobs of an interrupted night are found and ended."""
+"""Name of all jobs of a night. The jobs of an interrupted night are found by it, and ended."""
 MARK = ":::RACKPROOF-PROBE "
 FABRIC = "fabric"
 _START_S = 30
@@ -36,10 +36,13 @@ _START_S = 30
 _BEGIN_S = 20
 """srun of a started job writes something within this many seconds."""
 _GRACE_S = 60.0
+"""Slurm counts whole minutes, so it may end a job this much later."""
 _POLL_S = 3.0
 _LARGEST = 4 << 20
 _PORT = 29400
+"""Port of the rendezvous on the first node of a job."""
 _LOST_POLLS = 20
+"""A night gives up after this many failed polls in a row."""
 _BUSY = re.compile(
     r"(?mi)^srun: .*(?:are busy|immediate|queued and waiting|has been revoked|\(down, drained or reserved\))"
 )
@@ -314,14 +317,14 @@ def split_sections(text: str) -> tuple[Section, ...]:
     sections: list[Section] = []
     name, lines = "", list[str]()
     for line in text.splitlines():
-        word, rest = _mark(line)
+        word, mark_text = _mark(line)
         if word == "begin":
             # The previous section lacks its end, so the job was ended during that section.
             if name:
                 sections.append(Section(name, None, "\n".join(lines)))
-            name, lines = rest, []
+            name, lines = mark_text, []
         elif word == "end" and name:
-            status = int(rest) if rest.isdigit() else None
+            status = int(mark_text) if mark_text.isdigit() else None
             sections.append(Section(name, status, "\n".join(lines)))
             name, lines = "", []
         else:
@@ -335,8 +338,8 @@ def _mark(line: str) -> tuple[str, str]:
     """Return word and rest of a line that marks a section, or two empty texts for other lines."""
     if not line.startswith(MARK):
         return "", ""
-    word, _, rest = line[len(MARK) :].partition(" ")
-    return word, rest.strip()
+    word, _, mark_text = line[len(MARK) :].partition(" ")
+    return word, mark_text.strip()
 
 
 @dataclass
@@ -385,19 +388,19 @@ class JobRunner:
             ProbeError: Slurm's host no longer answers.
         """
         waiting = list(enumerate(jobs))
-        done: dict[int, JobResult] = {}
-        mine: dict[str, int] = {}
+        results: dict[int, JobResult] = {}
+        own_jobs: dict[str, int] = {}
         lost = idle = 0
-        while waiting or mine:
-            self._start_waiting(waiting, mine, done)
-            if not mine:
+        while waiting or own_jobs:
+            self._start_waiting(waiting, own_jobs, results)
+            if not own_jobs:
                 # No job runs, so no room will become free.
-                done.update({index: JobResult("left", self._why_left(job)) for index, job in waiting})
+                results.update({index: JobResult("left", self._why_left(job)) for index, job in waiting})
                 break
             # Poll soon after a start, to notice a job that fails at once. Later, poll less often.
             self.sleep(min(_POLL_S, 0.5 * 2**idle))
             try:
-                ended = self._ended(mine)
+                ended = self._ended(own_jobs)
             except ProbeError:
                 # Jobs continue while the host does not answer, so one lost poll does no harm.
                 lost += 1
@@ -406,11 +409,11 @@ class JobRunner:
                 continue
             lost, idle = 0, 0 if ended else min(idle + 1, 8)
             for number, result in ended.items():
-                done[mine.pop(number)] = result
-        return [done[index] for index in range(len(jobs))]
+                results[own_jobs.pop(number)] = result
+        return [results[index] for index in range(len(jobs))]
 
     def _start_waiting(
-        self, waiting: list[tuple[int, Job]], mine: dict[str, int], done: dict[int, JobResult]
+        self, waiting: list[tuple[int, Job]], own_jobs: dict[str, int], results: dict[int, JobResult]
     ) -> None:
         """Start the jobs for which there is room. Jobs that cannot start are done."""
         # Iterate over a copy, because started jobs are removed from the list.
@@ -419,9 +422,9 @@ class JobRunner:
                 continue
             waiting.remove((index, job))
             try:
-                mine[self._start(job)] = index
+                own_jobs[self._start(job)] = index
             except ProbeError as error:
-                done[index] = JobResult("lost", str(error))
+                results[index] = JobResult("lost", str(error))
 
     def _ask(self, command: str) -> str:
         """Run a command on Slurm's host and return its output."""
@@ -503,7 +506,7 @@ class JobRunner:
             self._scripts[text] = path
         return self._scripts[text]
 
-    def _ended(self, mine: Iterable[str]) -> dict[str, JobResult]:
+    def _ended(self, own_jobs: Iterable[str]) -> dict[str, JobResult]:
         """Return the results of the jobs that ended, by number."""
         spool = shlex.quote(self._spool)
         # Send one request for all jobs, because each request needs a connection to Slurm's host.
@@ -514,7 +517,7 @@ class JobRunner:
         statuses = dict(line.split(".rc ", 1) for line in listed.splitlines() if ".rc " in line)
         begun = {line.removesuffix(".out") for line in listed.splitlines() if line.endswith(".out")}
         results: dict[str, JobResult] = {}
-        for number in list(mine):
+        for number in list(own_jobs):
             result = self._result(number, statuses.get(number), number in begun)
             if result is not None:
                 results[number] = result

@@ -197,18 +197,18 @@ class _Reader:
             return
         names = self._hosts(pairs[kind])
         # The list of addresses is as long as the list of names.
-        own = {key: self._hosts(pairs.get(key, "")) for key in _SPELLED}
+        hosts_of_key = {key: self._hosts(pairs.get(key, "")) for key in _SPELLED}
         self._remarks += [
             f"{sanitize(pairs[kind], 80)}: {_SPELLED[key]} names {amount(len(values), 'host')} for "
             f"{amount(len(names), 'node')}, and is not taken"
-            for key, values in own.items()
+            for key, values in hosts_of_key.items()
             if len(values) not in (0, len(names))
         ]
-        for at, name in enumerate(names):
-            about = dict(pairs)
-            for key, values in own.items():
-                about[key] = values[at] if len(values) == len(names) else ""
-            self._keep(name, about)
+        for index, name in enumerate(names):
+            node_fields = dict(pairs)
+            for key, values in hosts_of_key.items():
+                node_fields[key] = values[index] if len(values) == len(names) else ""
+            self._keep(name, node_fields)
 
     def read_sinfo(self, line: str) -> None:
         """Read a line of sinfo, whose fields bars separate. Skip any other line.
@@ -224,21 +224,21 @@ class _Reader:
             raise SlurmListingError(f"{self._place}: {sanitize(line, 80)}: {error}") from None
         for node in self._hosts(fields.get("node", "")):
             # Without the column of generic resources, a node may have GPUs.
-            about = {"gres": fields.get("gres", "gpu:"), "activefeatures": fields.get("features", "")}
-            self._keep(node, about)
+            node_fields = {"gres": fields.get("gres", "gpu:"), "activefeatures": fields.get("features", "")}
+            self._keep(node, node_fields)
             if "partition" in fields:
                 self._partitions.setdefault(fields["partition"].rstrip("*"), []).append(node)
 
-    def _keep(self, name: str, about: Mapping[str, str]) -> None:
+    def _keep(self, name: str, values_read: Mapping[str, str]) -> None:
         """Add facts of a node. The first value of each is used."""
         if len(self._nodes) >= MOST_NODES and name not in self._nodes:
             raise SlurmListingError(f"{self._place} lists more than {MOST_NODES:,} nodes")
-        known = self._nodes.setdefault(name, {})
-        for key, value in about.items():
+        node_fields = self._nodes.setdefault(name, {})
+        for key, value in values_read.items():
             if value.lower() not in _EMPTY:
-                known.setdefault(key, value)
+                node_fields.setdefault(key, value)
             elif key == "gres":
-                known.setdefault(_NO_GRES, value)
+                node_fields.setdefault(_NO_GRES, value)
 
     def _hosts(self, text: str) -> tuple[str, ...]:
         """Return the hosts in a list, or none if Slurm writes a word for an empty list."""
@@ -256,9 +256,9 @@ class _Reader:
         Raises:
             SlurmListingError: The text lists no nodes.
         """
-        read = {PurePosixPath(file).name for file in self._place.split(", ")}
-        others = [path for path in includes if PurePosixPath(path).name not in read]
-        unread = ", ".join(f"Include {sanitize(path, 100)}" for path in others)
+        read_names = {PurePosixPath(file).name for file in self._place.split(", ")}
+        unread_paths = [path for path in includes if PurePosixPath(path).name not in read_names]
+        unread = ", ".join(f"Include {sanitize(path, 100)}" for path in unread_paths)
         remarks = [f"{self._place}: not read: {unread}; name these files, too"] if unread else []
         remarks += [f"{self._place}: {text}" for text in (*self._remarks, *self._gres_remarks())]
         if not self._nodes:
@@ -274,9 +274,11 @@ class _Reader:
             for node in dict.fromkeys(self._members(members)):
                 of_node.setdefault(node, []).append(partition)
         if strangers := sorted(set(of_node) - set(self._nodes)):
-            shown = sanitize(", ".join(strangers[:5]), 200)
-            remarks.append(f"{self._place}: partitions name {shown} that no NodeName has")
-        nodes = [self._node(name, about, of_node.get(name, ())) for name, about in self._nodes.items()]
+            names_text = sanitize(", ".join(strangers[:5]), 200)
+            remarks.append(f"{self._place}: partitions name {names_text} that no NodeName has")
+        nodes = [
+            self._node(name, node_fields, of_node.get(name, ())) for name, node_fields in self._nodes.items()
+        ]
         return SlurmListing(
             nodes=tuple(nodes),
             controller=sanitize(self._controller, 253),
@@ -286,13 +288,13 @@ class _Reader:
 
     def _gres_remarks(self) -> list[str]:
         """Return the remark on nodes of gres.conf alone. If no other line names nodes, keep these nodes."""
-        others = [host for host in self._gres.hosts if host not in self._nodes]
-        shown = sanitize(compress_hostlist(others), 200)
-        if not others:
+        unknown_hosts = [host for host in self._gres.hosts if host not in self._nodes]
+        hosts_text = sanitize(compress_hostlist(unknown_hosts), 200)
+        if not unknown_hosts:
             return []
         if self._nodes:
-            return [f"left out: {shown}: gres.conf names them, and no NodeName of slurm.conf does"]
-        for host in others:
+            return [f"left out: {hosts_text}: gres.conf names them, and no NodeName of slurm.conf does"]
+        for host in unknown_hosts:
             self._keep(host, {"gres": "gpu:"})
         return ["gres.conf lists only nodes with GPUs; name slurm.conf, too, for other nodes and partitions"]
 
@@ -315,29 +317,31 @@ class _Reader:
                 nodes, feature = self._sets[member]
                 yield from nodes
                 yield from (
-                    name for name, about in self._nodes.items() if feature and feature in _features(about)
+                    name
+                    for name, node_fields in self._nodes.items()
+                    if feature and feature in _features(node_fields)
                 )
             else:
                 yield member
 
-    def _node(self, name: str, about: Mapping[str, str], partitions: Iterable[str]) -> SlurmNode:
+    def _node(self, name: str, node_fields: Mapping[str, str], partitions: Iterable[str]) -> SlurmNode:
         """Return a node from all facts about it."""
-        address, hostname = about.get("nodeaddr", ""), about.get("nodehostname", "")
-        stated = read_gres(about.get("gres", "")) or read_gres(about.get("cfgtres", ""))
+        address, hostname = node_fields.get("nodeaddr", ""), node_fields.get("nodehostname", "")
+        stated = read_gres(node_fields.get("gres", "")) or read_gres(node_fields.get("cfgtres", ""))
         gpus = self._gres.complete(name, stated)
-        mine = [*_split(about.get("partitions", "")), *partitions]
+        partition_names = [*_split(node_fields.get("partitions", "")), *partitions]
         return SlurmNode(
             name=name,
             address=address if address != name else "",
             hostname=hostname if hostname != name else "",
             gpus=gpus,
-            gpus_known=bool(gpus) or _states_gpus(about),
-            features=tuple(dict.fromkeys(sanitize(feature, 60) for feature in _features(about))),
-            partitions=tuple(dict.fromkeys(sanitize(partition, 60) for partition in mine)),
+            gpus_known=bool(gpus) or _states_gpus(node_fields),
+            features=tuple(dict.fromkeys(sanitize(feature, 60) for feature in _features(node_fields))),
+            partitions=tuple(dict.fromkeys(sanitize(partition, 60) for partition in partition_names)),
             switch=sanitize(self._switches.get(name, ""), 60),
-            state=about.get("state", ""),
-            instance_type=sanitize(about.get("instancetype", ""), 60),
-            sizes=_sizes(about),
+            state=node_fields.get("state", ""),
+            instance_type=sanitize(node_fields.get("instancetype", ""), 60),
+            sizes=_sizes(node_fields),
         )
 
 
@@ -346,8 +350,8 @@ def _absent_remarks(nodes: Iterable[SlurmNode], place: str) -> Iterator[str]:
     for states, meaning in _ABSENT.items():
         names = [node.name for node in nodes if _words_of_state(node.state) & states]
         if names:
-            shown = sanitize(compress_hostlist(names), 200)
-            yield f"{place}: {shown}: {meaning}; --exclude leaves nodes out"
+            names_text = sanitize(compress_hostlist(names), 200)
+            yield f"{place}: {names_text}: {meaning}; --exclude leaves nodes out"
 
 
 def _words_of_state(state: str) -> set[str]:
@@ -356,17 +360,17 @@ def _words_of_state(state: str) -> set[str]:
     return words if words != {"CLOUD"} else {"POWERED_DOWN"}
 
 
-def _features(about: Mapping[str, str]) -> list[str]:
+def _features(node_fields: Mapping[str, str]) -> list[str]:
     """Return the features of a node, or the possible ones if none is active."""
     keys = ("activefeatures", "availablefeatures", "feature", "features")
-    return _split(next((about[key] for key in keys if key in about), ""))
+    return _split(next((node_fields[key] for key in keys if key in node_fields), ""))
 
 
-def _states_gpus(about: Mapping[str, str]) -> bool:
+def _states_gpus(node_fields: Mapping[str, str]) -> bool:
     """Return whether Slurm states that a node without a number of GPUs has no GPU."""
-    if "gres" not in about:
-        return _NO_GRES in about or not about.keys() & _ONLY_SCONTROL
-    return not has_uncounted_gpus(about["gres"])
+    if "gres" not in node_fields:
+        return _NO_GRES in node_fields or not node_fields.keys() & _ONLY_SCONTROL
+    return not has_uncounted_gpus(node_fields["gres"])
 
 
 _SIZES: Mapping[str, tuple[str, ...]] = {
@@ -378,10 +382,11 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _sizes(about: Mapping[str, str]) -> dict[str, int]:
+def _sizes(node_fields: Mapping[str, str]) -> dict[str, int]:
     """Return the sizes of a node that Slurm states."""
     stated = {
-        key: next((about[name] for name in names if name in about), "") for key, names in _SIZES.items()
+        key: next((node_fields[name] for name in names if name in node_fields), "")
+        for key, names in _SIZES.items()
     }
     sizes = {key: int(text) for key, text in stated.items() if re.fullmatch(r"[0-9]{1,9}", text)}
     parts = [sizes.get(key) for key in ("sockets", "cores_per_socket", "threads")]

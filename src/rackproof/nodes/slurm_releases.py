@@ -26,7 +26,7 @@ def _ordinal(release: tuple[int, int]) -> int:
     Until 24.05 there was a release every nine months. Since then, there is one each May and November.
     """
     if release <= _NINE_MONTHLY[-1]:
-        return sum(known <= release for known in _NINE_MONTHLY)
+        return sum(nine_monthly <= release for nine_monthly in _NINE_MONTHLY)
     year, month = release
     return len(_NINE_MONTHLY) + 2 * (year - _HALF_YEARLY_FROM) + (1 if month >= 11 else 0)
 
@@ -43,13 +43,13 @@ def incompatibility(node: str, controller: str) -> str:
     Returns:
         The reason.
     """
-    ours, theirs = parse_release(node), parse_release(controller)
-    if ours is None or theirs is None:
+    node_release, controller_release = parse_release(node), parse_release(controller)
+    if node_release is None or controller_release is None:
         return ""
-    if ours > theirs:
+    if node_release > controller_release:
         return "it is newer than its controller"
-    allowed = 3 if theirs >= _THREE_BACK_FROM else 2
-    behind = _ordinal(theirs) - _ordinal(ours)
+    allowed = 3 if controller_release >= _THREE_BACK_FROM else 2
+    behind = _ordinal(controller_release) - _ordinal(node_release)
     if behind <= allowed:
         return ""
     return f"it is {behind} releases older than its controller, and {allowed} are allowed"

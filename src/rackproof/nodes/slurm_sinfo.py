@@ -56,11 +56,12 @@ class SinfoTable:
 
     def _is_heading(self, parts: list[str]) -> bool:
         """Return whether a line is a heading, whose order then counts for the next lines."""
-        known = [_HEADINGS.get(part.lower(), f"other {at}") for at, part in enumerate(parts)]
-        if len(parts) < 2 or "node" not in known:
+        headings = [_HEADINGS.get(part.lower(), f"other {column}") for column, part in enumerate(parts)]
+        if len(parts) < 2 or "node" not in headings:
             return False
         # Of two columns with the same meaning, the last one counts.
         self._order = tuple(
-            name if name not in known[at + 1 :] else f"other {at}" for at, name in enumerate(known)
+            name if name not in headings[column + 1 :] else f"other {column}"
+            for column, name in enumerate(headings)
         )
         return True

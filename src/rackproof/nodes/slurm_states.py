@@ -47,7 +47,7 @@ _BASES = frozenset(
 """A node in one of these states accepts work, or would without a reservation. scontrol and sinfo write some
 of them differently."""
 _SERVING = _BASES | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL", "RUN_EPILOG", "UNDRAIN", "RESUME"}
-"""These are the same states, and flags that do not change whether a node accepts work."""
+"""The states above, and flags that do not change whether a node accepts work."""
 _DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))
 _REASONS_OF_SLURM = (
     *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Low ", "gres/", "Duplicate "),
@@ -117,8 +117,8 @@ def check_slurm_state(
         yield _finding(node, "slurm_state_unknown", Verdict.UNPROVEN, "watch", "Slurm gave no state of it")
         return
     because = f" ({sanitize(reason, 200)})" if reason else ""
-    shown = f"Slurm has it as {sanitize(state, 100)}{because}"
-    yield from _state_findings(node, words, shown, reason, set_by)
+    state_text = f"Slurm has it as {sanitize(state, 100)}{because}"
+    yield from _state_findings(node, words, state_text, reason, set_by)
 
 
 def _state_findings(
@@ -155,8 +155,10 @@ def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFi
             node, "slurm_drained_itself", Verdict.FAIL, "inspect", f"{shown}: Slurm drained it by itself"
         )
     else:
-        by = f" by {sanitize(set_by, 60)}" if set_by else ""
-        yield _finding(node, "slurm_drained", Verdict.DEGRADED, "watch", f"{shown}{by}: it takes no new job")
+        by_text = f" by {sanitize(set_by, 60)}" if set_by else ""
+        yield _finding(
+            node, "slurm_drained", Verdict.DEGRADED, "watch", f"{shown}{by_text}: it takes no new job"
+        )
 
 
 def missing_state(node: str, why: str) -> HealthFinding:
@@ -180,8 +182,8 @@ def read_partitions(listed: str) -> dict[str, dict[str, str]]:
     """
     partitions: dict[str, dict[str, str]] = {}
     for line in listed.splitlines():
-        node, bar, rest = line.strip().partition("|")
-        partition, _, reason = rest.partition("|")
+        node, bar, fields = line.strip().partition("|")
+        partition, _, reason = fields.partition("|")
         if bar and node and partition:
             partitions.setdefault(partition, {})[node] = reason.strip()
     return partitions

@@ -52,7 +52,7 @@ def render(
         form: One of :data:`FORMATS`.
         title: The heading of a plan's report.
         link: A function that returns the relative link from a plan's page to a run's.
-        folder: The folder of a single run, from which its page takes the end of the log.
+        folder: The folder of a single run. The run's page takes the end of the log from there.
         results: The results folder that commands in the report name, or None.
 
     Raises:

@@ -258,13 +258,13 @@ def _size_charts(run: Run) -> list[Chart]:
         lines = [line for line in lines if len(line.x) >= 3 and any(map(_number, line.y))]
         # A value that is constant (no wrong value at any size) needs no curve.
         if len({y for line in lines for y in line.y}) > 1:
-            shown, notes = _bounded(lines)
+            shown_lines, notes = _bounded(lines)
             charts.append(
                 Chart(
                     title=_capitalized(f"{metric_words(name)} over message size"),
                     x_label="message size",
                     y_label=unit_text(unit) or metric_words(name)[:60],
-                    lines=shown,
+                    lines=shown_lines,
                     log_x=True,
                     markers=True,
                     notes=notes,
@@ -276,16 +276,16 @@ def _size_charts(run: Run) -> list[Chart]:
 def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, float]]]:
     """Return values by size and label, for each name and unit.
 
-    Of several values for one size, use the first.
+    If a size has several values, use the first.
     """
     groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for measured in run.measurements:
         size_bytes = _message_size(measured.labels)
         if size_bytes is None:
             continue
-        rest = {key: value for key, value in measured.labels.items() if key != SIZE_LABEL}
+        other_labels = {key: value for key, value in measured.labels.items() if key != SIZE_LABEL}
         by_label = groups.setdefault((measured.name, measured.unit), {})
-        by_label.setdefault(label_text(rest, 60), {}).setdefault(size_bytes, measured.value)
+        by_label.setdefault(label_text(other_labels, 60), {}).setdefault(size_bytes, measured.value)
     return groups
 
 
@@ -335,12 +335,12 @@ def _sweep_charts_of(benchmark: str, points: Sequence[Run]) -> Iterator[Chart]:
 
 def _sweep_chart(title: str, y_label: str, lines: Sequence[Line]) -> Chart:
     """Return the chart of one metric over the batch size."""
-    shown, notes = _bounded(lines)
+    shown_lines, notes = _bounded(lines)
     return Chart(
         title=title,
         x_label="batch size",
         y_label=y_label,
-        lines=shown,
+        lines=shown_lines,
         log_x=True,
         ticks_are_points=True,
         markers=True,
@@ -572,8 +572,8 @@ def draw_ratios(chart: Ratios, ident: str) -> Drawn:
         # Invert the axis, so that the first row is at the top, as in the table beside the chart.
         axes.set_ylim(rows - 0.5, -0.5)
         axes.yaxis.set_major_locator(FixedLocator(range(rows)))
-        shown = [sanitize(label, 26) for label in chart.labels]
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: shown[int(y)]))
+        label_texts = [sanitize(label, 26) for label in chart.labels]
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: label_texts[int(y)]))
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
         axes.set_xlabel(chart.x_label, color=_MUTED, parse_math=False)

@@ -31,7 +31,7 @@ _HEADINGS: tuple[tuple[Kind, str], ...] = (
 )
 _MOST_IN_TITLE = 3
 _MOST_WITH_COLUMNS = 2
-"""Largest number of systems with which the ratio gets columns of its own."""
+"""With more systems, the ratio has no columns of its own."""
 _FAIRER = (
     "Throughput is the fairer measure: how many epochs a run needs depends on its seed, so the epochs to "
     "target stand beside the minutes."
@@ -107,9 +107,9 @@ def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
     interval = "none"
     if ratio.low is not None and ratio.high is not None:
         interval = f"{number(ratio.low)} to {number(ratio.high)}"
-    shown = NOTHING if ratio.value is None else f"{ratio.value:.4f}"
+    ratio_text = NOTHING if ratio.value is None else f"{ratio.value:.4f}"
     return (
-        Cell(shown, "number"),
+        Cell(ratio_text, "number"),
         Cell(interval, "number"),
         Cell(ratio.conclusion, note=sanitize(ratio.reason, 200)),
     )
@@ -303,7 +303,7 @@ def table_sections(
         *([] if several else [("s-counted", "Run by run", counted_table(comparison))]),
         ("s-differences", "Surroundings", difference_table(runs)),
     ]
-    return tuple((ident, heading, (shown,)) for ident, heading, shown in tables if shown.rows)
+    return tuple((ident, heading, (table,)) for ident, heading, table in tables if table.rows)
 
 
 def ratio_charts(comparison: SystemComparison) -> tuple[charts.Ratios, ...]:
@@ -431,11 +431,11 @@ def comparison_terminal(
 
 
 _PAGE_COLUMNS = ("Published in", "Run")
-"""Columns for which only a page is wide enough."""
+"""Columns of pages that a terminal has no room for."""
 
 
 def _table_lines(shown: Table, width: int, left_out: Sequence[str]) -> list[str]:
-    """Format a table for a terminal, without the columns for which only a page is wide enough."""
+    """Format a table for a terminal, without the columns in ``left_out``."""
     shown_columns = [column for column, name in enumerate(shown.columns) if name not in left_out]
     rows = [[_plain(row[column]) for column in shown_columns] for row in shown.rows]
     names = [shown.columns[column] for column in shown_columns]

@@ -35,8 +35,8 @@ def code(text: str) -> str:
     """Return a code span that no backtick or pipe in the text can end."""
     # In a code span nothing can be escaped, so backticks must be replaced. GitHub's tables resolve "\|"
     # before that.
-    shown = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
-    return f"`{shown}`" if shown else ""
+    code_text = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
+    return f"`{code_text}`" if code_text else ""
 
 
 def cell_text(cell: Cell) -> str:

@@ -57,17 +57,17 @@ def _row(measurement_of_runs: MeasurementOfRuns) -> Iterator[Cell]:
     yield Cell(_BETTER[measurement_of_runs.direction])
     base = next((value.value for value in measurement_of_runs.values if value.value is not None), None)
     is_first = True
-    for each in measurement_of_runs.values:
-        if each.value is None:
+    for value_of_run in measurement_of_runs.values:
+        if value_of_run.value is None:
             yield Cell(NOTHING, "number")
             continue
-        note = "" if is_first else _difference(each.value, base)
-        yield Cell(quantity(each.value, measurement_of_runs.unit), "number", note=note)
+        note = "" if is_first else _difference(value_of_run.value, base)
+        yield Cell(quantity(value_of_run.value, measurement_of_runs.unit), "number", note=note)
         is_first = False
 
 
 def _difference(value: float, base: float | None) -> str:
-    """Return by which share a value differs from the first, or "" if that is undefined."""
+    """Return the relative difference of a value from the first, or "" if that is undefined."""
     if not base or value == base or not math.isfinite(base) or not math.isfinite(value):
         return ""
     return percent((value - base) / abs(base))

@@ -77,12 +77,12 @@ def _row(
     study: Study, row: StudyRow, varying: set[str], link: Callable[[Run], str] | None
 ) -> tuple[Cell, ...]:
     """Return the row of one number of devices."""
-    first = row.runs[0]
+    first_run = row.runs[0]
     point_text = " ".join(f"{name}={value}" for name, value in study.point.items() if name in varying)
     return (
         view.verdict_cell(row.verdict),
         Cell(_devices_text(row), note=sanitize(point_text, 160)),
-        Cell(sanitize(view.hardware_text(first) or NOTHING, 160), note=sanitize(study.where, 80)),
+        Cell(sanitize(view.hardware_text(first_run) or NOTHING, 160), note=sanitize(study.where, 80)),
         Cell(str(row.devices), "number"),
         Cell(_rate(row), "number"),
         _efficiency(study, row),
@@ -107,11 +107,11 @@ def _devices_text(row: StudyRow) -> str:
 def _details(row: StudyRow, link: Callable[[Run], str] | None) -> Cell:
     """Return the first runs of a row, with links to their logs."""
     logs = dict.fromkeys(log.path for run in row.runs for log in run.logs)
-    shown = ", ".join(run.run_id for run in row.runs[:3])
+    run_ids = ", ".join(run.run_id for run in row.runs[:3])
     if len(row.runs) > 3:
-        shown += " …"
+        run_ids += " …"
     href = link(row.runs[0]) if link else ""
-    return Cell(sanitize(shown, 200), "code", href=href, note=sanitize(", ".join(logs), 160))
+    return Cell(sanitize(run_ids, 200), "code", href=href, note=sanitize(", ".join(logs), 160))
 
 
 def _notes(row: StudyRow) -> list[str]:
@@ -161,8 +161,8 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
 def environment_table(runs: Sequence[Run]) -> Table:
     """Return the software stack of the runs, each version once. A missing part is shown as "not known"."""
     rows = []
-    for title, shown in _stack_versions(runs):
-        text = "; ".join(dict.fromkeys(shown)) or "not known"
+    for title, versions in _stack_versions(runs):
+        text = "; ".join(dict.fromkeys(versions)) or "not known"
         rows.append((Cell(title), Cell(sanitize(text, 400), "code")))
     containers = dict.fromkeys(view.container_text(run) for run in runs if run.container)
     rows.append((Cell("Container"), Cell(sanitize("; ".join(containers) or "none", 400), "code")))
@@ -178,10 +178,10 @@ def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
             continue
         # Several frameworks share this row. Without names, their versions would be ambiguous.
         mark = "{name} {version}" if title == "Framework" else "{version}"
-        shown = [
+        software_versions = [
             mark.format(name=name, version=version) for name in names for version in versions.get(name, ())
         ]
-        yield title, shown + (_launched_with(runs) if title == "Orchestrator" else [])
+        yield title, software_versions + (_launched_with(runs) if title == "Orchestrator" else [])
 
 
 def _launched_with(runs: Sequence[Run]) -> list[str]:

@@ -26,13 +26,13 @@ def wrap(text: str, cells: int) -> list[str]:
     lines, line = [], ""
     # split() would also break at the no-break space, which keeps a number and its unit together.
     for word in text.split(" "):
-        full, line, rest = _break_word(line, word, cells)
+        full, line, last_part = _break_word(line, word, cells)
         lines += full
-        if line and width(line) + 1 + width(rest) > cells:
+        if line and width(line) + 1 + width(last_part) > cells:
             lines.append(line)
-            line = rest
-        elif rest:
-            line = _joined(line, rest)
+            line = last_part
+        elif last_part:
+            line = _joined(line, last_part)
     return [*lines, line] if line or not lines else lines
 
 

@@ -115,14 +115,14 @@ class Table:
 def build_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
     """Build a table with a limited number of rows. A column with a numeric cell is formatted as numeric."""
     every = [tuple(row) for row in rows]
-    shown = tuple(every[:MAX_ROWS])
+    shown_rows = tuple(every[:MAX_ROWS])
     numeric = frozenset(
         index
         for index in range(len(columns))
-        if any(row[index].kind == "number" for row in shown)
-        and all(row[index].kind == "number" or not row[index].text for row in shown)
+        if any(row[index].kind == "number" for row in shown_rows)
+        and all(row[index].kind == "number" or not row[index].text for row in shown_rows)
     )
-    return Table(caption, tuple(columns), shown, len(every) - len(shown), numeric)
+    return Table(caption, tuple(columns), shown_rows, len(every) - len(shown_rows), numeric)
 
 
 def _text(value: object, limit: int = 300) -> Cell:
@@ -154,11 +154,11 @@ def label_text(labels: dict[str, str], limit: int = 160) -> str:
     """Format labels on one line, with the unit of a size in bytes."""
     parts = []
     for key, value in labels.items():
-        shown = sanitize(value, 80)
-        if key == SIZE_LABEL and shown.isascii() and shown.isdigit() and len(shown) < 18:
-            parts.append(size(int(shown)))
+        value_text = sanitize(value, 80)
+        if key == SIZE_LABEL and value_text.isascii() and value_text.isdigit() and len(value_text) < 18:
+            parts.append(size(int(value_text)))
         else:
-            parts.append(f"{sanitize(key, 40)} {shown}")
+            parts.append(f"{sanitize(key, 40)} {value_text}")
     return sanitize(", ".join(parts), limit)
 
 
@@ -558,19 +558,19 @@ def plan_meaning(runs: Sequence[Run], verdict: Verdict, name: str) -> str:
 
 def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
     """Describe how many speeds were not judged, why, and the remedy, or return "". No I/O."""
-    waiting, other = 0, 0
+    no_reference, other_count = 0, 0
     for run in runs:
         for judgement in run.judgements:
             if judgement.verdict is Verdict.UNPROVEN and judgement.value is not None and not judgement.gating:
                 is_waiting = judgement.reason.startswith(NO_REFERENCE)
-                waiting, other = waiting + is_waiting, other + (not is_waiting)
+                no_reference, other_count = no_reference + is_waiting, other_count + (not is_waiting)
     parts = []
-    if waiting:
+    if no_reference:
         parts.append(
-            f"{amount(waiting, 'speed')} not judged: no reference. Idle? then `rackproof accept {name}`."
+            f"{amount(no_reference, 'speed')} not judged: no reference. Idle? then `rackproof accept {name}`."
         )
-    if other:
-        parts.append(f"{amount(other, 'speed')} not judged: see the reasons, and run again.")
+    if other_count:
+        parts.append(f"{amount(other_count, 'speed')} not judged: see the reasons, and run again.")
     return " ".join(parts)
 
 
@@ -608,17 +608,19 @@ def _headline(
 ) -> Headline:
     """Return the headline of a measurement or judgement, with its unit apart from its figure."""
     figure, spread = quantity(judgement.value, judgement.unit), _short_spread(judgement.spread)
-    shown = unit_text(judgement.unit)
-    if shown and figure.endswith(f" {shown}"):
-        return Headline(metric_words(name), figure.removesuffix(f" {shown}"), shown, note, verdict, spread)
+    unit_shown = unit_text(judgement.unit)
+    if unit_shown and figure.endswith(f" {unit_shown}"):
+        return Headline(
+            metric_words(name), figure.removesuffix(f" {unit_shown}"), unit_shown, note, verdict, spread
+        )
     return Headline(metric_words(name), figure, "", note, verdict, spread)
 
 
 def main_measurements(run: Run, limit: int = 4) -> tuple[Headline, ...]:
     """Return the few numbers that represent a run. Judged ones come first, in a fixed order of names.
 
-    Of several judgements of a metric, the worst that counts represents them. Of several other
-    measurements with one name, :func:`~rackproof.analysis.representative.pick_representative` chooses.
+    The worst judgement that counts represents a metric with several judgements. For other measurements
+    with one name, :func:`~rackproof.analysis.representative.pick_representative` chooses.
     """
     judged = _judged_headlines(run)
     unjudged = _other_headlines(run, judged.keys())
@@ -663,8 +665,8 @@ def _in_principal_order(headlines: Mapping[str, Headline]) -> list[Headline]:
 def hardware_text(run: Run) -> str:
     """Describe a run's hardware briefly, as its nodes by SKU with their GPUs, or its CPU."""
     kinds = Counter(_node_kind(node) for node in run.nodes)
-    shown = [_times(count, kind) if count > 1 else kind for kind, count in kinds.items()]
-    return sanitize(", ".join(shown), 200)
+    kind_texts = [_times(count, kind) if count > 1 else kind for kind, count in kinds.items()]
+    return sanitize(", ".join(kind_texts), 200)
 
 
 def _node_kind(node: Node) -> str:
@@ -803,8 +805,10 @@ def _times_cpu(run: Run, cpu_rates: Mapping[object, Sequence[float]]) -> Cell:
 
 def _sweep_row(run: Run, times_cpu: Cell) -> tuple[Cell, ...]:
     """Return a run's row of the sweep table."""
-    known = ("network", "model", "batch_size", "gpus")
-    variant = " ".join(f"{key}={value}" for key, value in run.parameters.items() if key not in known)
+    named_parameters = ("network", "model", "batch_size", "gpus")
+    variant = " ".join(
+        f"{key}={value}" for key, value in run.parameters.items() if key not in named_parameters
+    )
     hosts = ", ".join(node.name for node in run.nodes)
     return (
         verdict_cell(run.verdict),
@@ -833,6 +837,7 @@ def _value_cell(run: Run, *names: str) -> Cell:
 
 
 _BEFORE_TIMES_CPU = 4
+"""Number of columns of measurements before the column of :func:`_times_cpu`."""
 # The columns in order. For each, use the first name that a run measured, because workloads differ.
 _SWEEP_MEASUREMENTS = (
     ("eval_accuracy", "best_accuracy"),

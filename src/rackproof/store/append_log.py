@@ -1,4 +1,4 @@
-"""Write and read the logs of acts, to which lines are only added.
+"""Write and read the logs of acts. Lines are only added to them.
 
 The audit log and the acceptance log use these functions. Each act is one line of JSON in a file of the
 results folder.

@@ -25,6 +25,7 @@ from rackproof.store.run_folder import RECORD_LIMIT_BYTES, ResultsError, read_fi
 LOG_NAME = "audit.jsonl"
 PROVISIONS = "provisions"
 _REASON = 400
+"""Longest reason of a drain in the log, in characters."""
 
 
 class AuditEntry(Record):

@@ -228,7 +228,7 @@ class NightRecord(Record):
 
 
 def _is_certain_failure(finding: HealthFinding) -> bool:
-    """Return whether a finding is a certain failure of this node alone, for which a night drains it."""
+    """Return whether a finding is a certain failure of this node alone. A night drains the node for it."""
     return finding.verdict is Verdict.FAIL and not finding.fleetwide and finding.confidence != "hint"
 
 
@@ -255,8 +255,8 @@ def snapshot_path(folder: Path, node: str) -> Path:
 
 def snapshots_folder(folder: Path) -> Path:
     """Return the folder of a night's snapshots. If only the one of earlier versions exists, return that."""
-    earlier, present = folder / EARLIER_SNAPSHOTS_FOLDER, folder / SNAPSHOTS_FOLDER
-    return earlier if earlier.is_dir() and not present.is_dir() else present
+    earlier_folder, present_folder = folder / EARLIER_SNAPSHOTS_FOLDER, folder / SNAPSHOTS_FOLDER
+    return earlier_folder if earlier_folder.is_dir() and not present_folder.is_dir() else present_folder
 
 
 def write_snapshot(folder: Path, node: str, kept: StoredSnapshot) -> None:
@@ -272,13 +272,13 @@ def write_snapshot(folder: Path, node: str, kept: StoredSnapshot) -> None:
 def read_snapshot(folder: Path, node: str) -> StoredSnapshot | None:
     """Return a node's snapshot, or None if it is missing, damaged or another node's."""
     try:
-        kept = StoredSnapshot.model_validate_json(
+        stored = StoredSnapshot.model_validate_json(
             open_sealed(read_file(snapshot_path(folder, node), _LARGEST))
         )
     except (OSError, ValueError):
         return None
-    is_own = kept.snapshot.node == node and kept.night in ("", folder.name)
-    return kept if is_own else None
+    is_own = stored.snapshot.node == node and stored.night in ("", folder.name)
+    return stored if is_own else None
 
 
 def nodes_seen(folder: Path) -> frozenset[str]:
@@ -329,10 +329,10 @@ def read_night(folder: Path) -> NightRecord:
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
+        first_error = error.errors()[0]
+        field = ".".join(map(str, first_error["loc"]))
         raise ResultsError(
-            f"{path} is damaged: {field}: {first['msg']}; the night before it counts"
+            f"{path} is damaged: {field}: {first_error['msg']}; the night before it counts"
         ) from None
     # The name of a dry run's folder is temporary, so compare only the names of stored nights.
     if is_night(folder.name) and night.night_id != folder.name:
@@ -346,7 +346,9 @@ def write_conditions(folder: Path, snapshots: Iterable[StoredSnapshot]) -> None:
     Raises:
         ResultsError: The file cannot be written.
     """
-    conditions = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in snapshots}
+    conditions = {
+        stored.about.hardware_key: (firmware_of(stored.snapshot), stored.rack) for stored in snapshots
+    }
     write_file(folder / CONDITIONS_FILE, json.dumps(conditions).encode() + b"\n")
 
 
@@ -370,7 +372,9 @@ def read_conditions(
         nights: The number of earlier nights to search.
     """
     conditions: list[dict[str, tuple[str, str]]] = [{} for _ in range(nights + 1)]
-    conditions[0] = {kept.about.hardware_key: (firmware_of(kept.snapshot), kept.rack) for kept in tonight}
+    conditions[0] = {
+        stored.about.hardware_key: (firmware_of(stored.snapshot), stored.rack) for stored in tonight
+    }
     for folder in folders:
         stamp = stamp_of(folder.name)
         ago = (now - stamp) // timedelta(days=1) if stamp else 0
@@ -416,8 +420,8 @@ def night_folders(results: Path, *, before: str = "") -> list[Path]:
     if before:
         names = [name for name in names if name < before]
     # Check only as many folders as needed, because there may be years of nights.
-    kept = (results / name for name in names if _is_finished(results / name))
-    return list(islice(kept, NIGHTS_BACK))
+    finished_folders = (results / name for name in names if _is_finished(results / name))
+    return list(islice(finished_folders, NIGHTS_BACK))
 
 
 def _is_finished(folder: Path) -> bool:
@@ -472,9 +476,9 @@ def nights_of_node(
             if damaged is not None:
                 damaged.append(str(error))
             continue
-        mine = next((node_night for node_night in night.nodes if node_night.node == node), None)
-        if mine is not None:
-            yield night, mine
+        own_night = next((node_night for node_night in night.nodes if node_night.node == node), None)
+        if own_night is not None:
+            yield night, own_night
 
 
 def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tuple[str, ...]:
@@ -487,10 +491,12 @@ def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tupl
         return tuple(filter(None, (snapshot.serial, *(gpu.uuid for gpu in snapshot.gpus))))
     before = previous.snapshot
     # An identity that was not accepted is as unknown as in the node's first night.
-    known = set(before.identity_gpus) or {gpu.uuid for gpu in (*before.gone_gpus, *before.gpus)}
-    known.add(before.identity_serial or before.serial or snapshot.serial)
+    known_parts = set(before.identity_gpus) or {gpu.uuid for gpu in (*before.gone_gpus, *before.gpus)}
+    known_parts.add(before.identity_serial or before.serial or snapshot.serial)
     return tuple(
-        part for part in (snapshot.serial, *(gpu.uuid for gpu in snapshot.gpus)) if part and part not in known
+        part
+        for part in (snapshot.serial, *(gpu.uuid for gpu in snapshot.gpus))
+        if part and part not in known_parts
     )
 
 
@@ -529,8 +535,8 @@ def _parts_in(folder: Path, path: Path, parts: Collection[str]) -> list[str]:
         return []
     if words.isdisjoint(parts):
         return []
-    kept = read_snapshot(folder, path.stem)
-    if kept is None:
+    stored = read_snapshot(folder, path.stem)
+    if stored is None:
         return []
-    has = {kept.about.serial, *(gpu.uuid for gpu in kept.snapshot.gpus)}
+    has = {stored.about.serial, *(gpu.uuid for gpu in stored.snapshot.gpus)}
     return sorted(part for part in parts if part in has)

@@ -39,7 +39,7 @@ MOST_BYTES = 5 << 30
 CONNECT_S, ANSWER_S = 5.0, 300.0
 """Seconds to connect, and between two bytes of an answer."""
 FOLDER_S, LEAST_BYTES_S = 600.0, 100_000
-"""Time limit of a folder's upload in seconds, to which the time of its bytes at this rate is added."""
+"""Time limit of a folder's upload in seconds. The time of its bytes at this rate is added."""
 PAUSES_S = (1.0, 4.0)
 """A request that got no answer, status 429 or 5xx is repeated after each of these pauses, in seconds."""
 DIGEST = "x-amz-meta-sha256"

@@ -1,4 +1,4 @@
-"""Open locks, journals and logs of a results folder in which another user may have put something else.
+"""Open locks, journals and logs of a results folder, unless another user put something else there.
 
 A link would lead to another file of this user, a pipe would wait for its other end, and a lock that another
 process never releases would stop every playbook.
@@ -36,7 +36,7 @@ def open_plain(path: Path, flags: int, mode: int = 0o640) -> int:
     try:
         handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
-        # A link is ELOOP. A pipe without a reader is ENXIO, and so is a socket.
+        # A link causes ELOOP. A pipe without a reader, or a socket, causes ENXIO.
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise _not_plain(path) from None
         raise
@@ -58,7 +58,7 @@ def open_lock(path: Path) -> int:
     handle = open_plain(path, os.O_RDWR | os.O_CREAT, 0o600)
     folder = path.parent.stat()
     lock = os.fstat(handle)
-    # A file with several names may be a file of root, for which another user made a second name here.
+    # A file with several names may be root's: another user can make a second name for it here.
     is_only_name = lock.st_nlink == 1
     if os.geteuid() == 0 and is_only_name:
         with suppress(OSError):

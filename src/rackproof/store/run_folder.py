@@ -139,12 +139,12 @@ def _parsed_run(text: bytes, name: str) -> Run:
         return Run.model_validate_json(text)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
-        shown = "; ".join(
+        errors_text = "; ".join(
             f"{'.'.join(map(_printable, problem['loc'])) or 'record'}: {_printable(problem['msg'])}"
             for problem in problems[:_ERRORS_SHOWN]
         )
         more = f" (and {len(problems) - _ERRORS_SHOWN} more)" if len(problems) > _ERRORS_SHOWN else ""
-        raise ResultsError(f"{name} is damaged: {shown}{more}") from None
+        raise ResultsError(f"{name} is damaged: {errors_text}{more}") from None
 
 
 def _unproven(run: Run) -> Run:

@@ -2,6 +2,8 @@
 
 Less evidence never makes a better answer. Evidence that is missing, changed, too old, or from other
 hardware is ``unproven``. A failed run counts until the same point was run again.
+
+Begin with :func:`answer_catalogue`.
 """
 
 from __future__ import annotations

@@ -52,12 +52,12 @@ def _parse(data: bytes, name: str) -> Catalogue:
     try:
         catalogue = Catalogue.model_validate(yaml.safe_load(data))
     except ValidationError as error:
-        shown = "; ".join(
+        errors_text = "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'catalogue'}: "
             f"{problem['msg'].removeprefix('Value error, ')}"
             for problem in error.errors()[:3]
         )
-        raise CertificateError(f"{name}: {sanitize(shown, 600)}") from None
+        raise CertificateError(f"{name}: {sanitize(errors_text, 600)}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise CertificateError(f"{name} is not YAML: {sanitize(error, 300)}") from None
     # A misspelt code would always pass, because no night gives a finding with that code.

@@ -2,6 +2,8 @@
 
 A run of the history whose record is missing or differs in the results folder counts as the history has it,
 and proves nothing. Otherwise, an operator could delete or alter a failed run to get a pass.
+
+Begin with :class:`Gathered`, which :mod:`.making` makes.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ _MOST_RUNS = 100_000
 _REMEMBERED = 64
 """Number of the history's records that are kept in memory."""
 _LONGEST = 500
+"""Longest reason or finding in a certificate, in characters."""
 _MOST_REASONS = 3
 
 
@@ -59,8 +62,8 @@ class Gathered:
         """Keep the newest hardware of each requested node, apart from what only an unproven record claims."""
         newest = self._seen if is_proven else self._claimed
         for node in nodes:
-            known = newest.get(node.name)
-            if node.name in self._asked and (known is None or known[0] <= moment):
+            newest_node = newest.get(node.name)
+            if node.name in self._asked and (newest_node is None or newest_node[0] <= moment):
                 newest[node.name] = (moment, node)
 
     def _present(self, name: str) -> Node | None:
@@ -68,12 +71,12 @@ class Gathered:
 
         A record that the history does not have may be forged, so it cannot hide that parts were swapped.
         """
-        seen, claimed = self._seen.get(name), self._claimed.get(name)
-        if seen is None or claimed is None:
-            newest = seen or claimed
+        seen_node, claimed_node = self._seen.get(name), self._claimed.get(name)
+        if seen_node is None or claimed_node is None:
+            newest = seen_node or claimed_node
             return newest[1] if newest else None
-        is_contradicted = claimed[0] > seen[0] and hardware_doubt(claimed[1], seen[1])
-        return None if is_contradicted else seen[1]
+        is_contradicted = claimed_node[0] > seen_node[0] and hardware_doubt(claimed_node[1], seen_node[1])
+        return None if is_contradicted else seen_node[1]
 
     # Runs.
 
@@ -92,10 +95,10 @@ class Gathered:
     def _runs(self) -> Iterator[Run]:
         """Yield the runs on requested nodes. Damaged and altered records are left to the history's rows."""
         for run in iter_runs(self._results, on_error=lambda _: None):
-            known = self._known(run.run_id)
-            if known and dump_run(known) == dump_run(run):
+            recorded_run = self._known(run.run_id)
+            if recorded_run and dump_run(recorded_run) == dump_run(run):
                 self._unchanged.add(run.run_id)
-            elif known:
+            elif recorded_run:
                 continue
             is_mine = bool(self._asked & {node.name for node in _nodes_of(run)})
             if is_mine and run.provenance == "ran" and run.benchmark != night_store.BENCHMARK:
@@ -129,10 +132,10 @@ class Gathered:
     def _read_known(self, run_id: str) -> Run | None:
         """Return a run as it is in the history."""
         try:
-            known = self._store.run(run_id)
+            recorded_run = self._store.run(run_id)
         except HistoryError:
             return None
-        return known if known.run_id == run_id else None
+        return recorded_run if recorded_run.run_id == run_id else None
 
     # Nights.
 
@@ -145,39 +148,51 @@ class Gathered:
             except ResultsError as error:
                 yield self._damaged(folder.name, str(error))
                 continue
-            mine = [node for node in night.nodes if node.node in missing]
-            known = self._known(night.night_id)
-            # An altered night may have lost nodes, for which an older night must not count.
-            lost = missing - {node.node for node in mine} if known and record_objection(known, folder) else ()
-            if mine or lost:
-                yield self._night_piece(folder, night, mine, sorted(lost))
-            missing -= {*lost, *(night_node.node for night_node in mine)}
+            node_nights = [node for node in night.nodes if node.node in missing]
+            recorded_run = self._known(night.night_id)
+            # An altered night may have lost nodes. An older night must not count for these nodes.
+            lost = (
+                missing - {node.node for node in node_nights}
+                if recorded_run and record_objection(recorded_run, folder)
+                else ()
+            )
+            if node_nights or lost:
+                yield self._night_piece(folder, night, node_nights, sorted(lost))
+            missing -= {*lost, *(night_node.node for night_node in node_nights)}
             if not missing:
                 return
 
     def _night_piece(
-        self, folder: Path, night: NightRecord, mine: Sequence[NodeNight], lost: Sequence[str]
+        self, folder: Path, night: NightRecord, node_nights: Sequence[NodeNight], lost: Sequence[str]
     ) -> EvidencePiece:
-        """Return a night as a piece of evidence for those nodes of which it is the newest.
+        """Return a night as a piece of evidence for the nodes that are in no newer night.
 
         ``lost`` are requested nodes that it may have had before it was altered. They are unproven.
         """
-        kept = {node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in mine}
-        nodes = {name: about for name, about in kept.items() if about}
-        known = self._known(night.night_id)
-        objections = (*_night_doubts(known, mine, nodes), *_doubts(known, folder))
-        self._see(night.ended, [about.about for about in nodes.values()], is_proven=not objections)
+        snapshots = {
+            node_night.node: night_store.read_snapshot(folder, node_night.node) for node_night in node_nights
+        }
+        nodes = {name: snapshot for name, snapshot in snapshots.items() if snapshot}
+        recorded_run = self._known(night.night_id)
+        objections = (*_night_doubts(recorded_run, node_nights, nodes), *_doubts(recorded_run, folder))
+        self._see(night.ended, [snapshot.about for snapshot in nodes.values()], is_proven=not objections)
         return EvidencePiece(
             id=night.night_id,
             kind="night",
             moment=night.ended,
             command=("ansible-playbook", "validate.yml"),
-            nodes=tuple(nodes[name].about if name in nodes else Node(name=name) for name in (*kept, *lost)),
-            verdict=worst([*(node_night.verdict for node_night in mine), *(Verdict.UNPROVEN for _ in lost)]),
-            verdicts={node_night.node: node_night.verdict for node_night in mine},
-            findings=tuple(finding for node_night in mine for finding in _night_findings(node_night)),
-            reads={name: _reads(about) for name, about in nodes.items()},
-            files=tuple(_files(folder, known, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])),
+            nodes=tuple(
+                nodes[name].about if name in nodes else Node(name=name) for name in (*snapshots, *lost)
+            ),
+            verdict=worst(
+                [*(node_night.verdict for node_night in node_nights), *(Verdict.UNPROVEN for _ in lost)]
+            ),
+            verdicts={node_night.node: node_night.verdict for node_night in node_nights},
+            findings=tuple(finding for node_night in node_nights for finding in _night_findings(node_night)),
+            reads={name: _reads(snapshot) for name, snapshot in nodes.items()},
+            files=tuple(
+                _files(folder, recorded_run, [folder / night_store.NIGHT_FILE, *_snapshots(folder, nodes)])
+            ),
             objections=objections,
         )
 
@@ -185,14 +200,14 @@ class Gathered:
 
     def _gone(self, pieces: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
         """Yield history entries without a readable record."""
-        known = {piece.id for piece in pieces}
+        piece_ids = {piece.id for piece in pieces}
         oldest = min((piece.moment for piece in pieces if piece.kind == "night"), default=None)
         for row in self._store.runs(limit=_MOST_RUNS):
             self._see_row(row)
             moment = row.ended or row.moment
             # An earlier night does not matter, because a newer one replaced it.
             is_newer = row.benchmark in self._benchmarks or oldest is None or moment > oldest
-            if row.run_id not in known and is_newer and self._counts(row) and self._is_lost(row.run_id):
+            if row.run_id not in piece_ids and is_newer and self._counts(row) and self._is_lost(row.run_id):
                 yield self._gone_piece(row, moment)
 
     def _see_row(self, row: RunRow) -> None:
@@ -202,9 +217,9 @@ class Gathered:
         is_older = row.ended and all(name in self._seen and self._seen[name][0] > row.ended for name in names)
         if row.run_id in self._unchanged or not names or is_older:
             return
-        known = self._known(row.run_id)
-        if known and known.provenance == "ran":
-            self._see(_moment_of(known), known.nodes, is_proven=True)
+        recorded_run = self._known(row.run_id)
+        if recorded_run and recorded_run.provenance == "ran":
+            self._see(_moment_of(recorded_run), recorded_run.nodes, is_proven=True)
 
     def _counts(self, row: RunRow) -> bool:
         """Return whether a run in the history concerns the requested nodes and the catalogue."""
@@ -268,9 +283,9 @@ def _moment_of(run: Run) -> datetime:
 
 
 def _nodes_of(run: Run) -> tuple[Node, ...]:
-    """Return the nodes of a run. Of a node that did not answer, only the name is known."""
-    known = {node.name for node in run.nodes}
-    return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in known))
+    """Return the nodes of a run. A node that did not answer has only its name."""
+    described_names = {node.name for node in run.nodes}
+    return (*run.nodes, *(Node(name=name) for name in run.asked_nodes if name not in described_names))
 
 
 def _doubts(known: Run | None, folder: Path) -> Iterator[str]:
@@ -287,10 +302,10 @@ def _no_logs(run: Run) -> Iterator[str]:
 
 
 def _night_doubts(
-    known: Run | None, mine: Sequence[NodeNight], snapshots: Mapping[str, StoredSnapshot]
+    known: Run | None, node_nights: Sequence[NodeNight], snapshots: Mapping[str, StoredSnapshot]
 ) -> Iterator[str]:
     """Yield the missing snapshots, and the reasons why existing ones prove nothing."""
-    for node_night in mine:
+    for node_night in node_nights:
         if not node_night.unreached and node_night.node not in snapshots:
             yield f"the snapshot of {node_night.node} is gone or was changed"
     if known and not known.logs:

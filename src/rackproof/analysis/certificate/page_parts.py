@@ -50,9 +50,9 @@ def load_certificate(data: bytes) -> Certificate:
     except SealError as error:
         raise CertificateError(f"the JSON was changed: {error}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        why = sanitize(f"{field}: {first['msg']}")
+        first_error = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first_error["loc"]))
+        why = sanitize(f"{field}: {first_error['msg']}")
         raise CertificateError(f"the JSON is not a certificate: {why}") from None
     except (ValueError, RecursionError):
         raise CertificateError("the JSON is not a certificate: it is damaged, or has a key twice") from None
@@ -87,11 +87,11 @@ def split_page(page: bytes) -> PageParts:
         text = page.decode()
     except UnicodeDecodeError:
         raise CertificateError("the page is not UTF-8: it is not a certificate, or was changed") from None
-    shell, written = _take_out(text, JSON_MARK)
+    shell, json_text = _take_out(text, JSON_MARK)
     shell, signature = _take_out(shell, SIGNATURE_MARK)
-    if not written.isascii():
+    if not json_text.isascii():
         raise CertificateError("the JSON in the page was changed: it has letters that are not ASCII")
-    return PageParts(shell, written.encode("ascii"), signature)
+    return PageParts(shell, json_text.encode("ascii"), signature)
 
 
 def _take_out(text: str, mark: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from rackproof.core.text import sanitize
 _TIMEOUT_S = 120.0
 _BEGIN, _END = "-----BEGIN SSH SIGNATURE-----\n", "-----END SSH SIGNATURE-----\n"
 _COLUMNS = 70
+"""Width of the base64 lines that ssh-keygen writes."""
 
 
 def sign_bytes(data: bytes, key: Path) -> str:
@@ -60,8 +61,8 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
             raise CertificateError(f"it is signed by a key that {signers} does not name")
         # The file may give a key several names. ssh-keygen checks the namespace and the dates of each.
         for name in names:
-            asked = ["verify", "-f", str(signers), "-I", name, "-n", NAMESPACE, "-s", str(file)]
-            if _ssh_keygen(asked, data).returncode == 0:
+            arguments = ["verify", "-f", str(signers), "-I", name, "-n", NAMESPACE, "-s", str(file)]
+            if _ssh_keygen(arguments, data).returncode == 0:
                 return name
     raise CertificateError(
         f"the signature does not hold: the JSON was changed, or {signers} does not allow its key"

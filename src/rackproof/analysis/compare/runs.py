@@ -2,6 +2,8 @@
 
 The comparison lists every measurement of both runs, and the differences between their environments. It gives
 no verdict. Different units are reported, never converted.
+
+Begin with :func:`compare`.
 """
 
 from __future__ import annotations
@@ -95,8 +97,8 @@ def exact_key(measurement: Measurement) -> _Key:
 
 def anonymous_key(measurement: Measurement) -> _Key:
     """Return a key without hardware identities, to compare GPU 0 of one node with GPU 0 of another."""
-    kept = {key: value for key, value in measurement.labels.items() if not _UUID.fullmatch(value)}
-    return measurement.name, tuple(sorted(kept.items()))
+    labels = {key: value for key, value in measurement.labels.items() if not _UUID.fullmatch(value)}
+    return measurement.name, tuple(sorted(labels.items()))
 
 
 def _remove_pairs(

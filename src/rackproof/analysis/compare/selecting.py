@@ -3,6 +3,8 @@
 A name may mean a run, a system's runs, logs from elsewhere, or a publication. A system is named by the
 records of its runs: by the nodes' SKU or name, the configuration, the plan, or for imported logs a part of
 their original path.
+
+The command calls :func:`select` for each name. Begin there.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ def select(
         results: The results folder.
         find_run: A function that finds a run by a prefix of its id in the results or the history, or
             raises an error.
-        remarks: A list to which a line is added for each skipped file and unreadable record.
+        remarks: A list that gets a line for each skipped file and unreadable record.
         benchmark: The benchmark whose runs to use, or "" for all.
 
     Raises:
@@ -202,8 +204,8 @@ def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
 
 
 def _only(runs: tuple[Run, ...], benchmark: str, name: str) -> tuple[Run, ...]:
-    kept = tuple(run for run in runs if benchmark in ("", run.benchmark))
-    if not kept:
+    chosen_runs = tuple(run for run in runs if benchmark in ("", run.benchmark))
+    if not chosen_runs:
         names = ", ".join(sorted({run.benchmark for run in runs}))
         raise NotFoundError(f"{name} has no run of {benchmark}; it has {names}")
-    return kept
+    return chosen_runs

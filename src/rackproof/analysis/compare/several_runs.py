@@ -66,13 +66,13 @@ def compare_several(runs: Sequence[Run]) -> SeveralRuns:
         runs=tuple(side_of(run) for run in runs),
         measurements=tuple(
             MeasurementOfRuns(
-                name=first.name,
+                name=first_measurement.name,
                 labels=_common_labels([entries[key] for entries in numbers if key in entries]),
-                unit=first.unit,
-                direction=first.direction,
+                unit=first_measurement.unit,
+                direction=first_measurement.direction,
                 values=tuple(_value(entries.get(key)) for entries in numbers),
             )
-            for key, first in firsts.items()
+            for key, first_measurement in firsts.items()
         ),
     )
 
@@ -83,10 +83,10 @@ def _key(measurement: Measurement, labels: Callable[[Measurement], tuple[object,
 
 def _common_labels(measurements: Sequence[Measurement]) -> dict[str, str]:
     """Return the labels that are equal in all runs. The UUID of one node's GPU is not among them."""
-    first, *following = measurements
+    first_measurement, *following = measurements
     return {
         key: value
-        for key, value in first.labels.items()
+        for key, value in first_measurement.labels.items()
         if all(measurement.labels.get(key) == value for measurement in following)
     }
 

@@ -6,6 +6,8 @@ and the line.
 
 A published result is a system too, with one number per benchmark and an unknown number of repeats.
 :mod:`rackproof.core.judging` judges each cell of a system against the system's published counterpart, if any.
+
+``rackproof compare`` and job bench call :func:`compare_systems`. Begin there.
 """
 
 from __future__ import annotations
@@ -192,8 +194,8 @@ def _gravest_finding(run: Run) -> Exclusion | None:
         return None
     # The log's own text is last, because the first finding is the cause and "no run_stop" only a
     # consequence.
-    first = min(grave, key=lambda finding: (finding.verdict is not Verdict.FAIL, finding.consequence))
-    return first.verdict or Verdict.UNPROVEN, first.message, first.source
+    gravest = min(grave, key=lambda finding: (finding.verdict is not Verdict.FAIL, finding.consequence))
+    return gravest.verdict or Verdict.UNPROVEN, gravest.message, gravest.source
 
 
 def _unfinished_log(run: Run) -> Exclusion | None:
@@ -336,14 +338,16 @@ def _counterparts(group: _Group, groups: Sequence[_Group]) -> list[_Group]:
     for candidate in groups:
         if candidate.point == group.point:
             return [candidate]
-    mine = dict(group.point).items()
+    parameters = dict(group.point).items()
     if _of_study(group):
         return [
             candidate
             for candidate in groups
-            if not _of_study(candidate) and mine <= dict(candidate.point).items()
+            if not _of_study(candidate) and parameters <= dict(candidate.point).items()
         ]
-    return _most_particular([row for row in groups if _of_study(row) and dict(row.point).items() <= mine])
+    return _most_particular(
+        [row for row in groups if _of_study(row) and dict(row.point).items() <= parameters]
+    )
 
 
 def _most_particular(rows: Sequence[_Group]) -> list[_Group]:
@@ -369,7 +373,7 @@ def _values(group: _Group, metric: str) -> tuple[tuple[float, ...], str, Directi
 def _representative(run: Run, metric: str) -> Measurement | None:
     """Return one measurement of a name.
 
-    Of several GPUs the worst is returned, and of several sizes the largest.
+    The measurement is of the worst GPU, and of the largest size.
     """
     values = [measurement for measurement in run.measurements if measurement.name == metric]
     return pick_representative(values) if values else None

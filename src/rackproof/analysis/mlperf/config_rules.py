@@ -4,6 +4,8 @@ The rules are in MLCommons' compliance checker, and are for the lines of a log. 
 states which settings of its config it logs (``configs.logged``), so a rule about such a line also applies to
 the config. No code of the checker is executed. Expressions that only compare numbers are read. All others are
 left to the check of the log.
+
+The Slurm launch calls :func:`config_rules`. Begin there.
 """
 
 from __future__ import annotations

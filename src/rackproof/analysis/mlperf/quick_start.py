@@ -65,7 +65,7 @@ def read_rules_quickly(checker: Any) -> None:
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
     def load(file: Any, Loader: Any) -> Any:  # noqa: N803  (the tool names its own loader)
-        # This loader makes only texts, lists and dictionaries.
+        # Both loaders make only texts, lists and dictionaries.
         return yaml.load(file, loader)  # noqa: S506  # nosec B506
 
     checker.yaml = SimpleNamespace(load=load, BaseLoader=loader)

@@ -6,6 +6,9 @@ between events, samples per second, and names of nodes. The bounds come from the
 2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results). Except for one copy, all of these are within the
 bounds. The speeds of 2,185 results of rounds 0.6 to 5.1 are within theirs, except for one of bert (1.1) and
 one of maskrcnn (2.0).
+
+The worker reads each log with :func:`trace_of_events`, and compares the runs with :func:`compare_runs`. Begin
+with the latter.
 """
 
 from __future__ import annotations
@@ -40,10 +43,10 @@ from rackproof.core.training_limits import (
 )
 
 SAME_TIMES = 0.8
-"""Share of equal event times from which two logs are one run. Two runs share at most 0.62 (unet3d on a
+"""Least share of equal event times in two logs of one run. Two runs share at most 0.62 (unet3d on a
 TPU; since round 2.1, 0.45)."""
 SAME_VALUES = 0.5
-"""Share of equal measured values from which two logs are one run. Two runs share at most 0.31 (unet3d,
+"""Least share of equal measured values in two logs of one run. Two runs share at most 0.31 (unet3d,
 whose statistics have few digits)."""
 FASTER_THAN_REPEATS = 1.5
 """Largest ratio of a run's samples per second to the median of all. In published results, it is at most
@@ -63,7 +66,7 @@ EARLY_S = 1.0
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
 _FEWEST_TIMES, _FEWEST_VALUES, _FEWEST_EVALUATIONS = 5, 3, 2
 _DIGITS, _MANY_DIGITS = 5, 8
-"""Numbers of digits from which equal numbers are not a coincidence. The first is for several numbers,
+"""Least numbers of digits of equal numbers that are no coincidence. The first is for several numbers,
 the second for one."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
@@ -155,17 +158,17 @@ def trace_of_events(
         events: The tuples ``(seconds since 1970, key, value, metadata)`` in the log's order.
         benchmark: The benchmark's name in the log.
     """
-    kept = list(events)
+    all_events = list(events)
     trace = RunTrace(file, benchmark)
     # Use the first start and stop. The parser reports a second one.
-    trace.start = next((time for time, key, _, _ in kept if key == "run_start"), None)
-    trace.stop = next((time for time, key, _, _ in kept if key == "run_stop"), None)
-    _take_statements(trace, kept)
+    trace.start = next((time for time, key, _, _ in all_events if key == "run_start"), None)
+    trace.stop = next((time for time, key, _, _ in all_events if key == "run_stop"), None)
+    _take_statements(trace, all_events)
     if trace.start is None:
         return trace
-    trace.early = _earliest_before(trace.start, kept)
+    trace.early = _earliest_before(trace.start, all_events)
     end = math.inf if trace.stop is None else trace.stop
-    within = [event for event in kept if trace.start <= event[0] <= end]
+    within = [event for event in all_events if trace.start <= event[0] <= end]
     trace.times = tuple(sorted({time for time, _, _, _ in within})[:_MOST_TIMES])
     trace.values = frozenset(list(_measured(within))[:_MOST_VALUES])
     trace.neighbours = frozenset(_neighbours(within))
@@ -174,7 +177,7 @@ def trace_of_events(
     _take_amounts(trace, within)
     if not trace.amounts:
         # stable_diffusion's checkpoints are evaluated after the run, and the last one belongs to its end.
-        _take_amounts(trace, kept)
+        _take_amounts(trace, all_events)
     return trace
 
 
@@ -299,17 +302,17 @@ def compare_runs(
     for trace in scoring:
         findings += _speed_findings(trace, _version(ruleset), gpus or gpus_of_platform(_platform(trace)))
     findings += _pace_findings(scoring)
-    for first, second in combinations(traces, 2):
-        findings += _pair_findings(first, second)
+    for first_trace, second_trace in combinations(traces, 2):
+        findings += _pair_findings(first_trace, second_trace)
     return findings
 
 
 def undescribed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
     """Yield one remark that states the accelerators that stand in for a missing description."""
-    first = next(iter(traces), None)
-    if first is None:
+    first_trace = next(iter(traces), None)
+    if first_trace is None:
         return
-    named = gpus_of_platform(_platform(first))
+    named = gpus_of_platform(_platform(first_trace))
     if named is None:
         stand_in = "submission_platform names no known one, so no speed was compared with its hardware"
     else:
@@ -317,7 +320,7 @@ def undescribed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
             f"the speeds were compared with at most {named[1]} of {named[0]}, as submission_platform names"
         )
     message = f"no systems/SYSTEM.json describes the accelerators: {stand_in}"
-    yield Finding(code="no_description", message=message, source=Source(file=first.file))
+    yield Finding(code="no_description", message=message, source=Source(file=first_trace.file))
 
 
 def date_findings(
@@ -417,11 +420,11 @@ def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem
                 "this run is not known; correct systems/SYSTEM.json, or score the run with its own system"
             )
             yield _unproven("system_contradicts", message, trace.file)
-    first = next(iter(traces), None)
-    named = gpus_of_platform(_platform(first)) if first is not None else None
-    if first is not None and named is not None and not is_model(described.gpu, named[0]):
+    first_trace = next(iter(traces), None)
+    named = gpus_of_platform(_platform(first_trace)) if first_trace is not None else None
+    if first_trace is not None and named is not None and not is_model(described.gpu, named[0]):
         message = f"submission_platform names {named[0]}, the system's description {described.gpu[:80]}"
-        yield Finding(code="other_accelerator", message=message, source=Source(file=first.file))
+        yield Finding(code="other_accelerator", message=message, source=Source(file=first_trace.file))
 
 
 def _described_numbers(
@@ -458,12 +461,12 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
         message = "the logs state no seeds: only their measurements show that the runs are different"
         findings.append(Finding(code="no_seed", message=message, source=Source(file=without[0])))
     verdict = Verdict.UNPROVEN if version >= OWN_SEEDS_SINCE else None
-    for first, second in combinations(traces, 2):
-        shared = first.seeds & second.seeds
+    for first, repeat in combinations(traces, 2):
+        shared = first.seeds & repeat.seeds
         # Runs may log a seed for each of a thousand ranks. Two of these may be equal by chance.
-        if shared and 2 * len(shared) >= min(len(first.seeds), len(second.seeds)):
-            message = f"{second.file} has the seed of {first.file} ({min(shared)[:40]}): it repeats that run"
-            source = Source(file=second.file)
+        if shared and 2 * len(shared) >= min(len(first.seeds), len(repeat.seeds)):
+            message = f"{repeat.file} has the seed of {first.file} ({min(shared)[:40]}): it repeats that run"
+            source = Source(file=repeat.file)
             findings.append(Finding(code="same_seed", verdict=verdict, message=message, source=source))
     return findings
 

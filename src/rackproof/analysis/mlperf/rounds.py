@@ -4,6 +4,8 @@ A log does not contain its round. But the folder may be below one with the round
 (``training_results_v5.1``), the benchmark may exist in only one round, and the run was before the end of one
 round and after the end of another. If more than one round is possible, the operator must choose, because a
 score by the rules of another round proves nothing.
+
+Scores and submissions call :func:`read_evidence`. Without a named round, they then call :func:`round_of`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ _INFERENCE_KEYS = re.compile(rb'"key": ?"(?:loadgen_version|requested_scenario|e
 _INFERENCE_TITLE = b"MLPerf Results Summary"
 HPC = frozenset({"cosmoflow", "deepcam", "oc20", "openfold"})
 _HEAD_BYTES = 4 << 20
+"""This much of each log is searched for its round."""
 
 _ENDS = {
     "0.7.0": "2020-07-31",
@@ -124,7 +127,7 @@ def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
     matches = [match for part in folder.absolute().resolve().parts if (match := _FOLDER.search(part))]
     benchmarks: set[str] = set()
     stated: set[str] = set()
-    first: float | None = None
+    first_began: float | None = None
     old = False
     for path in files:
         try:
@@ -135,11 +138,11 @@ def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
         stated |= {match[1].decode() for match in _STATED.finditer(head)}
         named, began = _read_events(head)
         benchmarks |= named
-        first = began if first is None else min(first, began or first)
+        first_began = began if first_began is None else min(first_began, began or first_began)
         old = old or (b":::MLL " in head and b":::MLLOG" not in head)
     return RoundEvidence(
         benchmarks=frozenset(benchmarks),
-        first=first,
+        first=first_began,
         stated=frozenset(stated),
         folder=f"{matches[-1][1]}.0" if matches else "",
         old_notation=old,
@@ -188,14 +191,14 @@ def refusal(evidence: RoundEvidence, usage: str) -> str:
             f"{sanitize(evidence.inference, 100)} is a log of MLPerf Inference (LoadGen): only Training and "
             "HPC are scored here; use the submission checker of mlcommons/inference"
         )
-    shown = ", ".join(sorted(sanitize(name, 60) for name in evidence.benchmarks))
+    listed = ", ".join(sorted(sanitize(name, 60) for name in evidence.benchmarks))
     if usage == "training" and evidence.benchmarks & HPC:
         return (
-            f"logs of MLPerf HPC ({shown}), not of MLPerf Training: "
+            f"logs of MLPerf HPC ({listed}), not of MLPerf Training: "
             "score them with --usage hpc and the --ruleset of their round"
         )
     if usage == "hpc" and evidence.benchmarks and not evidence.benchmarks & HPC:
-        return f"logs of MLPerf Training ({shown}), not of MLPerf HPC: score them with --usage training"
+        return f"logs of MLPerf Training ({listed}), not of MLPerf HPC: score them with --usage training"
     return ""
 
 
@@ -211,8 +214,10 @@ def not_in_round(evidence: RoundEvidence, ruleset: str, usage: str) -> str:
     foreign = {name: rounds for name, rounds in foreign.items() if rounds}
     if usage != "training" or not allowed or not foreign:
         return ""
-    shown = "; ".join(f"{sanitize(name, 60)} is of {rounds}" for name, rounds in sorted(foreign.items()))
-    return f"the round {ruleset} has not this benchmark: {shown}; name the round with --ruleset"
+    benchmarks_text = "; ".join(
+        f"{sanitize(name, 60)} is of {rounds}" for name, rounds in sorted(foreign.items())
+    )
+    return f"the round {ruleset} has not this benchmark: {benchmarks_text}; name the round with --ruleset"
 
 
 def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "training") -> Round:

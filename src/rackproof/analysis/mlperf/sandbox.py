@@ -28,6 +28,7 @@ from rackproof.core.text import sanitize
 _MEMORY_BYTES = 8 << 30
 _FILE_BYTES = 2 << 30
 _GRACE_S = 5
+"""The process ends itself this many seconds after the caller's limit, if the caller was killed before."""
 _TAIL_BYTES = 2000
 
 
@@ -89,12 +90,12 @@ def run_in_sandbox(
 
 def worker_environment() -> dict[str, str]:
     """Return the environment of the process: no secrets, one thread, and this package on its path."""
-    kept = {
+    inherited = {
         key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ
     }
     package_parent = str(Path(rackproof.__file__).resolve().parent.parent)
     search = [package_parent, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return kept | {
+    return inherited | {
         "PYTHONPATH": os.pathsep.join(part for part in search if part),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OPENBLAS_NUM_THREADS": "1",

@@ -284,7 +284,7 @@ def _encoding_message(folder: Path) -> str:
 
 
 def _natural_key(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key by which result_10 comes after result_2."""
+    """Return a sort key that puts result_10 after result_2."""
     # Digits that are not ASCII are text, because int() refuses some of them.
     parts = re.split(r"(\d+)", path.name)
     return [(int(part) if part.isdigit() and part.isascii() else -1, part) for part in parts]
@@ -294,11 +294,11 @@ def _has_events(path: Path) -> bool:
     """Return whether a log, which may be compressed, contains the mark of MLPerf events."""
     with open_log(path) as stream:
         # Keep the end of the previous chunk, because the mark may span two chunks.
-        kept = b""
+        end_of_chunk = b""
         while chunk := stream.read(1 << 20):
-            if b":::MLL" in kept + chunk:
+            if b":::MLL" in end_of_chunk + chunk:
                 return True
-            kept = chunk[-8:]
+            end_of_chunk = chunk[-8:]
     return False
 
 
@@ -416,9 +416,9 @@ def score_of_report(
     drop = allowed_failures(benchmark)
     failed = [run for run in runs if not run.scores]
     # A file without any event shows no run. The run is missing, not failed.
-    shown = [run for run in runs if run.events]
-    problems = list(_reasons_against_pass(report, benchmark, shown, failed, drop))
-    scorable = _is_scorable(report, shown)
+    runs_with_events = [run for run in runs if run.events]
+    problems = list(_reasons_against_pass(report, benchmark, runs_with_events, failed, drop))
+    scorable = _is_scorable(report, runs_with_events)
     mean = _mean_minutes(runs, failed, drop) if scorable else None
     factor = _factor(report)
     if mean is not None:
@@ -434,7 +434,7 @@ def score_of_report(
         global_batch_size=_first_batch_size(runs),
         runs=runs,
         runs_needed=report.runs_needed,
-        runs_found=len(shown),
+        runs_found=len(runs_with_events),
         olympic_mean_minutes=mean,
         scaling_factor=factor,
         minutes=_scaled(mean, factor),
@@ -559,8 +559,8 @@ def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterat
         yield Verdict.UNPROVEN, f"no readable MLPerf event in {', '.join(empty)}"
     for mixture in _mixtures(runs):
         yield Verdict.FAIL, f"logs of different {mixture}"
-    for first, second in _duplicates(runs):
-        yield Verdict.FAIL, f"{first} and {second} hold the same events: one run handed in twice"
+    for first_file, second_file in _duplicates(runs):
+        yield Verdict.FAIL, f"{first_file} and {second_file} hold the same events: one run handed in twice"
 
 
 def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[tuple[Verdict, str]]:
@@ -619,9 +619,9 @@ def _duplicates(runs: Sequence[RunScore]) -> list[tuple[str, str]]:
     pairs = []
     for run in runs:
         if run.events:
-            first = first_files.setdefault(run.digest, run.file)
-            if first != run.file:
-                pairs.append((first, run.file))
+            first_file = first_files.setdefault(run.digest, run.file)
+            if first_file != run.file:
+                pairs.append((first_file, run.file))
     return pairs
 
 

@@ -4,6 +4,8 @@ The process reads a job (JSON) from standard input, and writes a report, one lin
 output. It is separate because the tool has global state, prints, may crash, and may take very long on
 hostile logs. It works on a copy, never on the original logs, because the tool writes into the folder
 that it reads.
+
+:mod:`.score` starts this process. Begin with :func:`check_logs`.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
 )
 """Failures that also cast doubt on the system of the other runs."""
 _FAILURES = FAULT_TEXTS - _OF_THE_SYSTEM | {"aborted", "target_not_reached"}
-"""Failures for which a run counts as the slowest under the rules."""
+"""Failures that make a run count as the slowest under the rules."""
 _FOLLOW_FROM_FAILURE = frozenset({"no_run_start", "no_run_stop", "no_status", "no_evaluation"})
 """Findings that follow from a proven failure. In any other log, they show that a part is missing."""
 _NO_NODES = frozenset({"Clearing", "localhost"})
@@ -121,10 +123,10 @@ def check_logs(job: Mapping[str, Any]) -> WorkerReport:
             and ``usage``.
     """
     folder = Path(job["folder"])
-    kept = _RecordKeeper()
-    logging.basicConfig(handlers=[kept], level=logging.INFO, force=True)
+    record_keeper = _RecordKeeper()
+    logging.basicConfig(handlers=[record_keeper], level=logging.INFO, force=True)
     read_rules_quickly(mlp_compliance)
-    task = _Task(Path(job["work"]), tuple(job["files"]), job["ruleset"], job["usage"], kept)
+    task = _Task(Path(job["work"]), tuple(job["files"]), job["ruleset"], job["usage"], record_keeper)
     task.copies.mkdir()
     runs, traces, findings = _check_runs(task, folder)
     benchmark = next((run.benchmark for run in runs if run.benchmark), "")
@@ -220,16 +222,16 @@ def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
     if len(folder.parents) < 3:
         return None, ""
     file = folder.parents[2] / "systems" / f"{folder.parent.name}.json"
-    shown = f"systems/{safe_text(file.name, 200)}"
+    shown_path = f"systems/{safe_text(file.name, 200)}"
     try:
         content = json.loads(read_file(file, 1 << 20))
     except FileNotFoundError:
         # All 393 published results of rounds 3.1 and 5.1 come with a description. This one was lost or
         # renamed.
         in_round = folder.parents[1].name == "results" and file.parent.is_dir()
-        return None, f"{shown} is missing" if in_round else ""
+        return None, f"{shown_path} is missing" if in_round else ""
     except (OSError, ValueError, RecursionError):
-        return None, f"{shown} cannot be read"
+        return None, f"{shown_path} cannot be read"
     stated = content if isinstance(content, dict) else {}
     nodes, gpus_per_node = (_number(stated.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
     name = stated.get("accelerator_model_name")
@@ -240,7 +242,7 @@ def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
         or not 0 <= nodes * gpus_per_node < 1e7
     ):
         required_keys = "number_of_nodes, accelerators_per_node and accelerator_model_name"
-        return None, f"{shown} does not state {required_keys}"
+        return None, f"{shown_path} does not state {required_keys}"
     return DescribedSystem(safe_text(name, 200), gpus=round(nodes * gpus_per_node), nodes=round(nodes)), ""
 
 
@@ -260,8 +262,8 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
         return RunTrace(run.file), [Finding(code="not_read", verdict=Verdict.UNPROVEN, message=message)]
     events, _ = mlp_parser.parse_file(str(task.copy(index)), ruleset=task.ruleset)
     unit = 1 if task.ruleset == "0.6.0" else 1000
-    read = [(event.timestamp / unit, event.key, _value(event), _metadata(event)) for event in events]
-    trace = trace_of_events(run.file, read, benchmark=run.benchmark)
+    logged_events = [(event.timestamp / unit, event.key, _value(event), _metadata(event)) for event in events]
+    trace = trace_of_events(run.file, logged_events, benchmark=run.benchmark)
     speeds = [measured.value for measured in parsed.measurements if measured.name == "samples_per_second"]
     trace.throughput, trace.nodes = (speeds[0] if speeds else None), nodes
     trace.node_count, trace.stated_nodes = count, stated_nodes
@@ -446,11 +448,11 @@ def _tool_message(text: str, cleaned: CleanedLog) -> str:
         return f"in line {cleaned.lines[index] if index < len(cleaned.lines) else '?'}"
 
     lines = text.split("\n")
-    kept = [re.sub(r"in line (\d+)", original, lines[0].removesuffix(":"))]
-    kept += [line for line in lines[1:] if line.startswith("failed test:")]
+    message_lines = [re.sub(r"in line (\d+)", original, lines[0].removesuffix(":"))]
+    message_lines += [line for line in lines[1:] if line.startswith("failed test:")]
     if lines[0].startswith("Failed executing"):
-        kept += lines[1:2]
-    return safe_text("; ".join(kept))
+        message_lines += lines[1:2]
+    return safe_text("; ".join(message_lines))
 
 
 def _compare_convergence(

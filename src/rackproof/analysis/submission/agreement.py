@@ -56,13 +56,13 @@ def _plain_number(text: str) -> str:
 
 
 def _same_capacity(described: str, seen: str) -> Doubt | None:
-    ours, theirs = _capacities(described), _capacities(seen)
-    if not ours or not theirs:
+    described_bytes, seen_bytes = _capacities(described), _capacities(seen)
+    if not described_bytes or not seen_bytes:
         return Doubt(Verdict.UNPROVEN, "it is not an amount of memory such as 192 GB")
     near = any(
-        math.isclose(our_bytes, their_bytes, rel_tol=_TOLERANCE)
-        for our_bytes in ours
-        for their_bytes in theirs
+        math.isclose(described_amount, seen_amount, rel_tol=_TOLERANCE)
+        for described_amount in described_bytes
+        for seen_amount in seen_bytes
     )
     return _contradicted(near)
 
@@ -79,14 +79,17 @@ def _capacities(text: str) -> set[float]:
 
 def same_version(described: str, seen: str) -> Doubt | None:
     """Return a doubt unless a version in a description equals the observed one or is a prefix of it."""
-    theirs = _version(seen)
-    ours = [version for part in _ALTERNATIVES.split(described) if (version := _version(part))]
+    seen_version = _version(seen)
+    described_versions = [version for part in _ALTERNATIVES.split(described) if (version := _version(part))]
     if described.casefold().split() == seen.casefold().split():
         return None
-    if not theirs or not ours:
+    if not seen_version or not described_versions:
         return Doubt(Verdict.UNPROVEN, "it is not a version that could be compared")
     return _contradicted(
-        any(_begins(our_version, theirs) or _begins(theirs, our_version) for our_version in ours)
+        any(
+            _begins(described_version, seen_version) or _begins(seen_version, described_version)
+            for described_version in described_versions
+        )
     )
 
 
@@ -102,10 +105,10 @@ def _begins(short: list[str], long: list[str]) -> bool:
 
 def _same_system(described: str, seen: str) -> Doubt | None:
     """Return the difference between operating systems. A different point release is only a remark."""
-    ours, theirs = _version(described), _version(seen)
-    if ours[:2] != theirs[:2] or not _name_words(described) & _name_words(seen):
+    described_version, seen_version = _version(described), _version(seen)
+    if described_version[:2] != seen_version[:2] or not _name_words(described) & _name_words(seen):
         return _contradicted(_same_name(described, seen) is None)
-    if _begins(ours, theirs) or _begins(theirs, ours):
+    if _begins(described_version, seen_version) or _begins(seen_version, described_version):
         return None
     return Doubt(None, "they are point releases of one version")
 
@@ -116,19 +119,19 @@ def _name_words(text: str) -> set[str]:
 
 def _same_name(described: str, seen: str) -> Doubt | None:
     # One may state more than the other: "PyTorch" and "PyTorch NVIDIA Release 25.04" agree.
-    ours, theirs = (" ".join(text.casefold().split()) for text in (described, seen))
-    return _contradicted(ours in theirs or theirs in ours)
+    described_name, seen_name = (" ".join(text.casefold().split()) for text in (described, seen))
+    return _contradicted(described_name in seen_name or seen_name in described_name)
 
 
 def _same_model(described: str, seen: str) -> Doubt | None:
     """Return a doubt if the described model is not the one that was seen."""
-    ours, theirs = model_words(described), model_words(seen)
-    if not theirs:
+    described_words, seen_words = model_words(described), model_words(seen)
+    if not seen_words:
         return _contradicted(described.casefold() == seen.casefold())
     # Compare whole words, because a B200 is not a GB200. There must also be no second model beside the
     # right one.
-    other_words = [word for word in ours - theirs if _OTHER_MODEL.fullmatch(word)]
-    return _contradicted(bool(ours & theirs) and not other_words)
+    other_words = [word for word in described_words - seen_words if _OTHER_MODEL.fullmatch(word)]
+    return _contradicted(bool(described_words & seen_words) and not other_words)
 
 
 def model_words(name: str) -> frozenset[str]:
@@ -145,8 +148,10 @@ def model_words(name: str) -> frozenset[str]:
 
 def _same_words(described: str, seen: str) -> Doubt | None:
     """Return a remark if prose differs, because no rule decides whether the meaning is the same."""
-    ours, theirs = (set(re.findall(r"[a-z0-9]+", text.casefold())) for text in (described, seen))
-    if ours <= theirs or theirs <= ours:
+    described_words, seen_words = (
+        set(re.findall(r"[a-z0-9]+", text.casefold())) for text in (described, seen)
+    )
+    if described_words <= seen_words or seen_words <= described_words:
         return None
     return Doubt(None, "it is prose, which only people can compare")
 

@@ -1,6 +1,8 @@
 """Build a submission package from runs, for ``rackproof submission``.
 
 Examine the runs, write a draft, check it, and put it in place.
+
+Begin with :func:`build_submission`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Build the system description ``systems/<system>.json`` from facts only.
 
-The operator's file is the only I/O.
+:mod:`.building` calls :func:`describe_system`. The command reads the operator's file with
+:func:`load_system_file`, which is the only I/O.
 """
 
 from __future__ import annotations
@@ -119,9 +120,9 @@ def load_system_file(path: Path) -> SystemFile:
     for key in ("submitter", "division", "status", "system_name"):
         if not values.get(key):
             raise SubmissionError(f"{path}: {key} is missing; only you can give it")
-    for key, known in (("division", DIVISIONS), ("status", STATUSES)):
-        if values[key] not in known:
-            raise SubmissionError(f"{path}: {key} {values[key]!r} is none of: {'; '.join(known)}")
+    for key, allowed in (("division", DIVISIONS), ("status", STATUSES)):
+        if values[key] not in allowed:
+            raise SubmissionError(f"{path}: {key} {values[key]!r} is none of: {'; '.join(allowed)}")
     system_file = SystemFile(file=str(path), system=system, implementation=implementation, values=values)
     if not _FOLDER_NAME.fullmatch(system_file.submitter_folder):
         raise SubmissionError(
@@ -195,16 +196,16 @@ def facts_of_nodes(nodes: Sequence[Node]) -> dict[str, Any]:
     """
     if not nodes:
         return {}
-    first = nodes[0]
+    first_node = nodes[0]
     # If nodes differ slightly in usable memory, the description states the smallest.
     memory = min(node.memory_bytes for node in nodes)
     facts: dict[str, Any] = {
         "number_of_nodes": str(len(nodes)),
-        **_accelerator_facts(first),
-        "host_processor_model_name": first.cpu,
+        **_accelerator_facts(first_node),
+        "host_processor_model_name": first_node.cpu,
         "host_memory_capacity": _capacity(memory) if memory else "",
-        "operating_system": first.software.get("os", ""),
-        STACK: _driver_stack(first),
+        "operating_system": first_node.software.get("os", ""),
+        STACK: _driver_stack(first_node),
     }
     return {key: value for key, value in facts.items() if value}
 
@@ -323,20 +324,20 @@ def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Iss
 
 def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
     """Yield runs on nodes that differ from each other or from the first run."""
-    first: tuple[tuple[object, ...], str] | None = None
+    first_kind: tuple[tuple[object, ...], str] | None = None
     for run in chosen:
         kinds = _kinds_of_nodes(run.run.nodes)
         if not kinds:
             continue
         kind = next(iter(kinds))
-        first = first or (kind, run.run.run_id)
+        first_kind = first_kind or (kind, run.run.run_id)
         remedy = "choose runs on nodes of one kind"
         if len(kinds) > 1:
-            shown = " / ".join(_shown_names(names) for names in kinds.values())
-            message = f"its nodes are not alike in processor or accelerators: {shown}"
+            kinds_text = " / ".join(_shown_names(names) for names in kinds.values())
+            message = f"its nodes are not alike in processor or accelerators: {kinds_text}"
             remedy += ", or mend the node that lacks a GPU"
-        elif kind != first[0]:
-            message = f"its nodes have other processors or accelerators than those of run {first[1]}"
+        elif kind != first_kind[0]:
+            message = f"its nodes have other processors or accelerators than those of run {first_kind[1]}"
         else:
             continue
         yield Issue(
@@ -431,9 +432,9 @@ def _doubts_of_software(described: Any, seen: Any) -> _Doubts:
         return
     versions = {_plain_name(name): str(version) for name, version in seen.items()}
     for name, version in described.items():
-        theirs = versions.get(_plain_name(name), "")
-        if version and theirs and (doubt := same_version(str(version), theirs)):
-            yield name, doubt, str(version), theirs
+        seen_version = versions.get(_plain_name(name), "")
+        if version and seen_version and (doubt := same_version(str(version), seen_version)):
+            yield name, doubt, str(version), seen_version
 
 
 def _plain_name(name: str) -> str:

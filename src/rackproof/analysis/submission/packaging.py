@@ -1,4 +1,7 @@
-"""Write the files of a package for :mod:`.building`, completely or not at all."""
+"""Write the files of a package for :mod:`.building`, completely or not at all.
+
+Begin with :func:`lay_out`. The draft becomes the package with :func:`put_in_place`.
+"""
 
 from __future__ import annotations
 

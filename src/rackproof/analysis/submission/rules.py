@@ -1,6 +1,8 @@
 """Check a benchmark's runs by the rules of a round, for :mod:`.building`. No I/O.
 
 Each issue names its remedy.
+
+:func:`judge_runs` checks the runs of a benchmark, and :func:`judge_answer` the answer of the package checker.
 """
 
 from __future__ import annotations
@@ -125,8 +127,8 @@ def _reasons_against(chosen_run: ChosenRun, run: RunScore | None) -> list[str]:
     """Return the objections to a run from its score and its record, or none if it is good."""
     reasons = [] if run is None or run.scores else [_why_not(run)]
     if chosen_run.run.verdict is not Verdict.PASS:
-        first = f" ({sanitize(chosen_run.run.reasons[0], 200)})" if chosen_run.run.reasons else ""
-        reasons.append(f"its verdict is {chosen_run.run.verdict.value}{first}")
+        first_reason = f" ({sanitize(chosen_run.run.reasons[0], 200)})" if chosen_run.run.reasons else ""
+        reasons.append(f"its verdict is {chosen_run.run.verdict.value}{first_reason}")
     return reasons
 
 
@@ -344,13 +346,15 @@ def scaling_factor(answer: CheckerAnswer, benchmark: str) -> float | None:
 
 def _scaling(benchmark: str, answer: CheckerAnswer, score: FolderScore) -> Iterator[Issue]:
     """Yield a difference between the checker's ``scaling.json`` and the factor of the score."""
-    ours = score.rcp.scaling_factor if score.rcp is not None and score.rcp.passed else None
-    theirs = scaling_factor(answer, benchmark)
-    if ours is not None and not math.isclose(ours, 1.0 if theirs is None else theirs, rel_tol=1e-9):
+    score_factor = score.rcp.scaling_factor if score.rcp is not None and score.rcp.passed else None
+    checker_factor = scaling_factor(answer, benchmark)
+    if score_factor is not None and not math.isclose(
+        score_factor, 1.0 if checker_factor is None else checker_factor, rel_tol=1e-9
+    ):
         yield Issue(
             code="scaling_differs",
             verdict=Verdict.UNPROVEN,
             file=f"{benchmark}/scaling.json",
-            message=f"the package checker writes {theirs}, the score has {ours:.9g}",
+            message=f"the package checker writes {checker_factor}, the score has {score_factor:.9g}",
             remedy="report this: one of the two reads the logs differently",
         )

@@ -1,4 +1,7 @@
-"""Select the runs of ``rackproof submission``, and read what their logs state about the system."""
+"""Select the runs of ``rackproof submission``, and read what their logs state about the system.
+
+The command calls :func:`latest_runs`, and :mod:`.building` calls :func:`examine_run`.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,8 @@ def latest_runs(
     for benchmark in dict.fromkeys(benchmarks):
         if benchmark not in by_name:
             stored_names = ", ".join(sorted(by_name)) or "no runs at all"
-            of = f" on nodes of the model {sku}" if sku else ""
-            raise SubmissionError(f"{results} has no runs of {benchmark}{of}; it has {stored_names}")
+            model_text = f" on nodes of the model {sku}" if sku else ""
+            raise SubmissionError(f"{results} has no runs of {benchmark}{model_text}; it has {stored_names}")
         ordered = _oldest_first(by_name[benchmark], results)
         chosen += [(run, results / run.run_id) for run in ordered[-count:]]
     return chosen
@@ -157,12 +160,12 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     """
     log = result_log(run)
     if log is None:
-        shown = ", ".join(log_file.path for log_file in run.logs) or "none"
+        logs_text = ", ".join(log_file.path for log_file in run.logs) or "none"
         return Issue(
             code="no_result_log",
             verdict=Verdict.UNPROVEN,
             run=run.run_id,
-            message=f"its record does not have exactly one log with MLPerf events (logs: {shown})",
+            message=f"its record does not have exactly one log with MLPerf events (logs: {logs_text})",
             remedy="choose another run, or import only the result log with `rackproof import`",
         )
     data = _recorded_bytes(run.run_id, log, folder / log.path)

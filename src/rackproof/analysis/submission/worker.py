@@ -62,9 +62,9 @@ class _Listener(logging.Handler):
         message = self._plain(record.getMessage())
         if self.file and record.levelno < logging.ERROR:
             message = f"{self.file}: {message}"
-        for kept, is_listed in ((self.messages, True), (self.errors, record.levelno >= logging.ERROR)):
-            if is_listed and len(kept) < _MAX_MESSAGES:
-                kept.append(message)
+        for texts, is_listed in ((self.messages, True), (self.errors, record.levelno >= logging.ERROR)):
+            if is_listed and len(texts) < _MAX_MESSAGES:
+                texts.append(message)
 
     def _plain(self, text: str) -> str:
         return sanitize(text[:20_000].replace(self.folder + "/", ""), 500)
@@ -101,8 +101,8 @@ def check_package(job: Mapping[str, Any]) -> CheckerAnswer:
                 log_output="(nowhere)",
             )
     except Exception as crash:  # the tool may raise anything at all
-        at = f" while it read {listener.file}" if listener.file else ""
-        error = f"it crashed{at}: {type(crash).__name__}: {sanitize(crash, 300)}"
+        file_text = f" while it read {listener.file}" if listener.file else ""
+        error = f"it crashed{file_text}: {type(crash).__name__}: {sanitize(crash, 300)}"
     return CheckerAnswer(
         accepted=None if error else listener.accepted,
         error=error,

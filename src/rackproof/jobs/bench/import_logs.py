@@ -100,17 +100,19 @@ def import_logs(
         folder = results_folder / run_id
         # The id comes from the log's start and bytes, the benchmark, and the number of equal logs earlier in
         # this import. So a repeated import with the same benchmark uses the same folder.
-        known = (folder / run_folder.RECORD_NAME).is_file()
+        is_known = (folder / run_folder.RECORD_NAME).is_file()
         # The log is written first, because a record without its log can never be judged again.
         _copy_log(path, folder, name)
         run_folder.write_run(run, folder)
         write_run_reports(run, folder)
-        imported.append(ImportedRun(run=run, folder=str(folder), known=known, history=history.keep(folder)))
+        imported.append(
+            ImportedRun(run=run, folder=str(folder), known=is_known, history=history.keep(folder))
+        )
     if not imported:
         raise NoLogsError(
             f"{place}: no file in it is a log of a known format"
             + (f" ({amount(len(skipped) + len(unread), 'file')} read)" if skipped or unread else "")
-            + "".join(f"; {one}" for one in unread[:3])
+            + "".join(f"; {unread_path}" for unread_path in unread[:3])
             + "; `rackproof parse --list-formats` names the formats"
         )
     return ImportResult(imported=tuple(imported), skipped=tuple(skipped), unread=tuple(unread))

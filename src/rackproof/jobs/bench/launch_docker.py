@@ -83,12 +83,12 @@ def docker_obstacle(
 
 def _no_config(configs: Configs, site: Site) -> str:
     """Return the message that there is no config for a site's SKU, with the existing configs."""
-    known, together_text = configs.systems, ""
+    config_names, together_text = configs.systems, ""
     if site.together:
-        known, together_text = configs.together, " together (bench_together)"
+        config_names, together_text = configs.together, " together (bench_together)"
     return (
         f"no config for SKU {site.sku or '(none: set bench_sku)'}{together_text}; there are "
-        f"{', '.join(known) or 'none'}; or set bench_config"
+        f"{', '.join(config_names) or 'none'}; or set bench_config"
     )
 
 
@@ -108,22 +108,22 @@ def docker_specification(
         raise DefinitionError(f"{loaded.path}: launch with docker needs build")
     # If the nodes run together, all must start the same build, so it is on shared storage.
     home = f"{site.shared}" if site.together else f"{variables['bench_home']}"
-    known = {**variables, "data": docker_data_folder(loaded, site, variables)}
+    values = {**variables, "data": docker_data_folder(loaded, site, variables)}
     return {
         "benchmark": loaded.name,
         "home": f"{home}/docker",
-        "sources": substitute_variables(build.sources, known, f"{loaded.path}: build.sources"),
-        "ref": substitute_variables(build.ref, known, f"{loaded.path}: build.ref"),
+        "sources": substitute_variables(build.sources, values, f"{loaded.path}: build.sources"),
+        "ref": substitute_variables(build.ref, values, f"{loaded.path}: build.ref"),
         "folder": build.folder,
         "image": build.image,
         "download": download_limits(variables),
         "image_gb": build.size_gb * site.size_factor,
-        "data": known["data"],
+        "data": values["data"],
         "stage": [
             {
                 "creates": stage.creates,
                 "mount": stage.mount,
-                "run": substitute_variables(stage.run, known, f"{loaded.path}: stage.run"),
+                "run": substitute_variables(stage.run, values, f"{loaded.path}: stage.run"),
                 "size_gb": stage.size_gb * site.size_factor,
             }
             for stage in definition.stage
@@ -158,9 +158,9 @@ def docker_environment(
     Raises:
         DefinitionError: The definition names an unknown variable.
     """
-    known = {**variables, "data": docker_data_folder(loaded, site, variables)}
+    values = {**variables, "data": docker_data_folder(loaded, site, variables)}
     settings = {
-        key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
+        key: substitute_variables(value, values, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
     return {**settings, **site.environment, **site.hidden}

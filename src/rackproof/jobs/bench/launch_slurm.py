@@ -32,7 +32,7 @@ PROGRAM = "slurm_run.py"
 SILENCE_BEYOND_S = 900
 """The supervisor allows this many additional seconds of silence. The program itself ends a hung job."""
 GRACE_S = 120.0
-"""SIGKILL follows SIGTERM after this time, in which the program must cancel the job and wait for its end."""
+"""SIGKILL follows SIGTERM after this time. Before, the program must cancel the job and await its end."""
 
 
 LEAST_SECRET = 8
@@ -151,9 +151,9 @@ def slurm_obstacles(
         yield _image_obstacle(loaded, site)
     configs = loaded.definition.configs
     if configs is not None and not site.config and site.sku not in configs.systems:
-        known = ", ".join(configs.systems)
+        config_names = ", ".join(configs.systems)
         sku = site.sku or "(none: set bench_sku)"
-        yield f"no config for SKU {sku}; there are {known}; or set bench_config"
+        yield f"no config for SKU {sku}; there are {config_names}; or set bench_config"
     if not site.config and site.sku_gpus < 1:
         yield "bench_sku_gpus is not set: the config is chosen by it; or set bench_config"
 
@@ -169,11 +169,11 @@ def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
 
 def architecture_obstacle(nodes: Mapping[str, Collection[str]]) -> str:
     """Return the reason why nodes of these architectures cannot run one job, or "" if they can."""
-    known = {architecture: names for architecture, names in nodes.items() if architecture}
-    if len(known) < 2:
+    known_nodes = {architecture: names for architecture, names in nodes.items() if architecture}
+    if len(known_nodes) < 2:
         return ""
-    fewest = min(known.values(), key=len)
-    listed = "; ".join(f"{key}: {', '.join(sorted(names))}" for key, names in sorted(known.items()))
+    fewest = min(known_nodes.values(), key=len)
+    listed = "; ".join(f"{key}: {', '.join(sorted(names))}" for key, names in sorted(known_nodes.items()))
     return (
         f"its nodes have different architectures, and one image cannot run on all of them ({listed}): limit "
         f"nodes of one architecture, as with -l 'RACK:!{':!'.join(sorted(fewest))}'"
@@ -254,7 +254,7 @@ def slurm_specification(
     if container is None or configs is None:
         raise DefinitionError(f"{loaded.path}: launch with slurm needs container and configs")
     repository, tag = image_of(loaded, site)
-    known = {**variables, "bench_shared": site.shared}
+    values = {**variables, "bench_shared": site.shared}
     return {
         "benchmark": loaded.name,
         "shared": site.shared,
@@ -276,7 +276,7 @@ def slurm_specification(
             {
                 "creates": stage.creates,
                 "mount": stage.mount,
-                "run": substitute_variables(stage.run, known, f"{loaded.path}: stage.run"),
+                "run": substitute_variables(stage.run, values, f"{loaded.path}: stage.run"),
                 "size_gb": stage.size_gb * site.size_factor,
                 "recorded": stage.recorded,
             }
@@ -304,9 +304,9 @@ def slurm_environment(
     Raises:
         DefinitionError: The definition names an unknown variable.
     """
-    known = {**variables, "bench_shared": site.shared}
+    values = {**variables, "bench_shared": site.shared}
     settings = {
-        key: substitute_variables(value, known, f"{loaded.path}: launch.environment.{key}")
+        key: substitute_variables(value, values, f"{loaded.path}: launch.environment.{key}")
         for key, value in loaded.definition.launch.environment.items()
     }
     # The site's variables come last, because only the site knows which links NCCL may use.

@@ -21,6 +21,7 @@ Slurm or a container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
 """The clocks of a log and of the node that started the job may differ by this many seconds."""
 CLUSTER_SLACK_S = 300.0
+"""The same for other launchers."""
 TF_CNN_TAGS: Mapping[str, str] = {
     "model": "model",
     "batch_per_gpu": "batch_size_per_device",
@@ -251,9 +252,9 @@ def _coverage_findings(
     if foreign:
         names = ", ".join(sanitize(uuid, 60) for uuid in foreign[:4])
         yield _unproven("foreign_gpus", f"{statement} is about GPUs that the node does not have: {names}")
-    known = len(stated & present)
-    if known != required and (stated - {""}):
+    covered = len(stated & present)
+    if covered != required and (stated - {""}):
         yield _unproven(
             "gpus_not_measured",
-            f"{statement} is about {known} of the {amount(required, 'GPU')} that were planned",
+            f"{statement} is about {covered} of the {amount(required, 'GPU')} that were planned",
         )

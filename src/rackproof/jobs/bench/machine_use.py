@@ -23,12 +23,12 @@ _STOLEN = 0.05
 beyond their bounds, even if no window of the run stands out. On a machine with fewer than four processors,
 it must take :data:`_STOLEN_CPUS` of a processor."""
 _STOLEN_CPUS = 0.2
-"""Processors, averaged over a run, of which a hypervisor may always take less."""
+"""Processors, averaged over a run. A hypervisor may always take less."""
 _FEWEST_S = 1.0
 """Fewer processor seconds of other processes do not slow even a short run. A login and a timer's script use
 about as much."""
 _WATCHED = 0.5
-"""Share of a job's time for which its supervisor must measure the use.
+"""The supervisor of a job must measure the use for at least this share of the job's time.
 
 With less, the machine is not known to be idle.
 """

@@ -39,6 +39,7 @@ ONE_EVALUATION = 0.35
 """In round 0.6, a time may differ by this fraction. A run may reach its target one evaluation earlier or
 later. An evaluation of transformer is a third of the run."""
 CHECK_S = 120.0
+"""Time limit for the check of one log."""
 PREFLIGHT = "nccl_preflight_busbw"
 """A run without the NCCL preflight lacks the measurement of this name."""
 PREFLIGHT_CODE = "nccl_preflight"
@@ -149,8 +150,8 @@ def preflight_is_off(planned: PlannedRun) -> bool:
 def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
     """Return the start of this run's Slurm job, or None if Slurm's record does not show it precisely."""
     times = run_sub.job_times(output.end)
-    known = times is not None and times.slack_s <= run_sub.CLOCK_SLACK_S
-    if times is None or not known or not run_sub.is_job_of(output.end, run_id):
+    is_precise = times is not None and times.slack_s <= run_sub.CLOCK_SLACK_S
+    if times is None or not is_precise or not run_sub.is_job_of(output.end, run_id):
         return None
     return datetime.fromtimestamp(times.start_s, UTC)
 
@@ -199,9 +200,9 @@ def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterato
     if missing and "submission_events" not in planned.result.lacks:
         message = f"the log has no {', '.join(missing)}: its benchmark and its system are unknown"
         yield Finding(code="no_submission_events", verdict=Verdict.UNPROVEN, message=message)
-    stated, meant = tags.get("submission_benchmark", ""), canonical_benchmark(planned.benchmark)
-    if stated and _is_known_benchmark(meant) and canonical_benchmark(stated) != meant:
-        message = f"the log is of the benchmark {sanitize(stated, 60)}, not of {meant}"
+    stated, planned_benchmark = tags.get("submission_benchmark", ""), canonical_benchmark(planned.benchmark)
+    if stated and _is_known_benchmark(planned_benchmark) and canonical_benchmark(stated) != planned_benchmark:
+        message = f"the log is of the benchmark {sanitize(stated, 60)}, not of {planned_benchmark}"
         yield Finding(code="another_benchmark", verdict=Verdict.UNPROVEN, message=message)
 
 

@@ -117,7 +117,7 @@ def node_address(raw: Mapping[str, Any], interface: str = "") -> str:
     tools = raw.get("tools")
     answer = tools.get("ip") if isinstance(tools, Mapping) else None
     output = answer.get("stdout") if isinstance(answer, Mapping) else None
-    # The order is the kernel's, in which software interfaces come after hardware interfaces.
+    # The kernel lists software interfaces after hardware interfaces.
     for name, address in _INTERFACE.findall(output if isinstance(output, str) else ""):
         if name == interface if interface else not name.startswith(_OWN):
             return str(address)
@@ -165,8 +165,8 @@ def _storage_obstacle(point: Mapping[str, Scalar], experiment: ExperimentConfig)
     """Return why a point's storage or cache is not available, or ""."""
     storage = str(point.get("storage", ""))
     if storage and storage not in experiment.storages:
-        known = ", ".join(sorted(experiment.storages)) or "none"
-        return f"no storage `{sanitize(storage, 40)}`; bench_storages has {known}"
+        storage_names = ", ".join(sorted(experiment.storages)) or "none"
+        return f"no storage `{sanitize(storage, 40)}`; bench_storages has {storage_names}"
     if storage and experiment.storages[storage].kind != "synthetic" and not data_folder(point, experiment):
         return f"bench_storages: {storage}: no folder; set the folder of the data"
     if point.get("cache", "") not in ("", "cold", "warm"):
@@ -253,12 +253,12 @@ def judge_setup(
     if len(planned.nodes) > 1:
         measurements = _bandwidths(planned, lead, report_of[lead])
         findings += _unmeasured_findings(planned, lead, len(measurements))
-    first = report_of[lead]
+    lead_report = report_of[lead]
     return SetupEvidence(
         measurements=tuple(measurements),
         findings=tuple(findings),
-        network=_network_text(planned, first, measurements),
-        storage=_storage_text(planned, first),
+        network=_network_text(planned, lead_report, measurements),
+        storage=_storage_text(planned, lead_report),
     )
 
 
@@ -324,23 +324,23 @@ def _route_differences(
 
 def _link_difference(network: str, interface: object, link: Mapping[str, Any], moment: str) -> str:
     """Return the fault of a node's interface before or after the run, or ""."""
-    shown = sanitize(interface, 40)
+    shown_name = sanitize(interface, 40)
     if link.get("interface") != interface or not interface:
-        return f"{shown} was not there {moment} the run"
+        return f"{shown_name} was not there {moment} the run"
     difference = _kind_difference(network, link.get("kind"), moment)
     if difference:
-        return f"{shown} was {difference}"
+        return f"{shown_name} was {difference}"
     # A link that is down after the run did no harm, if it carried the bytes.
     if moment == "before" and "UP" not in (link.get("flags") or ()):
-        return f"{shown} was down"
+        return f"{shown_name} was down"
     return ""
 
 
 def _kind_difference(network: str, kind: object, moment: str) -> str:
     """Return the kind of an interface that does not fit the network, or "" if it fits."""
     if network == "overlay" and kind != "vxlan":
-        shown = sanitize(kind or "a plain link", 40)
-        return f"not a VXLAN {moment} the run, but {shown}"
+        shown_kind = sanitize(kind or "a plain link", 40)
+        return f"not a VXLAN {moment} the run, but {shown_kind}"
     if network == "host" and kind in _TUNNELS:
         return f"a tunnel ({sanitize(kind, 40)}) {moment} the run"
     return ""
@@ -348,16 +348,16 @@ def _kind_difference(network: str, kind: object, moment: str) -> str:
 
 def _traffic_differences(network: str, interface: object, rendezvous: Mapping[str, Any]) -> list[str]:
     """Return a description if an interface did not carry the training, or its counters are unknown."""
-    shown = sanitize(interface, 40)
+    shown_name = sanitize(interface, 40)
     before, after = _map(rendezvous.get("before")), _map(rendezvous.get("after"))
     differences = []
     for way in ("rx", "tx"):
         start, end = before.get(way), after.get(way)
         if not (isinstance(start, int) and isinstance(end, int)):
-            differences.append(f"what {shown} carried ({way}) is not known")
+            differences.append(f"what {shown_name} carried ({way}) is not known")
         # On the host's network, InfiniBand may carry the traffic instead of the interface.
         elif network == "overlay" and end - start < LEAST_BYTES:
-            carried = f"{shown} carried {end - start} bytes ({way})"
+            carried = f"{shown_name} carried {end - start} bytes ({way})"
             differences.append(f"{carried}: the training went another way")
     return differences
 
@@ -384,8 +384,8 @@ def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     allowed = _TYPES.get(planned.storage)
     # There are too many local file systems to list. Any that is not a network file system is local.
     if kind not in allowed if allowed else _NOT_LOCAL.fullmatch(kind):
-        shown = f"{sanitize(kind, 40)} ({sanitize(mount.get('source'), 100)})"
-        return f"{planned.data} was not {planned.storage} but {shown}"
+        shown_mount = f"{sanitize(kind, 40)} ({sanitize(mount.get('source'), 100)})"
+        return f"{planned.data} was not {planned.storage} but {shown_mount}"
     return ""
 
 
@@ -394,8 +394,8 @@ def _cache_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
     if storage.get("cache") != planned.cache:
         return "nothing is known of it"
     if planned.cache == "warm":
-        read = storage.get("read_bytes")
-        return "" if type(read) is int and read > 0 else "nothing was read"
+        read_bytes = storage.get("read_bytes")
+        return "" if type(read_bytes) is int and read_bytes > 0 else "nothing was read"
     return _warmth(planned, storage)
 
 

@@ -137,8 +137,11 @@ def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str
     fitting = [baseline for baseline in baselines if baseline.applies(run.benchmark, run.parameters)]
     for rule in run.result.judge:
         named = [reference for reference in fitting if reference.metric == rule.metric]
-        known = [*_bound_texts(rule), *_published_texts(run, rule.metric)]
-        lines += [f"judge   {rule.metric} {text}" for text in [*known, *_baseline_texts(named, bool(known))]]
+        reference_texts = [*_bound_texts(rule), *_published_texts(run, rule.metric)]
+        lines += [
+            f"judge   {rule.metric} {text}"
+            for text in [*reference_texts, *_baseline_texts(named, bool(reference_texts))]
+        ]
     return lines
 
 
@@ -177,5 +180,5 @@ def _published_texts(run: PlannedRun, metric: str) -> list[str]:
     """Return the published results that judge a metric of a run."""
     if run.launcher in BY_ITSELF or not run.published_references:
         return []
-    known = published_references(run, Measurement(name=metric, value=1, unit=""))
-    return [f"{reference.value:g} {reference.unit}, by {reference.source}" for reference in known]
+    references = published_references(run, Measurement(name=metric, value=1, unit=""))
+    return [f"{reference.value:g} {reference.unit}, by {reference.source}" for reference in references]

@@ -265,8 +265,8 @@ class Plan(Record):
     def expected_s(self) -> float | None:
         """Return the expected seconds of the plan from earlier runs, or None if a run is without history."""
         durations_s = [planned.expected_s for planned in self.runs]
-        known = [seconds for seconds in durations_s if seconds is not None]
-        return sum(known) if len(known) == len(durations_s) else None
+        known_s = [seconds for seconds in durations_s if seconds is not None]
+        return sum(known_s) if len(known_s) == len(durations_s) else None
 
 
 def _failed_repeats(runs: Sequence[PlannedRun], recorded: Mapping[str, Run]) -> list[str]:
@@ -384,7 +384,7 @@ def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
 
 
 def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs in an order in which :data:`COSTLY_TO_CHANGE` changes least on each host."""
+    """Return the runs, sorted so that :data:`COSTLY_TO_CHANGE` changes least on each host."""
     if not any(name in run.parameters for run in runs for name in COSTLY_TO_CHANGE):
         return list(runs)
     # Keep the order of first occurrence, because the operator chose the order of inventory and matrix.
@@ -397,7 +397,7 @@ def order_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
         runs,
         key=lambda run: (
             hosts.index(run.lead),
-            *(known.index(str(run.parameters.get(name, ""))) for name, known in values.items()),
+            *(known_values.index(str(run.parameters.get(name, ""))) for name, known_values in values.items()),
         ),
     )
 
@@ -519,8 +519,8 @@ class _Planner:
                 why = runs[0].unproven_because or obstacle
                 self.runs += [run.model_copy(update={"unproven_because": why}) for run in runs]
                 continue
-            known, reasons = self._site_of_architecture(loaded, site, members)
-            run = self._slurm_run(loaded, point, members, lead, known, variables)
+            rack_site, reasons = self._site_of_architecture(loaded, site, members)
+            run = self._slurm_run(loaded, point, members, lead, rack_site, variables)
             reasons = tuple(filter(None, (*reasons, obstacle)))
             against = {"unproven_because": "; ".join(reasons), "obstacles": reasons}
             self.runs += _repeats(run.model_copy(update=against), self.now)
@@ -534,10 +534,10 @@ class _Planner:
         """
         names = launch_slurm.nodes_by_architecture(self.nodes[name] for name in members if name in self.nodes)
         names = names or ({site.sku_architecture: []} if site.sku_architecture else {})
-        known = site.model_copy(update={"architecture": next(iter(names)) if len(names) == 1 else ""})
+        rack_site = site.model_copy(update={"architecture": next(iter(names)) if len(names) == 1 else ""})
         mixed = launch_slurm.architecture_obstacle(names)
-        obstacles = slurm_obstacles(loaded, known, self.unreached, with_image=bool(names) and not mixed)
-        return known, (mixed, *obstacles)
+        obstacles = slurm_obstacles(loaded, rack_site, self.unreached, with_image=bool(names) and not mixed)
+        return rack_site, (mixed, *obstacles)
 
     def _slurm_run(
         self,
@@ -557,7 +557,7 @@ class _Planner:
             parameters={
                 "nodes": len(members),
                 **{axis: value for axis, value in point.items() if value != ""},
-                # Both change the measured value. As parameters, they separate histories and references.
+                # Both values change the speed. As parameters, they separate histories and references.
                 **({"precision": site.precision} if site.precision else {}),
                 **({"config": site.config} if site.config else {}),
             },
@@ -807,9 +807,11 @@ def fitting_overrides(
     benchmark remains, so that it is refused.
     """
     # An override for one benchmark of a suite does not stop the others.
-    known = {name for benchmark in chosen for name in benchmark.definition.parameters}
+    known_parameters = {name for benchmark in chosen for name in benchmark.definition.parameters}
     parameters = loaded.definition.parameters
-    return {name: value for name, value in overrides.items() if name in parameters or name not in known}
+    return {
+        name: value for name, value in overrides.items() if name in parameters or name not in known_parameters
+    }
 
 
 def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[Plan, bool]:
@@ -826,9 +828,9 @@ def resume_or_keep(plan: Plan, results: Path, *, resume: bool = True) -> tuple[P
     Raises:
         ResultsError: The results folder cannot be written.
     """
-    earlier = _newest_of_request(plan, results) if resume else None
-    if earlier is not None and _is_unfinished(earlier, results):
-        return earlier, True
+    earlier_plan = _newest_of_request(plan, results) if resume else None
+    if earlier_plan is not None and _is_unfinished(earlier_plan, results):
+        return earlier_plan, True
     # Store the plan before the first run, so that it is found after an interruption right then.
     write_file(results / plan.plan_id / PLAN_FILE, seal_json(plan.model_dump_json(indent=1) + "\n"))
     return plan, False
@@ -838,11 +840,11 @@ def _newest_of_request(plan: Plan, results: Path) -> Plan | None:
     """Return the newest stored plan of the same request that is recent enough to be continued."""
     # A plan's id begins with its time, so the newest comes first in the reverse order of names.
     for path in sorted(results.glob(f"plan-*/{PLAN_FILE}"), reverse=True):
-        earlier = _read_plan(path)
-        if earlier is None or plan.created - earlier.created > RESUME_WITHIN:
+        earlier_plan = _read_plan(path)
+        if earlier_plan is None or plan.created - earlier_plan.created > RESUME_WITHIN:
             continue
-        if earlier.fingerprint == plan.fingerprint:
-            return earlier
+        if earlier_plan.fingerprint == plan.fingerprint:
+            return earlier_plan
     return None
 
 

@@ -71,7 +71,7 @@ COULD_NOT_RUN = {
 }
 
 WRONG_ARGUMENTS = 2
-"""Status with which Rackproof's own programs end if a parameter's value is wrong, which is no fault."""
+"""Exit status of Rackproof's own programs for a wrong value of a parameter, which is no fault."""
 _LINES_READ = 20
 """Number of last lines of a log to search for the reason why its program ended."""
 
@@ -79,7 +79,7 @@ _SEALED = (
     "id", "phase", "ended_by", "exit_status", "signal", "succeeded", "started", "ended", "unkillable",
     "log_bytes", "log_sha256",
 )  # fmt: skip
-"""The seal of a job's end covers these fields, in the order in which the module seals them."""
+"""The seal of a job's end covers these fields, in this order."""
 _ENDED_BADLY = {
     "timeout": ("timed_out", Verdict.FAIL, "ended after its limit of {timeout_s} s"),
     "hang": ("hung", Verdict.FAIL, "hung: its log did not grow for {hang_s} s, then it was ended"),
@@ -428,12 +428,12 @@ def judge_folder(
     logs = _read_logs(planned, evidence, folder)
     evidence = evidence.model_copy(update={"findings": (*logs.findings, *evidence.findings)})
     if logs.launcher_output is not None:
-        shown = logs.launcher_output.check(planned, folder, logs.parsed, plan_id)
+        launcher_evidence = logs.launcher_output.check(planned, folder, logs.parsed, plan_id)
         update = {
-            "findings": (*evidence.findings, *shown.findings),
-            "measurements": (*evidence.measurements, *shown.measurements),
-            "container_digest": shown.container_digest,
-            "slurm_start": shown.slurm_start,
+            "findings": (*evidence.findings, *launcher_evidence.findings),
+            "measurements": (*evidence.measurements, *launcher_evidence.measurements),
+            "container_digest": launcher_evidence.container_digest,
+            "slurm_start": launcher_evidence.slurm_start,
         }
         evidence = evidence.model_copy(update=update)
     measured = [*_log_measurements(logs.parsed), *evidence.measurements]

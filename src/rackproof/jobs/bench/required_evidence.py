@@ -112,8 +112,10 @@ class SlurmJob:
 
 def lacking_findings(lacking: Iterable[Finding], findings: Sequence[Finding]) -> list[Finding]:
     """Return findings about missing evidence, except where a parser already reported it."""
-    known = {finding.code for finding in findings if finding.verdict is not None and finding.verdict.gates}
-    return [finding for finding in lacking if finding.code not in known]
+    known_codes = {
+        finding.code for finding in findings if finding.verdict is not None and finding.verdict.gates
+    }
+    return [finding for finding in lacking if finding.code not in known_codes]
 
 
 def machine_lacks(run: MachineRun) -> list[Finding]:
@@ -431,8 +433,8 @@ def _both(start: str, stop: str) -> Callable[[RunSubOutput], EvidenceState]:
     """Return a function that checks that the log shows the start and the end of one phase."""
 
     def state(output: RunSubOutput) -> EvidenceState:
-        seen = [name for name in (start, stop) if name in output.times]
-        return (_ABSENT, EvidenceState.CUT, _THERE)[len(seen)]
+        names_seen = [name for name in (start, stop) if name in output.times]
+        return (_ABSENT, EvidenceState.CUT, _THERE)[len(names_seen)]
 
     return state
 

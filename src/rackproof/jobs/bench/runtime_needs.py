@@ -122,14 +122,14 @@ def interpreter_obstacle(runtime: str, path: str, facts: Mapping[str, Any]) -> s
         facts: The node's raw answer. ``pythons`` contains the report of each interpreter.
     """
     answer = mapping_at(mapping_at(facts, "pythons"), runtime)
-    status, shown = answer.get("status"), f"bench_pythons names {sanitize(path, 200)} for {runtime}"
+    status, entry = answer.get("status"), f"bench_pythons names {sanitize(path, 200)} for {runtime}"
     if status == "absent":
-        return f"{shown}, which does not exist: correct the path, or leave it out to have one made"
+        return f"{entry}, which does not exist: correct the path, or leave it out to have one made"
     imports = mapping_at(mapping_at(answer, "said"), "imports")
     lacking = sorted(sanitize(name, 60) for name, is_there in imports.items() if is_there is False)
     if status == "ok" and lacking:
         return (
-            f"{shown}, which has no {' and no '.join(lacking)}: install that there, or leave the entry out "
+            f"{entry}, which has no {' and no '.join(lacking)}: install that there, or leave the entry out "
             "and an environment is made"
         )
     return ""

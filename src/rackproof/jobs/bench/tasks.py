@@ -285,16 +285,18 @@ def plan_runs(
         resumed = False
         if not dry_run:
             plan, resumed = planning.resume_or_keep(plan, results, resume=resume)
-        done = plan.done(results)
+        done_runs = plan.done(results)
     except (DefinitionError, ResultsError) as error:
         raise BenchError(str(error)) from error
-    given_up = plan.given_up(done)
-    to_do = list(plan.remaining_runs(done, given_up))
+    given_up = plan.given_up(done_runs)
+    to_do = list(plan.remaining_runs(done_runs, given_up))
     # Recorded runs need no time, and are not started again.
     remaining_plan = plan.model_copy(update={"runs": tuple(to_do)}) if resumed else plan
     description = plan_text.describe_plan(remaining_plan, _sku_references(sku_references))
     if resumed:
-        description = f"Going on with {plan.plan_id}: {len(done)} of {len(plan.runs)} done.\n{description}"
+        description = (
+            f"Going on with {plan.plan_id}: {len(done_runs)} of {len(plan.runs)} done.\n{description}"
+        )
     lacking = _lacking_for_runtimes(to_do, answered, workloads) if workloads is not None else []
     # A run fails at its first write, after the nodes were prepared.
     obstacle = why_unwritable(results) if dry_run else ""
@@ -353,8 +355,8 @@ def _make_plan(
         BenchError: The value of a variable of the Slurm cluster is invalid.
         DefinitionError: A definition is wrong or uses an unknown variable, or a node lacks a variable.
     """
-    known = {**answered, **assumed}
-    sites = {host: _site(host, answer.slurm) for host, answer in known.items()}
+    answers = {**answered, **assumed}
+    sites = {host: _site(host, answer.slurm) for host, answer in answers.items()}
     history = History(Path(choice.results))
     nodes = {
         host: node_from_facts(host, answer.facts, sku=str(answer.variables.get("bench_sku", "")))
@@ -366,7 +368,7 @@ def _make_plan(
     return planning.make_plan(
         definitions.select_benchmarks(loaded, benchmarks=choice.benchmarks),
         nodes,
-        {host: answer.variables for host, answer in known.items()},
+        {host: answer.variables for host, answer in answers.items()},
         suite=choice.suite,
         overrides=choice.parameters,
         unreached=[host for host in hosts if host not in nodes],
@@ -383,7 +385,7 @@ def _make_plan(
 
 
 def _with_obstacles(plan: Plan, answered: Mapping[str, NodeAnswer]) -> Plan:
-    """Return the plan, in which a run is unproven if a node lacks its program or configured interpreter."""
+    """Return the plan. A run is unproven in it if a node lacks its program or configured interpreter."""
     runs = [
         run if run.unproven_because else run.model_copy(update={"unproven_because": _obstacle(run, answered)})
         for run in plan.runs
@@ -458,7 +460,7 @@ def _mounts(
     for run, host in _setups(runs):
         points.setdefault(host, []).append(run.parameters)
     mounts = {
-        host: tuple(node_setup.storage_mounts(each, experiments[host])) for host, each in points.items()
+        host: tuple(node_setup.storage_mounts(of_host, experiments[host])) for host, of_host in points.items()
     }
     return {host: entries for host, entries in mounts.items() if entries}
 
@@ -576,8 +578,8 @@ def _jobs_of_others(jobs: Mapping[str, Any] | None) -> dict[str, Mapping[str, An
 def _skus_of_nodes(planned: PlannedRun, names: Iterable[str], of_lead: NodeSku) -> dict[str, NodeSku]:
     """Return the SKU of each node from the plan, or the lead's SKU if the plan states none."""
     # The lead's SKU is from the playbook, because it may have been corrected since the plan was made.
-    known = {**planned.node_skus, planned.lead: of_lead}
-    return {name: known.get(name, of_lead) for name in names}
+    known_skus = {**planned.node_skus, planned.lead: of_lead}
+    return {name: known_skus.get(name, of_lead) for name in names}
 
 
 def _facts_findings(facts: Mapping[str, Mapping[str, Any]], skus: Mapping[str, NodeSku]) -> list[Finding]:
@@ -605,8 +607,8 @@ def _without_parts_of_others(results: Path, nodes: Sequence[Node]) -> tuple[tupl
     for node in nodes:
         claimed = parts_of_others(past, node)
         if claimed:
-            shown = ", ".join(f"{part} of {other}" for part, other in list(claimed.items())[:4])
-            message = f"{node.name} reports parts that nights found only in another node: {shown}"
+            parts_text = ", ".join(f"{part} of {owner}" for part, owner in list(claimed.items())[:4])
+            message = f"{node.name} reports parts that nights found only in another node: {parts_text}"
             findings.append(
                 Finding(code="foreign_parts", verdict=Verdict.UNPROVEN, message=sanitize(message, 1000))
             )
@@ -781,10 +783,10 @@ def _comparison(runs: Sequence[Run], folder: Path, judge: bool) -> str:
     # One system alone cannot be compared.
     if not 2 <= len(systems) <= SIDE_BY_SIDE:
         return ""
-    known = {published_system(str(run.parameters.get("system", ""))) for run in runs}
+    systems_named = {published_system(str(run.parameters.get("system", ""))) for run in runs}
     try:
         # Runs from several published systems share no reference.
-        reference = known.pop() if len(known) == 1 else None
+        reference = systems_named.pop() if len(systems_named) == 1 else None
         pages = write_comparison(compare_systems(systems, reference=reference, judge=judge), folder)
     except Exception as error:  # An extra page must not hide the verdict.
         return f"the systems could not be compared: {error}"
@@ -841,7 +843,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
     """Return the data that the playbook needs to start a run, as plain values."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
-    # The programs of both launchers store the benchmark's code, from which config and run script are fetched.
+    # The programs of both launchers store the benchmark's code. It has the config and run script.
     on_cluster = run.launcher in ("docker", "slurm")
     shared = answer.slurm.get("shared", "")
     if run.launcher == "docker":

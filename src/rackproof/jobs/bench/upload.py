@@ -54,8 +54,8 @@ def upload_results(
     try:
         store = ObjectStore(Bucket.parse(source, url, region, credentials))
         for folder in folders:
-            held, came = store.upload_folder(folder)
-            files, new = files + held, new + came
+            held_files, new_files = store.upload_folder(folder)
+            files, new = files + held_files, new + new_files
     except ObjectStoreError as error:
         return UploadOutcome(
             whole=False, message=f"results: not all in the object store: {error}", files=files, new=new

@@ -89,11 +89,11 @@ def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
 
 def _not_taken_text(not_taken: Mapping[str, Sequence[str]]) -> str:
     """Return the remark on variables that are not taken over, with the number of hosts of each."""
-    shown = ", ".join(
+    names_text = ", ".join(
         f"{variable} ({amount(len(hosts), 'host')})" for variable, hosts in sorted(not_taken.items())[:12]
     )
     more = f" and {len(not_taken) - 12} more" if len(not_taken) > 12 else ""
-    return f"variables that are not taken over: {shown}{more}; add those that you need"
+    return f"variables that are not taken over: {names_text}{more}; add those that you need"
 
 
 def _load_inventory(path: Path) -> Inventory:
@@ -168,13 +168,13 @@ def _taken_variables(
     name: str, values: Mapping[str, Any], not_taken: dict[str, list[str]]
 ) -> dict[str, str | int | bool]:
     """Return the connection variables of a host. Other variables are added to ``left``."""
-    taken: dict[str, str | int | bool] = {}
+    variables_taken: dict[str, str | int | bool] = {}
     for variable, value in values.items():
         if (fitting := _connection(str(variable), value)) is not None:
-            taken[str(variable)] = fitting
+            variables_taken[str(variable)] = fitting
         elif str(variable) not in _READ_VARIABLES:
             not_taken.setdefault(sanitize(variable, 60), []).append(name)
-    return taken
+    return variables_taken
 
 
 def _hints(values: Mapping[str, Any], groups: Sequence[str]) -> Iterator[GpuHint]:

@@ -115,6 +115,7 @@ _MOST_TITLES = 10
 """A spreadsheet may have this many lines above its headings, such as a title."""
 _MOST_FIELD = 10_000
 _MOST_GPUS = 1024
+"""A cell with a larger number of GPUs is not read as one."""
 
 
 def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
@@ -144,7 +145,7 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
             message gives the line's number.
     """
     text = read_text(path)
-    # The limit belongs to the whole process, in which other tables are read.
+    # The limit belongs to the whole process, which also reads other tables.
     limit_before = csv.field_size_limit(_MOST_FIELD)
     above, delimiter = _find_heading(text)
     body = text.split("\n", above)[above]
@@ -168,20 +169,26 @@ def read_csv_nodes(path: Path) -> AdoptedSource:
 def _find_heading(text: str) -> tuple[int, str]:
     """Return the number of lines above the headings, and the delimiter.
 
-    Excel writes its separator into a line of its own, and a title may have the word of a column. Of the first
-    lines, the one with the most known headings counts. If no line has headings, the first one counts.
+    Excel writes its separator into a line of its own, and a title may have the word of a column. Among
+    the first lines, the line with the most known headings counts, or the first line if none has any.
     """
-    found: list[tuple[int, int, str]] = []
-    for at, line in enumerate(text.split("\n", _MOST_TITLES)[:_MOST_TITLES]):
+    headings: list[tuple[int, int, str]] = []
+    for row_index, line in enumerate(text.split("\n", _MOST_TITLES)[:_MOST_TITLES]):
         delimiter = max(",;\t", key=line.count)
         words = {_word(cell) for cell in line.split(delimiter)}
-        if words & set(COLUMNS["name"]) and (at == 0 or len(words - {""}) > 1):
-            found.append((sum(bool(words & set(known)) for known in COLUMNS.values()), at, delimiter))
-    if found:
-        _, at, delimiter = max(found, key=lambda line: line[0])
-        return at, delimiter
-    first = text.partition("\n")[0]
-    return 0, max(",;\t", key=first.count)
+        if words & set(COLUMNS["name"]) and (row_index == 0 or len(words - {""}) > 1):
+            headings.append(
+                (
+                    sum(bool(words & set(known_words)) for known_words in COLUMNS.values()),
+                    row_index,
+                    delimiter,
+                )
+            )
+    if headings:
+        _, row_index, delimiter = max(headings, key=lambda line: line[0])
+        return row_index, delimiter
+    first_line = text.partition("\n")[0]
+    return 0, max(",;\t", key=first_line.count)
 
 
 def _word(heading: str) -> str:
@@ -205,7 +212,9 @@ def _columns(heading: Iterable[str], path: Path, line: int) -> tuple[dict[str, i
         if (best := next((word for word in headings if word in words), ""))
     }
     unread = [
-        sanitize(text, 40) for at, text in enumerate(texts) if text.strip() and at not in columns.values()
+        sanitize(text, 40)
+        for column, text in enumerate(texts)
+        if text.strip() and column not in columns.values()
     ]
     if "name" not in columns:
         raise AdoptError(
@@ -223,7 +232,9 @@ def _nodes(
     for line, row in rows:
         if not any(cell.strip() for cell in row):
             continue
-        cells = {name: _cell(name, row[at]) if at < len(row) else "" for name, at in columns.items()}
+        cells = {
+            name: _cell(name, row[column]) if column < len(row) else "" for name, column in columns.items()
+        }
         if cells["name"].lower().rstrip(":") in _SUMS:
             sums.append(str(line))
             continue

@@ -92,10 +92,10 @@ def add_missing_nodes(
     gone = [node for node in kept_nodes if node.name not in named]
     if not gone:
         return tuple(nodes), []
-    shown = sanitize(compress_hostlist(node.name for node in gone), 200)
+    names_text = sanitize(compress_hostlist(node.name for node in gone), 200)
     if remove:
-        return tuple(nodes), [f"taken out, no source names them: {shown}"]
-    remark = f"no source names {shown} any more: they stay; --remove-missing takes them out"
+        return tuple(nodes), [f"taken out, no source names them: {names_text}"]
+    remark = f"no source names {names_text} any more: they stay; --remove-missing takes them out"
     return tuple(sorted((*nodes, *gone), key=lambda node: node.name)), [remark]
 
 
@@ -107,16 +107,16 @@ def plan_change(folder: Path, rendered: Mapping[str, str]) -> InventoryChange:
     """
     files, remarks, diffs = {}, [], []
     for name, new in rendered.items():
-        mine, base = _text(folder / name), _text(folder / _KEPT / name)
+        own_text, base = _text(folder / name), _text(folder / _KEPT / name)
         # A file that was deleted by hand stays away.
-        if mine is None and base is not None:
+        if own_text is None and base is not None:
             remarks.append(f"{name} was removed by hand, and is not written again")
             continue
-        merged = merge_texts(base or "", mine or "", new)
+        merged = merge_texts(base or "", own_text or "", new)
         remarks += [_conflict_text(name, *pair) for pair in merged.conflicts]
-        if merged.text != (mine or ""):
+        if merged.text != (own_text or ""):
             files[name] = merged.text
-            diffs.append(_diff(name, mine or "", merged.text))
+            diffs.append(_diff(name, own_text or "", merged.text))
     for name in _unused_files(folder, rendered):
         remarks.append(f"no node uses {name} any more: remove it if you do not need it")
     return InventoryChange(files=files, bases=dict(rendered), diff="".join(diffs), remarks=tuple(remarks))
@@ -127,11 +127,11 @@ def _text(path: Path) -> str | None:
     return read_text(path) if path.exists() else None
 
 
-def _conflict_text(name: str, mine: str, theirs: str) -> str:
+def _conflict_text(name: str, own_text: str, source_text: str) -> str:
     """Return the remark about a line that both the operator and the sources changed."""
-    shown = [sanitize(text.strip() or "nothing", 120) for text in (mine, theirs)]
+    texts = [sanitize(text.strip() or "nothing", 120) for text in (own_text, source_text)]
     return (
-        f"{name}: changed by hand and by the sources: yours stays ({shown[0]}); the sources have {shown[1]}"
+        f"{name}: changed by hand and by the sources: yours stays ({texts[0]}); the sources have {texts[1]}"
     )
 
 
@@ -168,9 +168,9 @@ def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[I
             text = str(error).replace(str(copy), str(folder))
             raise AdoptError(f"{folder} with these changes cannot be read by Ansible: {text}") from None
         if any("it is not YAML" in mistake.what for mistake in mistakes):
-            shown = f"{mistakes[0].where}: {mistakes[0].what}".replace(str(copy), str(folder))
+            mistake_text = f"{mistakes[0].where}: {mistakes[0].what}".replace(str(copy), str(folder))
             raise AdoptError(
-                f"changes by hand and of the sources do not fit together: {shown}; nothing is written"
+                f"changes by hand and of the sources do not fit together: {mistake_text}; nothing is written"
             )
         all_mistakes = [*mistakes, *lint_inventory(inventory, checkout)]
         return [

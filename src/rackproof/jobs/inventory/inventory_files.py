@@ -64,8 +64,8 @@ def build_cluster(
     controller_address: str = "",
 ) -> AdoptedCluster:
     """Return the cluster with the groups of its nodes."""
-    taken = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
-    groups = _rack_groups({node.rack for node in nodes}, taken)
+    taken_names = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
+    groups = _rack_groups({node.rack for node in nodes}, taken_names)
     racks: dict[str, list[str]] = {}
     partitions: dict[str, list[str]] = {}
     for node in nodes:
@@ -144,7 +144,7 @@ def render_files(
 
 def _hosts_lines(cluster: AdoptedCluster, shipped: Mapping[str, ShippedSku]) -> Iterator[str]:
     """Yield the lines of hosts.yml."""
-    about = {node.name: node for node in cluster.nodes}
+    node_of_name = {node.name: node for node in cluster.nodes}
     yield "---"
     yield "# Written by `rackproof adopt`. You may change it: adopt keeps your changes (docs/using/adopt.md)."
     yield "all:"
@@ -153,7 +153,9 @@ def _hosts_lines(cluster: AdoptedCluster, shipped: Mapping[str, ShippedSku]) -> 
     for rack, hosts in cluster.racks.items():
         yield f"    {_scalar(rack)}:"
         yield "      hosts:"
-        yield from (f"        {_host_line(about[name], is_checked=cluster.has_slurm)}" for name in hosts)
+        yield from (
+            f"        {_host_line(node_of_name[name], is_checked=cluster.has_slurm)}" for name in hosts
+        )
     if cluster.partitions:
         yield "    # Partitions of Slurm: for -l."
     for partition, hosts in cluster.partitions.items():

@@ -59,7 +59,7 @@ _CONNECTION = frozenset(
         *("docker_extra_args", "sftp_extra_args", "scp_extra_args", "ssh_transfer_method", "become_pass"),
     )
 )
-"""Ansible's own variables of a host, of which a misspelt one would be ignored."""
+"""Ansible's own variables of a host. Ansible would ignore a misspelt one."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _LEFT_OUT = re.compile(
     r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.(?:pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)|~)$"
@@ -149,7 +149,7 @@ def list_inventory(
 def _first_error(text: str) -> str:
     """Return the first error that Ansible prints, or else its last lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [at for at, line in enumerate(lines) if "ERROR" in line]
+    errors = [line_index for line_index, line in enumerate(lines) if "ERROR" in line]
     return " ".join(lines[errors[0] : errors[0] + 3]) if errors else " ".join(lines[-3:])
 
 
@@ -159,10 +159,10 @@ def _endless_file(path: Path) -> Path | None:
     Ansible waits for the other end of a pipe, and reads most devices without an end.
     """
     folder = path if path.is_dir() else path.parent
-    variables = [one for name in ("group_vars", "host_vars") for one in _entries(folder / name)]
+    variables = [file for name in ("group_vars", "host_vars") for file in _entries(folder / name)]
     # In a folder of a group or host, Ansible itself leaves out pipes and devices.
-    files = (*_sources(path, frozenset()), *(one for one in variables if not one.is_dir()))
-    return next((one for one in files if _is_endless(one)), None)
+    files = (*_sources(path, frozenset()), *(file for file in variables if not file.is_dir()))
+    return next((file for file in files if _is_endless(file)), None)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -177,19 +177,19 @@ def _sources(path: Path, above: frozenset[Path]) -> Iterator[Path]:
     if not path.is_dir():
         yield path
     elif path.resolve() not in above:
-        for one in _entries(path):
-            if not _LEFT_OUT.search(one.name):
-                yield from _sources(one, above | {path.resolve()})
+        for entry in _entries(path):
+            if not _LEFT_OUT.search(entry.name):
+                yield from _sources(entry, above | {path.resolve()})
 
 
 def _is_endless(path: Path) -> bool:
     """Return whether a file is a pipe, or a device other than /dev/null, which is empty."""
     try:
-        about = path.stat()
+        status = path.stat()
     except OSError:  # Ansible names a file that it cannot read.
         return False
-    is_null = S_ISCHR(about.st_mode) and about.st_rdev == os.stat(os.devnull).st_rdev
-    return not (S_ISREG(about.st_mode) or S_ISDIR(about.st_mode) or is_null)
+    is_null = S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev
+    return not (S_ISREG(status.st_mode) or S_ISDIR(status.st_mode) or is_null)
 
 
 def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
@@ -199,7 +199,11 @@ def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
     files = set(folder.glob("*.y*ml")) if path.is_dir() else {path}
     for pattern in ("group_vars/**/*.y*ml", "host_vars/**/*.y*ml"):
         files |= set(folder.glob(pattern))
-    for file in sorted(one for one in files if one.suffix in (".yml", ".yaml") and one.is_file()):
+    for file in sorted(
+        source_file
+        for source_file in files
+        if source_file.suffix in (".yml", ".yaml") and source_file.is_file()
+    ):
         try:
             # Compose the YAML without constructing values, because the tag of a vault is unknown here.
             tree = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -214,30 +218,30 @@ def _yaml_mistakes(path: Path) -> Iterator[InventoryMistake]:
 
 def _doubled_keys(file: Path, tree: yaml.Node | None) -> Iterator[InventoryMistake]:
     """Yield each key that is twice in a mapping, because only the later one counts."""
-    queue, seen = [tree] if tree is not None else [], set()
+    queue, seen_nodes = [tree] if tree is not None else [], set()
     while queue:
         node = queue.pop()
         # An alias leads to a node that was met before.
-        if id(node) in seen:
+        if id(node) in seen_nodes:
             continue
-        seen.add(id(node))
+        seen_nodes.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             queue += node.value
         elif isinstance(node, yaml.MappingNode):
-            first: dict[str, int] = {}
+            lines: dict[str, int] = {}
             for key, value in node.value:
                 line, name = key.start_mark.line + 1, str(key.value)
-                if name in first and name != "<<":
-                    text = f"{sanitize(name, 100)} is in line {first[name]} already: the later one counts"
+                if name in lines and name != "<<":
+                    text = f"{sanitize(name, 100)} is in line {lines[name]} already: the later one counts"
                     yield InventoryMistake(where=f"{file}:{line}", what=text)
-                first.setdefault(name, line)
+                lines.setdefault(name, line)
                 queue.append(value)
 
 
 def _variable_files(path: Path) -> dict[str, Path]:
     """Return the files and folders in group_vars, by the name of the group."""
     folder = path if path.is_dir() else path.parent
-    return {one.name.split(".y")[0]: one for one in sorted(folder.glob("group_vars/*"))}
+    return {entry.name.split(".y")[0]: entry for entry in sorted(folder.glob("group_vars/*"))}
 
 
 def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inventory:
@@ -303,9 +307,9 @@ def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
                 owners.setdefault(f"{str(value).strip().lower()}:{port}", []).append(host)
         for key, hosts in owners.items():
             if len(hosts) > 1:
-                shown = ", ".join(sorted(hosts)[:5])
+                hosts_text = ", ".join(sorted(hosts)[:5])
                 yield InventoryMistake(
-                    where=shown,
+                    where=hosts_text,
                     what=f"the same {title} ({name}: {key.rpartition(':')[0]}): each host needs its own",
                 )
 
@@ -411,12 +415,14 @@ def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
     """Yield nodes in service without a SKU or of two, and racks that are named but contain no nodes."""
     skus = {name: set(hosts) for name, hosts in inventory.groups.items() if name.startswith(_SKU)}
     for host in inventory.groups.get(_NODES, ()):
-        mine = [name for name, hosts in skus.items() if host in hosts]
-        if not mine and host not in inventory.groups.get("new-nodes", ()):
+        skus_of_host = [name for name, hosts in skus.items() if host in hosts]
+        if not skus_of_host and host not in inventory.groups.get("new-nodes", ()):
             near = "put its rack below a group sku_NAME: its required parts are unknown"
             yield InventoryMistake(where=host, what=f"no SKU: {near}")
-        elif len(_families(mine)) > 1:
-            yield InventoryMistake(where=host, what=f"of several SKUs ({', '.join(sorted(mine))}): leave one")
+        elif len(_families(skus_of_host)) > 1:
+            yield InventoryMistake(
+                where=host, what=f"of several SKUs ({', '.join(sorted(skus_of_host))}): leave one"
+            )
     for rack in sorted(_asked_racks(inventory.hosts.values())):
         if not inventory.groups.get(rack):
             yield InventoryMistake(

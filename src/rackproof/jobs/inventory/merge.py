@@ -30,29 +30,35 @@ def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
     lines = tuple(text.splitlines(keepends=True) for text in (base, mine, theirs))
     merged: list[str] = []
     conflicts = []
-    for old, own, new in _common_regions(*lines):
-        taken = new if own == old else own
-        merged += taken
-        if own not in (old, new) and new != old:
-            conflicts.append(("".join(own), "".join(new)))
+    for old_part, own_part, new_part in _common_regions(*lines):
+        chosen_part = new_part if own_part == old_part else own_part
+        merged += chosen_part
+        if own_part not in (old_part, new_part) and new_part != old_part:
+            conflicts.append(("".join(own_part), "".join(new_part)))
     return MergedFile("".join(merged), tuple(conflicts))
 
 
 def _common_regions(
-    base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
+    base: Sequence[str], own_lines: Sequence[str], source_lines: Sequence[str]
 ) -> Iterator[tuple[list[str], list[str], list[str]]]:
     """Yield the parts of the three texts between lines common to all, and these lines, in order."""
-    own, new = _unchanged_lines(base, mine), _unchanged_lines(base, theirs)
-    at = (0, 0, 0)
+    own_place, new_place = _unchanged_lines(base, own_lines), _unchanged_lines(base, source_lines)
+    begin = (0, 0, 0)
     for line in range(len(base) + 1):
         is_end = line == len(base)
-        if not is_end and not (line in own and line in new):
+        if not is_end and not (line in own_place and line in new_place):
             continue
-        to = (line, len(mine), len(theirs)) if is_end else (line, own[line], new[line])
-        yield list(base[at[0] : to[0]]), list(mine[at[1] : to[1]]), list(theirs[at[2] : to[2]])
+        end = (
+            (line, len(own_lines), len(source_lines)) if is_end else (line, own_place[line], new_place[line])
+        )
+        yield (
+            list(base[begin[0] : end[0]]),
+            list(own_lines[begin[1] : end[1]]),
+            list(source_lines[begin[2] : end[2]]),
+        )
         if not is_end:
             yield [base[line]], [base[line]], [base[line]]
-            at = (line + 1, own[line] + 1, new[line] + 1)
+            begin = (line + 1, own_place[line] + 1, new_place[line] + 1)
 
 
 def _unchanged_lines(base: Sequence[str], text: Sequence[str]) -> dict[int, int]:

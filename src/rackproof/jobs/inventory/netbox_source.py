@@ -76,8 +76,8 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb") as stream:
-                about = os.fstat(descriptor)
-                if not stat.S_ISREG(about.st_mode) or about.st_mode & 0o077:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
                     raise AdoptError(
                         f"{path} holds a token that others may read: chmod 600 {shell_word(str(path))}"
                     )
@@ -163,9 +163,9 @@ class _Netbox:
             has_form = None
         if not has_form or "@" in parts.netloc or parts.query:
             # The part before an @ is a login.
-            shown = url.rpartition("@")[2].partition("?")[0]
+            shown_url = url.rpartition("@")[2].partition("?")[0]
             raise AdoptError(
-                f"--netbox {sanitize(shown, 100)}: it is an address such as "
+                f"--netbox {sanitize(shown_url, 100)}: it is an address such as "
                 "https://netbox.example.org, without a login or a question mark"
             )
         if parts.scheme == "http" and not is_this_machine(parts.hostname or ""):
@@ -399,9 +399,11 @@ def _misnamed_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
         if problem := name_problem(name):
             names.setdefault(problem, []).append(name)
     for problem, misnamed in names.items():
-        shown = ", ".join(repr(sanitize(name, 80)) for name in misnamed[:5])
+        names_text = ", ".join(repr(sanitize(name, 80)) for name in misnamed[:5])
         more = f" and {len(misnamed) - 5} more" if len(misnamed) > 5 else ""
-        remarks.append(f"left out: {_counted_devices(len(misnamed))} of NetBox: {problem} ({shown}{more})")
+        remarks.append(
+            f"left out: {_counted_devices(len(misnamed))} of NetBox: {problem} ({names_text}{more})"
+        )
     return remarks
 
 
@@ -430,8 +432,8 @@ def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
 
 def _kinds(devices: Collection[Mapping[str, Any]]) -> str:
     kinds = Counter(f"{_type(device) or 'no type'} ({_role(device) or 'no role'})" for device in devices)
-    shown = ", ".join(f"{count} x {sanitize(kind, 60)}" for kind, count in kinds.most_common(6))
-    return f"{shown} and {len(kinds) - 6} more kinds" if len(kinds) > 6 else shown
+    kinds_text = ", ".join(f"{count} x {sanitize(kind, 60)}" for kind, count in kinds.most_common(6))
+    return f"{kinds_text} and {len(kinds) - 6} more kinds" if len(kinds) > 6 else kinds_text
 
 
 def _status_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
@@ -440,10 +442,10 @@ def _status_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
     idle = {state: count for state, count in states.most_common() if state not in ("", "active")}
     if not idle:
         return []
-    shown = ", ".join(f"{count} {sanitize(state, 40)}" for state, count in list(idle.items())[:8])
+    counts = ", ".join(f"{count} {sanitize(state, 40)}" for state, count in list(idle.items())[:8])
     return [
-        f"{sum(idle.values())} nodes are not active in NetBox: {shown}; --netbox-filter status=active leaves "
-        "them out"
+        f"{sum(idle.values())} nodes are not active in NetBox: {counts}; --netbox-filter status=active "
+        "leaves them out"
     ]
 
 

@@ -190,9 +190,9 @@ def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[
         if _bare(model) != _bare(models[0][0])
     ]
     # The more precise name of the same model counts: H100 PCIe of a device type, h100 of Gres.
-    same = [entry for entry in models if _bare(entry[0]) == _bare(models[0][0])]
-    systems = [entry for entry in same if entry[0] != expected_model(entry[0])]
-    return max(systems or same, key=lambda entry: len(entry[0])), contradictions
+    same_model = [entry for entry in models if _bare(entry[0]) == _bare(models[0][0])]
+    systems = [entry for entry in same_model if entry[0] != expected_model(entry[0])]
+    return max(systems or same_model, key=lambda entry: len(entry[0])), contradictions
 
 
 def _bare(model: str) -> str:
@@ -208,9 +208,9 @@ def model_of_text(text: str) -> str:
 def _system(text: str) -> tuple[str, int] | None:
     """Return the GPU model and the number of GPUs of a known system that a text names, or None."""
     plain = " ".join(text.lower().split())
-    for name, about in _SYSTEMS.items():
+    for name, system in _SYSTEMS.items():
         if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", plain):
-            return about
+            return system
     return None
 
 
@@ -294,8 +294,8 @@ def _unknown(node: AdoptedNode, count: int | None, count_from: str, unsure: list
     """Return a skeleton for a node whose GPU model is unknown."""
     unsure.append("its GPU model is not known")
     hint = next(iter(node.hints), None)
-    shown = f"{hint.where} {sanitize(hint.text, 60)}" if hint else f"{node.source} names no GPU"
-    why = f"{shown}, {count_from}" if count_from else shown
+    hint_text = f"{hint.where} {sanitize(hint.text, 60)}" if hint else f"{node.source} names no GPU"
+    why = f"{hint_text}, {count_from}" if count_from else hint_text
     return _skeleton(hint.text if hint else "unknown", "", count, why, unsure)
 
 

@@ -137,12 +137,12 @@ def _node(node: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
     hints += [GpuHint(where="InstanceType", text=node.instance_type)] if node.instance_type else []
     hints += [GpuHint(where="feature", text=feature) for feature in node.features]
     hostname = node.hostname if not name_problem(node.hostname) else ""
-    same = hostname.partition(".")[0].lower() == node.name.partition(".")[0].lower()
+    is_same_name = hostname.partition(".")[0].lower() == node.name.partition(".")[0].lower()
     return AdoptedNode(
         name=node.name,
         source=source,
         address=address,
-        hostname="" if same else hostname,
+        hostname="" if is_same_name else hostname,
         rack=node.switch or rack_of_name(node.name),
         rack_from="topology" if node.switch else BY_NAME,
         partitions=node.partitions,

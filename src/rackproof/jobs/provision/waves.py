@@ -146,12 +146,12 @@ def plan_provision_waves(
         limits: The limits for nodes that are out of service at the same time.
     """
     state = _Partitions(partitions, limits)
-    left = sorted(dict.fromkeys(nodes), key=state.rank)
-    tries_first = limits.canary > 0 and any(state.serves(node) for node in left)
+    remaining = sorted(dict.fromkeys(nodes), key=state.rank)
+    tries_first = limits.canary > 0 and any(state.serves(node) for node in remaining)
     waves: list[Wave] = []
-    while left:
+    while remaining:
         canary = tries_first and not waves
-        wave = _next_wave(left, state, min(limits.batch, limits.canary) if canary else limits.batch)
+        wave = _next_wave(remaining, state, min(limits.batch, limits.canary) if canary else limits.batch)
         lost = Counter(name for node in wave for name in state.taken_by(node))
         standing = {
             name: (state.size[name] - len(state.out[name]) - count, state.size[name])
@@ -159,22 +159,22 @@ def plan_provision_waves(
         }
         waves.append(Wave(nodes=tuple(node for node in nodes if node in wave), canary=canary, left=standing))
         state.finish(wave)
-        left = [node for node in left if node not in wave]
+        remaining = [node for node in remaining if node not in wave]
     return waves
 
 
-def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
+def _next_wave(remaining: Sequence[str], state: _Partitions, most: int) -> set[str]:
     """Return the nodes of one wave.
 
     The wave contains as many as the limits allow, from the most crowded partitions first.
     """
     # A crowded partition needs the most waves. If that partition started last, it would need one small wave
     # after another.
-    waiting = Counter(name for node in left for name in state.taken_by(node))
+    waiting = Counter(name for node in remaining for name in state.taken_by(node))
     weight = {name: -count / state.most_out[name] for name, count in waiting.items()}
     # Nodes that serve no job wait until those in service are done.
-    last_rank = max(1, state.rank(left[0]))
-    ready = [node for node in left if state.rank(node) <= last_rank]
+    last_rank = max(1, state.rank(remaining[0]))
+    ready = [node for node in remaining if state.rank(node) <= last_rank]
     # A node in several partitions is harder to place, so the last value puts it first.
     ready.sort(
         key=lambda node: (
@@ -183,10 +183,10 @@ def _next_wave(left: Sequence[str], state: _Partitions, most: int) -> set[str]:
         )
     )
     wave: set[str] = set()
-    taken: Counter[str] = Counter()
+    taken_counts: Counter[str] = Counter()
     for node in ready:
-        if state.fits(node, taken):
-            taken.update(state.taken_by(node))
+        if state.fits(node, taken_counts):
+            taken_counts.update(state.taken_by(node))
             wave.add(node)
         if len(wave) == most:
             break
@@ -205,8 +205,8 @@ def describe_waves(waves: Sequence[Wave], limits: WaveLimits, remark: str = "") 
     for number, wave in enumerate(waves, 1):
         kind = ", canary" if wave.canary else ""
         lost = "; ".join(
-            f"{sanitize(name, 100)} keeps {left} of {amount(size, 'node')} in service"
-            for name, (left, size) in wave.left.items()
+            f"{sanitize(name, 100)} keeps {nodes_left} of {amount(size, 'node')} in service"
+            for name, (nodes_left, size) in wave.left.items()
         )
         lines.append(
             f"wave {number} of {len(waves)}{kind}: {sanitize(compress_hostlist(wave.nodes), 4000)}"

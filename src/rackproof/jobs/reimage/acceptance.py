@@ -113,14 +113,18 @@ def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
         night = night_store.read_night(night_folder)
     except ResultsError as error:
         raise ReimageError(f"{node} was not proven: {error}") from error
-    mine = next((entry for entry in night.nodes if entry.node == node), None)
-    if mine is None:
+    node_night = next((entry for entry in night.nodes if entry.node == node), None)
+    if node_night is None:
         raise ReimageError(f"{node} was not proven: night {night.night_id} has no snapshot of it")
-    text = "; ".join(mine.reason_texts()[:5]) or mine.why or "no reason was kept"
-    if mine.verdict.gates:
+    text = "; ".join(node_night.reason_texts()[:5]) or node_night.why or "no reason was kept"
+    if node_night.verdict.gates:
         see = add_results_everywhere(f"See `rackproof explain {node}`", night_folder.parent)
-        raise ReimageError(f"{node} is {mine.verdict.value}: {sanitize(text, 600)}. {see}")
-    return (f"{mine.verdict.value}: {sanitize(text, 200)}",) if mine.verdict is not Verdict.PASS else ()
+        raise ReimageError(f"{node} is {node_night.verdict.value}: {sanitize(text, 600)}. {see}")
+    return (
+        (f"{node_night.verdict.value}: {sanitize(text, 200)}",)
+        if node_night.verdict is not Verdict.PASS
+        else ()
+    )
 
 
 def find_own_failure(context: NightContext, node: str) -> str:
@@ -145,27 +149,27 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     Raises:
         ReimageError: The nights cannot be read.
     """
-    others = _others_in_service(node, listed)
+    other_nodes = _others_in_service(node, listed)
     stored = night_store.read_snapshot(Path(context.folder), node)
     if stored is None:
         return ()
     try:
         # Use an earlier night, or one of another finished run. In this one, no node passed its acceptance
         # yet.
-        known, _ = night_store.last_known(
-            night_store.night_folders(Path(context.results), before=context.night_id), others
+        known_nights, _ = night_store.last_known(
+            night_store.night_folders(Path(context.results), before=context.night_id), other_nodes
         )
     except ResultsError as error:
         raise ReimageError(str(error)) from error
-    good = [partner for partner in known.values() if _is_good_partner(partner, stored.snapshot.sku)]
+    good = [partner for partner in known_nights.values() if _is_good_partner(partner, stored.snapshot.sku)]
     if not good:
         return ()
     ordered = sorted(good, key=lambda partner: (partner.rack != stored.rack, partner.node))
     # Nodes of one wave search at the same time. Each starts at another place in the list, so that not
     # all request the same partner first. The sum of characters is the same in every process, unlike
     # hash().
-    first = sum(map(ord, node)) % len(ordered)
-    rotated = ordered[first:] + ordered[:first]
+    first_index = sum(map(ord, node)) % len(ordered)
+    rotated = ordered[first_index:] + ordered[:first_index]
     return tuple(partner.node for partner in sorted(rotated, key=lambda partner: partner.rack != stored.rack))
 
 
@@ -174,11 +178,11 @@ def _others_in_service(node: str, listed: str) -> set[str]:
     # The reason is the last field because it is free text, which may contain more bars.
     rows = [line.strip().split("|", 2) for line in listed.splitlines() if line.count("|") > 1]
     partitions = {partition for name, partition, _ in rows if name == node}
-    others = set()
+    other_nodes = set()
     for name, partition, reason in rows:
         if name != node and partition in partitions and reason.strip() == "none":
-            others.add(name)
-    return others
+            other_nodes.add(name)
+    return other_nodes
 
 
 def _is_good_partner(partner: NodeNight, sku: str) -> bool:
@@ -329,12 +333,12 @@ def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str
         references = stored.sku_references() if stored else []
         folders = night_store.night_folders(Path(context.results), before=context.night_id)
         past = [probes for folder in folders if (probes := read_probes(folder)) is not None]
-        known, _ = night_store.last_known(folders, _paired_nodes(past) | {node})
+        known_nights, _ = night_store.last_known(folders, _paired_nodes(past) | {node})
     except (SkuReferenceError, ResultsError) as error:
         raise ReimageError(str(error)) from error
     result = read_pair(nodes, classify_exit(output, status, 0.0), references)
     # Only pairs of the same rack and SKU used a fabric like this one.
-    alike = _nodes_alike(stored, known.values()) | {node}
+    alike = _nodes_alike(stored, known_nights.values()) | {node}
     if half.partner not in alike:
         return result
     return compare_pairs([result], earlier_bandwidths(past, alike))[0]
@@ -350,4 +354,4 @@ def _nodes_alike(stored: StoredSnapshot | None, nights: Iterable[NodeNight]) -> 
     if stored is None:
         return set()
     rack_and_sku = (stored.rack, stored.snapshot.sku)
-    return {other.node for other in nights if (other.rack, other.sku) == rack_and_sku}
+    return {node_night.node for node_night in nights if (node_night.rack, node_night.sku) == rack_and_sku}

@@ -44,7 +44,7 @@ class Access:
         uefi: Whether a network boot uses UEFI (IPMI). Redfish uses the node's configuration.
         cipher_suite: The cipher suite (IPMI).
         call_timeout_s: The seconds that the BMC may take for an answer.
-        remarks: Texts for the operator that are no reason to fail, in the order in which they arose.
+        remarks: Texts for the operator that are no reason to fail, the oldest first.
     """
 
     address: str
@@ -159,11 +159,11 @@ OpenMachine = Callable[[], AbstractContextManager[Machine]]
 
 
 def unreadable(node: str, access: Access, error: Exception) -> str:
-    """Return the reason why an answer on which a library failed is ignored."""
-    shown = sanitize(error, 200)
+    """Return the reason why an answer is ignored after a library failed on it."""
+    error_text = sanitize(error, 200)
     return (
         f"{node}: the answer of its BMC at {access.display_address} cannot be read: "
-        f"{shown} ({type(error).__name__})"
+        f"{error_text} ({type(error).__name__})"
     )
 
 

@@ -199,7 +199,7 @@ def parse_report(mac: str, report: Any) -> BootReport | BmcError:
     if mac not in links:
         return BmcError(f"{mac}: its boot report lists no network interface with this address")
     maker_and_model = (_short_text(report.get("manufacturer")), _short_text(report.get("model")))
-    about = MachineIdentity(
+    identity = MachineIdentity(
         serial=_short_text(report.get("serial")),
         model=" ".join(word for word in maker_and_model if word),
         power="On",
@@ -207,7 +207,7 @@ def parse_report(mac: str, report: Any) -> BootReport | BmcError:
     )
     disks = report.get("disks")
     described = [_describe_disk(disk) for disk in disks[:MAX_PARTS]] if isinstance(disks, list) else []
-    return BootReport(about, tuple(disk for disk in described if disk))
+    return BootReport(identity, tuple(disk for disk in described if disk))
 
 
 def _parse_links(macs: Any) -> dict[str, bool | None]:

@@ -120,7 +120,7 @@ def _expand_range(word: str) -> Iterable[str] | None:
     """Return the addresses of a range or a network, or None for a single address."""
     if not word:
         raise DiscoveryError("discover_addresses: an address is empty")
-    first, dash, last = word.partition("-")
+    first_text, dash, last_text = word.partition("-")
     try:
         if "/" in word and "://" not in word:
             network = ipaddress.ip_network(word)
@@ -128,7 +128,7 @@ def _expand_range(word: str) -> Iterable[str] | None:
             return map(str, network.hosts())
         if not dash:
             return None
-        begin, end = ipaddress.ip_address(first.strip()), ipaddress.ip_address(last.strip())
+        begin, end = ipaddress.ip_address(first_text.strip()), ipaddress.ip_address(last_text.strip())
     except ValueError as error:
         # Hostnames may contain dashes too, so a text with letters is a name.
         if dash and not re.fullmatch(r"[\d.:-]+", word):
@@ -254,14 +254,14 @@ class _Matching:
 
     def _add_machines(self, address: str, machines: Sequence[MachineIdentity]) -> None:
         """Add the machines of one address as claims, and note those of no node."""
-        known = [machine for machine in machines if _normalize_serial(machine.serial) in self.names]
-        for machine in known:
+        known_machines = [machine for machine in machines if _normalize_serial(machine.serial) in self.names]
+        for machine in known_machines:
             claim = _Claim(address, machine, shared=len(machines) > 1)
             self.claims.setdefault(_normalize_serial(machine.serial), []).append(claim)
         # A BMC may list a baseboard beside the machine, which is neither a node nor a problem.
-        unknown = self.remarks if known else self.problems
+        unknown = self.remarks if known_machines else self.problems
         for machine in machines:
-            if machine not in known:
+            if machine not in known_machines:
                 unknown.append(f"{address}: {_describe(machine, not self.booted)}: no node of the inventory")
 
     def settle(self, serial: str) -> _Claim | None:
@@ -386,8 +386,8 @@ def _boot_mac(name: str, node: KnownNode, machine: MachineIdentity) -> tuple[str
         return _choose_mac(name, macs)
     # A BMC without MAC addresses contradicts nothing.
     if macs and node.mac.strip().lower().replace("-", ":") not in macs:
-        shown = sanitize(node.mac, 40)
-        return "", f"{name}: its BMC does not list reimage_mac {shown}, only {', '.join(macs)}"
+        shown_mac = sanitize(node.mac, 40)
+        return "", f"{name}: its BMC does not list reimage_mac {shown_mac}, only {', '.join(macs)}"
     return "", ""
 
 
@@ -430,9 +430,9 @@ def _unmatched(
     if without:
         yield f"cannot be matched, because they have no reimage_serial: {compress_hostlist(without)}"
     if silent:
-        shown = ", ".join(silent[:20])
+        addresses_text = ", ".join(silent[:20])
         more = f" and {len(silent) - 20} more" if len(silent) > 20 else ""
-        yield f"no answer at {amount(len(silent), 'address', 'addresses')} of ranges: {shown}{more}"
+        yield f"no answer at {amount(len(silent), 'address', 'addresses')} of ranges: {addresses_text}{more}"
 
 
 def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> bool:

@@ -160,9 +160,9 @@ class _Simulation:
         for name, resource in self.shared.items():
             if not resource.waiting:
                 continue
-            each = resource.each()
-            resource.given += each * seconds
-            total = each * len(resource.waiting)
+            share = resource.each()
+            resource.given += share * seconds
+            total = share * len(resource.waiting)
             self.busy[name] += seconds * total / resource.rate
             if name == "server":
                 self.server_peak = max(self.server_peak, total)

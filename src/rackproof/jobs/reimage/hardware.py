@@ -79,10 +79,10 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
     try:
         return HardwareExpectation.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(sanitize(part, 60) for part in first["loc"][:2])
+        fault = error.errors()[0]
+        field = ".".join(sanitize(part, 60) for part in fault["loc"][:2])
         raise ValueError(
-            f"reimage_expect of {node}: {field}: {sanitize(first['msg'], 200)}; bios has settings with their "
+            f"reimage_expect of {node}: {field}: {sanitize(fault['msg'], 200)}; bios has settings with their "
             'values, firmware pieces with their versions, each a text in quotes ("1.10")'
         ) from None
 
@@ -90,11 +90,13 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
 def add_settings(about: Node, settings: Settings, expected: HardwareExpectation) -> Node:
     """Return a node's record with its BMC's firmware and the BIOS settings with expectations. No I/O.
 
-    Of a BIOS's hundreds of settings, only those with an expectation are stored.
+    A BIOS has hundreds of settings. Only settings with an expectation are stored.
     """
-    kept = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}
-    kept |= {f"bios.{name}": str(settings.bios[name]) for name in expected.bios if name in settings.bios}
-    return about.model_copy(update={"firmware": about.firmware | kept})
+    settings_read = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}
+    settings_read |= {
+        f"bios.{name}": str(settings.bios[name]) for name in expected.bios if name in settings.bios
+    }
+    return about.model_copy(update={"firmware": about.firmware | settings_read})
 
 
 def check_expectation(expected: HardwareExpectation, settings: Settings) -> tuple[Change, ...]:
@@ -104,14 +106,16 @@ def check_expectation(expected: HardwareExpectation, settings: Settings) -> tupl
 
 def _wrong_settings(expected: HardwareExpectation, settings: Settings) -> Iterator[Change]:
     """Yield BIOS settings that differ from the expectation or are unknown."""
-    for name, wanted in sorted(expected.bios.items()):
+    for name, wanted_value in sorted(expected.bios.items()):
         part = f"BIOS setting {sanitize(name, 100)}"
         if name not in settings.bios:
             why = settings.bios_error or "its BMC shows no setting of that name"
-            yield Change(part=part, kind="unread", verdict=Verdict.UNPROVEN, before=str(wanted), after=why)
-        elif not _same(settings.bios[name], wanted):
+            yield Change(
+                part=part, kind="unread", verdict=Verdict.UNPROVEN, before=str(wanted_value), after=why
+            )
+        elif not _same(settings.bios[name], wanted_value):
             now = str(settings.bios[name])
-            yield Change(part=part, kind="wrong", verdict=Verdict.FAIL, before=str(wanted), after=now)
+            yield Change(part=part, kind="wrong", verdict=Verdict.FAIL, before=str(wanted_value), after=now)
 
 
 def _same(one: object, other: object) -> bool:
@@ -124,20 +128,20 @@ def _same(one: object, other: object) -> bool:
 
 def _wrong_firmware(expected: HardwareExpectation, settings: Settings) -> Iterator[Change]:
     """Yield firmware that differs from the expectation or is unknown."""
-    for name, wanted in sorted(expected.firmware.items()):
+    for name, wanted_version in sorted(expected.firmware.items()):
         pieces = [piece for piece in settings.firmware if name in (piece.identity, piece.name)]
         if not all(piece.version for piece in pieces) or not pieces:
             yield Change(
                 part=f"firmware {sanitize(name, 100)}",
                 kind="unread",
                 verdict=Verdict.UNPROVEN,
-                before=wanted,
+                before=wanted_version,
                 after=_why_unread(pieces, settings),
             )
         # A name may match several pieces, such as one per GPU. Each must be of the version.
         for piece in pieces:
-            if piece.version and piece.version != wanted:
-                yield _wrong_version(piece, wanted)
+            if piece.version and piece.version != wanted_version:
+                yield _wrong_version(piece, wanted_version)
 
 
 def _why_unread(pieces: Sequence[Firmware], settings: Settings) -> str:
@@ -279,12 +283,12 @@ def _firmware(before: Node, after: Node) -> list[Change]:
     # The vBIOS belongs to a GPU and is compared slot by slot.
     names = {*before.firmware, *after.firmware} - {"vbios"}
     for prefix, part in (("bmc.", "firmware that the BMC lists"), ("bios.", "BIOS settings")):
-        mine = {name for name in names if name.startswith(prefix)}
-        was_listed, is_listed = mine & before.firmware.keys(), mine & after.firmware.keys()
+        own_names = {name for name in names if name.startswith(prefix)}
+        was_listed, is_listed = own_names & before.firmware.keys(), own_names & after.firmware.keys()
         if bool(was_listed) != bool(is_listed):
             # One of the two was not queried, or did not answer. Report one unproven change, not one for
             # each part.
-            names -= mine
+            names -= own_names
             sides = {"before": "listed" if was_listed else "", "after": "listed" if is_listed else ""}
             changes.append(Change(part=part, kind="unproven", **sides))
     for name in sorted(names):
@@ -337,19 +341,22 @@ def record_hardware(
         return _record_before(run, node, facts, sku=sku, serial=serial, settings=settings, expected=expected)
     if facts is None:
         raise ReimageError(f"{node} does not answer after its new image: its hardware is not known")
-    about = node_from_facts(node, facts, sku)
-    remarks = [*_check_serial(node, about, serial, "Its image was written"), *_unread_settings(settings)]
+    node_record = node_from_facts(node, facts, sku)
+    remarks = [
+        *_check_serial(node, node_record, serial, "Its image was written"),
+        *_unread_settings(settings),
+    ]
     if settings is not None:
-        about = add_settings(about, settings, expected)
+        node_record = add_settings(node_record, settings, expected)
     folder = Path(run.folder)
     # Write it before the comparison, so that the record of a node that fails here shows its current hardware.
-    _write(_record_path(folder, which, node), _to_json(about))
-    changes = compare_hardware(read_record(folder, "before", node), about)
+    _write(_record_path(folder, which, node), _to_json(node_record))
+    changes = compare_hardware(read_record(folder, "before", node), node_record)
     _refuse_losses(node, changes)
     _refuse_unexpected(node, expected, settings or Settings.unknown(NO_ADDRESS))
-    if expected_gpus and len(about.gpus) != expected_gpus:
+    if expected_gpus and len(node_record.gpus) != expected_gpus:
         raise ReimageError(
-            f"{node} lists {amount(len(about.gpus), 'GPU')}, SKU {sku} has {expected_gpus}: "
+            f"{node} lists {amount(len(node_record.gpus), 'GPU')}, SKU {sku} has {expected_gpus}: "
             "see nvidia-smi and dmesg there"
         )
     return (*(change.text() for change in changes), *remarks)
@@ -366,17 +373,17 @@ def _record_before(
     expected: HardwareExpectation,
 ) -> tuple[str, ...]:
     """Store the hardware before imaging, and the boot id that must differ at the next boot."""
-    about, remarks = _hardware_before(run, node, facts, sku)
-    remarks += [*_check_serial(node, about, serial, "Nothing was written"), *_unread_settings(settings)]
+    node_record, remarks = _hardware_before(run, node, facts, sku)
+    remarks += [*_check_serial(node, node_record, serial, "Nothing was written"), *_unread_settings(settings)]
     if settings is not None:
         # A wrong setting is not a failure yet. Settings through the BMC take effect at the next boot.
         wrong = [change for change in check_expectation(expected, settings) if change.kind == "wrong"]
         remarks += [f"before: {change.text()}" for change in wrong]
-        about = add_settings(about, settings, expected) if about is not None else None
+        node_record = add_settings(node_record, settings, expected) if node_record is not None else None
     folder = Path(run.folder)
     path = _record_path(folder, "before", node)
-    if about is not None and not path.exists():
-        _write(path, _to_json(about))
+    if node_record is not None and not path.exists():
+        _write(path, _to_json(node_record))
     # Store this for each attempt. The next boot must differ from it.
     boot_id = sanitize(facts.get("boot_id") or "", 64) if facts is not None else ""
     _write(boot_id_path(folder, node), boot_id.encode())
@@ -393,10 +400,10 @@ def _hardware_before(
     if facts is not None:
         return node_from_facts(node, facts, sku), []
     # No answer is no failure, because a node may be re-imaged because it is dead.
-    about = _last_night_record(Path(run.results), node)
-    if about is None:
+    node_record = _last_night_record(Path(run.results), node)
+    if node_record is None:
         return None, ["the node did not answer and no night has a record of it: its hardware is not known"]
-    return about, ["the node did not answer: recorded is its hardware of its last night"]
+    return node_record, ["the node did not answer: recorded is its hardware of its last night"]
 
 
 def _last_night_record(results: Path, node: str) -> Node | None:
@@ -408,19 +415,19 @@ def _last_night_record(results: Path, node: str) -> Node | None:
     return stored.about if stored else None
 
 
-def _check_serial(node: str, about: Node | None, serial: str, step: str) -> list[str]:
+def _check_serial(node: str, node_record: Node | None, serial: str, step: str) -> list[str]:
     """Refuse a machine that is not the one in the inventory.
 
     Return a remark if that is unknown. ``step`` says in the error what already happened to the machine.
     """
     if not serial:
         return []
-    if about is None or not about.serial:
+    if node_record is None or not node_record.serial:
         return [f"its serial number is not known, the inventory has {sanitize(serial, 60)}"]
     # Upper and lower case depend on where the number was entered, in firmware, by the BMC, or by hand.
-    if about.serial.lower() != serial.strip().lower():
+    if node_record.serial.lower() != serial.strip().lower():
         raise ReimageError(
-            f"{node} is another machine: its serial number is {about.serial}, the inventory has "
+            f"{node} is another machine: its serial number is {node_record.serial}, the inventory has "
             f"{sanitize(serial, 60)}. {step}. Correct reimage_serial, or the name's address"
         )
     return []
@@ -525,7 +532,7 @@ def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
 
 
 def boot_id_path(folder: Path, node: str) -> Path:
-    """Return the path of the stored boot id from before imaging, from which the later one must differ."""
+    """Return the path of the boot id from before imaging. The boot id after imaging must be another one."""
     return folder / "before" / f"{node}.boot_id"
 
 
@@ -534,9 +541,9 @@ def _record_path(folder: Path, which: str, node: str) -> Path:
     return folder / which / f"{node}.json"
 
 
-def _to_json(about: Node) -> bytes:
+def _to_json(node_record: Node) -> bytes:
     """Return a record as the content of its file."""
-    return about.model_dump_json(indent=1).encode() + b"\n"
+    return node_record.model_dump_json(indent=1).encode() + b"\n"
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -52,14 +52,14 @@ def read_image_report(
     Args:
         text: The report, or "" if there is none.
         alarms: The boot host's records about it.
-        known_hosts: The text of the file to which its keys are added.
+        known_hosts: The text of the file that gets its keys.
         name: The name of the node in that file.
         others: The reports of nodes that got an image at the same time. Their keys are not known yet.
     """
     # Python also ends lines at other characters. None of these may start an alarm.
     lines = [line.partition(" ") for line in alarms.split("\n") if line]
-    conflicts = [sanitize(rest, 300) for kind, _, rest in lines if kind != "refused"]
-    remarks = tuple(f"alarm: {sanitize(rest, 250)}" for kind, _, rest in lines if kind == "refused")
+    conflicts = [sanitize(message, 300) for kind, _, message in lines if kind != "refused"]
+    remarks = tuple(f"alarm: {sanitize(message, 250)}" for kind, _, message in lines if kind == "refused")
     if conflicts:
         return ImageReport(problem=f"alarm: {'; '.join(conflicts[:3])}: {_NOT_BELIEVED}", remarks=remarks)
     believed = _read_believed(text, known_hosts, name)
@@ -86,8 +86,8 @@ def _read_believed(text: str, known_hosts: str, name: str) -> ImageReport:
     disk = f"{_short(report.get('disk'))} ({_short(report.get('disk_serial')) or 'no serial number'})"
     seconds = report.get("seconds")
     # A report is text from a node. An invalid time must not end the playbook.
-    taken = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0
-    return ImageReport(disk=disk, seconds=taken, host_keys=tuple(keys))
+    duration_s = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0
+    return ImageReport(disk=disk, seconds=duration_s, host_keys=tuple(keys))
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -131,9 +131,11 @@ def _is_key(key: object) -> bool:
     except binascii.Error:
         return False
     # Several texts in Base64 give the same key. As another text, a key would not be found as another host's.
-    same = base64.b64encode(blob).decode() == encoded
+    is_canonical = base64.b64encode(blob).decode() == encoded
     return (
-        same and blob.startswith(len(kind).to_bytes(4, "big") + kind.encode()) and len(blob) > len(kind) + 4
+        is_canonical
+        and blob.startswith(len(kind).to_bytes(4, "big") + kind.encode())
+        and len(blob) > len(kind) + 4
     )
 
 

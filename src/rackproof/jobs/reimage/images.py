@@ -72,17 +72,21 @@ def find_root_partition(start: bytes) -> Partition | None:
         return None
     # In the order of the UEFI specification: the block of the first entry, the number of entries, and the
     # size of an entry.
-    at, count, size = struct.unpack_from("<QII", header, 72)
+    table_sector, count, size = struct.unpack_from("<QII", header, 72)
     partitions = []
     # Disks list 128 entries. The number comes from the image, and must not decide how long the loop takes.
     for number in range(min(count, 1024)):
-        entry = start[at * SECTOR_BYTES + number * size :][:size]
+        entry = start[table_sector * SECTOR_BYTES + number * size :][:size]
         if size < 48 or len(entry) < size:
             break
-        first, last = struct.unpack_from("<QQ", entry, 32)
+        first_sector, last_sector = struct.unpack_from("<QQ", entry, 32)
         # GPT stores the first three fields of a GUID in little-endian order.
-        if UUID(bytes_le=entry[:16]) in LINUX and 0 < first <= last:
-            partitions.append(Partition(begin=first * SECTOR_BYTES, bytes=(last - first + 1) * SECTOR_BYTES))
+        if UUID(bytes_le=entry[:16]) in LINUX and 0 < first_sector <= last_sector:
+            partitions.append(
+                Partition(
+                    begin=first_sector * SECTOR_BYTES, bytes=(last_sector - first_sector + 1) * SECTOR_BYTES
+                )
+            )
     # In addition to the root file system, an image may contain a small partition of its type for /boot.
     return max(partitions, key=lambda partition: partition.bytes, default=None)
 
@@ -97,7 +101,7 @@ def describe_image(path: Path) -> ImageDescription:
         OSError: The image cannot be read.
         ValueError: The image is empty, compressed, or a qcow2.
     """
-    whole, size = hashlib.sha256(), 0
+    image_digest, size = hashlib.sha256(), 0
     blocks: list[str] = []
     root: Partition | None = None
     with open(path, "rb") as stream:
@@ -107,11 +111,11 @@ def describe_image(path: Path) -> ImageDescription:
                 raise ValueError(f"{path} is packed, or a qcow2: a disk needs a raw image; unpack it first")
             if not blocks:
                 root = find_root_partition(data)
-            whole.update(data)
+            image_digest.update(data)
             size += len(data)
             blocks.append(hashlib.sha256(data).hexdigest() if data.strip(b"\0") else ZERO_BLOCK)
     if not size:
         raise ValueError(f"{path} is empty")
     return ImageDescription(
-        name=path.name, bytes=size, sha256=whole.hexdigest(), root=root, blocks=tuple(blocks)
+        name=path.name, bytes=size, sha256=image_digest.hexdigest(), root=root, blocks=tuple(blocks)
     )

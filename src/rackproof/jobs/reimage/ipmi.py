@@ -239,12 +239,12 @@ def parse_boot_flags(output: str) -> tuple[str, str]:
     if not data:
         return "", ""
     # The first byte contains "valid" (bit 7) and "persistent" (bit 6), the second the device in bits 2 to 5.
-    first, second = bytes.fromhex(data[1])[:2]
-    device = (second >> 2) & 0b1111
+    flags, device_byte = bytes.fromhex(data[1])[:2]
+    device = (device_byte >> 2) & 0b1111
     boot = {0: "None", _PXE: "Pxe", _DISK: "Hdd"}.get(device, f"IPMI device {device}")
-    if not first & 0x80 or not device:
+    if not flags & 0x80 or not device:
         return boot, "Disabled"
-    return boot, "Continuous" if first & 0x40 else "Once"
+    return boot, "Continuous" if flags & 0x40 else "Once"
 
 
 def parse_host_and_port(node: str, address: str) -> tuple[str, int]:

@@ -181,11 +181,11 @@ def remaining_steps(progress: NodeProgress) -> tuple[Step, ...]:
     """
     if progress.state == "returned":
         return STEPS
-    first = _first_not_done(progress.done) or Step.RETURN
-    first = _BACK_TO.get(first, first)
-    rest = STEPS[STEPS.index(first) :]
+    first_step = _first_not_done(progress.done) or Step.RETURN
+    first_step = _BACK_TO.get(first_step, first_step)
+    steps_left = STEPS[STEPS.index(first_step) :]
     # An operator may have resumed the node after the last attempt.
-    return rest if Step.DRAIN in rest else (Step.DRAIN, *rest)
+    return steps_left if Step.DRAIN in steps_left else (Step.DRAIN, *steps_left)
 
 
 def step_limits(limits: Mapping[str, float]) -> dict[Step, float]:
@@ -232,12 +232,12 @@ def plan_waves(
         if limit < 1:
             raise ValueError(f"reimage_{name}: at least 1, not {limit}")
     member = {name: _limited_groups(groups, per_group) for name, groups in nodes.items()}
-    left = list(nodes)
+    nodes_left = list(nodes)
     waves: list[list[str]] = []
-    while left:
-        wave = set(_next_wave(left, member, at_once, per_group))
-        waves.append([name for name in left if name in wave])
-        left = [name for name in left if name not in wave]
+    while nodes_left:
+        wave = set(_next_wave(nodes_left, member, at_once, per_group))
+        waves.append([name for name in nodes_left if name in wave])
+        nodes_left = [name for name in nodes_left if name not in wave]
     return waves
 
 
@@ -253,16 +253,19 @@ def _limited_groups(groups: Mapping[str, Iterable[str]], per_group: Mapping[str,
 
 
 def _next_wave(
-    left: Sequence[str], member: Mapping[str, Sequence[_Group]], at_once: int, per_group: Mapping[str, int]
+    nodes_left: Sequence[str],
+    member: Mapping[str, Sequence[_Group]],
+    at_once: int,
+    per_group: Mapping[str, int],
 ) -> list[str]:
     """Return the nodes of one wave within the limits. Nodes of crowded groups come first."""
     # A crowded group needs the most waves. If it came later, its nodes would remain at the end, in one
     # small wave after another.
-    waiting = Counter(group for name in left for group in member[name])
+    waiting = Counter(group for name in nodes_left for group in member[name])
     weight = {group: -count / per_group[group[0]] for group, count in waiting.items()}
     wave: list[str] = []
     used: Counter[_Group] = Counter()
-    for name in sorted(left, key=lambda node: sorted(weight[group] for group in member[node])):
+    for name in sorted(nodes_left, key=lambda node: sorted(weight[group] for group in member[node])):
         groups = member[name]
         if any(used[group] >= per_group[group[0]] for group in groups):
             continue

@@ -59,10 +59,10 @@ def sign_order(order: str, report: str, path: Path) -> str:
 def _read_nonce(report: str) -> str:
     """Return the random number that a ramdisk requires in the signature of its order."""
     try:
-        asked = json.loads(report)
+        report_fields = json.loads(report)
     except (ValueError, RecursionError):
-        asked = None
-    nonce = asked.get("nonce") if isinstance(asked, dict) else None
+        report_fields = None
+    nonce = report_fields.get("nonce") if isinstance(report_fields, dict) else None
     if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
         raise SignatureError(
             "its ramdisk requests no signature of its order: it is an old one, or not this site's. Run "

@@ -121,18 +121,18 @@ def _unreachable(node: str, access: Access, reason: str) -> BmcError:
 
 def _untrusted(node: str, access: Access) -> BmcError:
     """Return the error about an untrusted certificate, with its fingerprint and the remedy."""
-    shown = redfish_http.read_fingerprint(access) or "unknown"
+    sha256 = redfish_http.read_fingerprint(access) or "unknown"
     if access.fingerprint:
         return BmcError(
             f"{node}: the certificate of its BMC at {access.display_address} is not the pinned one; its "
-            f"SHA-256 is {shown}. Was the BMC replaced or reset? Then change reimage_bmc_fingerprint; else "
+            f"SHA-256 is {sha256}. Was the BMC replaced or reset? Then change reimage_bmc_fingerprint; else "
             "another machine answers in its place. No password was sent"
         )
     return BmcError(
         f"{node}: the certificate of its BMC at {access.display_address} is not trusted: put its "
         "authority's into a file and name that with reimage_bmc_ca_file; where it signs itself, compare "
-        f"SHA-256 {shown} with the one that the BMC's own page shows, and set reimage_bmc_fingerprint to it. "
-        "No password was sent"
+        f"SHA-256 {sha256} with the one that the BMC's own page shows, and set reimage_bmc_fingerprint to "
+        "it. No password was sent"
     )
 
 
@@ -158,7 +158,7 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
 
 
 def _members(node: str, collection: Any) -> list[Any]:
-    """Return the members of a collection, of which a BMC may list any number.
+    """Return the members of a collection. A BMC may list any number of them.
 
     Raises:
         BmcError: There are too many.
@@ -285,11 +285,11 @@ def _choose_system(node: str, root: Any, access: Access) -> Any:
     fitting = [system for system in members if access.system in ("", system.identity)]
     if len(fitting) != 1:
         listed = ", ".join(sanitize(system.identity, 60) for system in members) or "none"
-        wanted = (
+        problem = (
             f"no system {sanitize(access.system, 60)}" if access.system else amount(len(fitting), "system")
         )
         raise BmcError(
-            f"{node}: its BMC lists {wanted}; there are: {listed}. Name the node's with reimage_bmc_system"
+            f"{node}: its BMC lists {problem}; there are: {listed}. Name the node's with reimage_bmc_system"
         )
     return fitting[0]
 

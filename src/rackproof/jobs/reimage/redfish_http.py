@@ -39,7 +39,7 @@ _ENDED = (401, 404, 410)
 
 
 def refuse_plain_http(node: str, access: Access) -> None:
-    """Refuse an address to which the password would be sent unencrypted.
+    """Refuse an address that would get the password unencrypted.
 
     Raises:
         BmcError: The address uses plain HTTP and is not on this machine.
@@ -222,7 +222,7 @@ def read_fingerprint(access: Access) -> str:
         # The connection is not trusted. Its certificate is only shown.
         address = (parts.hostname or "", parts.port or _HTTPS_PORT)
         # The inner limit applies between two bytes.
-        shown = answer_within(20, lambda: ssl.get_server_certificate(address, timeout=10))
-        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(shown)).digest().hex(":")
+        certificate = answer_within(20, lambda: ssl.get_server_certificate(address, timeout=10))
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).digest().hex(":")
     except (OSError, ValueError):
         return ""

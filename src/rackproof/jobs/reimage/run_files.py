@@ -41,9 +41,10 @@ BENCHMARK = "reimage"
 """A run has this benchmark in the history."""
 RUN_FILE = "reimage.json"
 CLAIMS = ".reimages"
-"""This folder has the host claims of re-imaging, in addition to the claims of every job."""
+"""Folder of the host claims of re-imaging, in addition to the claims of every job."""
 RESERVE_BYTES = 16 * 1024
 _LARGEST = 16 * 2**20
+"""A larger file is no journal."""
 _LINE = re.compile(rb"([0-9a-f]{8})(\+?) (.*)", re.DOTALL)
 _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
@@ -136,19 +137,19 @@ def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[
 
     A run that was killed before its request was written started nothing, and is skipped.
     """
-    left = None if wanted is None else set(wanted)
+    nodes_left = None if wanted is None else set(wanted)
     journals: dict[str, Path] = {}
     for folder in run_folders(results):
-        if left is not None and not left:
+        if nodes_left is not None and not nodes_left:
             break
         if not (folder / RUN_FILE).is_file():
             continue
-        names = _nodes_with_journal(folder, left)
+        names = _nodes_with_journal(folder, nodes_left)
         for name in names:
             # Folders come newest first, so an existing entry is newer.
             journals.setdefault(name, journal_path(folder, name))
-        if left is not None:
-            left.difference_update(names)
+        if nodes_left is not None:
+            nodes_left.difference_update(names)
     return journals
 
 
@@ -199,10 +200,10 @@ def parse_journal(data: bytes, name: str) -> tuple[Entry, ...]:
     Raises:
         JournalError: A line before the last is damaged.
     """
-    whole = data[: data.rfind(b"\n") + 1]
+    whole_lines = data[: data.rfind(b"\n") + 1]
     entries = []
     line: _Line | None = None
-    for number, row in enumerate(whole.split(b"\n")[:-1], 1):
+    for number, row in enumerate(whole_lines.split(b"\n")[:-1], 1):
         line = _parse_line(row, line)
         if line is None:
             raise JournalError(
@@ -346,9 +347,9 @@ def _add(handle: int, entry: Entry, name: str) -> None:
     if end != size:
         os.ftruncate(handle, end)
     try:
-        left = encode_entry(entry, _last_checksum(before))
-        while left:
-            left = left[os.write(handle, left) :]
+        data_left = encode_entry(entry, _last_checksum(before))
+        while data_left:
+            data_left = data_left[os.write(handle, data_left) :]
         os.fsync(handle)
     except OSError:
         os.ftruncate(handle, end)

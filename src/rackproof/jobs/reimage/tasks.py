@@ -192,7 +192,7 @@ def _plan_nodes(
         if name not in newest:
             continue
         try:
-            # This run claimed the nodes, so no other run can be working on them.
+            # No other run works on the nodes, because this run claimed them.
             progress = lifecycle.replay(run_files.read_journal(newest[name]), alive=False)
             request = read_run_file(newest[name].parent.parent)
         except (JournalError, ReimageError) as error:
@@ -463,7 +463,7 @@ def read_progress(
     Raises:
         ReimageError: The results cannot be read.
     """
-    at = now or datetime.now(UTC)
+    moment = now or datetime.now(UTC)
     living = host_claims.claimed_hosts(results / CLAIMS)
     statuses = []
     for name, path in sorted(newest_journals(results, wanted).items()):
@@ -473,7 +473,7 @@ def read_progress(
                 node=name,
                 run_id=path.parent.parent.name,
                 progress=progress,
-                text=lifecycle.describe_progress(progress, at),
+                text=lifecycle.describe_progress(progress, moment),
                 next_command=lifecycle.next_command(name, progress),
             )
         )
@@ -534,5 +534,5 @@ def read_settings(node: str, access: Access, *, timeout_s: float = bmc.SETTINGS_
     if not access.address:
         return Settings.unknown(f"{node}: {bmc.NO_ADDRESS}")
     limit_s = timeout_s * access.patience
-    read = partial(redfish.read_settings, node, access, limit_s)
-    return bmc.wait_for_settings(node, access, read, limit_s)
+    read_once = partial(redfish.read_settings, node, access, limit_s)
+    return bmc.wait_for_settings(node, access, read_once, limit_s)

@@ -72,26 +72,30 @@ def explain_node(results: Path, node: str) -> Explanation:
             "results with --results, check the name against the inventory, or run ansible-playbook "
             f"validate.yml -l {sanitize(node, 100)}"
         )
-    found = build_explanation(nights)
-    steps = tuple(add_results(step, results) for step in found.next)
-    return found.model_copy(update={"damaged": tuple(damaged), "next": steps})
+    explanation = build_explanation(nights)
+    steps = tuple(add_results(step, results) for step in explanation.next)
+    return explanation.model_copy(update={"damaged": tuple(damaged), "next": steps})
 
 
 def build_explanation(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Explanation:
     """Explain a node from the nights that include it, newest first. There must be at least one."""
-    night, mine = nights[0]
+    night, node_night = nights[0]
     return Explanation(
-        node=mine.node,
+        node=node_night.node,
         night_id=night.night_id,
-        verdict=mine.verdict,
+        verdict=node_night.verdict,
         when=moment(night.ended),
-        service=tuple(_service_lines(night, mine)),
-        wrong=tuple(_fault_lines(mine)),
+        service=tuple(_service_lines(night, node_night)),
+        wrong=tuple(_fault_lines(node_night)),
         tried=tuple(_history_lines(nights)),
-        next=tuple(_next_commands(mine)),
+        next=tuple(_next_commands(node_night)),
         nights=tuple(
-            (moment(past_night.ended), about.verdict.value, sanitize((about.reason_texts() or ("",))[0], 200))
-            for past_night, about in nights[:_NIGHTS_SHOWN]
+            (
+                moment(past_night.ended),
+                past_node_night.verdict.value,
+                sanitize((past_node_night.reason_texts() or ("",))[0], 200),
+            )
+            for past_night, past_node_night in nights[:_NIGHTS_SHOWN]
         ),
     )
 
@@ -130,8 +134,8 @@ def code_text(code: str, entry: FindingCode) -> str:
     asks = f"{', '.join(entry.actions)} ({', '.join(entry.confidences)})" if entry.actions else ""
     verdicts = ", ".join(entry.verdicts)
     if number := re.fullmatch(r"xid_([0-9]{1,6})", code):
-        known = requested_action(int(number[1]), "")
-        of_number = "no documented action for this XID" if known == "unknown" else known
+        action = requested_action(int(number[1]), "")
+        of_number = "no documented action for this XID" if action == "unknown" else action
         asks = f"{of_number}, unless the line itself or earlier reboots change that"
         verdict = verdict_of(int(number[1]), "")
         drains = "drains" if verdict is Verdict.FAIL else "does not drain"
@@ -148,50 +152,54 @@ def code_text(code: str, entry: FindingCode) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _service_lines(night: NightRecord, mine: NodeNight) -> list[str]:
+def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
     """Return lines about the node's state in Slurm, and the night's plan for it."""
     lines = []
-    state = mine.slurm
+    state = node_night.slurm
     if state is None:
         lines.append("Slurm was not queried, or did not answer.")
     elif not state.known:
         lines.append("The node is not configured in Slurm.")
     else:
         owner = drain_owner(state.reason)
-        by = {"ours": "drained by Rackproof's night", "other": f"taken out of service by {owner}"}
+        drained_by_text = {
+            "ours": "drained by Rackproof's night",
+            "other": f"taken out of service by {owner}",
+        }
         reason = f": {state.reason}" if state.reason else ""
-        drained = f", {by[state.drained_by]}{reason}" if state.drained_by in by else ""
+        drained = (
+            f", {drained_by_text[state.drained_by]}{reason}" if state.drained_by in drained_by_text else ""
+        )
         lines.append(f"Slurm's state was {state.state}{drained}.")
         if drained:
             lines.append("What the reason means, and how the node comes back: docs/using/drained.md.")
-    if mine.plan:
-        allowed = mine.plan in night.acts
-        lines.append(f"{mine.plan}{'' if allowed else ' (not allowed, a dry run)'}: {mine.why}")
-    elif mine.why:
-        lines.append(mine.why)
-    if mine.did:
-        lines.append(f"done: {mine.did}")
+    if node_night.plan:
+        allowed = node_night.plan in night.acts
+        lines.append(f"{node_night.plan}{'' if allowed else ' (not allowed, a dry run)'}: {node_night.why}")
+    elif node_night.why:
+        lines.append(node_night.why)
+    if node_night.did:
+        lines.append(f"done: {node_night.did}")
+    hold = node_night.hold
     is_held = state is None or state.drained_by == "ours"
-    if is_held and mine.hold and mine.hold.since != night.night_id:
-        lines.append(
-            f"drained since the night {mine.hold.since}, for {', '.join(mine.hold.codes) or 'reasons lost'}"
-        )
+    if is_held and hold and hold.since != night.night_id:
+        lines.append(f"drained since the night {hold.since}, for {', '.join(hold.codes) or 'reasons lost'}")
     return lines
 
 
-def _fault_lines(mine: NodeNight) -> list[str]:
+def _fault_lines(node_night: NodeNight) -> list[str]:
     """Return a line for each finding and reason of the night."""
-    lines = [mine.unreached] if mine.unreached else []
-    for finding in mine.findings:
+    lines = [node_night.unreached] if node_night.unreached else []
+    for finding in node_night.findings:
         wide = "; on so many nodes that the tool or the fabric is suspected" if finding.fleetwide else ""
         lines.append(
             f"{finding.verdict.value}: {finding.code}: {night_store.part_prefix(finding)}{finding.evidence} "
             f"[{finding.action}, {finding.confidence}]{wide}"
         )
-    for reason in mine.reasons:
+    for reason in node_night.reasons:
         off = f", {percent(reason.deviation)} off" if reason.deviation is not None else ""
         lines.append(
-            f"{reason.verdict.value}: {reason.check} {reason.metric} on {reason.part or mine.node}: "
+            f"{reason.verdict.value}: {reason.check} {reason.metric} on {reason.part or node_night.node}: "
             f"{reason.text}{off}"
         )
     return lines
@@ -199,52 +207,58 @@ def _fault_lines(mine: NodeNight) -> list[str]:
 
 def _history_lines(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
     """Return lines about earlier failures and actions."""
-    _, mine = nights[0]
+    _, node_night = nights[0]
     lines = []
-    for code in mine.codes() or (mine.hold.codes if mine.hold else ()):
-        night_ids = [night.night_id for night, about in nights if code in about.codes()]
+    for code in node_night.codes() or (node_night.hold.codes if node_night.hold else ()):
+        night_ids = [night.night_id for night, past_node_night in nights if code in past_node_night.codes()]
         if night_ids:
             count = f"in {len(night_ids)} of the last {amount(len(nights), 'night')}, first {night_ids[-1]}"
             lines.append(f"{code}: failed {count}")
-    lines += [f"{moment(night.ended)}: {about.did}" for night, about in nights[:_NIGHTS_SHOWN] if about.did]
-    if mine.hold and mine.hold.passes:
-        lines.append(f"The failed checks have passed {amount(mine.hold.passes, 'time')} since.")
+    lines += [
+        f"{moment(night.ended)}: {past_node_night.did}"
+        for night, past_node_night in nights[:_NIGHTS_SHOWN]
+        if past_node_night.did
+    ]
+    if node_night.hold and node_night.hold.passes:
+        lines.append(f"The failed checks have passed {amount(node_night.hold.passes, 'time')} since.")
     return lines
 
 
-def _next_commands(mine: NodeNight) -> list[str]:
+def _next_commands(node_night: NodeNight) -> list[str]:
     """Return the next commands to type."""
-    if mine.unreached:
-        return [f"ssh {mine.node} true; then: ansible-playbook validate.yml -l {mine.node}"]
-    retry_command = f"ansible-playbook validate.yml -l {mine.node}"
-    wide = [finding for finding in mine.findings if finding.fleetwide]
+    if node_night.unreached:
+        return [f"ssh {node_night.node} true; then: ansible-playbook validate.yml -l {node_night.node}"]
+    retry_command = f"ansible-playbook validate.yml -l {node_night.node}"
+    wide = [finding for finding in node_night.findings if finding.fleetwide]
     steps = [
-        _finding_command(mine.node, finding)
-        for finding in mine.findings
+        _finding_command(node_night.node, finding)
+        for finding in node_night.findings
         if not finding.fleetwide and finding.action != "none"
     ]
-    if any(reason.verdict in (Verdict.FAIL, Verdict.DEGRADED) for reason in mine.reasons):
-        worst = mine.reasons[0]
-        steps.append(f"ansible-playbook bench.yml -l {mine.node}  # measures {worst.metric or 'it'} again")
+    if any(reason.verdict in (Verdict.FAIL, Verdict.DEGRADED) for reason in node_night.reasons):
+        worst = node_night.reasons[0]
+        steps.append(
+            f"ansible-playbook bench.yml -l {node_night.node}  # measures {worst.metric or 'it'} again"
+        )
     if wide:
         steps.append(
             f"look at the tool and the fabric first: {', '.join(sorted({finding.code for finding in wide}))}"
         )
     # The soak is a night too, and one without a load does not count for heat.
-    steps.append(_soak_step(mine) or (retry_command if any(steps) else ""))
+    steps.append(_soak_step(node_night) or (retry_command if any(steps) else ""))
     return list(dict.fromkeys(filter(None, steps)))
 
 
-def _soak_step(mine: NodeNight) -> str:
+def _soak_step(node_night: NodeNight) -> str:
     """Return the command that loads the GPUs of a node drained for heat, or "" if it needs none."""
-    codes = mine.hold.codes if mine.hold else ()
-    lacking = [lacking_for(code, mine.read_again) for code in codes]
+    codes = node_night.hold.codes if node_night.hold else ()
+    lacking = [lacking_for(code, node_night.read_again) for code in codes]
     # A cause that no night clears keeps the node drained, whatever else passes.
     by_hand = None in lacking or any(code.startswith("pair:") for code in codes)
     if by_hand or not any(SOAK in (names or ()) for names in lacking):
         return ""
     return (
-        f"ansible-playbook validate.yml -l {mine.node} -e validate_resume=true "
+        f"ansible-playbook validate.yml -l {node_night.node} -e validate_resume=true "
         '-e validate_probe_gpu_minutes=240 -e \'{"validate_probes":["soak"]}\'  '
         "# heat shows only under load: it has to pass twice, and needs a reference of the SKU for soak, or "
         "-e bench_require_references=false"
@@ -295,14 +309,14 @@ def rma_packet(results: Path, node: str) -> str:
         "",
     ]
     if stored is not None:
-        about, snapshot = stored.about, stored.snapshot
+        hardware, snapshot = stored.about, stored.snapshot
         lines += _markdown_table(
             ("what", "value"),
             [
-                ("product", about.product),
-                ("node's serial", about.serial),
-                ("chassis' serial", about.chassis_serial),
-                ("SKU", about.sku),
+                ("product", hardware.product),
+                ("node's serial", hardware.serial),
+                ("chassis' serial", hardware.chassis_serial),
+                ("SKU", hardware.sku),
                 ("rack", stored.rack),
             ],
         )
@@ -335,8 +349,8 @@ def rma_packet(results: Path, node: str) -> str:
     lines += _markdown_table(
         ("night", "verdict", "failures", "actions"),
         [
-            (night.night_id, about.verdict.value, "; ".join(about.codes()), about.did)
-            for night, about in nights
+            (night.night_id, node_night.verdict.value, "; ".join(node_night.codes()), node_night.did)
+            for night, node_night in nights
         ],
     )
     lines += ["## Results with partners", ""]

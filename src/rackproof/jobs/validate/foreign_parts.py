@@ -41,14 +41,14 @@ def settle_foreign_parts(
 
 def foreign_parts_finding(name: str, parts: Sequence[str]) -> HealthFinding:
     """Return the finding about a node that reports parts of others."""
-    shown = ", ".join(sanitize(part, 60) for part in parts[:4])
+    listed = ", ".join(sanitize(part, 60) for part in parts[:4])
     more = f" and {len(parts) - 4} more" if len(parts) > 4 else ""
     return HealthFinding(
         node=name,
         code="foreign_parts",
         verdict=Verdict.UNPROVEN,
         action="inspect",
-        evidence=f"it names {shown}{more}, by which another node that answers tonight is known: two names "
+        evidence=f"it names {listed}{more}, by which another node that answers tonight is known: two names "
         "lead to one machine (ansible_host, the name server), or it reports wrong values; none of its values "
         "was trusted",
     )
@@ -84,14 +84,14 @@ def _owners(
     report.
     """
     owners = set(names)
-    known = (
+    owners_of_parts = (
         set(accepted),
         {name for name in names if part in identity_parts(before[name])},
         {name for name in names if part in _last_gpus(before[name])},
     )
-    for owned in known:
+    for owned in owners_of_parts:
         owners = owners & owned or owners
-    return owners if owners <= set().union(*known) else set()
+    return owners if owners <= set().union(*owners_of_parts) else set()
 
 
 def _last_gpus(previous: StoredSnapshot | None) -> set[str]:
@@ -109,11 +109,11 @@ def _shared_parts(snapshots: Mapping[str, StoredSnapshot]) -> dict[str, list[str
 
 def _without(stored: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
     """Return a snapshot without the given parts."""
-    snapshot, about = stored.snapshot, stored.about
-    about = without_parts(about, parts)
+    snapshot, node = stored.snapshot, stored.about
+    node = without_parts(node, parts)
     own_parts = {
-        "hardware_key": about.hardware_key,
-        "serial": about.serial,
+        "hardware_key": node.hardware_key,
+        "serial": node.serial,
         "identity_serial": "" if snapshot.identity_serial in parts else snapshot.identity_serial,
         "identity_gpus": tuple(
             identity_gpu for identity_gpu in snapshot.identity_gpus if identity_gpu not in parts
@@ -125,4 +125,4 @@ def _without(stored: StoredSnapshot, parts: Sequence[str]) -> StoredSnapshot:
         ),
         "foreign_parts": tuple(dict.fromkeys([*snapshot.foreign_parts, *parts])),
     }
-    return stored.model_copy(update={"snapshot": snapshot.model_copy(update=own_parts), "about": about})
+    return stored.model_copy(update={"snapshot": snapshot.model_copy(update=own_parts), "about": node})

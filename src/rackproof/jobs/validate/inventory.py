@@ -29,10 +29,10 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
     Raises:
         ValidateError: A key is unknown, or a value is of another type.
     """
-    known = {field.name for field in fields(Expectation)}
-    if unknown := sorted(set(values) - known):
+    names = {field.name for field in fields(Expectation)}
+    if unknown := sorted(set(values) - names):
         raise ValidateError(
-            f"validate_expect of {node}: unknown {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+            f"validate_expect of {node}: unknown {', '.join(unknown)}; there are {', '.join(sorted(names))}"
         )
     try:
         return Expectation(**{name: _expected_value(name, value) for name, value in values.items()})
@@ -40,8 +40,8 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
         raise ValidateError(f"validate_expect of {node}: {error}; docs/using/validate.md shows it") from error
 
 
-_SWITCHES = frozenset(one.name for one in fields(Expectation) if isinstance(one.default, bool))
-"""These expectations have a boolean value."""
+_SWITCHES = frozenset(field.name for field in fields(Expectation) if isinstance(field.default, bool))
+"""Names of the expectations with a boolean value."""
 
 
 def _expected_value(name: str, value: Any) -> Any:
@@ -152,12 +152,12 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
     Raises:
         ValidateError: A key is unknown, or a value is not a finite number of 0 or more.
     """
-    known = {field.name for field in fields(Limits)}
+    names = {field.name for field in fields(Limits)}
     for name, value in values.items():
         # YAML's yes is True, which equals 1 in Python but was not meant as a limit.
-        if name not in known or isinstance(value, bool) or not _is_limit(value):
+        if name not in names or isinstance(value, bool) or not _is_limit(value):
             raise ValidateError(
-                f"validate_limits of {node}: {name}: {value!r}; numbers for {', '.join(sorted(known))}"
+                f"validate_limits of {node}: {name}: {value!r}; numbers for {', '.join(sorted(names))}"
             )
     # A limit of NaN or below zero would never or always be exceeded.
     return Limits(**values)  # type: ignore[arg-type]  # names and numbers were checked above

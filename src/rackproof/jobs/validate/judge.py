@@ -328,7 +328,7 @@ def _judge_nodes(
     runs = runs_since_last_night(inputs.results, inputs.past, inputs.now) if drained else []
     soaked = soaked_gpus(runs, probed, drained)
     measured_again = measured_in(runs, probed, drained, soaked, inputs.now) if drained else {}
-    again = {
+    retest_reasons = {
         name: (
             *measured_again.get(name, ()),
             *_compared_again(measured.compared.get(name, ()), measured_again.get(name, ())),
@@ -344,7 +344,7 @@ def _judge_nodes(
             findings.get(name, []),
             measured,
             inputs.states[name],
-            again.get(name, ()),
+            retest_reasons.get(name, ()),
         )
         for name, why in inputs.asked.items()
     ]
@@ -357,8 +357,11 @@ def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[s
 
 def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
     """Return a drained node with the snapshots for comparison with tonight's."""
-    stored, earlier = inputs.snapshots[name], [folder for folder in inputs.past if folder.name < hold.since]
-    before = night_store.last_snapshot(earlier, name)
+    stored, earlier_folders = (
+        inputs.snapshots[name],
+        [folder for folder in inputs.past if folder.name < hold.since],
+    )
+    before = night_store.last_snapshot(earlier_folders, name)
     # For a drain that begins tonight there is none, because only Slurm's reason states the drain.
     failed = night_store.read_snapshot(inputs.results / (hold.failed or hold.since), name)
     return DrainedNode(
@@ -367,7 +370,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
         idle=_is_idle(inputs.states[name]),
         failed=failed.snapshot if failed else None,
         before=before.snapshot if before else None,
-        is_first=before is None and not any(_may_have_seen(folder, name) for folder in earlier),
+        is_first=before is None and not any(_may_have_seen(folder, name) for folder in earlier_folders),
     )
 
 
@@ -650,8 +653,8 @@ def _new_gpus(
     arrived: dict[str, tuple[str, GpuSnapshot]] = {}
     for name, stored in snapshots.items():
         previous = night_store.last_snapshot(past, name)
-        known = {gpu.uuid for gpu in previous.snapshot.gpus} if previous else set()
-        arrived |= {gpu.uuid: (name, gpu) for gpu in stored.snapshot.gpus if gpu.uuid not in known}
+        known_uuids = {gpu.uuid for gpu in previous.snapshot.gpus} if previous else set()
+        arrived |= {gpu.uuid: (name, gpu) for gpu in stored.snapshot.gpus if gpu.uuid not in known_uuids}
     return arrived
 
 

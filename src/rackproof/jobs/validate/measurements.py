@@ -48,7 +48,7 @@ class SuspectNumbers:
 
     Attributes:
         once: The numbers that were measured only once.
-        twice: The numbers that were measured twice, of which the better value is judged.
+        twice: The numbers that were measured twice. Only the better value of each is judged.
     """
 
     once: Collection[tuple[str, str]] = ()
@@ -271,9 +271,9 @@ def measured_in(
             )
     programs = probed.sound if probed else {}
     names: dict[str, tuple[str, ...]] = {}
-    for name, kept in snapshots.items():
+    for name, stored in snapshots.items():
         # A soak that found a fault measured a speed, too, and the quantity has the name of the program.
-        quantities = measured.get(kept.about.hardware_key, set()) - PROGRAMS
+        quantities = measured.get(stored.about.hardware_key, set()) - PROGRAMS
         has_soaked = {SOAK} if soaked[name] else set()
         names[name] = tuple(sorted({*programs.get(name, ()), *quantities, *has_soaked}))
     return names
@@ -289,11 +289,11 @@ def soaked_gpus(
     passed = _gpus_with_soak(run for run in runs if _is_passed_soak(run))
     by_night = _gpus_with_soak(run for run in runs if run.benchmark == PROBES_BENCHMARK)
     soaked: dict[str, frozenset[str]] = {}
-    for name, kept in snapshots.items():
+    for name, stored in snapshots.items():
         # The numbers of a night are one run for all nodes, and only `sound` shows whose soak found no fault.
         is_sound = probed is not None and SOAK in probed.sound.get(name, ())
-        own = {gpu.uuid for gpu in kept.snapshot.gpus}
-        soaked[name] = frozenset(own & (passed | by_night if is_sound else passed))
+        gpu_uuids = {gpu.uuid for gpu in stored.snapshot.gpus}
+        soaked[name] = frozenset(gpu_uuids & (passed | by_night if is_sound else passed))
     return soaked
 
 

@@ -21,6 +21,7 @@ from rackproof.store.night_store import (
 )
 
 _TOLD = 12
+"""A message lists at most this many changes, and this many groups of nodes for each verdict."""
 
 
 def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
@@ -55,10 +56,10 @@ def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
         "the machine's serial number": sum(not snapshot.serial for snapshot in without_root.values()),
         "the limit of locked memory of jobs": len(without_root),
     }
-    shown = ", ".join(f"{name} ({count} of {len(without_root)})" for name, count in lacking.items() if count)
+    facts = ", ".join(f"{name} ({count} of {len(without_root)})" for name, count in lacking.items() if count)
     names = sanitize(compress_hostlist(without_root), 200)
     return [
-        f"queried without root: {names}; root would add {shown}: ansible_become, or -b. The kernel's log "
+        f"queried without root: {names}; root would add {facts}: ansible_become, or -b. The kernel's log "
         "alone is also read by a user in the groups adm and systemd-journal"
     ]
 
@@ -134,8 +135,8 @@ def _describe_change(node_night: NodeNight, before: NodeNight | None) -> list[st
 def _new_reasons(node_night: NodeNight, before: NodeNight) -> list[str]:
     """Return the texts of reasons that are new since the night before."""
     # Compare code and part, because texts contain numbers that differ every night.
-    known = {key for key, _ in before.reason_texts_by_part()}
-    return [text for key, text in node_night.reason_texts_by_part() if key not in known]
+    known_keys = {key for key, _ in before.reason_texts_by_part()}
+    return [text for key, text in node_night.reason_texts_by_part() if key not in known_keys]
 
 
 def describe_drain_plan(night: NightRecord) -> list[str]:

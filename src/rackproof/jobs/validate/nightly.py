@@ -60,6 +60,7 @@ _LATER_S = 300
 """Seconds after this process's own time limit at which ansible-runner ends the playbook."""
 _SHOW_S = 0.25
 _PIPE_BYTES = 1 << 20
+"""Size of the pipe of a playbook, which must hold a step of a thousand nodes."""
 _KEPT_LINES = 30
 """Number of last lines of Ansible's output that are kept, to explain a playbook that failed."""
 _UNJUDGED = {
@@ -156,8 +157,8 @@ def finish_interrupted(results: Path) -> list[str]:
     if not results.is_dir() or host_claims.claimed_hosts(results / ".nights"):
         return []  # A playbook that an operator started is running.
     for folder in sorted(results.iterdir()):
-        whole = (folder / RECORD_NAME).is_file()
-        if whole or not night_store.is_night(folder.name) or folder.is_symlink():
+        is_recorded = (folder / RECORD_NAME).is_file()
+        if is_recorded or not night_store.is_night(folder.name) or folder.is_symlink():
             continue
         if not (folder / night_store.NIGHT_FILE).is_file():
             # Drafts left by a killed process start with a dot.
@@ -299,7 +300,7 @@ def _wait(child: subprocess.Popen[str], timeout_s: float, show: Callable[[], Non
 
 
 class _EventPipe:
-    """A named pipe to which a playbook writes its steps, because ansible-runner passes no descriptors on.
+    """A named pipe for the steps of a playbook, because ansible-runner passes no descriptors on.
 
     Args:
         path: The path of the pipe, in a private folder.
@@ -420,10 +421,10 @@ def _outcome(
         lines += played.tail[-8:]
         return NightlyOutcome(EXIT_TOOL, night, tuple(lines))
     results = settings.results
-    earlier = night_store.night_folders(results, before=night.night_id)
+    earlier_folders = night_store.night_folders(results, before=night.night_id)
     before = None
     with suppress(ResultsError):
-        before = night_store.read_night(earlier[0]) if earlier else None
+        before = night_store.read_night(earlier_folders[0]) if earlier_folders else None
     lines = messages.summarize_night(night, messages.describe_changes(night, before))
     lines += probe_scheduler.describe_probes(probe_results.read_probes(results / night.night_id))
     page = f"{settings.link.rstrip('/')}/{night.night_id}/index.html" if settings.link else ""
@@ -575,9 +576,9 @@ def prometheus_metrics(
     for name, help_text, samples in families:
         lines += [f"# HELP {name} {help_text}", f"# TYPE {name} gauge"]
         for labels, value in samples:
-            shown = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
+            labels_text = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
             # Use repr for the timestamp, because the six digits of :g would round it to hours.
-            lines.append(f"{name}{{{shown}}} {value:g}" if labels else f"{name} {value!r}")
+            lines.append(f"{name}{{{labels_text}}} {value:g}" if labels else f"{name} {value!r}")
     return ("\n".join(lines) + "\n").encode()
 
 

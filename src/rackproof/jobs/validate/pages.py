@@ -32,6 +32,7 @@ JUNIT = "report.junit.xml"
 NODE_PAGES = 64
 """If a fleet has more nodes, only nodes that did not pass get a page."""
 CHART_NIGHTS = 30
+"""Number of nights in a chart."""
 _CHARTS = 6
 _LINES = 8
 _CHANGES = 40
@@ -56,13 +57,13 @@ def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str])
     """
     folder = results / night.night_id
     folders = night_store.night_folders(results)
-    shown = [
+    shown_nodes = [
         node for node in night.nodes if len(night.nodes) <= NODE_PAGES or node.verdict is not Verdict.PASS
     ]
-    pages = {node.node: f"nodes/{node.node}.html" for node in shown}
-    series = _Series(results, night) if shown else None
-    history = _histories(folders, {node.node for node in shown})
-    for judged in shown:
+    pages = {node.node: f"nodes/{node.node}.html" for node in shown_nodes}
+    series = _Series(results, night) if shown_nodes else None
+    history = _histories(folders, {node.node for node in shown_nodes})
+    for judged in shown_nodes:
         stored = night_store.read_snapshot(folder, judged.node)
         page = node_page(
             night,
@@ -286,7 +287,7 @@ def _reasons(reasons: Sequence[night_store.NightReason], caption: str) -> Table:
     )
 
 
-def _findings(mine: NodeNight) -> Table:
+def _findings(node_night: NodeNight) -> Table:
     """Return the table of a node's findings."""
     return build_table(
         "What health checks found",
@@ -299,7 +300,7 @@ def _findings(mine: NodeNight) -> Table:
                 Cell(finding.action),
                 Cell(finding.confidence),
             )
-            for finding in mine.findings
+            for finding in node_night.findings
         ],
     )
 
@@ -349,12 +350,12 @@ def _nights(nights: Sequence[tuple[NightRecord, NodeNight]]) -> Table:
         ("Verdict", "When (UTC)", "What", "What was done"),
         [
             (
-                view.verdict_cell(mine.verdict),
+                view.verdict_cell(node_night.verdict),
                 Cell(moment(night.ended)),
-                Cell(sanitize((mine.reason_texts() or ("",))[0], 300)),
-                Cell(sanitize(mine.did, 300)),
+                Cell(sanitize((node_night.reason_texts() or ("",))[0], 300)),
+                Cell(sanitize(node_night.did, 300)),
             )
-            for night, mine in nights
+            for night, node_night in nights
         ],
     )
 
@@ -434,8 +435,8 @@ class _Series:
         lines = []
         for part, points in sorted(values.items(), key=lambda entry: readings.parts[entry[0]].slot)[:_LINES]:
             order = sorted(points, reverse=True)
-            about = readings.parts[part]
-            label = f"GPU {about.slot}" if about.kind == "gpu" else sanitize(about.name, 40)
+            shown_part = readings.parts[part]
+            label = f"GPU {shown_part.slot}" if shown_part.kind == "gpu" else sanitize(shown_part.name, 40)
             # Nights are counted backwards from this one. With a minus sign, time runs to the right.
             lines.append(
                 Line(label, tuple(float(-ago) for ago in order), tuple(points[ago] for ago in order))

@@ -81,9 +81,11 @@ def check_probe_plan(
     Raises:
         ValidateError: A setting is unusable.
     """
-    known = (*(probe.name for probe in PROBES), FABRIC)
-    if unknown := [name for name in chosen if name not in known]:
-        raise ValidateError(f"validate_probes: unknown {', '.join(unknown)}; there are {', '.join(known)}")
+    probe_names = (*(probe.name for probe in PROBES), FABRIC)
+    if unknown := [name for name in chosen if name not in probe_names]:
+        raise ValidateError(
+            f"validate_probes: unknown {', '.join(unknown)}; there are {', '.join(probe_names)}"
+        )
     if device not in ("gpu", "cpu"):
         raise ValidateError(f"validate_probe_device: gpu or cpu, not {device}")
     if not 0 < share <= 1:
@@ -156,18 +158,18 @@ def measure_night(
     folder, results = Path(context.folder), Path(context.results)
     snapshots = _read_snapshots(folder)
     try:
-        earlier = night_store.night_folders(results, before=context.night_id)
+        earlier_folders = night_store.night_folders(results, before=context.night_id)
         # Settle parts before anything is measured. A number from another node's GPU belongs to that node.
-        snapshots = settle_foreign_parts(folder, earlier, snapshots)
-        past = [results for results in map(read_probes, earlier) if results is not None]
+        snapshots = settle_foreign_parts(folder, earlier_folders, snapshots)
+        past_results = [results for results in map(read_probes, earlier_folders) if results is not None]
         if slurm is None:
             why = remark or "there is no Slurm to run jobs (slurm_controller_host is empty)"
             write_probes(folder, unmeasured_night(plan.minutes, snapshots, why))
             return describe_probes(read_probes(folder))
         sizes = drain_policy.drained_by_partition(members)
         partitions = _partitions_by_node(sizes)
-        strangers = nodes_with_parts_of_others(earlier, snapshots)
-        suspects = _suspect_nodes(earlier, snapshots)
+        strangers = nodes_with_parts_of_others(earlier_folders, snapshots)
+        suspects = _suspect_nodes(earlier_folders, snapshots)
         targets = [
             replace(
                 _target(name, stored, slurm.get(name), partitions, name in strangers),
@@ -181,7 +183,7 @@ def measure_night(
         try:
             run.begin()
             night, numbers = probe_night(
-                plan, targets, past, run, direct, _suspect_finder(results, snapshots, plan.benchmarks)
+                plan, targets, past_results, run, direct, _suspect_finder(results, snapshots, plan.benchmarks)
             )
         except ProbeError as error:
             night = _failed_night(plan, targets, direct, error, run.spent)
@@ -236,9 +238,11 @@ def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, 
 def _suspect_nodes(earlier: Sequence[Path], names: Iterable[str]) -> set[str]:
     """Return the nodes that failed or were degraded in their last night."""
     # A node without a recent night counts as new, so older nights need not be read.
-    known, _ = night_store.last_known(earlier[:_SUSPECT_NIGHTS], names)
+    known_nights, _ = night_store.last_known(earlier[:_SUSPECT_NIGHTS], names)
     return {
-        name for name, night_node in known.items() if night_node.verdict in (Verdict.FAIL, Verdict.DEGRADED)
+        name
+        for name, night_node in known_nights.items()
+        if night_node.verdict in (Verdict.FAIL, Verdict.DEGRADED)
     }
 
 
@@ -250,7 +254,7 @@ def _target(
     has_parts_of_others: bool,
 ) -> ProbeTarget:
     """Return a node as a target of measurements, or with the reason why it is not measured (``busy``)."""
-    about = state if isinstance(state, Mapping) else {}
+    slurm_answer = state if isinstance(state, Mapping) else {}
     gpus, expected = len(stored.snapshot.gpus), parse_node_expectation(name, stored.expected)
     busy = ""
     if has_parts_of_others:
@@ -258,14 +262,14 @@ def _target(
     elif 0 < expected.gpus < gpus:
         # Minutes are counted by GPU, so such a node would use the minutes of its neighbours.
         busy = f"not measured: it lists {amount(gpus, 'GPU')}, and its SKU has {expected.gpus}"
-    elif about.get("known") is not True or name not in partitions:
+    elif slurm_answer.get("known") is not True or name not in partitions:
         busy = "it is not in Slurm, or in no partition"
-    elif about.get("drained_by") != "none":
+    elif slurm_answer.get("drained_by") != "none":
         busy = "out of service"
-    elif about.get("jobs"):
+    elif slurm_answer.get("jobs"):
         busy = "at work"
-    elif about.get("in_service") is not True:
-        busy = f"Slurm gives it no work: {sanitize(about.get('state_after'), 60)}"
+    elif slurm_answer.get("in_service") is not True:
+        busy = f"Slurm gives it no work: {sanitize(slurm_answer.get('state_after'), 60)}"
     return ProbeTarget(
         name=name,
         gpus=gpus,
@@ -326,8 +330,8 @@ def keep_numbers(
     # A node whose last program failed was measured too. Without that node, its numbers would belong nowhere.
     numbers_of_run = [
         name
-        for name, about in nodes.items()
-        if name in night.measured or name in labelled or any(gpu.uuid in labelled for gpu in about.gpus)
+        for name, hardware in nodes.items()
+        if name in night.measured or name in labelled or any(gpu.uuid in labelled for gpu in hardware.gpus)
     ]
     run = _run(
         new_run_id(BENCHMARK, now=datetime.now(UTC)), numbers, [nodes[name] for name in numbers_of_run]
@@ -390,7 +394,7 @@ def store_direct_output(context: NightContext, node: str, text: str, status: int
 
 def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, JobResult]:
     """Return how the measurements without Slurm ended, by node."""
-    found = {}
+    results = {}
     for name in names:
         try:
             text = (folder / DIRECT / f"{name}.log").read_text(errors="replace")
@@ -398,5 +402,5 @@ def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, JobResult]:
             continue
         # The last mark is Rackproof's. Earlier output of the node may contain one too.
         text, _, status = text.rpartition("\n:::STATUS ")
-        found[name] = classify_exit(text, status.strip(), 0.0)
-    return found
+        results[name] = classify_exit(text, status.strip(), 0.0)
+    return results

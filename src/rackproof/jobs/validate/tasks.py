@@ -162,15 +162,15 @@ def store_snapshot(
     previous = night_store.last_snapshot(
         night_store.night_folders(Path(begun.results), before=begun.night_id), node
     )
-    health, about = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
+    health, node_facts = mapping_at(gathered, "health"), dict(mapping_at(gathered, "node"))
     offset = clock_offset(asked, answered, health.get("begin"), health.get("epoch"))
     # Never use the node's own statement about both clocks.
-    about["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
+    node_facts["clock"] = {} if offset is None else {"asked_at": asked, "epoch": asked + offset}
     try:
         identity = node_from_facts(node, mapping_at(gathered, "facts"), sku)
         snapshot = build_snapshot(
             node,
-            {**gathered, "node": about},
+            {**gathered, "node": node_facts},
             sku=sku,
             previous=previous.snapshot if previous else None,
             about=identity,
@@ -328,12 +328,12 @@ def build_night_run(
     for node in night.nodes:
         judgements += [
             Judgement(
-                metric=one.code,
-                labels={"gpu": one.name} if one.part == "gpu" else {"node": one.node},
-                verdict=one.verdict,
-                reason=sanitize(one.evidence, 500),
+                metric=finding.code,
+                labels={"gpu": finding.name} if finding.part == "gpu" else {"node": finding.node},
+                verdict=finding.verdict,
+                reason=sanitize(finding.evidence, 500),
             )
-            for one in node.findings
+            for finding in node.findings
         ]
     return Run(
         run_id=night.night_id,
@@ -342,16 +342,16 @@ def build_night_run(
         started=night.started,
         ended=night.ended,
         nodes=tuple(stored.about for stored in snapshots.values()),
-        asked_nodes=tuple(one.node for one in night.nodes),
+        asked_nodes=tuple(finding.node for finding in night.nodes),
         measurements=tuple(measurements),
         judgements=tuple(judgements),
         logs=files,
         verdict=night.verdict,
         reasons=tuple(
-            f"{one.node}: {text}"
-            for one in night.nodes
-            if one.verdict.gates
-            for text in one.reason_texts()[:1]
+            f"{finding.node}: {text}"
+            for finding in night.nodes
+            if finding.verdict.gates
+            for text in finding.reason_texts()[:1]
         )[:50],
         rackproof_version=__version__,
     )
@@ -393,13 +393,13 @@ def probing_failure(probed: Mapping[str, Any]) -> str | None:
 
 def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
     """Return the outcome of a drain according to Slurm's answer, not to the request."""
-    about = (answer.get("nodes") or {}).get(node)
-    if not about:
+    node_answer = (answer.get("nodes") or {}).get(node)
+    if not node_answer:
         return f"could not be drained: {answer.get('msg', 'no answer')}"
-    if about.get("drained_by") != "ours":
+    if node_answer.get("drained_by") != "ours":
         # Something else drained the node in between. That reason remains.
-        return f"not drained by us: {about.get('state_after')} ({about.get('reason')})"
-    jobs = about.get("jobs") or ()
+        return f"not drained by us: {node_answer.get('state_after')} ({node_answer.get('reason')})"
+    jobs = node_answer.get("jobs") or ()
     return "drained" + (f"; jobs run on until they end: {', '.join(map(str, jobs))}" if jobs else "")
 
 
@@ -420,10 +420,12 @@ def collect_actions(
             did[node] = _drain_outcome(result, node)
     if returned.get("skipped"):
         return did
-    for node, about in (returned.get("nodes") or {}).items():
-        state = about.get("state_after")
+    for node, node_answer in (returned.get("nodes") or {}).items():
+        state = node_answer.get("state_after")
         did[node] = (
-            "returned to service" if about.get("in_service") else f"Slurm does not take it back: {state}"
+            "returned to service"
+            if node_answer.get("in_service")
+            else f"Slurm does not take it back: {state}"
         )
     for node in resume:
         did.setdefault(node, f"could not be returned: {returned.get('msg') or 'no answer'}")

@@ -42,10 +42,10 @@ def numbers_of_others(
     there is nothing to compare with.
     """
     values: dict[NumberKey, list[float]] = {key: [] for key in numbers}
-    first: dict[NumberKey, list[float]] = {key: [] for key in numbers}
+    first_of_others: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     alike = _of_its_kind(run)
     if alike is None:
-        return values, first
+        return values, first_of_others
     digests = {key[2] for key in numbers}
     medians = _medians_by_part(connection, alike, digests)
     accepted = _accepted_by_part(connection, alike, digests)
@@ -55,8 +55,8 @@ def numbers_of_others(
         values[key] = [middle for part, middle in beside.items() if part != own_key]
         # The list is in the order of acceptance.
         of_others = [value for part, value in accepted.get((kind, name, unit), ()) if part != own_key]
-        first[key] = of_others[:1]
-    return values, first
+        first_of_others[key] = of_others[:1]
+    return values, first_of_others
 
 
 def _of_its_kind(run: Run) -> list[ColumnElement[bool]] | None:

@@ -174,7 +174,7 @@ def _postgresql_target(url_text: str, url: URL) -> Target:
 
 
 def _values_of_option(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return an option's values, of which a URL may state several."""
+    """Return the values of an option. A URL may state several."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -370,15 +370,15 @@ def _is_current(connection: Connection, target: Target) -> bool:
             f"{target.description} holds tables of a history ({', '.join(sorted(tables)[:3])}) without the "
             f"version of Rackproof that made them. {_REBUILD_ADVICE}"
         )
-    shown = target.scrub(revision)[:40]
+    shown_revision = target.scrub(revision)[:40]
     if revision.isdecimal() and revision < schema.REVISION:
         raise HistoryError(
             f"{target.description} was made by an older Rackproof (its tables are at revision "
-            f"{shown}, this one needs {schema.REVISION}). {_REBUILD_ADVICE}"
+            f"{shown_revision}, this one needs {schema.REVISION}). {_REBUILD_ADVICE}"
         )
     raise HistoryTooNewError(
         f"{target.description} was made by a newer Rackproof (its tables are at revision "
-        f"{shown}, this one supports up to {schema.REVISION}). Use that Rackproof or a later one."
+        f"{shown_revision}, this one supports up to {schema.REVISION}). Use that Rackproof or a later one."
     )
 
 

@@ -70,7 +70,7 @@ class Place:
 
 
 class Topology:
-    """The hardware of one run, by which labels are converted to places.
+    """The hardware of one run, for the conversion of labels to places.
 
     Args:
         nodes: The nodes of the run. If the hardware keys of two nodes are the same, for example the serial

@@ -128,7 +128,7 @@ class _Hardware(NamedTuple):
 
 
 class HardwareOfRows:
-    """The hardware of some rows, by which its names are restored in labels.
+    """The hardware of some rows, for the restoration of its names in labels.
 
     Args:
         connection: The connection to the history.

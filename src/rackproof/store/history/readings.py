@@ -255,11 +255,13 @@ class _PartIndex:
             self._index[key] = len(self.parts)
             self.parts.append(Part(*key, name=""))
         index = self._index[key]
-        about = topology.described.get(identity)
-        if isinstance(about, Node):
-            self.parts[index] = self.parts[index]._replace(name=about.name, sku=about.sku)
-        elif isinstance(about, Gpu):
-            self.parts[index] = self.parts[index]._replace(name=about.name, node=node, slot=about.index)
+        described_part = topology.described.get(identity)
+        if isinstance(described_part, Node):
+            self.parts[index] = self.parts[index]._replace(name=described_part.name, sku=described_part.sku)
+        elif isinstance(described_part, Gpu):
+            self.parts[index] = self.parts[index]._replace(
+                name=described_part.name, node=node, slot=described_part.index
+            )
         elif identity.members:
             members = [self.parts[self.add(member, topology)] for member in identity.members]
             self.parts[index] = _of_members(self.parts[index], members)
@@ -363,15 +365,17 @@ def _parts(connection: Connection, ids: Integers) -> tuple[tuple[Part, ...], NDA
     needed = {int(number) for number in ids if number >= 0}
     # Read all hardware. Most of it is wanted, and a list of 90,000 ids would not be faster. Use all(),
     # because reading SQLAlchemy's rows one by one takes three times as long.
-    known = connection.execute(select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)).all()
+    part_rows = connection.execute(
+        select(table.c.id, table.c.kind, table.c.key, table.c.name, table.c.sku)
+    ).all()
     # Always include nodes and GPUs. A link needs the names of its ends, and a GPU the index of its node.
     single = (Kind.GPU.value, Kind.NODE.value)
-    described = sorted(row for row in map(tuple, known) if row[1] in single or row[0] in needed)
+    described = sorted(row for row in map(tuple, part_rows) if row[1] in single or row[0] in needed)
     order = [row[0] for row in described]
     seats = _seats(connection, dict(zip(order, range(len(order)), strict=True)))
     rows = {row[0]: Part(*row[1:], *seats.get(row[0], ())) for row in described}
-    for whole, members in _members_of(connection, rows).items():
-        rows[whole] = _of_members(rows[whole], members)
+    for whole_id, members in _members_of(connection, rows).items():
+        rows[whole_id] = _of_members(rows[whole_id], members)
     return tuple(rows[number] for number in order), np.array(order, dtype=np.int64)
 
 
@@ -390,19 +394,19 @@ def _members_of(connection: Connection, rows: Mapping[int, Part]) -> dict[int, l
     table = schema.hardware_members
     query = select(table.c.whole_id, table.c.member_id).order_by(table.c.whole_id, table.c.position)
     members: dict[int, list[Part]] = {}
-    for whole, member in connection.execute(query):
-        if whole in rows and member in rows:
-            members.setdefault(whole, []).append(rows[member])
+    for whole_id, member_id in connection.execute(query):
+        if whole_id in rows and member_id in rows:
+            members.setdefault(whole_id, []).append(rows[member_id])
     return members
 
 
-def _of_members(whole: Part, members: Sequence[Part]) -> Part:
+def _of_members(joined: Part, members: Sequence[Part]) -> Part:
     """Return a link or group with the names of its members, and with their SKU if they share it."""
     names = [member.name if member.kind == Kind.NODE.value else member.key for member in members]
-    shown = names[:_NAMED] + ([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])
+    shown_names = names[:_NAMED] + ([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])
     skus = {member.sku for member in members}
-    joint = ">" if whole.kind == Kind.LINK.value else "+"
-    return whole._replace(name=joint.join(shown), sku=skus.pop() if len(skus) == 1 else "")
+    joint = ">" if joined.kind == Kind.LINK.value else "+"
+    return joined._replace(name=joint.join(shown_names), sku=skus.pop() if len(skus) == 1 else "")
 
 
 def _position(ids: NDArray[np.int64], wanted: Integers) -> Integers:

@@ -110,10 +110,10 @@ def _contradiction(run: Run, judged: Judgement) -> str:
         direction=directions.pop(),
         labels=judged.labels,
     )
-    again = judge(number, judged.reference)
-    if again.verdict in (Verdict.PASS, Verdict.DEGRADED):
+    new_judgement = judge(number, judged.reference)
+    if new_judgement.verdict in (Verdict.PASS, Verdict.DEGRADED):
         return ""
-    return f"{judged.metric} stands there as {judged.verdict.value}, and its number is {again.reason}"
+    return f"{judged.metric} stands there as {judged.verdict.value}, and its number is {new_judgement.reason}"
 
 
 FLEET_DEVIATION = 0.1
@@ -158,9 +158,9 @@ def physical_objection(
     peak, share = (None, 0.0) if physics is None else _peak(physics, metric, labels, unit)
     if peak is None:
         return ""
-    shown = f"{metric} is {value:.6g} {unit}"
+    value_text = f"{metric} is {value:.6g} {unit}"
     if value > peak:
-        return f"{shown}, more than the peak of {product}, {peak:g} {unit}"
+        return f"{value_text}, more than the peak of {product}, {peak:g} {unit}"
     # Copies to a Grace CPU and numbers of PCIe cards vary too much for a lower bound.
     if is_card(product) or (metric in _HOST_COPIES and peak == _C2C):
         return ""
@@ -168,7 +168,7 @@ def physical_objection(
         return ""
     if value < share * peak:
         return (
-            f"{shown}, and sound ones of {product}, whose peak is {peak:g} {unit}, reach more than "
+            f"{value_text}, and sound ones of {product}, whose peak is {peak:g} {unit}, reach more than "
             f"{share * peak:.6g}"
         )
     return ""
@@ -287,23 +287,25 @@ def drift_objection(accepted: Sequence[AcceptedNumber], value: float, direction:
     """
     if not accepted:
         return ""
-    first = min(accepted, key=lambda acceptance: (acceptance.moment, acceptance.run_id))
+    oldest = min(accepted, key=lambda acceptance: (acceptance.moment, acceptance.run_id))
     middle = statistics.median([*(acceptance.value for acceptance in accepted if acceptance.standing), value])
-    loss = loss_of(value, first.value, direction)
-    moved = loss_of(middle, first.value, None)
+    loss = loss_of(value, oldest.value, direction)
+    moved = loss_of(middle, oldest.value, None)
     if max(loss, moved) <= CHAIN_DEVIATION:
         return ""
     if loss > CHAIN_DEVIATION:
-        text = f"{value:.6g} is {loss:.1%} worse than {first.value:.6g} (accepted first, from {first.run_id})"
+        text = (
+            f"{value:.6g} is {loss:.1%} worse than {oldest.value:.6g} (accepted first, from {oldest.run_id})"
+        )
     else:
         text = (
-            f"it would move a reference from {first.value:.6g} (accepted first, from {first.run_id}) to "
+            f"it would move a reference from {oldest.value:.6g} (accepted first, from {oldest.run_id}) to "
             f"{middle:.6g}, {moved:.1%} away"
         )
     return (
         f"{text}, and accepted numbers stay within {CHAIN_DEVIATION:.0%} of the first; if the hardware was "
         "changed on purpose, withdraw the old one first: "
-        f"rackproof withdraw {first.run_id} --reason WHY"
+        f"rackproof withdraw {oldest.run_id} --reason WHY"
     )
 
 

@@ -88,6 +88,7 @@ _BATCH = 200
 """One transaction stores or deletes this many runs."""
 _ATTEMPTS = 4
 _MOST_IDS = 1000
+"""Number of newest runs whose ids are compared with an unknown id."""
 _ESTIMATE_RUNS = 25
 # After these SQLSTATEs (a deadlock, a serialization failure), a second attempt usually succeeds, because
 # another writer was only first.
@@ -235,17 +236,17 @@ class Store(AbstractContextManager["Store"]):
                 .order_by(table.c.run_id)
                 .limit(4)
             ).all()
-            shown = self._target.scrub(run_id)[:121]
+            shown_id = self._target.scrub(run_id)[:121]
             if not matching_ids or not run_id:
                 ids = connection.scalars(
                     select(table.c.run_id).order_by(table.c.moment.desc()).limit(_MOST_IDS)
                 ).all()
                 near = near_names(run_id, ids)
                 hint = f"did you mean {near}?" if near else "`rackproof history` lists them"
-                raise HistoryError(f"no run {shown!r} in {self.description}; {hint}")
+                raise HistoryError(f"no run {shown_id!r} in {self.description}; {hint}")
             if len(matching_ids) > 1:
                 listed = ", ".join(matching_ids[:3]) + (", …" if len(matching_ids) > 3 else "")
-                raise HistoryError(f"several runs begin with {shown!r}: {listed}; give more of the id")
+                raise HistoryError(f"several runs begin with {shown_id!r}: {listed}; give more of the id")
             run = self._record(connection, matching_ids[0])
         if run is None:
             raise HistoryError(
@@ -403,11 +404,14 @@ class Store(AbstractContextManager["Store"]):
             limit: The largest number of candidates.
         """
         table, runs, accepted = schema.judgements, schema.runs, schema.baselines
-        same = (accepted.c.quantity_id == table.c.quantity_id, accepted.c.hardware_id == table.c.hardware_id)
+        is_same_quantity = (
+            accepted.c.quantity_id == table.c.quantity_id,
+            accepted.c.hardware_id == table.c.hardware_id,
+        )
         query = (
             select(table, runs.c.run_id)
             .join(runs, runs.c.id == table.c.run_pk)
-            .where(table.c.candidate, table.c.hardware_id.is_not(None), ~exists().where(*same))
+            .where(table.c.candidate, table.c.hardware_id.is_not(None), ~exists().where(*is_same_quantity))
             .order_by(table.c.moment.desc(), table.c.run_pk.desc(), table.c.ordinal)
             .limit(limit)
         )
@@ -443,12 +447,12 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             run_id: The run's id or a prefix of it.
-            low: The (negative) fraction below the value from which a number fails, or ``None`` for
-                never.
-            high: The fraction above the value from which a number is too good to be true, or ``None``
-                for never.
-            warn: The (negative) fraction below the value from which a number is degraded, or ``None``
-                for never.
+            low: A number fails if it is lower than the value by more than this (negative) fraction.
+                With ``None``, no number fails.
+            high: A number is too good to be true if it is higher by more than this fraction, unless it
+                is ``None``.
+            warn: A number is degraded if it is lower by more than this (negative) fraction, unless it
+                is ``None``.
             note: A function that is called with the number of references before they take effect. If the
                 function raises an error, nothing is accepted.
             bounding: Runs that were accepted earlier and still limit this one, even if they no longer
@@ -516,10 +520,10 @@ class Store(AbstractContextManager["Store"]):
             key = number_key(run, place, measurement.name, measurement.unit)
             if place.hardware is not None and key in numbers and measurement.finite:
                 _require_physical(run, place.hardware, measurement)
-        for key, others in self._others(run, topology, numbers).items():
+        for key, other_numbers in self._others(run, topology, numbers).items():
             value, direction = numbers[key]
-            if objection := others.objection(value, direction):
-                number_text = f"{others.metric} on {key[1]}, {objection} {key[3]}".strip()
+            if objection := other_numbers.objection(value, direction):
+                number_text = f"{other_numbers.metric} on {key[1]}, {objection} {key[3]}".strip()
                 raise HistoryError(f"run {run.run_id} is not a reference: {number_text}")
 
     def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
@@ -557,7 +561,11 @@ class Store(AbstractContextManager["Store"]):
         run = self.run(run_id)
         topology = Topology(run.nodes)
         numbers = acceptable_numbers(run, topology)
-        confirmed = {key for key, others in self._others(run, topology, numbers).items() if others.are_known}
+        confirmed = {
+            key
+            for key, other_numbers in self._others(run, topology, numbers).items()
+            if other_numbers.are_known
+        }
         confirmed |= keys_with_a_bound(run, topology)
         unconfirmed = set(numbers) - confirmed
         return sorted(

@@ -182,7 +182,7 @@ quantities = Table(
     Column("benchmark", String(KEY_LIMIT), nullable=False),
     Column("parameters", Text, nullable=False),
     Column("metric", String(KEY_LIMIT), nullable=False),
-    # Canonical JSON, in which "*" replaces the value of a label that contains hardware, see identity.py.
+    # Canonical JSON. "*" replaces the value of a label that contains hardware, see identity.py.
     Column("labels", Text, nullable=False),
     Column("direction", String(8), nullable=True),
     UniqueConstraint("digest", "unit"),

@@ -262,14 +262,14 @@ class RunWriter:
             return
         statement = self._insert(table)
         new = statement.excluded
-        later = new.last_seen >= table.c.last_seen
+        is_later = new.last_seen >= table.c.last_seen
         changes = {
-            column.name: case((later, new[column.name]), else_=column)
+            column.name: case((is_later, new[column.name]), else_=column)
             for column in table.c
             if column.name not in (*key, "id", "first_seen")
         }
-        earlier = new.first_seen < table.c.first_seen
-        changes["first_seen"] = case((earlier, new.first_seen), else_=table.c.first_seen)
+        is_earlier = new.first_seen < table.c.first_seen
+        changes["first_seen"] = case((is_earlier, new.first_seen), else_=table.c.first_seen)
         self._connection.execute(
             statement.on_conflict_do_update(index_elements=list(key), set_=changes), rows
         )
@@ -309,9 +309,9 @@ class _Sightings:
     def member_rows(self, ids: Mapping[tuple[str, str], int]) -> list[Row]:
         """Return the members of links and groups, in order."""
         return [
-            {"whole_id": ids[whole], "position": position, "member_id": ids[_key(part)]}
-            for whole in sorted(self._members)
-            for position, part in enumerate(self._members[whole])
+            {"whole_id": ids[whole_key], "position": position, "member_id": ids[_key(part)]}
+            for whole_key in sorted(self._members)
+            for position, part in enumerate(self._members[whole_key])
         ]
 
 

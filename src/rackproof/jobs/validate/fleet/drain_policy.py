@@ -38,7 +38,7 @@ class DrainPolicy:
     Attributes:
         share: The largest share of a partition that nights may drain. If a larger share of the fleet is
             unreachable, the night drains no node.
-        unreachable_least: The number of unreachable nodes from which ``share`` applies to them.
+        unreachable_least: If fewer nodes are unreachable, ``share`` does not apply to them.
         passes: The number of nights that a drained node must pass before it is resumed.
         hours: The shortest time between two of these nights.
     """
@@ -95,15 +95,15 @@ def decide_drains(
         if decided[node_night.node].hold is None and _fails_for_certain(node_night)
     ]
     for node_night in sorted(failing, key=_urgency):
-        mine = _partitions_of(node_night.node, members)
-        withheld = _objection(node_night, bool(unreachable), mine) or _share_used_up(
-            mine, members, room, policy
+        partitions = _partitions_of(node_night.node, members)
+        withheld = _objection(node_night, bool(unreachable), partitions) or _share_used_up(
+            partitions, members, room, policy
         )
         if withheld:
             decided[node_night.node] = node_night.model_copy(update={"why": withheld})
             continue
         # A node in several partitions is missing in each of them.
-        for name in mine:
+        for name in partitions:
             room[name] -= 1
         decided[node_night.node] = _drained(node_night, night_id)
     remarks = (*unreachable, *_kept_back_remarks(decided.values()))
@@ -281,13 +281,13 @@ def _codes_in_reason(reason: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.split()[0] for entry in entries if entry.strip()))
 
 
-def _objection(node_night: NodeNight, blind: bool, mine: Sequence[str]) -> str:
+def _objection(node_night: NodeNight, blind: bool, partitions: Sequence[str]) -> str:
     """Return why a failed node is not drained, apart from its partition's limit, or ""."""
     if blind:
         return "not drained: too many nodes cannot be reached"
     if node_night.slurm is None:
         return "not drained: Slurm could not be queried"
-    if not node_night.slurm.known or not mine:
+    if not node_night.slurm.known or not partitions:
         return "not drained: it is not in Slurm"
     if node_night.slurm.drained_by == "other":
         reason = sanitize(node_night.slurm.reason, 200) or "no reason given"
@@ -296,13 +296,13 @@ def _objection(node_night: NodeNight, blind: bool, mine: Sequence[str]) -> str:
 
 
 def _share_used_up(
-    mine: Sequence[str],
+    partitions: Sequence[str],
     members: Mapping[str, Mapping[str, bool]],
     room: Mapping[str, int],
     policy: DrainPolicy,
 ) -> str:
     """Return which partition of a node is at its limit of drains, or ""."""
-    for name in mine:
+    for name in partitions:
         if room[name] < 1:
             size, drained = len(members[name]), sum(members[name].values())
             allowed = int(policy.share * size + 1e-9)

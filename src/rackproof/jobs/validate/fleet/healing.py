@@ -102,24 +102,24 @@ def lacking_for(code: str, read: Collection[str]) -> tuple[str, ...] | None:
     check, colon, metric = code.partition(":")
     if colon:
         return _lacking_measurement(check, metric, read)
-    wanted = healing_evidence(code)
-    return None if wanted is None else tuple(name for name in wanted if f"{_MARK}{name}" not in read)
+    needed = healing_evidence(code)
+    return None if needed is None else tuple(name for name in needed if f"{_MARK}{name}" not in read)
 
 
 def _lacking_measurement(check: str, metric: str, read: Collection[str]) -> tuple[str, ...] | None:
     """Return the measurement that must heal a code but was not made tonight, or None."""
     # If the stored nights are lost, the code comes from Slurm's reason, which contains only the first word of
     # a metric.
-    first = metric.partition(" ")[0]
+    benchmark = metric.partition(" ")[0]
     if check in _COMPARED or check == "floor":
         # Only the same comparison shows that a finding from a comparison no longer applies.
         mark = f"{check}:" if check in _COMPARED else ""
         quantities = {text.partition(" ")[0] for text in read if not text.startswith(_MARK)}
-        is_read = f"{mark}{metric}" in read or (first == metric and f"{mark}{first}" in quantities)
+        is_read = f"{mark}{metric}" in read or (benchmark == metric and f"{mark}{benchmark}" in quantities)
         return () if is_read else (f"{metric}{_COMPARED.get(check, '')}",)
     if check not in ("bits", "probe"):
         return None
-    program = "training-step" if check == "bits" else first
+    program = "training-step" if check == "bits" else benchmark
     program = program if program in PROGRAMS else "job"
     return () if program in read else (f"probe {program}",)
 
@@ -171,11 +171,11 @@ def _all_gpus(node: DrainedNode) -> EvidenceState:
     answer = _tool("nvidia_smi_xml")(node)
     if answer is not EvidenceState.THERE:
         return answer
-    known = [
+    earlier_counts = [
         len({gpu.uuid for gpu in snapshot.gpus} | {gpu.uuid for gpu in snapshot.gone_gpus})
         for snapshot in node.earlier
     ]
-    expected_count = node.expected.gpus or max(known, default=1)
+    expected_count = node.expected.gpus or max(earlier_counts, default=1)
     return _state(len({gpu.uuid for gpu in node.tonight.gpus}) >= max(expected_count, 1))
 
 
@@ -289,8 +289,8 @@ def _idle_memory(node: DrainedNode) -> EvidenceState:
 def _ports(node: DrainedNode) -> EvidenceState:
     """Return whether each port was read that is required or was there before."""
     ports = {(port.device, port.port) for port in node.tonight.ports if port.state and port.rate_gbps}
-    known = [len({(port.device, port.port) for port in snapshot.ports}) for snapshot in node.earlier]
-    return _state(len(ports) >= max(node.expected.ports or max(known, default=1), 1))
+    earlier_counts = [len({(port.device, port.port) for port in snapshot.ports}) for snapshot in node.earlier]
+    return _state(len(ports) >= max(node.expected.ports or max(earlier_counts, default=1), 1))
 
 
 def _port_counters(node: DrainedNode) -> EvidenceState:
@@ -323,14 +323,14 @@ def _growth(now: int, before: int) -> int:
 
 def _card_links(node: DrainedNode) -> EvidenceState:
     """Return whether the PCIe links of all known network cards were read."""
-    known = {address for snapshot in node.earlier for address in snapshot.links}
+    earlier_addresses = {address for snapshot in node.earlier for address in snapshot.links}
     keys = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
-    read = {
+    addresses_read = {
         address
         for address, link in node.tonight.links.items()
         if all(re.match(r"\d", link.get(key, "")) for key in keys)
     }
-    return _state(bool(read) and known <= read)
+    return _state(bool(addresses_read) and earlier_addresses <= addresses_read)
 
 
 def _mounts(node: DrainedNode) -> EvidenceState:
@@ -349,11 +349,13 @@ def _writable_mounts(node: DrainedNode) -> EvidenceState:
     read_only = {mount.path for mount in expected if "ro" in mount.options}
     if node.before is not None:
         read_only |= {path for path, mount in node.before.mount_table.items() if _is_read_only(mount)}
-    wanted = {mount.path for mount in expected}.union(
+    expected_paths = {mount.path for mount in expected}.union(
         *(_disk_mounts(snapshot.mount_table) for snapshot in node.earlier)
     )
     damaged = {path for path, mount in table.items() if _is_read_only(mount)} - read_only
-    return _state(wanted - read_only <= table.keys() and not damaged & (wanted | _disk_mounts(table)))
+    return _state(
+        expected_paths - read_only <= table.keys() and not damaged & (expected_paths | _disk_mounts(table))
+    )
 
 
 def _disk_mounts(table: Mapping[str, Mapping[str, str]]) -> set[str]:
@@ -368,8 +370,8 @@ def _is_read_only(mount: Mapping[str, str]) -> bool:
 
 def _disks(node: DrainedNode) -> EvidenceState:
     """Return whether the sizes of all known file systems were read."""
-    known = {path for snapshot in node.earlier for path in snapshot.disk}
-    return _state(bool(node.tonight.disk) and known <= node.tonight.disk.keys())
+    earlier_paths = {path for snapshot in node.earlier for path in snapshot.disk}
+    return _state(bool(node.tonight.disk) and earlier_paths <= node.tonight.disk.keys())
 
 
 def _inodes(node: DrainedNode) -> EvidenceState:

@@ -295,8 +295,8 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
     """Return the speeds that a program measured, and the faults according to its benchmark's own rules."""
     definition = _definition(plan, probe)
     rules = definition.result.judge
-    whole = parse_section(section)
-    log = whole.model_copy(update={"measurements": tuple(_own_measurements(target, whole))})
+    whole_log = parse_section(section)
+    log = whole_log.model_copy(update={"measurements": tuple(_own_measurements(target, whole_log))})
     outcome = judge_run(
         rules,
         [log],
@@ -326,7 +326,7 @@ def _read_benchmark(plan: ProbePlan, target: ProbeTarget, probe: Probe, section:
         text = outcome.reasons[0] if outcome.reasons else "its log proves nothing"
         reasons.append(unproven_reason(probe.name, target.name, text))
     if plan.device == "gpu":
-        reasons += _silent_gpus(probe.name, target, rules, whole)
+        reasons += _silent_gpus(probe.name, target, rules, whole_log)
     return NodeMeasurements(tuple(_speeds(target, rules, log)), tuple(reasons))
 
 
@@ -434,7 +434,7 @@ def _definition(plan: ProbePlan, probe: Probe) -> Definition:
     return _load_definition(plan.benchmarks / f"{probe.benchmark}.yml")
 
 
-# The same few definitions judge each of a thousand nodes.
+# A few definitions judge a thousand nodes.
 @lru_cache(maxsize=32)
 def _load_definition(path: Path) -> Definition:
     return load_definition(path, log_formats=FORMATS).definition

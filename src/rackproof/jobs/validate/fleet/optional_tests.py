@@ -54,12 +54,12 @@ def plan_optional_tests(
     minutes_left = BUDGET_SHARE * plan.minutes
     for turn in _turns(plan, targets, past):
         name = turn.node.name
-        mine = tonight.get(name, ())
-        longer = _job_minutes(plan, turn.node, (*mine, turn.probe))
-        added = longer - _job_minutes(plan, turn.node, mine)
+        probes_tonight = tonight.get(name, ())
+        longer = _job_minutes(plan, turn.node, (*probes_tonight, turn.probe))
+        added = longer - _job_minutes(plan, turn.node, probes_tonight)
         # The most urgent test is not postponed because it is long. Otherwise, it would never run.
         if longer <= plan.minutes and (added <= minutes_left or not tonight):
-            tonight[name] = (*mine, turn.probe)
+            tonight[name] = (*probes_tonight, turn.probe)
             minutes_left -= added
     return tonight
 
@@ -98,7 +98,7 @@ def smallest_job_minutes(plan: ProbePlan, targets: Sequence[ProbeTarget]) -> flo
 def tonights_probes(
     plan: ProbePlan, target: ProbeTarget, tests: Mapping[str, Sequence[Probe]]
 ) -> tuple[Probe, ...]:
-    """Return tonight's programs for a node, which are those of every night and the planned tests."""
+    """Return tonight's programs for a node: the programs of every night, and the planned tests."""
     every = (probe for probe in wanted_probes(plan, target) if not probe.optional)
     return (*every, *tests.get(target.name, ()))
 

@@ -49,7 +49,7 @@ def pairs_tonight(
     """Return tonight's pairs, by rack and SKU: the round's, and pairs of the nodes that are left over.
 
     Args:
-        targets: All nodes. The rounds must not depend on which nodes are idle.
+        targets: All nodes. The rounds must be the same, whichever nodes are idle.
         able: The nodes that can be measured tonight.
         turns: The number of nights with pairs so far, by rack.
         past: The records of earlier nights, newest first.
@@ -90,11 +90,11 @@ def _pair_rest(free: Sequence[str], met: Mapping[Pair, int], never: int) -> list
     """
     pairs = []
     while len(free) > 1:
-        first, *rest = free
-        waits = {name: met.get(_ordered_pair(first, name), never) for name in rest}
-        partner = max(rest, key=lambda name: (waits[name], name))
-        pairs.append(_ordered_pair(first, partner))
-        free = [name for name in rest if name != partner]
+        node, *candidates = free
+        waits = {name: met.get(_ordered_pair(node, name), never) for name in candidates}
+        partner = max(candidates, key=lambda name: (waits[name], name))
+        pairs.append(_ordered_pair(node, partner))
+        free = [name for name in candidates if name != partner]
     return pairs
 
 
@@ -160,7 +160,7 @@ def measure_pairs(
 
 
 def _racks_that_met(tonight: Mapping[str, Sequence[Pair]], results: Sequence[PairResult]) -> Iterator[str]:
-    """Yield the racks in which at least one pair was measured. The others repeat their round."""
+    """Yield the racks with at least one measured pair. The others repeat their round."""
     met = {frozenset(result.nodes) for result in results}
     for key, pairs in tonight.items():
         if any(frozenset(pair) in met for pair in pairs):

@@ -36,11 +36,11 @@ def pairs_of_night(nodes: Iterable[str], night: int, *, most: int | None = None)
         return ()
     if len(seats) % 2:
         seats.append(None)
-    first, rest = seats[0], seats[1:]
+    first_seat, other_seats = seats[0], seats[1:]
     turn = night % rounds
     # The nodes sit in a circle. The first one stays, and all others move by one seat each night.
     # Nodes on opposite seats are a pair.
-    circle = [first, *rest[turn:], *rest[:turn]]
+    circle = [first_seat, *other_seats[turn:], *other_seats[:turn]]
     half = len(circle) // 2
     met = zip(circle[:half], reversed(circle[half:]), strict=True)
     pairs = sorted(
@@ -59,7 +59,7 @@ def second_partners(
     known_good: Iterable[str],
     met: Iterable[Pair] = (),
 ) -> dict[str, str]:
-    """Return for each suspect a different known-good node with which it was not paired.
+    """Return a different known-good node for each suspect. The two were not a pair before.
 
     A suspect without such a partner is left out, remains a suspect, and is not called bad.
 
@@ -68,9 +68,9 @@ def second_partners(
         known_good: The nodes of pairs that passed tonight.
         met: The pairs that were measured tonight.
     """
-    known = _partners_by_node(met)
-    wanted = sorted(set(suspects))
-    free = sorted(set(known_good) - set(wanted))
+    known_partners = _partners_by_node(met)
+    suspect_nodes = sorted(set(suspects))
+    free = sorted(set(known_good) - set(suspect_nodes))
     partner_of: dict[str, str] = {}
 
     def seat(suspect: str, tried: set[str]) -> bool:
@@ -78,7 +78,7 @@ def second_partners(
         # Search an augmenting path, which may give an assigned partner to another suspect, so that as many
         # suspects as possible get a partner.
         for node in free:
-            if node in tried or node in known.get(suspect, ()):
+            if node in tried or node in known_partners.get(suspect, ()):
                 continue
             tried.add(node)
             if node not in partner_of or seat(partner_of[node], tried):
@@ -86,7 +86,7 @@ def second_partners(
                 return True
         return False
 
-    for suspect in wanted:
+    for suspect in suspect_nodes:
         seat(suspect, set())
     return {suspect: node for node, suspect in sorted(partner_of.items(), key=lambda item: item[1])}
 

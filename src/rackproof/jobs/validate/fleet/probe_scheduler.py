@@ -112,7 +112,7 @@ def probe_night(
         digests=agreed,
         remarks=(*remarks, *oversized_tests(plan, idle), *fabric.remarks),
     )
-    return night, tuple(measurement for mine in probes.numbers.values() for measurement in mine)
+    return night, tuple(measurement for numbers in probes.numbers.values() for measurement in numbers)
 
 
 def _programs_of(
@@ -137,7 +137,7 @@ def _reasons_by_node(
 ) -> dict[str, tuple[NightReason, ...]]:
     """Return the reasons by node, if any, with shared failures marked as fleet-wide."""
     marked = _mark_fleetwide(reasons, nodes)
-    return {name: tuple(mine) for name, mine in sorted(marked.items()) if mine}
+    return {name: tuple(node_reasons) for name, node_reasons in sorted(marked.items()) if node_reasons}
 
 
 @dataclass
@@ -191,12 +191,12 @@ class _NodeProbes:
             for name, result in results.items()
             if result.how in ("failed", "hung", "lost") and name not in self.drained
         ]
-        second = self._run_jobs(to_repeat)
+        second_results = self._run_jobs(to_repeat)
         ended_well = sum(result.how == "ok" for result in results.values())
         # If most jobs fail, the cause is probably the tool, so no node is blamed.
         blamable = ended_well > len(to_repeat)
-        for name, first in results.items():
-            self._keep_result(name, first, second.get(name), ended_well if blamable else 0)
+        for name, first_result in results.items():
+            self._keep_result(name, first_result, second_results.get(name), ended_well if blamable else 0)
 
     def retest_suspects(self, doubts: SuspectFinder | None, past: Sequence[ProbeNight]) -> RetestResult:
         """Measure nodes with suspect numbers again, and keep the better numbers."""
@@ -204,8 +204,8 @@ class _NodeProbes:
             return RetestResult({})
         # A node that an earlier night drained already failed, and Slurm gives it no job.
         able = set(self.numbers) - set(self.drained)
-        earlier = _suspected_before(past, able)
-        retested = retest_suspects(self.numbers, doubts, self._measure_again, able, earlier)
+        earlier_suspicions = _suspected_before(past, able)
+        retested = retest_suspects(self.numbers, doubts, self._measure_again, able, earlier_suspicions)
         self.numbers = retested.numbers
         self.add_reasons(retested.reasons)
         return retested
@@ -216,7 +216,7 @@ class _NodeProbes:
         These are without fault and, if programs were planned for them, were measured.
         """
         suspect_nodes = {
-            name for name, mine in self.reasons.items() if any(reason.verdict.gates for reason in mine)
+            name for name, reasons in self.reasons.items() if any(reason.verdict.gates for reason in reasons)
         }
         missed = {name for name, programs in self.programs.items() if programs} - set(self.measured)
         return {target.name for target in queue} - suspect_nodes - missed
@@ -233,18 +233,22 @@ class _NodeProbes:
             (target.name,), job_script(self.plan, probes, [target.name], limit_s), target.gpus, limit_s
         )
 
-    def _keep_result(self, name: str, first: JobResult, second: JobResult | None, ended_well: int) -> None:
+    def _keep_result(
+        self, name: str, first_result: JobResult, second_result: JobResult | None, ended_well: int
+    ) -> None:
         """Store the measurements of a node's job.
 
         Args:
             name: The name of the node.
-            first: The result of its job.
-            second: The result of its second job, or None if there was none.
+            first_result: The result of its job.
+            second_result: The result of its second job, or None if there was none.
             ended_well: Number of nodes on which the job ended well, or 0 if these are too few to blame this
                 node.
         """
         # If the second job did not run, the first one counts.
-        last = first if second is None or second.how in ("left", "busy") else second
+        last = (
+            first_result if second_result is None or second_result.how in ("left", "busy") else second_result
+        )
         if last.how in ("left", "busy"):
             self.left_out[name] = last.text
             return
@@ -253,13 +257,13 @@ class _NodeProbes:
             self.reasons[name] = [unproven_reason("job", name, f"{problem}: {last.text}")]
             return
         ended = last.how == "ok"
-        if ended and last is not first:
-            text = f"the first of two tries {first.how}: {sanitize(first.text, 300)}"
+        if ended and last is not first_result:
+            text = f"the first of two tries {first_result.how}: {sanitize(first_result.text, 300)}"
             self.add_reasons({name: [_job_reason(name, Verdict.DEGRADED, text)]})
         self._keep_readings(name, last)
-        if not ended and ended_well and last is not first and _is_nodes_own_fault(first, last):
+        if not ended and ended_well and last is not first_result and _is_nodes_own_fault(first_result, last):
             ended_well_text = amount(ended_well, "node")
-            text = f"twice tonight, while {ended_well_text} ended it well: {sanitize(first.text, 200)}"
+            text = f"twice tonight, while {ended_well_text} ended it well: {sanitize(first_result.text, 200)}"
             self.add_reasons({name: [_job_reason(name, Verdict.FAIL, text)]})
 
     def _keep_readings(self, name: str, last: JobResult) -> None:
@@ -338,16 +342,16 @@ def _mark_fleetwide(
         if len(names) >= policy.share_least and len(names) > policy.share * nodes
     }
     return {
-        name: [_fleetwide(reason) if reason.code in wide else reason for reason in mine]
-        for name, mine in reasons.items()
+        name: [_fleetwide(reason) if reason.code in wide else reason for reason in node_reasons]
+        for name, node_reasons in reasons.items()
     }
 
 
 def _failing_nodes(reasons: Mapping[str, Sequence[NightReason]]) -> dict[str, set[str]]:
     """Return the nodes with each failure, by its code."""
     nodes_by_code: dict[str, set[str]] = {}
-    for name, mine in reasons.items():
-        for reason in mine:
+    for name, node_reasons in reasons.items():
+        for reason in node_reasons:
             if reason.verdict is Verdict.FAIL:
                 nodes_by_code.setdefault(reason.code, set()).add(name)
     return nodes_by_code

@@ -75,7 +75,7 @@ def lint_references(
             mistakes.append(
                 ReferenceFinding(sku, "", "gap", "its physics are not known here: values cannot be checked")
             )
-        seen = set()
+        seen_keys = set()
         for number, raw in enumerate(references, 1):
             label = f"{number}: {raw.get('metric', '?')}"
             try:
@@ -90,9 +90,9 @@ def lint_references(
                 tuple(sorted(reference.labels.items())),
                 repr(reference.parameters),
             )
-            if key in seen:
+            if key in seen_keys:
                 mistakes.append(ReferenceFinding(sku, label, "error", "given twice: only one can be meant"))
-            seen.add(key)
+            seen_keys.add(key)
             mistakes += [
                 ReferenceFinding(sku, label, *mistake)
                 for mistake in _find_mistakes(sku, reference, units, sizes)
@@ -122,25 +122,25 @@ def read_reference(raw: Mapping[str, Any]) -> SkuReference:
 
 
 def _find_mistakes(
-    sku: str, one: SkuReference, units: Mapping[str, str], sizes: Mapping[str, Collection[int]]
+    sku: str, entry: SkuReference, units: Mapping[str, str], sizes: Mapping[str, Collection[int]]
 ) -> list[tuple[Literal["error", "gap"], str]]:
     """Return the mistakes in one reference, as kind and text."""
     mistakes: list[tuple[Literal["error", "gap"], str]] = []
-    reference = one.reference
-    if one.metric in units and reference.unit != units[one.metric]:
-        mistakes.append(("error", f"in {reference.unit}, but measured in {units[one.metric]}"))
+    reference = entry.reference
+    if entry.metric in units and reference.unit != units[entry.metric]:
+        mistakes.append(("error", f"in {reference.unit}, but measured in {units[entry.metric]}"))
     if reference.low is None and reference.high is not None and reference.high > 0:
         mistakes.append(("error", "no low bound: nothing slow can fail"))
     physics = PHYSICS.get(sku)
-    peak = math.inf if physics is None else _peak(physics, one)
+    peak = math.inf if physics is None else _peak(physics, entry)
     if reference.value >= peak:
         mistakes.append(("error", f"{reference.value:g} {reference.unit} is not below physics, {peak:g}"))
-    mistakes += _size_mistakes(one, sizes)
-    mistakes += _nvls(physics, one, one.labels.get("size_bytes"))
-    others = _named_skus(reference.source, PHYSICS) - {sku}
+    mistakes += _size_mistakes(entry, sizes)
+    mistakes += _nvls(physics, entry, entry.labels.get("size_bytes"))
+    other_skus = _named_skus(reference.source, PHYSICS) - {sku}
     # If the source names this SKU, too, the value was measured on it, and the others are a comparison.
-    if others and not _named_skus(reference.source, [sku]):
-        mistakes.append(("gap", f"borrowed from {', '.join(sorted(others))}"))
+    if other_skus and not _named_skus(reference.source, [sku]):
+        mistakes.append(("gap", f"borrowed from {', '.join(sorted(other_skus))}"))
     return mistakes
 
 
