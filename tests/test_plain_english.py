@@ -133,7 +133,7 @@ def programs(root: Path, folder: str) -> list[Path]:
     return [*named, *(path for path in python_programs(root) if path.is_relative_to(root / folder))]
 
 
-CODE_FOLDERS = ("src", "plugins", "roles", "workloads", "testrack", "tools")
+CODE_FOLDERS = ("src", "plugins", "roles", "workloads", "testrack", "tools", "tests")
 # A docstring that begins so is not a sentence; `say` and `tell` are for persons.
 NO_BEGIN = re.compile(r"(Of|By|Say|Says|Tell|Tells|Hear)\b")
 # Nor is one that begins with a question word: "Return whether …", or a noun.

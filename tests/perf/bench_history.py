@@ -1,4 +1,4 @@
-"""How fast the history takes in nights of a fleet and answers what drift needs.
+"""Measure how fast the history stores the nights of a fleet, and how fast it reads them.
 
     python tests/perf/bench_history.py --nodes 180 --nights 14 [--database URL]
 

@@ -1,4 +1,4 @@
-"""What NCCL writes of NVLink between nodes: only a clique of all ranks is enough, network cards are not."""
+"""Test NCCL's lines on NVLink between nodes: only a clique of all ranks is enough, network cards are not."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_nccl_is_asked_in_a_file_of_the_ranks_own(
         monkeypatch.setenv(name, "WARN")
     path = probe.ask_nccl(tmp_path)
     assert path.parent == tmp_path
-    # Nobody else can write it, or have put it there.
+    # No other user can write it, or have created it.
     assert path.stat().st_mode & 0o777 == 0o600
     assert probe.ask_nccl(tmp_path) != path
     assert str(probe.os.getpid()) not in path.name

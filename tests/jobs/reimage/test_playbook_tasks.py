@@ -1,4 +1,5 @@
-"""What provisioning and imaging hold that a cluster with a controller and known nodes does not show."""
+"""Test the tasks of provisioning and imaging that a cluster with a controller and known nodes does not
+reach."""
 
 from __future__ import annotations
 
