@@ -242,7 +242,7 @@ def check_no_stray_words(values: Mapping[str, Any]) -> None:
     Raises:
         VariableValueError: A word is ignored.
     """
-    # This is Ansible's name for what it could not split.
+    # Ansible gives this name to arguments that it could not split.
     words = str(values.get("_raw_params") or "").strip()
     if words:
         raise VariableValueError(

@@ -66,7 +66,7 @@ REBOOTS_UNTIL_INSPECTION = 2
 """After this many reboots for the same XID of a GPU, the hardware must be inspected."""
 
 _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peermem")
-"""These components are built for one driver version, and fail or misbehave with any other."""
+"""Components that are built for one driver version, and fail or misbehave with any other."""
 
 _HARMLESS_THROTTLES = ("sw_power_cap", "sync_boost")
 """A healthy GPU under load is throttled for these reasons, too."""
@@ -969,7 +969,7 @@ def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Co
     return known[event.action], "hint" if event.action == "watch" else "likely"
 
 
-# Other hardware reports in the kernel log.
+# The kernel log also reports faults of hardware without an XID.
 
 _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "gpu_lost": "reboot",
@@ -1444,7 +1444,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _slurm_name,
     _units,
 )
-"""These checks run for each node. Findings with the same verdict are shown in this order, so the most
+"""The checks of each node. Findings with the same verdict are shown in this order, so the most
 informative check is first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,

@@ -47,7 +47,7 @@ _BASES = frozenset(
 """A node in one of these states accepts work, or would without a reservation. scontrol and sinfo write some
 of them differently."""
 _SERVING = _BASES | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "EXTERNAL", "RUN_EPILOG", "UNDRAIN", "RESUME"}
-"""These are the same states, and flags that do not change whether a node accepts work."""
+"""The states above, and flags that do not change whether a node accepts work."""
 _DRAINED = frozenset(("DRAIN", "DRAINED", "DRAINING", "DRNG"))
 _REASONS_OF_SLURM = (
     *("Not responding", "Node unexpectedly rebooted", "Node silently failed", "Low ", "gres/", "Duplicate "),

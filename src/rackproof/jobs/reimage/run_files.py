@@ -41,7 +41,7 @@ BENCHMARK = "reimage"
 """A run has this benchmark in the history."""
 RUN_FILE = "reimage.json"
 CLAIMS = ".reimages"
-"""This folder has the host claims of re-imaging, in addition to the claims of every job."""
+"""Folder of the host claims of re-imaging, in addition to the claims of every job."""
 RESERVE_BYTES = 16 * 1024
 _LARGEST = 16 * 2**20
 _LINE = re.compile(rb"([0-9a-f]{8})(\+?) (.*)", re.DOTALL)

@@ -41,7 +41,7 @@ def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
 
 
 _SWITCHES = frozenset(one.name for one in fields(Expectation) if isinstance(one.default, bool))
-"""These expectations have a boolean value."""
+"""Names of the expectations with a boolean value."""
 
 
 def _expected_value(name: str, value: Any) -> Any:
