@@ -1,4 +1,4 @@
-"""Test NCCL's lines on NVLink between nodes: only a clique of all ranks is enough, network cards are not."""
+"""Test that only a clique of all ranks counts as NVLink between nodes, and network cards do not."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def encoding_problem(head: bytes) -> str:
     for magic, name, program in _COMPRESSED:
         if head.startswith(magic):
             return f"it is compressed by {name}: unpack it first ({program} FILE)"
-    # UTF-16 without a byte order mark has a zero byte beside each ASCII character.
+    # Every other byte of ASCII in UTF-16 is zero, so a byte order mark is not needed.
     few = head[:HEAD_BYTES]
     in_turn = 0 in (few[::2].count(0), few[1::2].count(0))
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (in_turn and few.count(0) * 3 > len(few)):

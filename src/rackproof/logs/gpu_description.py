@@ -121,7 +121,7 @@ PARTS: tuple[Part, ...] = (
     *_below("gpu_power_readings", "default_power_limit|gpu_ceiling_power_limit"),
     *_below("gpu_power_readings", "instant_power_draw|power_draw"),
     *_below("power_readings", "power_draw"),
-    # Since driver 610, the limits of power are one level deeper.
+    # Driver 610 and later nest these parts one level deeper.
     *_below("gpu_power_readings/gpu_ceiling_power_limit", "current_power_limit", "default_power_limit"),
     *_below("power_readings", "power_limit", "default_power_limit"),
     *_below("clocks", "sm_clock"),

@@ -194,7 +194,7 @@ class NvbandwidthParser(LogParser):
         begun = bool(self.columns or self.matrix)
         if begun:
             self._without_result(f"a matrix of {self.test} has no sum")
-        # The cells of the matrix are stored, because the measurements are shown although they prove nothing.
+        # The cells are stored, because the measurements are shown although they prove nothing.
         self._keep_matrix(self.part)
         return begun
 

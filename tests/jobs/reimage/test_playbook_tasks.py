@@ -1,5 +1,7 @@
-"""Test the tasks of provisioning and imaging that a cluster with a controller and known nodes does not
-reach."""
+"""Test two properties of task files that no run on the test rack shows.
+
+One is the delegation to a controller without a name. The other is the order of tasks for a new node of Slurm.
+"""
 
 from __future__ import annotations
 
