@@ -107,7 +107,7 @@ def test_a_whole_bundle_is_installed_from_its_own_wheels(bundle: Path, install: 
 
 @pytest.fixture
 def open_umask() -> Iterator[None]:
-    """Let the test's processes write files that everybody may write, unless they prevent it."""
+    """Let the test's processes write files that every user may write, unless they prevent it."""
     before = os.umask(0)
     yield
     os.umask(before)

@@ -97,7 +97,7 @@ MODULES = {
 SOMETIMES = {"uri": "dest", "apt": "deb", "unarchive": "src"}
 """Modules that fetch with an argument, or where it is an address."""
 WORD = r"""['"]?,?\s+['"]?"""
-"""What stands between two words of a command line, or of a list of its arguments."""
+"""The text between two words of a command line, or of a list of its arguments."""
 COMMANDS = {
     "curl": rf"\b(?:curl|wget|aria2c|axel){WORD}(?:-|\$|https?:|\{{\{{)",
     "pip": rf"\b(?:pip3?|pipx|uv)(?:{WORD}--[\w-]+)*{WORD}(?:install|download|wheel|sync|compile|pip|add)\b",
@@ -164,7 +164,7 @@ def downloads(name: str, text: str) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def tree(root: Path) -> dict[str, str]:
-    """The text of every file that is carried out, by its name."""
+    """Return the text of each shipped file by its name."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True
     ).stdout
@@ -183,7 +183,7 @@ def tree(root: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def table(root: Path) -> dict[str, tuple[Counter[str], str, str]]:
-    """The rows of the table by their file: what it fetches how often, from where, and what proves it."""
+    """Return the rows of the table by their file: number of downloads of each kind, source, and proof."""
     rows = {}
     for line in (root / TABLE).read_text().splitlines():
         if line.startswith("| `"):
@@ -329,7 +329,7 @@ def test_a_report_says_which_image_nothing_pins(container: str, pinned: bool) ->
 
 
 GUARD = r"ansible\.builtin\.match\('(sha256:[^']+)'\)|'match', '(\^sha256:[^']+)'"
-"""How a role refuses a checksum that is not a digest."""
+"""The pattern by which a role refuses a checksum that is not a digest."""
 
 
 @pytest.mark.parametrize("role", ["netboot", "nvidia_container", "ofed"])

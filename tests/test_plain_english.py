@@ -133,7 +133,7 @@ def programs(root: Path, folder: str) -> list[Path]:
     return [*named, *(path for path in python_programs(root) if path.is_relative_to(root / folder))]
 
 
-CODE_FOLDERS = ("src", "plugins", "roles", "workloads", "testrack", "tools")
+CODE_FOLDERS = ("src", "plugins", "roles", "workloads", "testrack", "tools", "tests")
 # A docstring that begins so is not a sentence; `say` and `tell` are for persons.
 NO_BEGIN = re.compile(r"(Of|By|Say|Says|Tell|Tells|Hear)\b")
 # Nor is one that begins with a question word: "Return whether …", or a noun.
@@ -301,3 +301,16 @@ def test_no_docstring_and_no_comment_has_one(root: Path, folder: str) -> None:
 )
 def test_they_are_found_in_code(text: str, lines: set[int]) -> None:
     assert given_up_in_code(text) == lines
+
+
+HEADED = ("molecule/*/*.yml", "roles/*/meta/main.yml", "roles/*/vars/*.yml")
+
+
+def test_yaml_files_begin_with_their_purpose(root: Path) -> None:
+    found = [
+        str(path.relative_to(root))
+        for pattern in HEADED
+        for path in sorted(root.glob(pattern))
+        if not path.read_text().startswith("---\n#")
+    ]
+    assert not found

@@ -182,7 +182,7 @@ def test_the_wheel_works_without_a_checkout(wheel: Path, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_release_has_the_wheel_the_whole_and_their_digests(root: Path, tmp_path: Path) -> None:
     version = project(root)["version"]
-    # Links that another user put in the place of the files lead nowhere, and nobody else may write the files.
+    # Links of another user in the place of the files lead nowhere, and no other user may write the files.
     (tmp_path / "dist").mkdir()
     for name in ("SHA256SUMS", f"rackproof-{version}.tar.gz", f"rackproof-{version}-py3-none-any.whl"):
         (tmp_path / "dist" / name).symlink_to(tmp_path / "victim")

@@ -56,7 +56,6 @@ def test_a_known_reason_skips_and_any_does_elsewhere(
 
 
 def test_every_known_reason_is_given_somewhere(root: Path) -> None:
-    """What no test says any more, no test may be skipped for."""
     source = (root / "conftest.py").read_text()
     listed = re.findall(r'^    "([^"]+)",$', source[: source.index("def ")], re.MULTILINE)
     assert listed

@@ -111,7 +111,7 @@ def test_what_the_logs_say_is_what_the_program_reads(root: Path, tmp_path: Path)
 
 
 def test_every_command_names_a_benchmark_and_its_parameters(root: Path) -> None:
-    """What is typed by the page is what the definitions take."""
+    """Compare each command of the page with the definitions."""
     names = ("commands_ddl", "commands_51", "commands_06")
     commands = [
         command for name in names for row in rows(name) for command in re.findall(r"`(ansible-[^`]+)`", row)

@@ -1,4 +1,4 @@
-"""What the static checks refuse, and that no secret is in the tree or in its history."""
+"""Test the refusals of the static checks, and that neither the tree nor its history has a secret."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_faulty_shell_script_is_refused(text: str, code: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("address", ["file:///etc/hostname", "ftp://127.0.0.1/x", "data:,x", ""])
 def test_programs_on_nodes_fetch_from_the_web_alone(root: Path, address: str) -> None:
-    """What urllib opens besides would be a file of the node, as root."""
+    """Refuse other addresses, because urllib could open a file of the node as root."""
     writer = runpy.run_path(str(root / "roles/netboot/files/rackproof-write-image"))
     with pytest.raises(writer["WriteError"]):
         writer["fetch"](address, pause=0)

@@ -18,7 +18,7 @@ Tool = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def python(version: str, venv: bool = True, pip: int = 0, pip_says: str = ":") -> str:
-    """A script that answers as a Python of that version does; what it makes says which one made it."""
+    """Return a script that answers as a Python of that version; its output names the version."""
     fits = (3, 11) <= tuple(map(int, version.split("."))) <= (3, 13)
     made = f'#!/bin/sh\necho "$@" >> "${{0%/bin/python}}/installed"\n{pip_says}\n'
     # The start script of the command, as pip writes it.
@@ -36,7 +36,7 @@ def python(version: str, venv: bool = True, pip: int = 0, pip_says: str = ":") -
 
 @pytest.fixture
 def tool(root: Path, tmp_path: Path) -> Tool:
-    """Runs a tool with the given programs on PATH, and the few of the system that it needs."""
+    """Return a function that runs a tool with the given programs, and a few of the system, on PATH."""
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     for needed in ("bash", "sh", "dirname", "mkdir", "rm", "touch", "chmod", "cat", "grep"):

@@ -251,7 +251,7 @@ class Docker(slurm_run.Work):
         """Refuse a member that would be written outside, or through a symbolic link that came before it."""
         path = PurePosixPath(member.name)
         leaves = path.is_absolute() or ".." in path.parts
-        # What a link leads to is not known from its text where that passes another link.
+        # The text of a link does not show its target if the path passes another link.
         passes_link = bool(links.intersection([path, *path.parents]))
         leads_away = member.islnk() or (member.issym() and member.linkname.startswith("/"))
         if leaves or passes_link or leads_away:

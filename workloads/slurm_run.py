@@ -1713,7 +1713,7 @@ class Work:
             f"--chdir={config.parent}",
             "--export=ALL",
             "--no-requeue",
-            # Not every published run.sub requests both.
+            # Some published run.sub files lack one or both of these options.
             *WHOLE_NODE,
             *self.options(),
             *self.script_options(script, environment),

@@ -164,7 +164,7 @@ def wanted_content(entry, before):
         if not isinstance(content, dict):
             raise UnusableError(f"{entry['path']}: the file has no JSON object; look at it, or remove it")
         merged = merge_objects(content, value)
-        # The same object in another layout is not a change.
+        # A file with the same object in another layout is unchanged.
         return before if before and merged == content else (json.dumps(merged, indent=2) + "\n").encode()
     return value.encode()
 

@@ -19,6 +19,6 @@ mkdir -p "$root/etc/apt/apt.conf.d"
 cp "$here/apt-hook.conf" "$root/etc/apt/apt.conf.d/99-rack-hardware"
 cp "$here/rack-hardware.service" "$root/etc/systemd/system/rack-hardware.service"
 ln -sfn ../rack-hardware.service "$root/etc/systemd/system/sysinit.target.wants/rack-hardware.service"
-# It reads the same files as systemd's own and loads into the fake.
+# This unit reads the same files as systemd's own, and loads the modules into the fake.
 cp "$here/systemd-modules-load.service" "$root/etc/systemd/system/systemd-modules-load.service"
 ln -sfn ../systemd-modules-load.service "$root/etc/systemd/system/sysinit.target.wants/systemd-modules-load.service"

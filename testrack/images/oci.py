@@ -23,10 +23,10 @@ class Layer:
     """A layer's place in the layout."""
 
     digest: str
-    """This belongs to the compressed file."""
+    """Digest of the compressed file."""
     size: int
     diff_id: str
-    """This belongs to the tar inside."""
+    """Digest of the tar inside."""
 
 
 def sha256(data: bytes) -> str:

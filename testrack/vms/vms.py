@@ -49,7 +49,7 @@ DOMAIN_NAME = "rack"
 SKU = "gb300"
 REDFISH_PORT, HTTP_PORT = 8000, 8080
 MIB = 1024 * 1024
-# Of this machine only what is hidden below would be written to.
+# The folders of this machine that would be written to, and are therefore hidden.
 HIDDEN = (
     "/run/libvirt",
     "/run/netns",

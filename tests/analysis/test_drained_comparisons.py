@@ -1,4 +1,4 @@
-"""What a comparison found is over only after the same comparison: beside the fleet, and with its own past."""
+"""Test that only the same comparison ends a drain for a comparison with the fleet or with the own past."""
 
 from __future__ import annotations
 

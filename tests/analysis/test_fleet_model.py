@@ -1,4 +1,4 @@
-"""What the model of a fleet finds, what it leaves alone, and how often it is wrong."""
+"""Test the findings of the fleet model, the parts that it leaves alone, and its rate of errors."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ FIRMWARES = {"mixed": 3, "alike": 1}
 
 
 class Night(list[Measurement]):
-    """A night that nobody measures again."""
+    """A night without a second measurement."""
 
     def retest(self, nodes: Collection[str]) -> list[Measurement]:
         raise AssertionError(nodes)

@@ -122,7 +122,7 @@ def kept(run: Call, tmp_path: Path) -> str:
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A results folder with a night, a provisioning and acts; this machine has no sinfo."""
+    """Return a results folder with a night, a provisioning and acts, on a machine without sinfo."""
     results = tmp_path / "results"
     monkeypatch.setenv("SUDO_USER", "ada")
     monkeypatch.setattr(fleet_status, "_ASK", ("/nonexistent/sinfo",))

@@ -329,7 +329,6 @@ def test_without_a_history_there_is_no_certificate(run: Call, folder: Path) -> N
 
 
 def test_a_run_that_the_history_does_not_know_proves_nothing(run: Call, folder: Path) -> None:
-    """A passing run that somebody wrote into the folder is none that ran."""
     results = folder / "results"
     kept = results / "history.sqlite"
     before = kept.read_bytes()

@@ -23,7 +23,7 @@ GOOD: dict[str, Any] = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"ansible_host
 def inventory(
     hosts: dict[str, Any] | None = None, files: tuple[str, ...] = ("all", "rack"), **groups: tuple[str, ...]
 ) -> Inventory:
-    """Two nodes of one rack and SKU, and what a case changes of them."""
+    """Return the inventory of two nodes of one rack and SKU, with the changes of a case."""
     made = {name: {**GOOD.get(name, {}), **(hosts or {}).get(name, {})} for name in {**GOOD, **(hosts or {})}}
     usual = {name: tuple(GOOD) for name in ("rack", "sku_h200", "gpu_nodes")}
     return Inventory(hosts=made, groups={**usual, **groups}, files={name: Path(name) for name in files})

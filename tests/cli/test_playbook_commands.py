@@ -199,7 +199,7 @@ def test_a_terminals_lines_are_renewed_and_taken_away(root: Path, command: Calla
 def read_or_end(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
-    except OSError:  # nobody has the other side any more
+    except OSError:  # no process has the other side open
         return b""
 
 

@@ -117,7 +117,7 @@ def _given(call: ast.Call, takers: dict[str, int], methods: dict[str, int]) -> a
 
 
 def _is_taker(function: ast.Attribute, call: ast.Call) -> bool:
-    """Whether a method takes a code. ``find`` and ``mark`` of a log do, a text's ``find`` does not."""
+    """Return whether a method takes a code: ``find`` and ``mark`` of a log do, that of a text does not."""
     owner = ast.unparse(function.value)
     if function.attr in ("find", "mark"):
         return len(call.args) > 1 and (owner == "self" or owner.endswith("log"))
@@ -125,7 +125,7 @@ def _is_taker(function: ast.Attribute, call: ast.Call) -> bool:
 
 
 def _is_forwarded(given: ast.expr, reach: frozenset[str]) -> bool:
-    """Whether a code comes from the caller, or from a row or finding that has it already."""
+    """Return whether a code comes from the caller, or from a row or finding that has it already."""
     if isinstance(given, ast.Attribute):
         return given.attr == "code"
     return isinstance(given, ast.Name) and given.id == "code" and "code" in reach

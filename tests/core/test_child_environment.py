@@ -112,7 +112,7 @@ PLAYBOOKS = sorted([*ROOT.glob("*.yml"), *(ROOT / "playbooks").glob("*.yml")])
 
 
 def test_no_play_gives_its_tasks_secrets_of_the_controller() -> None:
-    """What a play sets is the environment of every task in it, of roles and handlers too."""
+    """Check the environment of plays: each task of a play gets it, also those of roles and handlers."""
     loaded = [(path.name, yaml.safe_load(path.read_text())) for path in PLAYBOOKS]
     plays = [(name, play) for name, plays in loaded for play in plays if "hosts" in play]
     assert len(plays) >= 15

@@ -1,4 +1,4 @@
-"""Which variables hold secrets: their names and logins in URLs, and not what only sounds so."""
+"""Test which variables hold secrets, by their names or by logins in URLs, and which only sound so."""
 
 from __future__ import annotations
 

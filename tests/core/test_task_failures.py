@@ -1,4 +1,4 @@
-"""What a task's result says of a node, in one line."""
+"""Test the one line that the result of a task becomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no GPU reaches: bounds from a model's work and a data sheet's peak."""
+"""Test the bounds that no GPU exceeds, from the work of a model and the peak of a data sheet."""
 
 from __future__ import annotations
 

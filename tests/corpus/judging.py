@@ -41,7 +41,7 @@ _HEALTH_TOOLS = {
 
 
 class Expected(BaseModel):
-    """What is right."""
+    """The right verdict of a case, with its codes."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -286,7 +286,7 @@ _IDLE_MACHINE = {
     "begin": None,
     "end": None,
 }
-"""What a supervisor states of a machine that nothing else used."""
+"""The statement of a supervisor on a machine without other use."""
 
 
 def _job_state(job: Mapping[str, Any], run_id: str, log: Path) -> dict[str, Any]:

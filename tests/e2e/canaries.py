@@ -92,9 +92,9 @@ VAULT = {
     "nightly_database_url": f"postgresql://rack:{canary('nightly')}@127.0.0.1:1/history",
 }
 UNIQUE = [MARK.encode(), str(VAULT["slurm_munge_key"])[:40].encode()]
-"""What no process and no file of this machine may have, and those of other tests do not have."""
+"""Texts that no process and no file of this machine may have, and that other tests do not use."""
 GIVEN = [*UNIQUE, b"canary-"]
-"""What no file, line or argument of a test's own may have."""
+"""Texts that no file, line or argument of the test itself may have."""
 # From the environment of the playbook, which all programs that it starts have.
 ENVIRONMENT = {
     "RACKPROOF_DATABASE_URL": f"postgresql://rack:{canary('database')}@127.0.0.1:1/history",

@@ -45,7 +45,7 @@ NIGHTS_OF_HISTORY = 3
 
 
 class NightLike(Protocol):
-    """What a judge is given: a night's number, nodes and measurements, and a second measurement."""
+    """The input of a judge: number, nodes and measurements of a night, and a second measurement."""
 
     number: int
     nodes: list[str]

@@ -35,7 +35,7 @@ BEGINNINGS = ("later", "first_night", "rollout")
 
 @dataclass(frozen=True)
 class FaultKind:
-    """What a kind of fault does, whatever its size."""
+    """The effect of a kind of fault, without its size."""
 
     name: str
     part: str
@@ -72,7 +72,7 @@ class FaultKind:
 
 @dataclass(frozen=True)
 class FaultMix:
-    """Which faults a fleet gets: of every kind and size as many as of any other."""
+    """The faults of a fleet: as many of each kind and size as of any other."""
 
     kinds: dict[str, FaultKind]
     sizes: tuple[float, ...]
@@ -227,7 +227,7 @@ def _part(kind: FaultKind, age: int, warm: bool, chance: np.random.Generator) ->
         "ramp": min(1.0, (age + 1) / kind.over_nights),
         "stairs": 0.5 if age < kind.over_nights else 1.0,
         "every": float(age % kind.every == 0),
-        # In its first night every fault shows itself, or it would not have begun.
+        # Every fault shows itself in its first night: that night is its beginning.
         "chance": float(age == 0 or chance.random() < kind.chance),
         "warm": float(warm),
     }

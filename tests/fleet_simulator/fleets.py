@@ -37,7 +37,7 @@ DATA = Path(__file__).with_name("fleets.yml")
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured of a SKU's GPUs: ``nominal`` in ``unit``."""
+    """A measurement of a SKU's GPUs: ``nominal`` in ``unit``."""
 
     nominal: float
     unit: str
@@ -82,7 +82,7 @@ class PartlySlower:
 
 @dataclass(frozen=True)
 class BadRackNights:
-    """By chance a whole rack is slower for a night."""
+    """The chance that a whole rack is slower for a night, and by how much."""
 
     chance: float = 0.0
     least: float = 0.0
@@ -100,7 +100,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Noise:
-    """How values scatter from night to night where nothing changes."""
+    """The scatter of values from night to night without a change."""
 
     kind: str
     scale: dict[str, float]
@@ -136,7 +136,7 @@ class Fleet:
 
     @property
     def metrics(self) -> list[str]:
-        """Names of all metrics, in the order in which the SKUs have them."""
+        """Return the names of all metrics, in the order in which the SKUs have them."""
         return list(dict.fromkeys(metric for sku in self.skus.values() for metric in sku.metrics))
 
     @property

@@ -43,7 +43,7 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Truth:
-    """What nobody who judges may know.
+    """The facts of a simulation that a judge must not know.
 
     Attributes:
         faults: Every fault; those with ``node`` ``None`` are a rack's.
@@ -73,7 +73,7 @@ def _mask(chosen: tuple[str, ...] | None, metrics: list[str]) -> Floats:
 
 
 class _Layout:
-    """What a fleet has from the first to the last night: racks, nodes, GPUs and their levels."""
+    """The constant parts of a fleet over all nights: racks, nodes, GPUs and their levels."""
 
     def __init__(self, fleet: Fleet, chance: np.random.Generator) -> None:
         self.fleet = fleet

@@ -51,7 +51,7 @@ def values(simulation: Simulation) -> dict[tuple[int, str, str, str], float]:
 
 
 def matrix(simulation: Simulation) -> np.ndarray:
-    """All values as ``[night, gpu, metric]``."""
+    """Return all values as ``[night, gpu, metric]``."""
     fleet = simulation.fleet
     rows = [[one.value for one in night] for night in simulation]
     return np.array(rows).reshape(fleet.nights, -1, len(fleet.metrics))

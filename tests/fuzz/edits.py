@@ -17,7 +17,7 @@ ODD_VALUES: tuple[Any, ...] = (
 """Values that come where another kind was expected."""
 
 Edit = tuple[int, int, Any]
-"""Where, how, and with what."""
+"""The place, the kind and the value of an edit."""
 
 
 def odd_value(chance: Random) -> Any:

@@ -1,11 +1,11 @@
-"""Less evidence never makes a better verdict: ``python tests/fuzz/monotonicity.py --mutations 10000``.
+"""Test that less evidence never makes a better verdict.
+
+    python tests/fuzz/monotonicity.py --mutations 10000
 
 Of a recorded run of every kind one artefact is removed or damaged, and the run is judged again by the
-functions that judged it. From good to bad: pass, degraded, unproven, fail. What is asked:
-
-* no verdict becomes better.
-* but for one thing that nobody can undo: of a failure whose evidence is gone only "unproven" is left. That
-  counts as no better where the damage itself is among the reasons.
+functions that judged it. From good to bad: pass, degraded, unproven, fail. No verdict may become better,
+with one exception: a failure whose evidence is gone can only be "unproven". This does not count as better
+if the damage itself is among the reasons.
 
 The artefacts are the files of the run's own folder and, of a night, those of the night before it. A folder
 that is gone as a whole, with all that names it, was never there.

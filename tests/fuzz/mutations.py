@@ -1,4 +1,4 @@
-"""Damage to passing logs, told apart by what must follow from it.
+"""Damage passing logs, in kinds that differ in what must follow from the damage.
 
 Some damage may leave a pass (an ugly line in a good log). Some must not: a log cut before its proof of
 success, a success that is gone, a NaN where a number was judged.

@@ -34,7 +34,7 @@ def remove_at_signals() -> None:
 
     def end(number: int, frame: FrameType | None) -> None:
         if os.getpid() == owner:
-            # A worker that still runs could make files anew, and would outlive the program.
+            # A running worker could create files again, and would outlive the program.
             for worker in multiprocessing.active_children():
                 worker.kill()
                 worker.join()

@@ -1,4 +1,4 @@
-"""What is read beside logs, as structures: ``python tests/fuzz/structures.py --inputs 200000 --seed 1``.
+"""Damage inputs other than logs: ``python tests/fuzz/structures.py --inputs 200000 --seed 1``.
 
 Of every structure the same is asked: nothing raises but the error that its reader promises, an input costs no
 more than its size, an input of one node changes nothing of another, and less evidence never makes a better
@@ -63,7 +63,7 @@ GOOD_TO_BAD = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 
 
 def is_better(now: Verdict, before: Verdict) -> bool:
-    """Whether a verdict is better than another."""
+    """Return whether a verdict is better than another."""
     return GOOD_TO_BAD.index(now) < GOOD_TO_BAD.index(before)
 
 
@@ -101,7 +101,7 @@ def draw_health(chance: Random) -> tuple[int, bool, list[Edit]]:
 
 
 def check_health(drawn: tuple[int, bool, list[Edit]]) -> None:
-    """A damaged answer of one node."""
+    """Check the verdict of one node after its answer was damaged."""
     number, is_removal, edits = drawn
     base, known = _KNOWN[number]
     answer = edited(base, edits)
@@ -216,7 +216,8 @@ _NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def check_decisions(drawn: tuple[Any, ...]) -> None:
-    """Any nights of a few nodes: only what is proven returns, only what fails by itself is drained."""
+    """Check drains over any nights of a few nodes: only proven nodes return, only those that fail are
+    drained."""
     tonight, earlier, other, line, share = drawn
     nodes = list(tonight)
     before = {one.node: one for one in earlier if one is not None}
@@ -324,7 +325,7 @@ def check_run_sub(drawn: tuple[Any, ...]) -> None:
         raise AssertionError((before, after, [lines[one] for one in dropped], output.times, less.times))
 
 
-# Boot reports: machines that nobody knows yet.
+# Boot reports: machines that are not in the inventory yet.
 
 _MACS = ("52:54:00:00:00:01", "52:54:00:00:00:02", "52:54:00:00:00:03")
 _REPORTS = {
@@ -362,7 +363,7 @@ def _report_line(mac: str, data: bytes) -> str:
 
 
 def check_boot_reports(drawn: tuple[Any, ...]) -> None:
-    """One machine's report is damaged: the others are read as before, and it becomes no other node."""
+    """Check that a damaged report of one machine changes no other report, and becomes no other node."""
     number, is_removal, edits, rubbish, cut = drawn
     mac = _MACS[number]
     lines = {one: _report_line(one, json.dumps(report).encode()) for one, report in _REPORTS.items()}
@@ -418,7 +419,7 @@ def draw_journals(chance: Random) -> tuple[Any, ...]:
 
 
 def check_journals(drawn: tuple[Any, ...]) -> None:
-    """Lines of a journal are damaged, lost, repeated or swapped: the node is never further than it was."""
+    """Check that damaged, lost, repeated or swapped lines of a journal never advance a node."""
     returned, edits = drawn
     lines = list(_JOURNALS[0 if returned else 1])
     for at, kind, rubbish in edits:
@@ -470,7 +471,7 @@ def draw_definitions(chance: Random) -> tuple[Any, ...]:
 
 
 def check_definitions(drawn: tuple[Any, ...]) -> None:
-    """A definition is refused with its file and a reason, or it judges by finite bounds."""
+    """Check that a damaged definition is refused with file and reason, or judges by finite bounds."""
     number, edits, text, cut = drawn
     base = definition_of(number)
     value = edited(base, edits)
@@ -529,7 +530,7 @@ def draw_inventory(chance: Random) -> tuple[Any, ...]:
 
 
 def check_inventory(drawn: tuple[Any, ...]) -> None:
-    """A value is refused in words, or it is a number that a check can be made with."""
+    """Check that a damaged value is refused with a message, or is a number that a check can use."""
     edits, node = drawn
     values = edited(_INVENTORY, edits)
     values = {name: values.get(name) for name in _INVENTORY}

@@ -418,7 +418,7 @@ IDLE_GPU: dict[str, Any] = {
     "throttle": 1.0,
     "processes": [],
 }
-"""What a probe logs of a GPU that nothing uses (`gpu_state`), besides its UUID and the moment."""
+"""The entries of `gpu_state` for a GPU that nothing uses, without its UUID and the moment."""
 
 NVIDIA_SMI_CSV = b"""\
 index, name, uuid, temperature.gpu, power.draw [W], ecc.errors.uncorrected.volatile.total
@@ -582,7 +582,7 @@ END_OF_PROOF: dict[str, bytes] = {
     "hpl": b"End of Tests.",
     "stream": b"Solution Validates",
 }
-"""What ends the proof in each of :data:`PASSING`: a log cut before the end of this is not a pass.
+"""The end of the proof in each of :data:`PASSING`: a log that is cut before it is not a pass.
 
 Snapshots without an end marker (nvidia-smi's other tables) are not here.
 """

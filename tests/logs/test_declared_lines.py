@@ -31,7 +31,7 @@ KNOWN = [
     "mlx5_core 0000:3b:00.0: health compromised - reached miss count",
     "Kernel panic - not syncing: Fatal exception",
 ]
-"""Of known faults."""
+"""Lines of known faults."""
 
 
 def declared(*entries: Any) -> DeclaredLines:

@@ -26,7 +26,7 @@ ALWAYS = [
     ("0: GPU 0000:09:00.0 has fallen off the bus", "gpu_lost"),
     ("srun: error: Node failure on node02", "node_failed"),
 ]
-"""What is broken stays broken, also where the log reports it after the end."""
+"""Lines of faults that count also after the end of the measurement."""
 
 DURING = [
     ("RuntimeError: CUDA error: an illegal memory access was encountered", FAIL, "gpu_error"),

@@ -1,4 +1,4 @@
-"""What nvidia-smi prints of faulty and of healthy GPUs: values, links, pairs, and lines beside its tables."""
+"""Test the output of nvidia-smi for faulty and healthy GPUs: values, links, pairs, and other lines."""
 
 from __future__ import annotations
 

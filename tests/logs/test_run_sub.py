@@ -188,7 +188,7 @@ MIB = 1 << 20
             694,
             {"size_bytes": "2147483648", "dtype": "half", "ranks": "8"},
         ),
-        # Without the list of devices nobody knows how many ranks there were.
+        # Without the list of devices the number of ranks is unknown.
         (table("half", (62 * MIB,), 0, 2), 690, {"size_bytes": "65011712", "dtype": "half"}),
     ],
 )

@@ -1,4 +1,4 @@
-"""What an MLPerf log states twice: an edit or a splice that changes one of the two statements is unproven."""
+"""Test that an edit which changes one of two equal statements of an MLPerf log makes the log unproven."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log's own steps say of its batch size and its duration."""
+"""Test the batch size and the duration that the steps of a log imply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What preflight says of a node: every remark, whether it stops, and that it tells what to do."""
+"""Test each remark of preflight on a node: whether it stops the node, and that it names a remedy."""
 
 from __future__ import annotations
 

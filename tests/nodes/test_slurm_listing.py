@@ -1,4 +1,4 @@
-"""Which nodes Slurm has: slurm.conf, scontrol and sinfo, each as it prints."""
+"""Test the list of Slurm's nodes from the output of slurm.conf, scontrol and sinfo."""
 
 from __future__ import annotations
 

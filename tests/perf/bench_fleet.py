@@ -1,4 +1,4 @@
-"""How long judging a fleet's night takes, from the history's database to the verdicts.
+"""Measure how long the judging of a fleet's night takes, from the history's database to the verdicts.
 
     python tests/perf/bench_fleet.py --nodes 10000 --nights 60
 

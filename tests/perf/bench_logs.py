@@ -32,7 +32,7 @@ TRIMMED = Path(__file__).resolve().parent.parent / "data" / "real" / "mlperf-5.1
 CORPUS = Path(os.environ.get("RACKPROOF_PERF_LOGS", TRIMMED))
 MEGABYTE = 1_000_000
 ENOUGH = 7 * MEGABYTE
-"""What the 21 logs have as published; fewer bytes are repeated."""
+"""The size of the 21 published logs in bytes; a smaller set is repeated up to it."""
 
 
 def real_logs() -> list[bytes]:

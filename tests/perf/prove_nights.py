@@ -89,7 +89,7 @@ class Clock(datetime):
 
 @dataclass
 class Tally:
-    """What came of the nights with one kind of fault."""
+    """The outcome of the nights with one kind of fault."""
 
     there: int = 0
     found: int = 0
@@ -98,7 +98,7 @@ class Tally:
 
 @dataclass
 class Count:
-    """What came of all nights."""
+    """The outcome of all nights."""
 
     kinds: dict[str, Tally] = field(default_factory=dict)
     alarms: list[str] = field(default_factory=list)
@@ -315,7 +315,7 @@ def faulty(count: Count, number: int, seed: int, folder: Path) -> None:
             tally.nights += hit
         note(count, rack, nodes, probed, {RACK[node] for node in where}, "+".join(some))
         count.alarms += [f"{'+'.join(some)}: between {one}" for one in between]
-        # Mended: nobody remembers it in the night after.
+        # The node is repaired, and the next night does not know the fault.
         rack.proven_night({}, {})
 
 
@@ -367,7 +367,7 @@ def main() -> None:
     options = parser.parse_args()
     tasks.datetime = judge.datetime = probes.datetime = Clock  # type: ignore[misc, attr-defined]
     os.environ.pop("RACKPROOF_DATABASE_URL", None)
-    os.fsync = lambda _: None  # nobody pulls the plug here
+    os.fsync = lambda _: None  # no loss of power happens here
     count = Count()
     with tempfile.TemporaryDirectory(prefix="rackproof-nights-") as folder:
         healthy(count, options.healthy, options.seed, Path(folder) / "healthy")

@@ -1,4 +1,4 @@
-"""What provisioning costs: from bare nodes to a cluster, the second run, and its module calls.
+"""Measure provisioning: from bare nodes to a cluster, the second run, and the module calls.
 
     make rack                                     # 18 nodes; or make rack NODES=4
     python tests/perf/provision.py [--limit gb300-rack] [--bare]

@@ -40,7 +40,7 @@ NOISE = {  # metric: typical value, unit, spread from night to night, spread bet
 METRICS = tuple(NOISE)
 PROBE_MINUTES, PAIR_MINUTES = 3.0, 1.5
 CHANCE_FAILURE = 0.001
-"""How often a run of two sound nodes fails for no reason that stays."""
+"""The share of runs of two sound nodes that fail by chance."""
 NAMES = [f"n{number:02d}" for number in range(1, NODES + 1)]
 
 
@@ -90,7 +90,7 @@ def readings(values: np.ndarray, absent: set[tuple[int, int, int]]) -> Readings:
 
 @dataclass
 class Tally:
-    """What came of the trials of one kind of fault."""
+    """The outcome of the trials of one kind of fault."""
 
     trials: int = 0
     found: int = 0

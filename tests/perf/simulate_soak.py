@@ -132,7 +132,7 @@ def breaks(metric: str, figure: float) -> bool:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one GPU from its onset on: share of speed lost, stalls, share of slowed seconds."""
+    """A fault of one GPU from its onset: share of speed lost, stalls, share of slowed seconds."""
 
     name: str
     loss: float = 0.0
@@ -176,7 +176,7 @@ def count_stalls(dice: np.random.Generator, rates: Floats, onset_s: int, every_s
 
 
 def find(fault: Fault, dice: np.random.Generator) -> int | None:
-    """Return after how many minutes a fault is found; None where it is not, or another GPU is named."""
+    """Return the minutes until a fault is found, or None if it is not found or another GPU is named."""
     gpus, bad, onset_s = node_with(fault, dice)
     others = [one for gpu, one in enumerate(gpus) if gpu != bad]
     if broken(gpus[bad][:onset_s]) or any(broken(one) for one in others):

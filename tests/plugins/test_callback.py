@@ -30,7 +30,7 @@ pytestmark = pytest.mark.playbook
 
 
 def run(number: int, verdict: Verdict, **changes: Any) -> Run:
-    """A run with one measurement, and a reason unless it passed."""
+    """Return a run with one measurement, and with a reason unless it passed."""
     reasons = () if verdict is Verdict.PASS else ("accuracy: 0.91 is below 0.99",)
     measured = Measurement(name="eval_accuracy", value=0.9 + number / 100, unit="")
     return Run(

@@ -1,4 +1,4 @@
-"""What a node answers cannot write to the operator's terminal as it likes."""
+"""Test that the answer of a node cannot control the operator's terminal."""
 
 from __future__ import annotations
 

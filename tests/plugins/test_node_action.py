@@ -1,4 +1,5 @@
-"""What a node's module answers is checked before it is used: one sentence, and not Python's own."""
+"""Test that the answer of a node's module is checked before its use, and that an error is one clear
+sentence."""
 
 from __future__ import annotations
 

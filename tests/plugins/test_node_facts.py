@@ -1,4 +1,4 @@
-"""What a node returns as facts replaces no variable: no role's, none of the inventory, not its own name."""
+"""Test that the facts of a node replace no variable of a role or of the inventory, and not its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a playbook reports to the command that started it, and the ssh client that it needs."""
+"""Test the events that a playbook reports to the command that started it, and the ssh client that it
+needs."""
 
 from __future__ import annotations
 

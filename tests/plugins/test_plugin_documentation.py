@@ -1,4 +1,4 @@
-"""What ansible-doc shows of every plugin: that it is there, and that it is what the plugin does."""
+"""Test that each plugin has a page in ansible-doc, and that the page agrees with the plugin."""
 
 from __future__ import annotations
 

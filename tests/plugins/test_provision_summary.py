@@ -1,4 +1,4 @@
-"""What a provisioning playbook prints at its end."""
+"""Test the output of a provisioning playbook at its end."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def node(name: str = "node-01", gpus: int = 1, sku: str = "h200") -> Node:
 
 
 def healthy(**changes: object) -> Run:
-    """A training run that passes, with curves, judgements and everything written down."""
+    """Return a training run that passes, with curves, judgements and all other records."""
     epochs = tuple(float(epoch) for epoch in range(1, 13))
     seconds = tuple(step * 0.11 for step in range(600))
     values: dict[str, object] = {
@@ -189,7 +189,7 @@ def healthy(**changes: object) -> Run:
 
 
 def hostile() -> Run:
-    """A failed run in which every text that a log can reach is hostile, and numbers are not numbers."""
+    """Return a failed run in which each text from a log is hostile, and some numbers are not numbers."""
     return Run(
         run_id="20261121T110000Z-hostile-0002",
         benchmark=HOSTILE[:200],
@@ -254,7 +254,7 @@ def hostile() -> Run:
 
 
 def rack() -> Run:
-    """An all-reduce on 18 nodes: many GPUs, a sweep over sizes, one node below its floor."""
+    """Return an all-reduce on 18 nodes: many GPUs, a sweep over sizes, one node below its floor."""
     sizes = [8 << 20 << step for step in range(11)]
     nodes = tuple(node(f"gb300-{index:02d}", gpus=4, sku="gb300") for index in range(1, 19))
     nodes = (
@@ -327,7 +327,7 @@ def rack() -> Run:
 
 
 def sweep() -> list[Run]:
-    """Two models over batch size and GPUs. One point failed, one is unproven."""
+    """Return runs of two models over batch size and GPUs. One point failed, one is unproven."""
     runs = []
     for network, base in (("lenet", 300_000.0), ("mlp", 700_000.0)):
         for gpus in (0, 1, 2, 4):

@@ -1,4 +1,4 @@
-"""What reports say: tables, headlines, reasons."""
+"""Test the texts of reports: tables, headlines, reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is ended or found in Slurm by a name is this user's: any user can give a job that name."""
+"""Test that jobs found in Slurm by name are this user's, because any user can give a job that name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FOLDERS = ("src", "plugins", "roles", "playbooks", "workloads")
 
 @pytest.fixture
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A queue with a job of this user's nights, and two that are not."""
+    """Return a queue with a job of this user's nights, and two other jobs."""
     for name in ("scancel", "squeue"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).write_text(SLURM)

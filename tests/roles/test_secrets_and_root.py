@@ -61,7 +61,7 @@ def uses(value: object, names: set[str]) -> bool:
 
 
 def shown(value: Any, names: set[str]) -> bool:
-    """Whether options of a module use a secret in one that the module does not hide."""
+    """Return whether options of a module use a secret in one that the module does not hide."""
     if isinstance(value, dict):
         return any(shown(one, names) for key, one in value.items() if key not in HIDDEN_OPTIONS)
     if isinstance(value, list):

@@ -83,7 +83,7 @@ def small_set(tmp_path_factory: pytest.TempPathFactory) -> SmallSet:
 
 @pytest.fixture(scope="session")
 def small_data(small_set: SmallSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small set as stage_mnist.py leaves it."""
+    """Return the small data set in the form that stage_mnist.py leaves."""
     folder = tmp_path_factory.mktemp("data")
     files = {name: _sha256(data) for name, data in small_set.files.items()}
     for name, data in small_set.files.items():

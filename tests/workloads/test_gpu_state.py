@@ -1,4 +1,4 @@
-"""What uses a GPU before and after a probe: how nvidia-smi's answers are read, whatever they are."""
+"""Test the use of a GPU before and after a probe, as read from any answer of nvidia-smi."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def measured(text: str) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def trained(root: Path, torch_python: str, pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint, with the log of its training beside it."""
+    """Return a checkpoint, with the log of its training beside it."""
     folder = tmp_path_factory.mktemp("trained")
     options = ("--mode", "train", "--num-epochs", 4, "--lr", 0.05, "--workers", 0, "--processes", 2)
     done = run(

@@ -127,7 +127,7 @@ def test_an_archive_that_is_not_imagenets_is_refused(
 
 @pytest.fixture(scope="module")
 def kit(small: Miniature) -> list[tuple[str, bytes]]:
-    """The files of a development kit whose list of classes is not compressed."""
+    """Return the files of a development kit with an uncompressed list of classes."""
     with tarfile.open(fileobj=io.BytesIO(small.devkit(compressed=False))) as tar:
         return [(one.name, tar.extractfile(one).read()) for one in tar]  # type: ignore[union-attr]
 

@@ -47,7 +47,7 @@ def test_nccl_is_asked_in_a_file_of_the_ranks_own(
         monkeypatch.setenv(name, "WARN")
     path = probe.enable_nccl_log(tmp_path)
     assert path.parent == tmp_path
-    # Nobody else can write it, or have put it there.
+    # No other user can write it, or have created it.
     assert path.stat().st_mode & 0o777 == 0o600
     assert probe.enable_nccl_log(tmp_path) != path
     assert str(probe.os.getpid()) not in path.name

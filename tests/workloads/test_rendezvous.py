@@ -17,7 +17,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-# What a program is told, and what each node's does.
+# A program that prints its arguments and environment, on one node and on several.
 ECHO = (
     "import os, sys; print(sys.argv[1:], os.environ['GLOO_SOCKET_IFNAME'], os.environ['NCCL_SOCKET_IFNAME'])"
 )

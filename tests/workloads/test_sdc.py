@@ -22,7 +22,7 @@ from .test_several_gpus import with_fault
 from .test_training import run, values
 
 LAUNCHES = 5000
-"""Which a run of the benchmark has of every path at least."""
+"""The least number of launches of each path in a run of the benchmark."""
 PATHS = ("fp8", "bf16", "fp16", "tf32", "fp32", "fp64", "special", "atomics")
 RATES = (1.0, 0.1, 0.01, 0.001)
 SMS, BLOCKS, THREADS = 132, 264, 256

@@ -1,4 +1,4 @@
-"""What slurm_run.py says of a config's batch size before a job is submitted."""
+"""Test the messages of slurm_run.py on a config's batch size before a job is submitted."""
 
 from __future__ import annotations
 

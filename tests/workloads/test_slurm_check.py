@@ -1,4 +1,4 @@
-"""What slurm_run.py finds missing for a dry run: everything at once, and nothing is changed."""
+"""Test that a dry run of slurm_run.py reports all missing parts at once and changes nothing."""
 
 from __future__ import annotations
 

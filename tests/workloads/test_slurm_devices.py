@@ -1,4 +1,4 @@
-"""What slurm_run.py finds that a container lacks of devices: the script on a node, two answers compared."""
+"""Test how slurm_run.py finds devices that a container lacks: the script on a node, two answers compared."""
 
 from __future__ import annotations
 

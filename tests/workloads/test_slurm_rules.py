@@ -1,4 +1,4 @@
-"""What slurm_run.py refuses of a config by the rules of its round, before a job is submitted."""
+"""Test that slurm_run.py refuses a config that breaks the rules of its round, before a job is submitted."""
 
 from __future__ import annotations
 

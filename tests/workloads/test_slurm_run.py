@@ -284,7 +284,7 @@ def cluster(root: Path, tmp_path: Path, registry: Registry) -> Cluster:
 
 
 def said(output: str, key: str) -> Any:
-    """Return the last value that the program told under a key."""
+    """Return the last value that the program printed under a key."""
     found = None
     for line in output.splitlines():
         if line.startswith(":::RACKPROOF "):
@@ -634,7 +634,7 @@ PUBLISHED = (
     "GB300_2x4x2xtp1pp1cp1_8b_fp4",
     "GB300_18x4x1xtp1pp1cp2_8b",
 )
-"""Of an image that has the configs of a larger model, too: llama31_8b's have its size in their names."""
+"""Configs of an image that also has a larger model: those of llama31_8b have its size in their names."""
 
 
 @pytest.mark.parametrize(("nodes", "chosen"), [(2, "GB300_2x4x2xtp1pp1cp1_8b_fp4"), (32, "")])
@@ -1060,7 +1060,7 @@ def test_a_tag_is_resolved_once_for_all_repeats(cluster: Cluster) -> None:
         status, output = cluster("pull", "--plan=plan-1")
         assert (status, said(output, "digest")) == (0, DIGEST)
     asked = cluster.registry.asked
-    # The registry being down, or its tag having moved, changes nothing for a plan that has begun.
+    # If the registry fails, or its tag moves, nothing changes for a plan in progress.
     cluster.registry.key = "changed"
     assert cluster("pull", "--plan=plan-1")[0] == 0
     assert cluster.registry.asked == asked

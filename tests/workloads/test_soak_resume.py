@@ -39,7 +39,7 @@ def resume(root: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def series(resume: Any) -> Any:
-    """The module whose windows the other one keeps."""
+    """Return the module whose windows the other one keeps."""
     return sys.modules["soak_series"]
 
 
@@ -225,7 +225,7 @@ def mutated(lines: list[bytes], choose: Any) -> bytes:
 
 @pytest.fixture
 def failed(soak: Soak) -> Soak:
-    """A soak of two sessions with a stall, a throttle and a sag, killed before its end."""
+    """Return a soak of two sessions with a stall, a throttle and a sag, killed before its end."""
     soak.begin()
     soak.hold(150)
     soak.hold(2, stalls=2)
@@ -315,7 +315,7 @@ def test_a_kill_at_any_byte_leaves_samples_that_are_whole(soak: Soak) -> None:
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=5), st.data())
 @settings(max_examples=30, deadline=None)
 def test_kills_hide_no_stall_or_slowed_second(resume: Any, kills: list[int], data: st.DataObject) -> None:
-    """Of the same seconds in one session and in several: what speaks against the GPU is the same or more."""
+    """Compare the same seconds in one session and in several: the evidence against the GPU is no less."""
     series = sys.modules["soak_series"]
     stalls = data.draw(st.sets(st.integers(1, sum(kills)), max_size=6))
     slowed = data.draw(st.sets(st.integers(1, sum(kills)), max_size=3))
@@ -608,7 +608,7 @@ def test_a_gpu_has_work_while_its_seconds_are_read_and_kept(
 ) -> None:
     probe: Any = load_program("probe_soak")
     queued: list[Any] = []
-    """What the GPU was given, in order: numbers of steps, and comparisons by name."""
+    """The work of the GPU in order: numbers of steps, and comparisons by name."""
     ended: list[int] = []
 
     class QueuedStep:

@@ -14,7 +14,7 @@ from tests.workloads.programs import load_program
 
 USUAL = 650.0
 DEVIATION = 0.004
-"""Of a second: 0.06 to 0.42 % on an H100 that warms up from 62 to 78 °C."""
+"""The deviation of a second: 0.06 to 0.42 % on an H100 that warms up from 62 to 78 °C."""
 WARM_UP = 0.019
 """Its loss in the first minute."""
 

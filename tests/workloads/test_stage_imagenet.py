@@ -240,7 +240,8 @@ def test_the_number_of_processes_and_of_calls_makes_no_difference(
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Archives of 4,000 images: enough for several pieces of a .rec file and a second or two of work."""
+    """Return archives of 4,000 images: enough for several pieces of a .rec file and a second or two of
+    work."""
     folder = tmp_path_factory.mktemp("many")
     made = Miniature(classes=40, train_each=60, val_count=100)
     for wnid, held in made.train.items():

@@ -16,7 +16,7 @@ from tests.workloads.programs import load_program
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 CLASSES = ("chequers", "columns", "disc", "frame", "plus", "ring", "rows", "saltire", "square", "triangle")
 SHA256 = "a3bacaacfc08d00e96c6fab90335c2d16e8f2e73bc3886ed9ebf37948a3ceb39"
-"""Of the pictures of three a class: with another digest results no longer compare."""
+"""The digest of the pictures with three a class. With another digest, results no longer compare."""
 
 
 def stage(root: Path, python: str, folder: Path, per_class: int = 3) -> dict[str, Any]:

@@ -289,7 +289,7 @@ def withdraw_command(run_id: str, reason: str, results: Path, as_json: bool) -> 
         count = store.withdraw(run_id, note=note)
     bounds = bool(reason) and run_id in bounding_acceptances(results)
     if not count and (bounds or run_id in standing_acceptances(results)[0]):
-        # Its references were lost with a database, or withdrawn earlier without a reason. The operator
+        # The run's references were lost with a database, or withdrawn earlier without a reason. The operator
         # must see this.
         note(0)
     elif not count:

@@ -311,7 +311,7 @@ def _why_useless(reference: Reference, better: Direction | None) -> str:
 def _allows_too_much(reference: Reference, better: Direction | None) -> bool:
     """Return whether the bound on the bad side allows a loss above :data:`WIDEST_LOSS`."""
     if better is Direction.LOWER:
-        # At half of the speed a run takes twice the time.
+        # A run at half of the speed takes twice the time.
         return reference.high is not None and reference.high > 1 / (1 - WIDEST_LOSS) - 1
     return reference.low is not None and reference.low < -WIDEST_LOSS
 

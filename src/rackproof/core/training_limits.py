@@ -89,7 +89,7 @@ EARLY_SSD = "ssd_coco"
 COCO_IMAGES = frozenset({117_266, 118_287})
 """All logs of ssd of rounds 0.7 to 1.1 state one of these as ``train_samples``. Those of 0.6 state none."""
 _IMAGES_OF_EPOCH = {EARLY_SSD: 117_266, "maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
-"""These benchmarks have this many images per epoch. Some submitters' logs state ``train_samples`` in
+"""Images per epoch of these benchmarks. Some submitters' logs state ``train_samples`` in
 batches, or state none."""
 FEWEST_IMAGES = 100_000
 """From this value on, ``train_samples`` of these benchmarks is a number of images."""

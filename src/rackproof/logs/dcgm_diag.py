@@ -88,7 +88,7 @@ class DcgmDiagParser(LogParser):
         elif section := _SECTION.match(text):
             self.section = section[1]
         elif _FOOTER.match(text):
-            # The same rule is above the heading.
+            # The same rule also stands above the heading, so it ends the table only after a section.
             self.is_open = self.is_open and not self.section
         elif _TITLE in text:
             self.tables += 1

@@ -143,7 +143,7 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
     ("pcie_error", Verdict.DEGRADED, r"broken device, retraining non-functional downstream link"),
     # A device accessed memory that is not its own, or a slot is too narrow for a fast card.
     ("pcie_error", Verdict.UNPROVEN, r"\bDMAR: \[.{0,60}\] Request device|\bAMD-Vi: .{0,40}IO_PAGE_FAULT"),
-    # The same on Arm. The kernel gives most of these lines the level info.
+    # Arm's IOMMU reports such an access, too. The kernel gives most of these lines the level info.
     (
         "pcie_error",
         Verdict.UNPROVEN,

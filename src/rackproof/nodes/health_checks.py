@@ -1023,7 +1023,7 @@ def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Co
     return actions[event.action], "hint" if event.action == "watch" else "likely"
 
 
-# Other hardware reports in the kernel log.
+# The kernel log also reports faults of hardware without an XID.
 
 _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "gpu_lost": "reboot",
@@ -1512,7 +1512,7 @@ NODE_CHECKS: tuple[Callable[[NodeSubject], Iterable[HealthFinding]], ...] = (
     _slurm_name,
     _units,
 )
-"""These checks run for each node. Findings with the same verdict are shown in this order, so the most
+"""The checks of each node. Findings with the same verdict are shown in this order, so the most
 informative check is first."""
 GPU_CHECKS: tuple[Callable[[GpuSubject], Iterable[HealthFinding]], ...] = (
     _unreadable_values,

@@ -32,7 +32,7 @@ while read -r sum path; do
   mkdir -p "$(dirname "$path")"
   curl -fsS -C - -o "$path" "${base}/${path}" || curl -fsS -o "$path" "${base}/${path}"
   if ! echo "$sum  $path" | md5sum --check --status; then
-    # What was there before was no beginning of this file.
+    # The earlier content of the file was not the beginning of this download.
     curl -fsS -o "$path" "${base}/${path}"
     echo "$sum  $path" | md5sum --check --status || { echo "Error: $path: checksum differs" >&2; exit 1; }
   fi

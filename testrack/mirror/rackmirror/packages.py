@@ -191,7 +191,7 @@ def build(package: Package, sources: Path, work: Path, out: Path, headers: Mappi
     (control / "control").write_text(package.control())
     for path in [tree, *tree.rglob("*")]:
         if not path.is_symlink():
-            # With the same modes in the package for every umask of the builder.
+            # The modes in the package do not depend on the umask of the builder.
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
             os.utime(path, (EPOCH, EPOCH))
         else:

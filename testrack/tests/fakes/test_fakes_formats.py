@@ -205,7 +205,7 @@ def test_list_has_the_real_form(node: Callable) -> None:
 @pytest.mark.parametrize(
     ("arguments", "rc", "said"),
     [
-        # As the real tool of 580.159.04 answered.
+        # These are answers of the real tool of 580.159.04.
         ("--foo", 255, "ERROR: Option --foo is not recognized. Please run 'nvidia-smi -h'.\n\n"),
         ("foo", 255, "ERROR: Option foo is not recognized. Please run 'nvidia-smi -h'.\n\n"),
         ("-pm", 255, "ERROR: Option -pm is missing its value. Please run 'nvidia-smi -h' for help.\n\n"),

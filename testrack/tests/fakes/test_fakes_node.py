@@ -369,7 +369,7 @@ def test_infiniband_needs_its_driver(bare: Callable, kernel_tells: bool) -> None
     assert node("ibv_devinfo -d mlx5_9").err == "IB device 'mlx5_9' wasn't found\n"
     node.ok("modprobe -r ib_umad")
     node.ok("modprobe -r mlx5_ib")
-    # As the real ones of Debian 12 answer.
+    # The tools of Debian 12 give the same answers.
     assert (node("ibstat").rc, node("ibstat").both) == (0, "")
     answer = node("ibstatus")
     assert answer.rc == 255

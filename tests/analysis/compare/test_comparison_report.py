@@ -25,7 +25,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e|"
 
 @pytest.fixture
 def hostile() -> SystemComparison:
-    """A comparison whose every text came out of a hostile log."""
+    """Return a comparison in which each text is from a hostile log."""
     found = Finding(code="nan", message=HOSTILE, verdict=Verdict.FAIL, source=Source(file=HOSTILE, line=7))
     bad = training(1.0, benchmark=HOSTILE, findings=(found,), parameters={"a": HOSTILE})
     good = [training(rate, benchmark=HOSTILE) for rate in (100, 101, 110, 112)]

@@ -1,4 +1,4 @@
-"""What a name stands for, and the command ``rackproof compare`` over it."""
+"""Test which logs a name selects, and the command ``rackproof compare`` with such names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def mll(rate: float, *, minutes: float = 20.0, benchmark: str = "ssd", trouble: 
 
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two systems as folders with repeats, one of whose logs is false, and the same as model/system.log."""
+    """Return folders of two systems with repeats, one with a false log, and the same as model/system.log."""
     oom = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\nret_code=0\n"
     for system, rates in (("dgx1", (4400, 4420, 4410)), ("LambdaHyperplaneBasic", (4280, 4290, 4300))):
         for at, rate in enumerate(rates):

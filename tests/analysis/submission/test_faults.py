@@ -20,7 +20,7 @@ from .corpus import PRINTED, all_runs, make_run, make_runs, node
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to a results folder, what the file says otherwise, and what has to be said about it."""
+    """A change of a results folder, the text of the file, and the finding that must result."""
 
     code: str
     message: str
@@ -128,7 +128,7 @@ def _a_name_that_is_a_path(results: Path) -> None:
 
 
 def _died_at_once(results: Path) -> None:
-    """The official checker forgives one failed run, but crashes on a log without a batch size."""
+    """Cut the log of a tenth run: the official checker crashes on a log without a batch size."""
     make_runs(results, 9)
     run = make_run(results, 9, verdict=Verdict.FAIL)
     log = results / run.run_id / run.logs[0].path

@@ -1,4 +1,4 @@
-"""Whole or not at all, and nobody else's folder: what happens to the disk."""
+"""Test that a submission is written as a whole or not at all, and never into a foreign folder."""
 
 from __future__ import annotations
 

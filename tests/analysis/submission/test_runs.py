@@ -1,4 +1,4 @@
-"""Which runs and which logs: chosen by age, examined byte by byte. No process is started."""
+"""Test the choice of runs by age, and the check of their logs byte by byte. No process is started."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ FEW = 5
 
 
 def thinned(lines: list[bytes]) -> list[bytes]:
-    """Leave out the middle of the statistics that no throughput comes of: losses, times of evaluation steps.
+    """Leave out the middle of statistics without a throughput, such as losses and times of evaluation steps.
 
-    Of each kind, told by its names, the first and the last few stay. Times of training steps stay all.
+    A kind is the set of its names. The first and the last few of each kind stay, and all times of steps.
     """
     kinds: dict[tuple[bytes, ...], list[int]] = {}
     for at, line in enumerate(lines):

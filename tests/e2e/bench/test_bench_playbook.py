@@ -417,7 +417,7 @@ def test_a_job_that_could_not_be_followed_is_followed_by_the_next_playbook(bench
 def test_a_database_that_is_down_loses_no_run(bench: Bench) -> None:
     bench.environment["RACKPROOF_DATABASE_URL"] = "postgresql://rackproof:sesame@127.0.0.1:9/history"
     status, output = bench("-e", "suite=toys")
-    # The history may hold a reference that this run misses: nobody knows, so nothing is proven.
+    # The history may hold a reference that this run misses. It cannot be read, so nothing is proven.
     assert status == 2, output
     assert "WARNING" in output
     assert "sesame" not in output

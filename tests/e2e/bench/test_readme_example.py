@@ -20,7 +20,7 @@ echo "Function    Best Rate MB/s  Avg time     Min time     Max time"
 echo "Triad:           6964.4     0.038113     0.006892     0.088618"
 echo "Solution Validates: avg error less than 1.000000e-13 on all three arrays"
 """
-"""What STREAM 5.10 prints, as a program."""
+"""A program that prints the output of STREAM 5.10."""
 
 
 def blocks(page: Path) -> dict[str, str]:

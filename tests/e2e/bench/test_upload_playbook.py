@@ -31,7 +31,7 @@ def swift(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swif
 
 @pytest.fixture
 def vault(tmp_path: Path) -> Path:
-    """As from Vault: in a file of its own, which the playbook is given."""
+    """Write the credentials to a file of variables, as Ansible Vault would provide it."""
     path = tmp_path / "vault.yml"
     path.write_text(yaml.safe_dump({"storage_s3fs_credentials": [KEY]}))
     return path
@@ -54,7 +54,7 @@ def upload(bench: Bench, vault: Path, **variables: Any) -> tuple[int, str]:
 
 
 def is_whole(bench: Bench, url: str) -> bool:
-    """Whether the store has every file of the results: nothing new comes when they are put again."""
+    """Return whether the store has every file of the results: a second upload adds none."""
     store = ObjectStore(Bucket.parse(SOURCE, url, "us-east-1", [KEY]))
     (run,) = bench.runs()
     (plan,) = bench.results.glob("plan-*")

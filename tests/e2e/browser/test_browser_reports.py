@@ -19,7 +19,7 @@ CHARTS = {"healthy": 3, "hostile": 2, "rack": 1, "sweep": 6, "comparison": 1, "s
 
 @pytest.fixture(params=[(1280, False), (1400, False), (400, False), (1280, True)], ids=str)
 def window(request: pytest.FixtureRequest, browser: Page) -> Page:
-    """The browser at one width and colour scheme, with a clean record."""
+    """Return the browser at one width and colour scheme, without earlier problems and requests."""
     width, dark = request.param
     browser.size(width)
     browser.media(dark=dark)

@@ -10,7 +10,7 @@ from testrack.tests.on_rack import CONTROLLER, Command
 MACHINE = ("full-disk", "clock-skew", "dead-sshd")
 """Faults of the machine. The others are of the fake hardware, which a node switches by itself."""
 BLINDING = ("hung-nvidia-smi", "version-mismatch", "dead-sshd")
-"""Behind these nobody sees what the GPUs have."""
+"""Faults that hide the state of the GPUs."""
 ON_HCA = ("hca-port-down",)
 FOUND = {
     "missing-gpu": ("gpu_missing", "xid_79"),
@@ -55,10 +55,11 @@ def break_(rack: Command, driver: Command, node: str, faults: Iterable[Fault]) -
 
 
 def mend(rack: Command, driver: Command, node: str, machine: Collection[str] = MACHINE) -> None:
-    """Switch all faults of the hardware off, and those of the machine that are named.
+    """Switch off all faults of the hardware, and the named faults of the machine.
 
-    First the node has to be reached. Then the hardware's: a clock that is put right starts slurmd anew, which
-    would wait for a hung tool, and that tool would hold the next shutdown up for systemd's 90 seconds.
+    The order matters. The node must first be reachable. The faults of the hardware end before the clock is
+    corrected, because this restarts slurmd. A hung tool would then make slurmd wait, and would delay the
+    next shutdown by 90 seconds.
     """
     for name in [one for one in machine if one == "dead-sshd"]:
         assert driver("fault", node, name, "--off").returncode == 0
@@ -99,5 +100,5 @@ def reboot(rack: Command, nodes: Collection[str]) -> None:
 
 
 def of_slurm(code: str) -> bool:
-    """Whether a finding is Slurm's or its daemons': it may follow whatever keeps slurmd from answering."""
+    """Return whether a finding is about Slurm: any fault that keeps slurmd from answering may cause it."""
     return code.startswith("slurm_") or code in ("service_slurmd", "service_munge")

@@ -1,4 +1,4 @@
-"""What an attacker in the provisioning network gets written, booted or believed, on virtual machines.
+"""Test, on virtual machines, that an attacker in the provisioning network gets nothing written or booted.
 
 A machine with an empty disk, imaged by reimage.yml's own tasks, and a host of the same network, in a
 namespace of its own (testrack/vms/attack), that reads, forges, replays, and answers in the boot host's place.
@@ -39,7 +39,7 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture
 def evil(folder: Path) -> Path:
-    """Return the attacker's files: what everybody can fetch, an image of its own, and an order for it."""
+    """Return the attacker's files: those that any machine can fetch, an own image, and an order for it."""
     evil = folder / "evil"
     for name in ("vmlinuz", "ramdisk"):
         (evil / name).symlink_to(IMAGE / name)
@@ -60,7 +60,7 @@ BEGIN = (
     ". testrack/vms/attack",
     'sed -i "s/HOST/$host/g; s/SERIAL/$serial/" $evil/own.json; order=$evil/nodes/vm1/write.json',
     "own=$FOLDER/own.pem; openssl genpkey -algorithm ed25519 -out $own",
-    # A genuine run, while somebody asks, forges and listens.
+    # A genuine run, while the attacker requests, forges and listens.
     "nodes=$FOLDER/netboot/http/nodes/vm1; image & playbook=$!",
     "wait_until '[ -e $nodes/write.json.sig ]'; cp $nodes/write.json* $evil/old/",
     "for path in '' .sig; do status http://$host:8080/nodes/vm1/write.json$path; done > $FOLDER/asked",

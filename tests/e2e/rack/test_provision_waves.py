@@ -41,7 +41,7 @@ def test_a_driver_goes_over_a_rack_in_use_and_a_bad_node_stops_it(
         assert f", canary: {bad}" in done.stdout
         assert driver_of(rack, bad) == DRIVER
         assert "rackproof: health" in state_in_slurm(rack, bad)
-        # Not begun: in service, with the driver that they had, and the job of one goes on.
+        # The other nodes were not changed: in service, with the old driver, and the job on one of them runs.
         assert {driver_of(rack, node) for node in others} == {LAST_YEAR}
         assert not [node for node in others if "drain" in state_in_slurm(rack, node)]
         assert rack(CONTROLLER, f"squeue -h -j {job} -o %T").stdout.strip() == "RUNNING"

@@ -1,4 +1,4 @@
-"""reimage.yml on the rack's containers, which it makes anew in the place of imaging a disk."""
+"""Test reimage.yml on the rack's containers: it makes each container again instead of imaging a disk."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def cluster() -> None:
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, cluster: None) -> Iterator[Path]:
     """Return a folder that dnsmasq and nginx may look into, as a test's own, or one of root's, may not be."""
-    # Somebody else's tests may run beside.
+    # The tests of another user may run at the same time.
     name = re.sub(r"\W+", "-", request.node.name).strip("-")[-40:]
     open_to_all = all(one.stat().st_mode & 0o001 for one in (ROOT, *ROOT.parents))
     places = ROOT / ".rackproof/vms-tests" if open_to_all else Path("/var/tmp/rackproof-vms-tests")
@@ -135,7 +135,7 @@ def stands(folder: Path, results: str = "results") -> dict[str, tasks.NodeStatus
 
 
 def boots(folder: Path) -> bool:
-    """Whether a disk has the first block, without which no firmware starts it."""
+    """Return whether a disk has its first block, without which no firmware starts it."""
     with (folder / "vm1.raw").open("rb") as stream:
         return bool(stream.read(BLOCK).strip(b"\0"))
 
@@ -215,7 +215,7 @@ def test_from_an_empty_disk_to_a_node_that_takes_jobs_and_once_more(folder: Path
     for one in found.values():
         assert (one.progress.state, one.progress.done) == ("returned", STEPS), one
         assert any(text.startswith("written to /dev/vda (DISK-000") for text in one.progress.remarks)
-    # The other disk was never touched, and the network boot is open to nobody.
+    # The other disk was never written, and the network boot is closed.
     assert [path.stat().st_blocks for path in folder.glob("*-scratch.raw")] == [0, 0]
     assert not list((folder / "netboot/dhcp-hosts").iterdir())
 
@@ -292,10 +292,10 @@ def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on
         folder,
         1,
         "ansible-playbook playbooks/netboot.yml || exit",
-        # Nobody answers a machine that boots over the network. (Taking its entry away starts dnsmasq again.)
+        # No server answers a machine that boots over the network. (Removing its entry starts dnsmasq again.)
         "systemctl stop rackproof-netboot-dnsmasq.service",
         "LIMITS='{boot: 45}'; reimage -l vm1; keep dhcp",
-        # The playbook is killed while the machine boots. It has its order, and nobody waits for it.
+        # The playbook is killed while the machine, which has its order, boots. No playbook waits for it.
         "LIMITS='{boot: 300, image: 60}'; beside -l vm1",
         f"wait_until '[ -e $FOLDER/netboot/dhcp-hosts/vm1 ]'; {killed}; keep booting",
         "touch -d '1 hour ago' $FOLDER/netboot/entries/vm1",
@@ -318,7 +318,7 @@ def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on
     for name in ("dhcp", "booting", "over", "server", "writing", "bmc"):
         one = stands(folder / name)["vm1"].progress
         stood[name] = (one.state, one.step.value if one.step else "")
-        # Nothing boots it anew that nobody waits for, and no job goes to it.
+        # A machine for which no playbook waits is not booted again, and gets no job.
         assert bool((folder / name / "entries").read_text()) == (name == "booting"), name
         assert "idle" not in (folder / name / "slurm").read_text(), name
         # A disk that is written in part starts nothing.
@@ -336,7 +336,7 @@ def test_whatever_is_lost_on_the_way_the_node_stays_out_and_the_next_run_goes_on
     assert "vm1 did not boot over the network in time" in reasons["dhcp"]
     assert "is the image server up?" in reasons["server"]
     assert "Boot the new system" in reasons["bmc"]
-    # Of nobody who answered nothing was written.
+    # Nothing was written to the disk of a machine that did not answer.
     assert (folder / "dhcp/kib").read_text().strip() == "0"
     last = stands(folder)["vm1"].progress
     assert Step.FIRST_BOOT in last.done, last
@@ -414,7 +414,7 @@ def test_machines_that_nobody_knows_tell_who_they_are_and_known_ones_are_not_ans
     for number in (1, 2):
         assert f"vm{number}: disks: /dev/vda (serial DISK-000{number}, 32 GiB, " in first
         assert f"vm{number}: interfaces: {macs[f'vm{number}']} (link)" in first
-    # It ended by itself: they are off, and nothing is left that somebody else would be answered by.
+    # It ended by itself: the machines are off, and no file is left that makes dnsmasq answer others.
     assert "open.conf" not in (folder / "left").read_text()
     assert "discover-" not in (folder / "left").read_text()
     # Not a byte: the disks are the holes that they were.

@@ -76,7 +76,7 @@ class Pair:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Says nothing of what it serves."""
+    """A file server that logs no request."""
 
     def log_message(self, *_words: Any) -> None:
         pass
@@ -126,7 +126,7 @@ def one_system(root: Path, nodes: list[str], rack: Command) -> Iterator[None]:
 
 
 def apart(one: Run, other: Run) -> bool:
-    """Whether one run began when the other had ended."""
+    """Return whether one run began after the other had ended."""
     starts, ends = [one.started, other.started], [one.ended, other.ended]
     return None in starts + ends or max(starts) > min(ends)
 

@@ -39,7 +39,7 @@ accelerator_memory_configuration: ""
 accelerator_interconnect: ""
 cooling: ""
 """
-"""What only an operator knows of the rack."""
+"""The description of the rack that only an operator can give."""
 
 
 class Rack:

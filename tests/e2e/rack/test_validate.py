@@ -34,7 +34,7 @@ NIGHTS: list[tuple[list[Fault], list[Fault]]] = [
         ],
     ),
     ([fault("hung-nvidia-smi")], [fault("version-mismatch")]),
-    # With a wrong clock slurmd starts anew: it would wait for a tool that hangs.
+    # A wrong clock makes slurmd start again, and slurmd would wait for a tool that hangs.
     ([fault("dead-sshd")], [fault("clock-skew")]),
 ]
 
@@ -77,7 +77,7 @@ def test_a_bad_node_is_found_drained_and_returned(
     assert slurm(f"scontrol update nodename={THEIRS} state=drain reason='{STRANGER}'").returncode == 0
     done, found = night()
     assert done.returncode == 2, done.stdout
-    # Its hardware is sound; that somebody keeps it from work is not hidden.
+    # Its hardware is sound, but the night still reports that an operator drained it.
     assert [(one.code, one.verdict.value) for one in found[THEIRS].findings] == [
         ("slurm_drained", "degraded")
     ]
@@ -131,7 +131,7 @@ def test_every_fault_is_found_on_its_node_and_part_and_nothing_else(
     assert {one.verdict.value for one in sound.values()} == {"pass"}, [
         one.reason_texts() for one in sound.values()
     ]
-    # Where a GPU is gone nvidia-smi numbers the others anew; its UUID is what it is.
+    # If a GPU is missing, nvidia-smi renumbers the others, so GPUs are compared by UUID.
     slots = {
         gpu.uuid: f"GPU {gpu.index}"
         for node in (BAD, THEIRS)

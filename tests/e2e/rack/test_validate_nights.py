@@ -19,7 +19,7 @@ from tests.e2e.rack.rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, f
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.proof]
 NIGHTS = int(os.environ.get("RACK_TEST_NIGHTS", "50"))
 GPUS, HCAS = 4, 4
-# With a wrong clock slurmd starts anew: it would wait for a tool that hangs.
+# A wrong clock makes slurmd start again, and slurmd would wait for a tool that hangs.
 NEVER_TOGETHER = {"hung-nvidia-smi", "clock-skew"}
 
 
@@ -80,7 +80,7 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
         for gpu in kept.snapshot.gpus
     }
     assert len(slots) == GPUS * len(NAMED)
-    # Of a node that nobody reached: what it logged before it was booted is told the night after, and no more.
+    # Messages that an unreachable node logged before its boot are reported in the next night only.
     late: set[str] = set()
     faults = healthy = 0
     for number in range(NIGHTS):

@@ -1,4 +1,4 @@
-"""Nodes on this machine that can be made anew: those of validate.yml's tests, with a boot of their own."""
+"""Provide nodes on this machine that can be re-imaged: those of validate.yml's tests, with an own boot."""
 
 from __future__ import annotations
 

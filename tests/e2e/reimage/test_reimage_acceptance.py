@@ -43,7 +43,7 @@ def test_who_computes_wrongly_or_reduces_wrongly_stays_drained(rack: Rack) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     rack.fleet.probes(n02={"fabric": True}, n03={"1": "bits"})
     before = len(rack.fleet.jobs)
-    # What a killed run left on n01, and what is nobody's.
+    # One process is left of a killed run on n01. The other belongs to no run.
     left = [half(name) for name in ("rackproof-night.n01.x", "rackproof-night.other.x")]
     done = rack.reimage("-l", "n01,n02,n03", *PROVE)
     assert [process.poll() is None for process in left] == [False, True]

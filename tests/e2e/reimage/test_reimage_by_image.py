@@ -101,7 +101,7 @@ def emulator(folder: Path, systems: dict[str, str]) -> tuple[subprocess.Popen[by
 
 
 class Ramdisks(threading.Thread):
-    """What nodes would say that find an order: those that ask for its signature, and check it."""
+    """A thread with the answers of nodes that find an order, request its signature, and check it."""
 
     def __init__(self, folder: Path, says: dict[str, dict[str, Any] | None]) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""reimage.yml killed in every state, and with a journal's disk that is full: nobody returns unproven."""
+"""Test that reimage.yml, killed in every state or with a full disk, returns no node that is unproven."""
 
 from __future__ import annotations
 

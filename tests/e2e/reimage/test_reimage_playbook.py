@@ -62,7 +62,7 @@ def test_each_node_goes_its_way_and_only_the_proven_return(rack: Rack) -> None:
     done = rack.reimage("-l", "n02,n03,n04")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {stands(rack.results)[one] for one in ("n02", "n03", "n04")} == {("returned", "")}
-    # What somebody else drained meanwhile stays theirs; nobody is imaged twice.
+    # A drain by another user in the meantime stays, and no node is imaged twice.
     assert rack.drained() == {"n03": "bob: waits for a cable", "gone": OURS}
     assert "stays drained by another reason: bob: waits for a cable" in " ".join(done.stdout.split())
     assert sorted(rack.renewed) == ["n01", "n02", "n03", "n04"]
@@ -118,7 +118,7 @@ def test_what_fails_for_all_nodes_is_reported_for_each(rack: Rack) -> None:
         assert (one.progress.state, one.progress.step) == ("failed", "drain")
         assert "Drain the nodes and wait for their jobs: scontrol" in one.progress.reason
         assert "Unable to contact slurm controller" in one.progress.reason
-    # Nobody knows, and a node that takes work is not called drained.
+    # The state is unknown, and a node that takes work is not called drained.
     said = " ".join(done.stdout.split())
     assert said.count("failed at drain; whether it is drained, see sinfo -R:") >= 2
     assert "stays drained" not in said

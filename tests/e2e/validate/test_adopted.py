@@ -60,7 +60,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def strangers() -> Iterator[Path]:
-    """Return a folder with four nodes that run as nobody, their Slurm, and the inventory of their owner."""
+    """Return a folder with four nodes without root, their Slurm, and the inventory of their owner."""
     if os.geteuid():
         pytest.skip("a boot of its own for each node needs root, and so does a change of user")
     # Not pytest's own folder, which only its owner may enter.

@@ -1,4 +1,4 @@
-"""What the role nightly writes is what systemd understands and the program takes."""
+"""Test that systemd and the program accept the files of the role nightly."""
 
 from __future__ import annotations
 

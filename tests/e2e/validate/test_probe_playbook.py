@@ -1,4 +1,4 @@
-"""validate.yml with a budget: idle nodes are measured by jobs, drained ones without, nobody beside a job."""
+"""Test validate.yml with a budget: idle nodes are measured in jobs, drained ones without, busy ones never."""
 
 from __future__ import annotations
 

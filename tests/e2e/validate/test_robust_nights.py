@@ -1,6 +1,6 @@
-"""Nights that are killed, doubled, without database, disk or nodes.
+"""Test nights that are killed, doubled, or without database, disk or nodes.
 
-Nothing is lost for it, nobody drained for it, and the next night goes on.
+Such a night loses no result and drains no node, and the next night continues.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def children(pid: int) -> list[int]:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """As a machine that loses power does, but for the workers of the playbook, which live on."""
+    """Kill the playbook as a loss of power would, but leave its workers running."""
     runners = children(process.pid)
     for pid in (*(one for runner in runners for one in children(runner)), *runners, process.pid):
         try:

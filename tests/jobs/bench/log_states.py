@@ -1,4 +1,4 @@
-"""What a supervisor states of the log when its job ended."""
+"""Make the statements of a supervisor on the log of an ended job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bench.yml calls, without Ansible: odd requests, interrupted plans, and the verdict over a plan."""
+"""Test the tasks of bench.yml without Ansible: odd requests, interrupted plans, the verdict over a plan."""
 
 from __future__ import annotations
 
@@ -290,7 +290,6 @@ def test_accept_is_suggested_with_the_results_folder_that_it_needs(
 def test_a_dry_run_names_results_that_cannot_be_written(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
 ) -> None:
-    """It planned runs whose records nobody could write."""
     (tmp_path / "there").mkdir()
     (tmp_path / "file").write_text("")
     assert "cannot write" not in site.plan(dry_run=True).description

@@ -256,7 +256,7 @@ def test_the_node_waits_but_not_beyond_the_end(tmp_path: Path) -> None:
         (None, [(30, 0.0), (40, 0.5)], 40, 10),  # thirty seconds of start-up are not a part of the pace
         (None, [(30, 0.001), (31, 0.002)], 31, None),  # too little to tell
         (500, [(30, 0.001), (31, 0.002)], 31, 469),
-        (None, [(10, 0.9), (20, 0.1), (30, 0.2)], 30, 80),  # began anew
+        (None, [(10, 0.9), (20, 0.1), (30, 0.2)], 30, 80),  # started again
         (60, [(10, float("nan")), (11, 7.0), (12, -1.0)], 20, 40),
         (None, [(10, 1.0)], 10, None),  # all steps are done, and what is left has no steps
         (60, [(5, 0.5), (10, 1.0)], 20, 40),

@@ -1,4 +1,4 @@
-"""What an operator reads of a plan: the references that judge its runs, and in one list what is missing."""
+"""Test the text of a plan: the references that judge its runs, and one list of all that is missing."""
 
 from __future__ import annotations
 

@@ -503,7 +503,7 @@ def test_repeats_end_when_the_result_cannot_become_valid_any_more(
 
     assert plan.given_up(recorded("fail", "pass", "degraded")) == {}
     assert "repeats 1 (fail), 3 (unproven)" in plan.given_up(recorded("fail", "pass", "unproven"))["big"]
-    # What was given up does not go on: the same request starts anew.
+    # A plan that was given up does not go on: the same request starts a new one.
     planning.resume_or_keep(plan, tmp_path / "results")
     for run in recorded("fail", "fail").values():
         write_run(run, tmp_path / "results" / run.run_id)

@@ -1,4 +1,4 @@
-"""What a node lacks for the environments of its runs is known before anything is made."""
+"""Test that all missing requirements of a runtime environment are reported before any is created."""
 
 from __future__ import annotations
 

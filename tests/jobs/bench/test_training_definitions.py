@@ -1,4 +1,4 @@
-"""What the shipped definitions of MLPerf Training tell run.sub: its variables, its folders, its questions."""
+"""Test the variables, folders and answers that the shipped definitions of MLPerf Training pass to run.sub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node has to prove before it returns: its partner, what the two come to, what counts as proof."""
+"""Test the acceptance of a re-imaged node: its partner, their common result, and the accepted evidence."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_what_the_instructions_cannot_have_is_refused_by_name(changes: dict[str,
 
 
 def test_cloud_init_takes_the_new_system_s_user_data() -> None:
-    """By cloud-init's own schema, which tools/install-test-packages fetches, and nothing else of it."""
+    """Check the user-data by the schema of cloud-init, which tools/install-test-packages fetches."""
     if not SCHEMA.exists():
         pytest.skip("cloud-init's schema is not here: tools/install-test-packages fetches it")
     schema = json.loads(SCHEMA.read_text())
@@ -285,7 +285,7 @@ def test_what_was_installed_is_reported_with_its_host_keys(machine: Machine) -> 
 
 
 def test_an_installation_that_does_not_end_well_is_reported_as_failed(machine: Machine) -> None:
-    # Nobody chose a disk, and then: no keys.
+    # First without a chosen disk, then without keys.
     assert machine.run("installed") == 3
     assert machine.run("check", disk()) == 0
     assert machine.run("installed") == 3

@@ -1,4 +1,4 @@
-"""What answers at a BMC's address may be anybody: it learns no password and holds nobody up."""
+"""Test that a hostile answer at a BMC's address gets no password and delays no other node."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ BODIES: dict[str, object] = {
     "body elsewhere": "http://127.0.0.2:1/Sessions/1",
     "body system": f"{ROOT}/Systems/1",
 }
-"""Places in the body of the answer that are none."""
+"""Bodies of the answer that have no valid place of a session."""
 
 
 class SessionBmc(FakeRedfish):

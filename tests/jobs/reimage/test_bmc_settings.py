@@ -173,7 +173,7 @@ def test_a_node_returns_only_as_its_model_has_to_be(tmp_path: Path) -> None:
     kept = hardware.read_record(Path(run.folder), "after", "n1")
     assert kept is not None
     assert kept.firmware["bios.AcsEnabled"] == "False"
-    # Nothing is expected: a BMC that reports nothing is a remark and holds nobody up.
+    # Without an expectation, a BMC that reports nothing is a remark and stops no node.
     silent = Settings(bios_error="n1: no", firmware_error="n1: nor this")
     assert record_hardware(run, "n1", "after", FACTS, settings=silent)[-2:] == ("n1: no", "n1: nor this")
 

@@ -1,4 +1,4 @@
-"""Who gets an order and whose boot report counts: nginx, the program behind it, strangers, on loopback."""
+"""Test which machine gets an order and whose boot report counts, with nginx on loopback and strangers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MACS = {
     "127.0.0.1": "52:54:00:00:00:01",
     "127.0.0.2": "52:54:00:00:00:02",
     "127.0.0.9": "52:54:00:00:00:99",
-    # Somebody who uses the first machine's MAC address.
+    # another machine that uses the MAC address of the first one
     "127.0.0.11": "52:54:00:00:00:01",
 }
 N1, N2, STRANGER, TWIN, NOBODY = *MACS, "127.0.0.77"
@@ -212,11 +212,11 @@ def test_a_stranger_never_reads_the_secret(host: BootHost, sender: str, path: st
     status, body = host.ask("GET", path, sender)
     assert status in (400, 403, 404), status
     assert SECRET.encode() not in body
-    # Nor when it claims to be somebody else.
+    # A false name or address in its headers does not help the stranger either.
     more = {"X_Rackproof_Address": N1, "X_Forwarded_For": N1, "X_Rackproof_Name": "n2", "X_Real_IP": N1}
     status, body = host.ask("GET", path, sender, **more)
     assert SECRET.encode() not in body
-    # It harms nobody: the node gets its order, and is believed.
+    # The stranger harms no node: the node gets its order, and its report counts.
     assert [host.fetch(), host.put(WRITTEN)] == [200, 201]
     assert host.alarms("conflict") == []
     assert any("requested its order" in one for one in host.alarms("refused"))

@@ -1,4 +1,4 @@
-"""Which BMC is which node's: ranges, what matches, what is left over, and BMCs that never come to an end."""
+"""Test which BMC belongs to which node: ranges, matches, leftovers, and BMCs that never finish an answer."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_the_file_keeps_whom_it_has_and_is_nobody_elses(tmp_path: Path) -> None:
             }
         }
     }
-    # What a machine told that booted says nothing of its BMC, and the other way round.
+    # The report of a booted machine does not name its BMC, and the BMC does not name its MAC address.
     assert write_discovered(path, {"n1": {"reimage_bmc_address": "10.0.0.9", "reimage_bmc_system": "1"}})
     assert write_discovered(path, {"n1": {"reimage_mac": OTHER}})
     both = {"reimage_bmc_address": "10.0.0.9", "reimage_bmc_system": "1", "reimage_mac": OTHER}

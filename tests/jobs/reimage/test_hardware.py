@@ -1,4 +1,4 @@
-"""What changed in a node's hardware, and what of it stops the node."""
+"""Test the changes in a node's hardware, and which of them stop the node."""
 
 from __future__ import annotations
 

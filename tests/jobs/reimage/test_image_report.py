@@ -1,4 +1,4 @@
-"""What is believed of the report of a node that got an image, and which keys go into known_hosts."""
+"""Test which reports of a node with a new image count, and which keys go into known_hosts."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ exit {status}
 def test_what_ipmitool_says_is_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, status: int, why: str
 ) -> None:
-    """What it says to BMCs that pyghmi does not play, as its version 1.8.19 has it."""
+    """Check the output of ipmitool 1.8.19 for BMCs that pyghmi cannot imitate."""
     program = tmp_path / "ipmitool"
     program.write_text(PROGRAM.format(folder=tmp_path, status=status))
     program.chmod(0o755)
@@ -161,7 +161,7 @@ def test_what_ipmitool_says_is_distinguished(
     way = Access("10.0.0.11", "ops", "hunter2", protocol="ipmi")
     with pytest.raises(BmcError, match=f"n1: its BMC at 10.0.0.11 {why}"):
         read_power_status(partial(tasks.open_machine, "n1", way))
-    # A password on a command line is everybody's on the machine, one in an environment this user's.
+    # Every user of the machine can read a command line, but only this user can read the environment.
     assert "hunter2" not in (tmp_path / "calls").read_text()
     assert (tmp_path / "input").read_text() == "hunter2\n"
 

@@ -1,4 +1,4 @@
-"""Where a node stands by its journal, and what a new attempt has to do."""
+"""Test the state of a node by its journal, and the steps of a new attempt."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_waves_keep_every_limit_and_lose_nobody(at_once: int, rack: int, partiti
         for kind, limit in (("per_rack", rack), ("per_partition", partition)):
             for group in {one for name in wave for one in FLEET[name][kind]}:
                 assert sum(group in FLEET[name][kind] for name in wave) <= limit
-    # Nobody waits who need not.
+    # No node waits longer than the limits require.
     assert len(found) <= -(-18 // min(at_once, rack * 3, partition))
 
 

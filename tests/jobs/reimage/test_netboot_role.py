@@ -1,4 +1,4 @@
-"""What role netboot serves: rendered by Ansible, read by dnsmasq, obeyed by the program that writes."""
+"""Test the files of role netboot: Ansible renders, dnsmasq reads, and the writing program follows them."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ kill $!; wait
     ("window", "answered"),
     [
         (None, [1]),
-        # All whom nobody knows; and who has an entry, known or not.
+        # all unknown machines, and each machine that has an entry
         ("proxy", [1, 4]),
         # Who was named, known or not. (The other name was none.)
         ("server", [1, 3]),
@@ -413,7 +413,7 @@ def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
         ("tomorrow", text, -86400, True),
         ("damaged", "soon\n", 0, True),
         ("without", None, 0, True),
-        # Cut off as it was begun, or ended.
+        # The window was interrupted while it was opened, or while it was closed.
         ("begun", text, 961, True),
     ):
         folder = tmp_path / name
@@ -422,7 +422,7 @@ def test_the_time_to_tell_ends_by_itself(proxy: Path, tmp_path: Path) -> None:
         if name != "begun":
             (folder / "discover/open.conf").write_text("dhcp-mac=set:unknown,*:*:*:*:*:*\n")
         (folder / "http/discover/report.ipxe").write_text("#!ipxe\n")
-        # Of somebody else, whose image is written.
+        # The boot report of another node, whose image is being written.
         (folder / "http/boot-reports/n1-token.json").write_text("{}")
         if content:
             (folder / "discover/lease").write_text(content)
@@ -486,7 +486,7 @@ def test_the_seed_is_what_cloud_init_takes(proxy: Path) -> None:
     assert (ops["name"], ops["ssh_authorized_keys"]) == ("ops", ["ssh-ed25519 AAAA ops"])
     network = yaml.safe_load(seed["network-config"])["ethernets"]["provisioning"]
     assert network == {"match": {"macaddress": "52:54:00:ab:cd:ef"}, "dhcp4": True}
-    # No secret travels: everybody in that network can read an order.
+    # An order has no secret, because every machine in that network can read it.
     assert "PRIVATE" not in json.dumps(order)
 
 

@@ -1,4 +1,4 @@
-"""What images are built of: the list that is requested, the layout of the disk, the boot loader."""
+"""Test the inputs of an image: the requested list, the layout of the disk, the boot loader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WANTED: dict[str, Any] = {
 }
 
 
-# Of a key that nobody has.
+# A made-up key.
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
 PRIVATE = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"  # canary, made up
 

@@ -1,4 +1,4 @@
-"""What the suite vms starts: machines that differ, a whole inventory, units that start and end."""
+"""Test the start of the suite vms: machines that differ, a whole inventory, units that start and end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_libvirt_gets_serial_numbers_and_disks(tmp_path: Path) -> None:
         about["disk_serial"],
         about["scratch_serial"],
     ]
-    # As long as nobody asks for the network, it boots from its disk.
+    # Unless a network boot is requested, the machine boots from its disk.
     assert [boot.get("dev") for boot in domain.iter("boot")] == ["hd"]
 
 

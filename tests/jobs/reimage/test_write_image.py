@@ -462,7 +462,7 @@ def test_a_disk_that_reads_back_otherwise_is_found(
 
 
 class Keys:
-    """The controller's key and its public half, and those of somebody else."""
+    """The controller's key and its public half, and those of an attacker."""
 
     def __init__(self, folder: Path) -> None:
         self.public, self.private = folder / "order.pem", folder / "key.pem"

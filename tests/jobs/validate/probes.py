@@ -83,7 +83,7 @@ def pair_says(value: float = 380.0, wrong: int = 0) -> str:
 
 
 Answer = Callable[[tuple[str, ...]], "tuple[str, int | None, float]"]
-"""What the job of some nodes says, its exit status (None: it hangs), and the seconds that it takes."""
+"""The output of a job on some nodes, its exit status (None: it hangs), and its seconds."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Who is drained, who is left alone, and who comes back."""
+"""Test which nodes are drained, left alone, and resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rackproof.store.night_store import DRAIN_PREFIX, Hold, NightReason, NightRe
 NOW = datetime(2026, 11, 21, 2, tzinfo=UTC)
 LATER = NOW + timedelta(hours=24)
 READ = ("health:booted", "health:gpus", "health:kernel_log", "health:reset_or_booted")
-"""What heals a drain for an XID, of a node that was booted."""
+"""The evidence that heals a drain for an XID, of a node that was booted."""
 
 
 def finding(node: str, code: str = "xid_79", **more: object) -> HealthFinding:
@@ -191,7 +191,7 @@ def test_a_measurement_that_failed_has_to_be_measured_again() -> None:
         # Written before programs were named: all of them have to end well.
         ("probe:wrong_values", ("job",), 1),
         ("probe:wrong_values", ("gemm",), 0),
-        # Nobody to prove it with.
+        # no partner to prove it with
         ("pair:fabric", ("job",), 0),
     ],
 )
@@ -291,7 +291,6 @@ def test_what_is_degraded_or_a_hint_still_is_not_well(verdict: Verdict) -> None:
 
 
 def test_many_findings_cost_no_more_than_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What condemns a node is looked for once, not once for each finding."""
     asked = 0
     codes = NodeNight.codes
 

@@ -1,4 +1,4 @@
-"""What heals a drained node: each code's evidence, and nights in which it is absent."""
+"""Test the evidence for each code that heals a drained node, and nights without this evidence."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def tools(**statuses: str) -> NodeSnapshot:
         ("tool_hung", node(tools(nvlink_status="failed"))),
         ("tool_hung", node(tools(nvlink_errors="absent"))),
         ("nvlink_missing", node(tools(nvlink_status="failed"))),
-        # While a job runs nobody knows whose memory it is.
+        # While a job runs, the owner of the memory is unknown.
         ("memory_in_use", node(idle=False)),
         # The snapshot that was better is gone.
         ("gpu_serial_changed", node(before=None)),

@@ -28,7 +28,8 @@ START = 1_795_000_000.0
 
 @pytest.fixture(autouse=True)
 def no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug here, and thousands of flushed files would take longer than the judging."""
+    """Replace fsync: thousands of flushed files would take longer than the judging, and no power is lost
+    here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -135,7 +136,7 @@ def value(**changed: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
     return lambda values, _: values.update(changed)
 
 
-# What is wrong, what finds it, and whether it can be told which GPU it is.
+# The fault, the code that finds it, and whether the GPU can be identified.
 FAULTS = {
     "a GPU is gone": (gone, "gpu_missing", True),
     "SRAM error": (value(sram_uncorrectable_parity=1), "ecc_sram_uncorrectable", True),

@@ -1,4 +1,4 @@
-"""What one node of a fleet may say about itself and about others: everybody else is judged as without it."""
+"""Test that the answers of one node change no verdict of another node."""
 
 from __future__ import annotations
 

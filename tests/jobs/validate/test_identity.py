@@ -1,4 +1,4 @@
-"""Whether a node is the one that the inventory and earlier nights mean: names, serials, GPUs."""
+"""Test whether a node is the one of the inventory and of earlier nights: names, serials, GPUs."""
 
 from __future__ import annotations
 

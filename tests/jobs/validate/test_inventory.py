@@ -1,4 +1,4 @@
-"""What the inventory expects is read strictly: no value may turn a check off."""
+"""Test that the expectations of the inventory are read strictly: no value turns a check off by mistake."""
 
 from __future__ import annotations
 

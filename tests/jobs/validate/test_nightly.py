@@ -51,7 +51,7 @@ sys.exit(2 if do != "good" else 0)
 
 
 class View(StringIO):
-    """What a night showed."""
+    """A view that stores what a night showed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Hook(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
     judge_fleet(
         judged, asked=dict.fromkeys(NODES, "no answer"), benchmarks=ROOT / "benchmarks", being_imaged={}
     )
-    # A benchmark may be called alike; its runs are nobody's to remove, begun or whole.
+    # Another benchmark may have a similar name. Its runs must stay, complete or not.
     alike = [
         results / name for name in ("20261121T100000Z-health-check-3f2a91", "20261121T100000Z-health-3f2a9")
     ]
@@ -300,7 +300,7 @@ def test_an_interrupted_night_is_finished_or_removed_by_the_next(settings: Night
     for folder in (*alike, whole):
         folder.mkdir()
     (whole / "run.json").touch()
-    # As long as the playbook lives, nobody touches what it works on.
+    # While the playbook runs, its night is left alone.
     assert finish_interrupted(results) == []
     owner.kill()
     owner.wait()

@@ -167,7 +167,7 @@ def test_two_nodes_alone_prove_their_speed_after_four_nights_and_a_fall_is_seen(
     got = rack(2, past, slow=RACK[:1])
     assert not got.pairs[0].passed
     assert "and those of earlier nights" in got.pairs[0].text
-    # Nobody else is there to tell whose fault it is.
+    # Without a third node, the faulty one of the two is unknown.
     assert {name: [one.verdict for one in mine] for name, mine in got.reasons.items()} == {
         name: [Verdict.UNPROVEN] for name in RACK[:2]
     }

@@ -1,4 +1,4 @@
-"""What a night measures by itself: who is measured, who is blamed for what, and within which bounds."""
+"""Test the probes of a night: the measured nodes, the blamed parts, and the bounds."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ def test_a_script_holds_no_more_than_bash_needs() -> None:
         ("srun: error: Unable to allocate resources: Requested nodes are busy", "1", "busy"),
         ("srun: job 5 queued and waiting for resources", "1", "busy"),
         ("srun: Required node not available (down, drained or reserved)", "1", "busy"),
-        # Nobody else has the nodes: these are mistakes, and every night would make them.
+        # The nodes are free: these are mistakes in the request, and every night would repeat them.
         ("srun: error: Unable to allocate resources: Invalid account", "1", "lost"),
         (
             "srun: error: Unable to allocate resources: Requested node configuration is not available",
@@ -474,7 +474,7 @@ def test_a_small_budget_lets_other_pairs_meet_every_time_round() -> None:
 
 @pytest.mark.parametrize(("speeds", "checked"), [(3, 4), (4, 3)])
 def test_a_gpu_that_said_nothing_has_not_passed(speeds: int, checked: int) -> None:
-    """Nobody else of its kind was measured: no fleet tells how many there have to be."""
+    """Measure no other GPU of its kind, so that no fleet shows the right number of GPUs."""
     name = RACK[0]
     gemm = [
         measurement("gemm_best", 790.0, "TFLOP/s", "higher", dtype="bf16", gpu=gpu(name, slot))

@@ -235,7 +235,7 @@ def number(value: float, direction: Direction | None = Direction.HIGHER, unit: s
         # Several numbers of one measurement: the worst of them stands for it.
         ([number(1)], [number(3), number(2)], [2]),
         ([number(1), number(3)], [number(2)], [2, 3]),
-        # Nobody can say which is better: both stay, and the worst counts.
+        # The better one of two is unknown: both stay, and the worst counts.
         ([number(1, None)], [number(2, None)], [1, 2]),
         ([number(1)], [number(2, unit="ms")], [1, 2]),
         ([number(1)], [number(float("inf"))], [1, float("inf")]),

@@ -490,7 +490,7 @@ def test_the_packet_for_the_vendor_names_the_part(results: Path) -> None:
 
 
 def test_the_packet_names_a_missing_gpu_and_all_partners(results: Path) -> None:
-    """What is to be sent back is the part that does not answer, or that failed a measurement."""
+    """Check that the packet names each part that does not answer or that failed a measurement."""
     a_night(results, {})
     a_night(results, {1: gathered(1, gone=2)})
     folder = night_folders(results)[0]

@@ -1,4 +1,4 @@
-"""What a night says of nodes that were asked without root."""
+"""Test the findings of a night on nodes that were queried without root."""
 
 from __future__ import annotations
 

@@ -109,6 +109,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Rig:
 def rig(sound: Rig, tmp_path: Path) -> Rig:
     """Return a node of its own, healthy."""
     root = tmp_path / "node"
-    # Device nodes cannot be copied, and nobody here opens one.
+    # Device nodes cannot be copied, and no test opens one.
     shutil.copytree(sound.root, root, symlinks=True, ignore=shutil.ignore_patterns("dev"))
     return Rig(root)

@@ -1,4 +1,4 @@
-"""What ``nvidia-smi -q -x`` says of a healthy data-centre GPU, beside what a test is about."""
+"""Make the output of ``nvidia-smi -q -x`` for a healthy data-centre GPU, with the changes of a test."""
 
 SECTIONS = (
     "<gpu_recovery_action>None</gpu_recovery_action>"
@@ -34,7 +34,7 @@ SYSTEMD = {
     name: {"status": "ok", "rc": 0, "stdout": text, "stderr": "", "seconds": 0.1}
     for name, text in (("failed_units", ""), ("units", ""), ("clock", "NTPSynchronized=yes\n"))
 }
-"""What systemd answers on a node without findings."""
+"""The answers of systemd on a node without findings."""
 CARD_LINKS = {
     "0000:03:00.0": {
         f"{which}_link_{name}": value

@@ -105,7 +105,6 @@ def test_two_faults_are_two(rig: Rig, before: NodeSnapshot) -> None:
 
 
 def test_a_healthy_node_s_table_of_every_field_passes(sound: Rig) -> None:
-    """Of all fields that driver 580 has: no word of a sound GPU is taken for a fault."""
     fields = re.findall(r'^"([a-z0-9_.]+)"', sound.run("nvidia-smi --help-query-gpu")["stdout"], re.MULTILINE)
     assert len(fields) > 100
     answer = sound.run(f"nvidia-smi --query-gpu={','.join(fields)} --format=csv")

@@ -166,7 +166,7 @@ CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
         "port_symbol_error",
         F,
         "inspect",
-    ),  # began anew, and rose again
+    ),  # the counter started again, and rose
     (port(counters={**PORT.counters, "port_rcv_errors": 151}), "port_port_rcv_errors", F, "inspect"),
     (node(ports=()), "port_missing", F, "reboot"),
     (
@@ -336,7 +336,7 @@ def since_1970(seconds: float, xid: int = 119) -> str:
     ("log", "verdict", "action", "evidence"),
     [
         (since_1970(5), Verdict.FAIL, "reboot", "XID 119: pid=1, Timeout after 6s"),
-        # Somebody has booted the node for it before any night looked.
+        # The node was booted for the XID before a night read it.
         (
             since_1970(-5),
             Verdict.DEGRADED,
@@ -498,7 +498,7 @@ def findings_of_nights(*nights: dict[str, Any], expected: Expectation | None = N
 
 
 def test_what_is_missing_is_missing_until_it_is_back() -> None:
-    """Nobody said how many there have to be, and a night later the loss is not new: it is still a loss."""
+    """Check a node without an expected number of parts: a loss stays a loss after its first night."""
     whole, gone = shown(4, 4), shown(3, 3)
     both = {"gpu_missing", "port_missing"}
     assert findings_of_nights(whole, gone, gone, gone, whole, whole) == [
@@ -551,7 +551,7 @@ def test_an_xid_stays_open_where_nobody_knows_of_a_reboot() -> None:
 
 
 def test_an_xid_names_a_gpu_that_is_missing_for_nights() -> None:
-    """By its bus it would be another part each night, and its reboots were not counted."""
+    """Identify the GPU across nights. By its bus it would be another part each night, and keep no reboots."""
     state = build_snapshot("n1", shown(4, 0))
     for number in range(3):
         gone = shown(3, 0)

@@ -1,4 +1,4 @@
-"""What Slurm's own state of a node makes of its verdict."""
+"""Test the effect of Slurm's state of a node on its verdict."""
 
 from __future__ import annotations
 

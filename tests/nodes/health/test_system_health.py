@@ -120,7 +120,7 @@ def test_a_service_runs_or_does_not(shown: str, wanted: str, verdict: Verdict) -
 def test_without_systemd_s_answer_no_service_is_proven(status: str) -> None:
     code = "tool_hung" if status == "hung" else "services_unknown"
     assert (code, U) in judged(node(status=status), services=["slurmd"])
-    # One that hangs counts even where nobody needs its answer.
+    # A service that hangs counts, even if no check needs its answer.
     assert ((code, U) in judged(node(status=status))) is (status == "hung")
 
 
@@ -178,7 +178,7 @@ def test_a_node_that_reaches_no_controller_is_unproven(
         # Without an answer nothing is known of it.
         unknown = "tool_hung" if status == "hung" else "slurm_controller_unknown"
         assert ((unknown, U) in found) is (reached is None)
-    # A machine that has Slurm's programs and is nobody's node.
+    # A machine that has Slurm's programs and is not a node of Slurm.
     assert ("slurm_unreachable", U) not in judged(seen, services=["docker"])
 
 

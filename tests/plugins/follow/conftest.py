@@ -63,7 +63,7 @@ class Playbook:
 
     @property
     def shown(self) -> list[str]:
-        """The lines of the follower."""
+        """Return the lines of the follower."""
         return [line for line in self.lines if line.startswith("run-1 · ")]
 
     def until(self, pattern: str, within_s: float = 300) -> str:
@@ -160,7 +160,7 @@ class Controller:
         return json.loads((self.run / "state.json").read_text())
 
     def alive(self, which: str = "pid") -> bool:
-        """Whether the job (or its supervisor) runs."""
+        """Return whether the job (or its supervisor) runs."""
         try:
             text = Path(f"/proc/{self.state[which]}/stat").read_text()
         except OSError:

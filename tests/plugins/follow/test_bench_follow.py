@@ -110,7 +110,7 @@ def test_every_action_that_shows_lines_gets_its_heading_early(root: Path) -> Non
 
 
 OTHERS = [version for version in ("3.8", "3.9", "3.13") if version in INTERPRETERS]
-"""Where there is no other, the system's own is better than none."""
+"""The other versions of Python that are installed. Without any, the test uses one of the system."""
 
 
 @pytest.mark.parametrize("version", OTHERS or sorted(INTERPRETERS)[:1])

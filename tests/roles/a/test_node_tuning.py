@@ -132,7 +132,7 @@ def test_arguments_of_the_kernel(rendered: dict[str, dict[str, Any]]) -> None:
 
 
 def allows(text: str, words: str) -> bool:
-    """Whether sudo would let a command pass: the program as it stands, its words by shell patterns."""
+    """Return whether sudo would permit a command: the program literally, its arguments by shell patterns."""
     aliases = re.findall(r"^Cmnd_Alias \w+ = (.*)$", text.replace("\\\n", " "), re.MULTILINE)
     commands = [one.strip() for alias in aliases for one in re.split(r"(?<!\\),", alias)]
     program, _, arguments = words.partition(" ")

@@ -1,4 +1,4 @@
-"""What the roles ofed, peer_memory and nvidia_container want on a system, from facts that are made up.
+"""Test the values of ofed, peer_memory and nvidia_container for systems, from made-up facts.
 
 The roles themselves are asked: their dispatch by system and their variables, on nodes that do not exist.
 """

@@ -1,4 +1,4 @@
-"""What the role enroot_pyxis writes, and what it says when a registry refuses the key."""
+"""Test the files of the role enroot_pyxis, and its message if a registry refuses the key."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Registry(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the role imex wants on a node of an NVLink domain, and what it says of one that cannot be in any."""
+"""Test the role imex on a node of an NVLink domain, and its message for a node that cannot be in one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the role slurm makes of an inventory, and what its prolog and epilog do."""
+"""Test the files that the role slurm makes from an inventory, and its prolog and epilog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import FACTS, Renderer
 pytestmark = pytest.mark.playbook
 
 Files = dict[str, dict[str, dict[str, Any]]]
-"""By case and path, a file."""
+"""The files by case and path."""
 
 GOLDEN = Path(__file__).with_name("golden")
 GB300 = {

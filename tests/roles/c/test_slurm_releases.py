@@ -1,4 +1,4 @@
-"""Which releases of Slurm go together."""
+"""Test which releases of Slurm are compatible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the role storage mounts, how, and what it refuses to take for storage."""
+"""Test the mounts of the role storage, and the values that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What roles without repositories of their own install and configure on each operating system, as tables."""
+"""Test the packages and settings of roles without own repositories on each operating system, as tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MISFITS = {
     # What is installed counts, and a pin is one for both.
     "installed": "it is newer than its controller",
     "pinned": "",
-    # Nobody knows what that would install: Slurm itself will say.
+    # The release that this would install is unknown. Slurm itself reports a mismatch.
     "debian-99 under debian-12": "",
     "debian-12 under debian-99": "",
 }

@@ -1,4 +1,4 @@
-"""What the store keeps and answers, on both databases."""
+"""Test that the store keeps runs and answers queries, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes a reference is a sound machine's: no finding, within physics, like the others of its SKU."""
+"""Test that a reference comes from a sound machine: no finding, within physics, like others of its SKU."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ UP, DOWN = Direction.HIGHER, Direction.LOWER
         ("gemm_best", {"dtype": "bf16"}, "TFLOP/s", 1200, "NVIDIA H200", True),
         ("memory_copy", {}, "TB/s", 5.0, "NVIDIA H200", True),
         ("all_reduce_busbw", {}, "GB/s", 1000, "NVIDIA H200", True),
-        # Of what nobody knows a peak.
+        # The peak of these is unknown.
         ("latency", {}, "s", 1e-320, "a GPU that nobody knows", True),
         ("speed", {}, "images/s", 1e308, "", True),
         ("speed", {}, "images/s", -1e30, "", True),
@@ -220,7 +220,7 @@ def of_gpus(
 @pytest.mark.parametrize(
     ("product", "name", "unit", "way", "good", "bad"),
     [
-        # Of these nobody knows a peak: the other GPUs of the run are all there is.
+        # The peaks of these are unknown: only the other GPUs of the run can be compared.
         ("NVIDIA L40S", "memory_copy", "TB/s", UP, 0.75, 0.62 * 0.75),
         ("NVIDIA L40S", "samples_per_second", "samples/s", UP, 1000, 700),
         ("NVIDIA L40S", "samples_per_second", "samples/s", None, 1000, 880),

@@ -400,7 +400,7 @@ def _obstacle(run: PlannedRun, answered: Mapping[str, NodeAnswer]) -> str:
             continue
         facts, pythons = answered[node].facts, answered[node].pythons
         why = ""
-        # With its own PATH a job may find programs that this one lacks.
+        # A job with its own PATH may find programs that the PATH of this process lacks.
         if run.program == planning.RUN_COMMAND and run.arguments and "PATH" not in run.environment:
             why = runtime_needs.program_obstacle(run.arguments[0], facts)
         elif run.runtime in pythons:

@@ -921,7 +921,7 @@ def _measurement_query(narrowed: bool, since: datetime | None, limit: int | None
         table.c.value,
         table.c.special,
     ).join(runs, runs.c.id == table.c.run_pk)
-    # Both columns store the same time. Without another filter, the index of runs is the faster one.
+    # Runs and measurements both store the time. Without another filter, the index of runs is the faster one.
     moment = table.c.moment if narrowed else runs.c.moment
     query = query.order_by(moment.desc(), table.c.run_pk.desc(), table.c.ordinal).limit(limit)
     return query if since is None else query.where(moment >= as_utc(since))

@@ -48,7 +48,7 @@ class Model(ABC):
     NOISE = 0
     shapes: dict[str, tuple[int, ...]]
     samples: int
-    """These belong to training data."""
+    """Number of samples of the training data."""
     eval_samples: int
 
     @property

@@ -32,7 +32,7 @@ def first_of(node_list: str) -> str:
 
 @dataclass
 class Ranks:
-    """This process's place among the others. Made by :meth:`join`."""
+    """The rank of this process, and its connections to other ranks. :meth:`join` creates it."""
 
     rank: int
     size: int

@@ -1,4 +1,4 @@
-"""A workload for tests: writes what a real one would write, or misbehaves as told. Standard library only."""
+"""Imitate a workload for tests: write its log, or misbehave as the options request. Standard library only."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ if "TOY_TOKEN" in os.environ:
 
 BEGUN_MS = int(time.time() * 1000)
 elapsed_s = 0.0
-"""What the log says, to the millisecond the same in every run: its table is compared with a golden one."""
+"""The elapsed time in the log, the same in every run: a test compares its table with a golden one."""
 
 
 def log(key, value, event="POINT_IN_TIME", **metadata):

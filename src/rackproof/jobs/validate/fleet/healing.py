@@ -31,7 +31,7 @@ second whether they slow down."""
 _MARK = "health:"
 """The names of health evidence have this prefix, because a metric may have the same name."""
 _COMPARED = {"fleet": ", compared with other nodes", "drift": ", as before the drain beside other nodes"}
-"""These checks compare a number with other numbers. A night must repeat the comparison to heal a finding
+"""Checks that compare a number with other numbers. A night must repeat the comparison to heal a finding
 of such a check. The text describes the comparison to the operator."""
 _DRIVER_TOOLS = ("nvidia_smi", "nvlink_")
 """The tools with these prefixes query the driver."""
@@ -559,7 +559,7 @@ HEALED_BY: Mapping[str, tuple[str, ...]] = {
     "disk_full": ("disks",),
     "inodes_full": ("inodes",),
 }
-"""This evidence heals each code. Codes that begin with ``version_``, ``mismatch_``,
+"""The evidence that heals each code. Codes that begin with ``version_``, ``mismatch_``,
 ``service_``, ``xid_`` or ``sxid_`` have rules instead (:func:`healing_evidence`). No evidence heals a
 failed pair, an unknown code, or an identity that no operator has accepted.
 
