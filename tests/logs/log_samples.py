@@ -494,6 +494,24 @@ HPL = b"""\
 ================================================================================
 HPLinpack 2.3  --  High-Performance Linpack benchmark  --   December 2, 2018
 ================================================================================
+The following parameter values will be used:
+
+N      :  384000
+NB     :     384
+PMAP   : Row-major process mapping
+P      :       1
+Q      :       2
+PFACT  :   Crout
+NBMIN  :      48
+NDIV   :       8
+RFACT  :   Right
+BCAST  :  HybBcast
+DEPTH  :       0
+SWAP   : Mix (threshold = 64)
+
+- Computational tests pass if scaled residuals are less than                16.0
+
+================================================================================
 T/V                N    NB     P     Q               Time                 Gflops
 --------------------------------------------------------------------------------
 WR0XR8C48      384000   384     1     2            4645.37             8.1261e+03
@@ -522,6 +540,7 @@ STREAM version $Revision: 5.10 $
 This system uses 8 bytes per array element.
 -------------------------------------------------------------
 Array size = 120000000 (elements), Offset = 0 (elements)
+Each kernel will be executed 200 times.
 -------------------------------------------------------------
 Function    Best Rate MB/s  Avg time     Min time     Max time
 Copy:          108180.5     0.017811     0.017748     0.017950

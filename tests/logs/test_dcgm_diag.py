@@ -28,19 +28,21 @@ PART = b"| " + b" " * 25 + b" | %b: Pass" + b" " * 36 + b" |\n"
 IDS = next(line for line in DCGM.splitlines(keepends=True) if b"Device IDs" in line)
 
 
+HARDWARE = ("PCIe", "Memory", "EUD Test")
+LEVEL_3 = ("PCIe", "GPU Memory", "Diagnostic", "Targeted Stress", "Targeted Power", "Memory Bandwidth")
+"""The hardware tests of level 3 of DCGM 3.3.9 on a V100, as its users published them."""
+
+
 def judged(text: str | bytes) -> tuple[Verdict, set[str]]:
     parsed = logs.parse(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
     assert parsed.format == "dcgmi_diag"
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
 
 
-def table(first: str = "Denylist", **words: str) -> str:
+def table(first: str = "Denylist", hardware: tuple[str, ...] = HARDWARE, **words: str) -> str:
     """Return the table of DCGM 3, in which tests have other words than Pass."""
     rows = [f"| {name:25} | {words.get(name.split()[0], 'Pass'):46} |\n" for name in (first, *SOFTWARE)]
-    hardware = [
-        f"| {name:25} | {words.get(name.split()[0], 'Pass - All'):46} |\n"
-        for name in ("PCIe", "Memory", "EUD Test")
-    ]
+    hardware_rows = [f"| {name:25} | {words.get(name.split()[0], 'Pass - All'):46} |\n" for name in hardware]
     return "".join(
         [
             "Successfully ran diagnostic for group.\n",
@@ -49,7 +51,7 @@ def table(first: str = "Denylist", **words: str) -> str:
             f"|-----  Deployment  --------+{'-' * 48}|\n",
             *rows,
             f"+-----  Integration  -------+{'-' * 48}+\n",
-            *hardware,
+            *hardware_rows,
             _DCGM_RULE,
         ]
     )
@@ -170,3 +172,40 @@ def test_the_message_has_the_words_of_dcgm_the_test_and_the_gpu() -> None:
     messages = [one.message for one in logs.parse(io.BytesIO(text)).findings if one.code == "dcgm_warning"]
     assert messages[0].startswith("software of GPU0: DCGM reports: Enable persistence mode xxx")
     assert len(messages[0]) < 400
+
+
+PROMPT = "ubuntu@ip-172-31-35-99:~$ dcgmi diag -r 2 -p pcie.gpu_nvlinks_expected_up=12\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PROMPT + table(hardware=("PCIe", "GPU Memory")),
+        PROMPT.encode() + DCGM,
+        "sudo dcgmi diag -r 3\n" + table(hardware=LEVEL_3),
+        "+ dcgmi diag --run=4\n" + table(hardware=(*LEVEL_3, "Pulse Test", "Memtest")),
+        "# dcgmi diag -r 1\n" + table(hardware=()),
+        "dcgmi diag -r pcie\n" + table(hardware=("PCIe",)),
+        # The level of another run says nothing about this one.
+        table(hardware=()) + "$ dcgmi diag -r 3\n",
+        "If a test fails, run dcgmi diag -r 3 to see more\n" + table(hardware=()),
+    ],
+)
+def test_a_whole_table_of_the_level_that_the_command_names_passes(text: str | bytes) -> None:
+    assert judged(text) == (PASS, set())
+
+
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [
+        *((PROMPT, rows) for rows in ((), ("PCIe",), ("GPU Memory",))),
+        ("[root@n1 ~]# sudo /usr/bin/dcgmi diag --run medium\n", ("PCIe",)),
+        ("$ kubectl exec dcgm-0 -- dcgmi diag -i 0,1 -r 2\n", ("PCIe",)),
+        *(("sudo dcgmi diag -r 3\n", tuple(set(LEVEL_3) - {one})) for one in sorted(LEVEL_3)),
+        ("dcgmi diag -r long\n", ("PCIe", "GPU Memory")),
+        ("dcgmi diag -r xlong -j\n", LEVEL_3),
+        ("dcgmi diag -r 4\n", LEVEL_3),
+    ],
+)
+def test_a_level_that_the_command_names_has_its_tests(command: str, rows: tuple[str, ...]) -> None:
+    assert judged(command + table(hardware=rows)) == (UNPROVEN, {"rows_missing"})

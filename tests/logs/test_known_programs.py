@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import BytesIO
 
 import pytest
@@ -11,15 +12,44 @@ from rackproof.logs import parse
 from tests.logs import log_samples as samples
 
 HPL, STREAM = samples.HPL.decode(), samples.STREAM.decode()
-NVIDIA_HPL = HPL.replace(
-    "WR0XR8C48      384000   384     1     2            4645.37             8.1261e+03",
-    "WC0         376832  1024     4     4        85.42       4.176e+05 ( 2.610e+04)",
-)
+ROW = "WR0XR8C48      384000   384     1     2            4645.37             8.1261e+03"
+RESIDUAL = next(line for line in HPL.splitlines(True) if line.startswith("||"))
+IGNORES = "\nHPL-NVIDIA ignores the following parameters from input file:\n\t* Broadcast parameters\n"
+BOUND = next(line for line in HPL.splitlines(True) if line.startswith("- Computational"))
+NVIDIA_ROW = "WC0         376832  1024     4     4        85.42       4.176e+05 ( 2.610e+04)"
 """A row as PerfKitBenchmarker shows it of NVIDIA's HPL."""
-TWO = HPL.replace(
-    "HPL_pdgesv() start",
-    "WR11C2R4      329728   224    16    20            3799.69             6.2897e+03\nHPL_pdgesv() start",
-).replace("  1 tests", "  2 tests")
+
+
+def hpl(*rows: str, count: int = 0, residual: str = RESIDUAL, **parameters: str) -> str:
+    """Return an output with other rows, and other values of parameters."""
+    text = HPL.replace(ROW + "\n", "\n".join(rows) + "\n").replace(RESIDUAL, residual * len(rows))
+    for name, values in parameters.items():
+        line = next(line for line in HPL.splitlines() if re.match(rf"{name} *:", line))
+        text = text.replace(line, f"{name:7}: {values} ")
+    return text.replace("  1 tests", f"  {count or len(rows)} tests")
+
+
+NVIDIA_HPL = hpl(NVIDIA_ROW, N="376832", NB="1024", P="4", Q="4")
+SECOND = ROW.replace("384000   384     1     2            4645.37             8.1261e+03",
+                     "192000   384     1     2             600.11             7.8630e+03")  # fmt: skip
+TWO = hpl(ROW, SECOND, N="384000 192000")
+OLD_RESIDUALS = """\
+||Ax-b||_oo / ( eps * ||A||_1  * N        ) =        0.0128599 ...... PASSED
+||Ax-b||_oo / ( eps * ||A||_1  * ||x||_1  ) =        0.0185612 ...... PASSED
+||Ax-b||_oo / ( eps * ||A||_oo * ||x||_oo ) =        0.0037747 ...... PASSED
+"""
+"""The checks of HPL 1.0a, as a message to Open MPI's users shows them."""
+OLD = hpl(ROW, residual=OLD_RESIDUALS).replace("HPLinpack 2.3", "HPLinpack 1.0a")
+SIX = hpl(*[ROW] * 6, PFACT="Left    Crout    Right", NBMIN="2        4")
+NINE = "".join(f"{'384000':>9}" for _ in range(8)) + " \n           384000"
+STREAM_59 = (
+    STREAM.replace("5.10", "5.9")
+    .replace("array element", "DOUBLE PRECISION word")
+    .replace(" (elements), Offset = 0 (elements)", ", Offset = 0")
+    .replace("Each kernel will be executed 200 times.", "Each test is run 10 times, but only")
+    .replace(": avg error less than 1.000000e-13 on all three arrays", "")
+)
+THREADS = "Number of Threads requested = 4\nNumber of Threads counted = 4\nFunction "
 FAILED = HPL.replace("...... PASSED", "...... FAILED").replace(
     "1 tests completed and passed residual checks,\n              0",
     "0 tests completed and passed residual checks,\n              1",
@@ -36,9 +66,19 @@ def read(text: str) -> ParsedLog:
         (HPL, "hpl_speed", 8126.1),
         (NVIDIA_HPL, "hpl_speed", 417_600),
         (TWO, "hpl_speed", 8126.1),
+        (OLD, "hpl_speed", 8126.1),
+        (SIX, "hpl_speed", 8126.1),
+        (hpl(*[ROW] * 9, N=NINE), "hpl_speed", 8126.1),
+        (hpl(*[ROW] * 2, P="1 1", Q="2 2"), "hpl_speed", 8126.1),
+        # NVIDIA's HPL does not use these parameters.
+        (hpl(ROW, PFACT="Left Crout").replace(BOUND, BOUND + IGNORES), "hpl_speed", 8126.1),
+        (hpl(ROW, ROW, PFACT="Left Crout").replace(BOUND, BOUND + IGNORES), "hpl_speed", 8126.1),
         ("".join(f"0: {line}" for line in HPL.splitlines(True)), "hpl_speed", 8126.1),
         ("".join(f"    {line}" for line in HPL.splitlines(True)), "hpl_speed", 8126.1),
         (STREAM, "stream_triad", 105_256),
+        (STREAM_59, "stream_triad", 105_256),
+        (STREAM.replace("Array", "Total Aggregate Array"), "stream_triad", 105_256),
+        (STREAM.replace("Function ", THREADS), "stream_triad", 105_256),
         ("".join(f"[0] {line}" for line in STREAM.splitlines(True)), "stream_triad", 105_256),
     ],
 )
@@ -65,6 +105,25 @@ def test_a_sound_run_passes_with_its_speed(text: str, name: str, value: float) -
         (HPL.replace("0 tests skipped", "1 tests skipped"), Verdict.UNPROVEN, "rows_missing"),
         (HPL.replace("1 tests with", "2 tests with"), Verdict.UNPROVEN, "rows_missing"),
         (HPL.replace("8.1261e+03", "9.1261e+03"), Verdict.UNPROVEN, "figures_contradict"),
+        (HPL.replace(RESIDUAL, ""), Verdict.UNPROVEN, "rows_missing"),
+        (TWO.replace(RESIDUAL, "", 1), Verdict.UNPROVEN, "rows_missing"),
+        (OLD.replace(OLD_RESIDUALS.splitlines(True)[1], ""), Verdict.UNPROVEN, "rows_missing"),
+        (HPL.replace("4.12139792e-03", "nan"), Verdict.FAIL, "nan"),
+        (HPL.replace("4.12139792e-03", "4.12139792e+03"), Verdict.UNPROVEN, "figures_contradict"),
+        (HPL.replace("4.12139792e-03", "16.0"), Verdict.UNPROVEN, "figures_contradict"),
+        (HPL.replace("4.12139792e-03", "small"), Verdict.UNPROVEN, "figures_contradict"),
+        (HPL.replace(BOUND, ""), Verdict.UNPROVEN, "figures_contradict"),
+        (HPL.replace("1 tests completed and p", "2 tests completed and p"), Verdict.UNPROVEN, "rows_missing"),
+        *(
+            (re.sub(rf".*{words}.*\n", "", HPL), Verdict.UNPROVEN, "rows_missing")
+            for words in ("and failed", "skipped", "Finished", "N      :", "NB     :", "P      :", "Q      :")
+        ),
+        (hpl(ROW, N="384000 192000"), Verdict.UNPROVEN, "rows_missing"),
+        (hpl(ROW, ROW, N="384000 192000"), Verdict.UNPROVEN, "rows_missing"),
+        (hpl(*[ROW] * 8, N=NINE), Verdict.UNPROVEN, "rows_missing"),
+        (hpl(*[ROW] * 5, PFACT="Left Crout Right", NBMIN="2 4"), Verdict.UNPROVEN, "rows_missing"),
+        (hpl(ROW, P="8"), Verdict.UNPROVEN, "figures_contradict"),
+        (hpl(ROW, N="384000 192000").replace(BOUND, BOUND + IGNORES), Verdict.UNPROVEN, "rows_missing"),
         (HPL + HPL, Verdict.UNPROVEN, "several_values"),
         (HPL[: HPL.index("WR0")] + HPL, Verdict.UNPROVEN, "cut_off"),
         (HPL + HPL[: HPL.index("WR0")], Verdict.UNPROVEN, "cut_off"),
@@ -76,6 +135,21 @@ def test_a_sound_run_passes_with_its_speed(text: str, name: str, value: float) -
         (STREAM.replace("105256.0", "205256.0"), Verdict.UNPROVEN, "figures_contradict"),
         (STREAM.replace("0.027448", "0.037448"), Verdict.UNPROVEN, "figures_contradict"),
         (STREAM.replace("Add: ", "Bad: "), Verdict.UNPROVEN, "metric_missing"),
+        *(
+            (re.sub(rf".*{words}.*\n", "", STREAM), Verdict.UNPROVEN, "rows_missing")
+            for words in ("Array size", "This system")
+        ),
+        (re.sub(r"(Triad: +\S+).*", r"\1", STREAM), Verdict.UNPROVEN, "rows_missing"),
+        (STREAM.replace("0.027362", "0.000000"), Verdict.UNPROVEN, "figures_contradict"),
+        (STREAM.replace("executed 200 times", "executed 1 times"), Verdict.UNPROVEN, "impossible_value"),
+        (re.sub(r".*executed.*\n", "", STREAM), Verdict.UNPROVEN, "impossible_value"),
+        (STREAM.replace("1.000000e-13", "1.000000e+03"), Verdict.UNPROVEN, "impossible_value"),
+        (STREAM.replace("1.000000e-13", "nan"), Verdict.UNPROVEN, "impossible_value"),
+        (
+            STREAM.replace("Function ", THREADS.replace("counted = 4", "counted = 1")),
+            Verdict.UNPROVEN,
+            "figures_contradict",
+        ),
         (STREAM.replace("Solution Validates", ""), Verdict.UNPROVEN, "no_end"),
     ],
 )

@@ -315,3 +315,9 @@ def test_a_port_that_is_not_active_is_a_failure(state: str, verdict: Verdict) ->
     table = PERFTEST.decode()
     assert read(table).verdict is PASS
     assert read(f"{table} Port number 1 state is {state}\n").verdict is verdict
+
+
+def test_a_test_that_waited_in_vain_for_a_message_is_a_failure() -> None:
+    table = PERFTEST.decode()
+    found = read(table.replace("#bytes", " Did not get Message for 120 Seconds\n#bytes", 1))
+    assert (found.verdict, codes(found)) == (FAIL, {"tool_error"})

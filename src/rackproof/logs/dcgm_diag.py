@@ -38,6 +38,24 @@ _GPU_TESTS = (
     *("memtest", "nvbandwidth"),
 )
 """The tests of GPUs in DCGM 4, which may list other parts of the node as well."""
+_COMMAND = re.compile(
+    r"^(?:[^|]{0,200}[$#%>+] +)?"
+    r"(?:(?:sudo|time|timeout|env|srun|ssh|docker|podman|kubectl|nsenter|chroot) +(?:\S{1,100} +){0,12})?"
+    r"(?:/\S{0,100}/)?dcgmi +diag +(?:[^|;&]{0,200} )?"
+    r"(?:-r|--run)[ =]+([1-4]|medium|med|long|xlong|extended)(?:\s|$)"
+)
+"""Pattern of a command with a prompt and what starts it. Other sentences may name another level."""
+_LEVELS = {"medium": 2, "med": 2, "long": 3, "xlong": 4, "extended": 4}
+_TESTS_FROM_LEVEL = {
+    "pcie": 2,
+    "memory": 2,
+    "diagnostic": 3,
+    "targeted stress": 3,
+    "targeted power": 3,
+    "memory bandwidth": 3,
+    "memtest": 4,
+}
+"""The lowest level of each test that DCGM 3 and 4 print on all GPUs that they test at all."""
 _MAX_JSON = 16 << 20
 
 
@@ -68,6 +86,8 @@ class DcgmDiagParser(LogParser):
         """Number of GPUs that DCGM detected, if it states it."""
         self.names_parts = False
         """True for DCGM 4, which states the number of GPUs, and the parts of each test."""
+        self.level = 1
+        """The level of the command above the table, if the log shows it."""
         self.tables = 0
         self.is_open = False
         """True from the start of a table to its end."""
@@ -97,6 +117,8 @@ class DcgmDiagParser(LogParser):
             self.log.find(
                 "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
             )
+        elif not self.tables and (command := _COMMAND.match(text)):
+            self.level = _LEVELS.get(command[1]) or int(command[1])
         elif _ERROR.match(text):
             message = "dcgmi did not run the diagnostic"
             self.log.find("tool_error", message, Verdict.UNPROVEN, line=at, excerpt=text)
@@ -164,6 +186,7 @@ class DcgmDiagParser(LogParser):
         if lacking and "software" not in self.tests:
             message = f"the tests of software are not whole: no {', '.join(lacking)}"
             self.log.find("rows_missing", message, Verdict.UNPROVEN)
+        self._judge_level()
         if self.names_parts or "software" in self.tests:
             self._judge_names()
         everywhere = Counter(_kind(part) for part in set().union(*self.parts.values()))
@@ -174,6 +197,14 @@ class DcgmDiagParser(LogParser):
                 if count < everywhere[kind]:
                     message = f"{test} has results of {count} parts, of {everywhere[kind]}"
                     self.log.find("gpu_missing", message, Verdict.UNPROVEN)
+
+    def _judge_level(self) -> None:
+        """Find tests of the command's level that the results lack."""
+        names = {test.lower().replace("_", " ").removeprefix("gpu ") for test in self.tests}
+        expected = [name for name, level in _TESTS_FROM_LEVEL.items() if level <= self.level]
+        if lacking := [name for name in expected if name not in names]:
+            message = f"level {self.level} of the command has more tests: no {', '.join(lacking)}"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN)
 
     def _judge_names(self) -> None:
         """Find a missing number of GPUs, and tests that do not state what they tested. DCGM 4 has both."""

@@ -6,8 +6,12 @@ A definition of such a program states the same rules (``result.lines``). Here th
 
 from __future__ import annotations
 
+import math
 import re
 from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
 from typing import ClassVar
 
 from rackproof.core.line_rules import LineRules
@@ -59,11 +63,33 @@ _ARRAYS = {"Copy": 2, "Scale": 2, "Add": 3, "Triad": 3}
 """Number of arrays that each kernel of STREAM reads or writes."""
 _HPL_HEAD = re.compile(rb"(?m)^[^\n]{0,60}HPLinpack \d")
 _STREAM_HEAD = re.compile(rb"(?m)^[^\n]{0,60}STREAM version \$Revision")
-_KERNEL = re.compile(r"^(?:Copy|Scale|Add|Triad): ")
-_HPL_ROW = re.compile(r"^W[RC]\S{1,20} +(\d{1,9}) +\d+ +\d+ +\d+ +(\S{1,20}) +(\S{1,20})")
-_HPL_COUNT = re.compile(r"^(?:Finished +(\d{1,9}) tests with|(\d{1,9}) tests skipped because)")
+_LIKE_LABEL = re.compile(r"^(?:Copy|Scale|Add|Triad|N|NB|P|Q|PFACT|NBMIN|NDIV|RFACT|BCAST|DEPTH) *: ")
+"""Pattern of a kernel of STREAM or a parameter of HPL, which look like the label of a host."""
+_HPL_ROW = re.compile(r"^W[RC]\S{1,20} +(\d{1,9}) +(\d{1,9}) +(\d{1,9}) +(\d{1,9}) +(\S{1,20}) +(\S{1,20})")
+_HPL_COUNT = re.compile(
+    r"^(?:(Finished) +)?(\d{1,9}) tests (?:with|completed and (passed|failed)|(skipped) because)"
+)
+_HPL_SUMMARY = ("finished", "passed", "failed", "skipped")
+_HPL_LIST = re.compile(r"^(N|NB|P|Q|PFACT|NBMIN|NDIV|RFACT|BCAST|DEPTH) *: +(\w+(?: +\w+){0,19})$")
+_HPL_MORE = re.compile(r"^\w+(?: +\w+){0,11}$")
+"""Pattern of the next line of a list of more than eight values."""
+_HPL_LONGEST_LIST = 20
+_HPL_SIZES = ("N", "NB", "P", "Q")
+"""The parameters that each row repeats. A list of another one repeats each test."""
+_HPL_IGNORES = "ignores the following parameters from input file"
+"""Text of NVIDIA's HPL, which reads the lists of all parameters but those of :data:`_HPL_SIZES` in vain."""
+_HPL_BOUND = re.compile(r"^- Computational tests pass if scaled residuals are less than +(\S{1,20})$")
+_HPL_RESIDUAL = re.compile(r"^\|\|Ax-b\|\|_oo ?/ ?\(.{10,60}\) ?= +(\S{1,30}) \.{6} (PASSED|FAILED)$")
 _STREAM_ROW = re.compile(r"^(Copy|Scale|Add|Triad): +(\S{1,20}) +(\S{1,20}) +(\S{1,20}) +(\S{1,20})$")
-_STREAM_SIZE = re.compile(r"^Array size = (\d{1,15}) |^This system uses (\d{1,2}) bytes per array element")
+_STREAM_FACT = re.compile(
+    r"^(?:(?:Total Aggregate )?(Array size)\s*=|(This system uses)|"
+    r"Each (?:kernel will be executed|test is run)()|"
+    r"Number of Threads (requested|counted) =|(Solution Validates): avg error less than) +(\S{1,20})"
+)
+_STREAM_LOOSEST = 1e-6
+"""STREAM's bound for the mean error of arrays of 4 bytes. For other arrays, it is smaller."""
+_STREAM_FEWEST = 2
+"""Smallest number of repetitions, of which STREAM does not count the first."""
 
 
 class _KnownProgramParser(PlainLinesParser):
@@ -81,8 +107,8 @@ class _KnownProgramParser(PlainLinesParser):
     def line(self, at: int, text: str) -> None:
         """Read one line, without indentation and a launcher's label."""
         text = text.strip()
-        # The name of a kernel of STREAM looks like a host's label.
-        if not _KERNEL.match(text):
+        # Some names at the start of a line look like a host's label.
+        if not _LIKE_LABEL.match(text):
             text = split_label(text)[1].strip()
         self.compare(at, text)
         line = text.encode()
@@ -122,36 +148,105 @@ class HplParser(_KnownProgramParser):
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
-        self.rows = 0
-        self.finished: int | None = None
-        """Number of tests that the program states at its end."""
+        self.rows: Counter[tuple[str, ...]] = Counter()
+        """Number of rows of each N, NB, P and Q that the parameters ask for."""
+        self.lists: dict[str, list[str]] = {}
+        self.open_list: list[str] = []
+        """The list that the next line may go on with."""
+        self.ignores_lists = False
+        self.bound = 0.0
+        """Largest residual of a test that passes."""
+        self.residuals = 0
+        self.residuals_per_test = 1
+        self.counts: dict[str, int] = {}
+        """Numbers of tests that the program states at its end."""
 
     def compare(self, at: int, text: str) -> None:
-        """Compare a row's speed with its size and time, and read the number of tests."""
+        """Read parameters and numbers of tests, and compare the figures of rows and residuals."""
+        more, self.open_list = self.open_list, []
         if row := _HPL_ROW.match(text):
-            self.rows += 1
             self._compare_row(at, text, row)
         elif count := _HPL_COUNT.match(text):
-            if count[1]:
-                self.finished = int(count[1])
-            elif int(count[2]):
-                message = f"{count[2]} tests were skipped because of illegal values: correct HPL.dat"
-                self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            self._count(at, text, (count[1] or count[3] or count[4] or "").lower(), int(count[2]))
+        elif values := _HPL_LIST.match(text):
+            self.open_list = self.lists[values[1]] = values[2].split()
+        elif 0 < len(more) < _HPL_LONGEST_LIST and _HPL_MORE.match(text):
+            more.extend(text.split())
+            self.open_list = more
+        elif residual := _HPL_RESIDUAL.match(text):
+            self._compare_residual(at, text, residual)
+        else:
+            self._fact(text)
+
+    def _fact(self, text: str) -> None:
+        """Read the version, the bound of the residual, and the remark of NVIDIA's HPL."""
+        if bound := _HPL_BOUND.match(text):
+            self.bound = number(bound[1]) or 0.0
+        elif text.startswith("HPLinpack 1."):
+            self.residuals_per_test = 3
+        elif _HPL_IGNORES in text:
+            self.ignores_lists = True
+
+    def _count(self, at: int, text: str, what: str, count: int) -> None:
+        """Record a number of tests of the summary."""
+        self.counts[what] = count
+        if what == "skipped" and count:
+            message = f"{count} tests were skipped because of illegal values: correct HPL.dat"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at, excerpt=text)
+
+    def _compare_residual(self, at: int, text: str, line: re.Match[str]) -> None:
+        """Compare the residual of a test that passed with the program's bound."""
+        self.residuals += 1
+        residual = number(line[1])
+        if residual is not None and not math.isfinite(residual):
+            self.log.find("nan", "the residual is not finite", Verdict.FAIL, line=at, excerpt=text)
+        elif line[2] == "PASSED" and (residual is None or not 0 <= residual < self.bound):
+            bound = f"{self.bound:g}" if self.bound else "missing"
+            message = f"a residual of {line[1]} passed, and the bound of this output is {bound}"
+            self.contradiction(at, text, message)
 
     def _compare_row(self, at: int, text: str, row: re.Match[str]) -> None:
         """Compare the speed of a row with the operations for its size in its time."""
-        size, seconds, speed = float(row[1]), number(row[2]), number(row[3])
+        size_asked, block_asked, grids = self._asked()
+        if row[1] in size_asked and row[2] in block_asked and row.groups()[2:4] in grids:
+            self.rows[row.groups()[:4]] += 1
+        else:
+            message = "no parameters above the table name N, NB, P and Q of this row"
+            self.contradiction(at, text, message)
+        size, seconds, speed = float(row[1]), number(row[5]), number(row[6])
         by_time = (2 / 3 * size + 1.5) * size * size / 1e9 / seconds if seconds else 0.0
         # Times have two digits after the point.
         half = 0.006 * by_time / seconds if seconds else 0.0
         if speed is not None and abs(speed - by_time) > _AGREE * by_time + half:
-            message = f"N = {row[1]} in {row[2]} s are {by_time:.4g} GFLOP/s, not {speed:.4g}"
+            message = f"N = {row[1]} in {row[5]} s are {by_time:.4g} GFLOP/s, not {speed:.4g}"
             self.contradiction(at, text, message)
 
+    def _asked(self) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+        """Return the sizes, blocks and process grids that the parameters ask for."""
+        sizes, blocks, rows, columns = (self.lists.get(name, []) for name in _HPL_SIZES)
+        return sizes, blocks, list(zip(rows, columns, strict=False))
+
+    def _lacking(self) -> Iterator[str]:
+        """Yield what the output lacks, compared with its parameters and its summary."""
+        repeats = math.prod(len(values) for name, values in self.lists.items() if name not in _HPL_SIZES)
+        once = Counter((size, block, *grid) for size, block, grid in product(*self._asked()))
+        allowed = {1, repeats} if self.ignores_lists else {repeats}
+        if not any(self.rows == Counter({test: many * once[test] for test in once}) for many in allowed):
+            asked = repeats * once.total()
+            yield f"{self.rows.total()} rows, and the parameters above the table ask for {asked} tests"
+        count = self.counts
+        if lacking := [name for name in _HPL_SUMMARY if name not in count]:
+            yield f"the summary has no number of tests that {' or '.join(lacking)}"
+        elif count["finished"] != count["passed"] + count["failed"] + count["skipped"]:
+            yield f"{count['finished']} tests were finished, and the results in the summary are not as many"
+        elif count["finished"] != self.rows.total():
+            yield f"{self.rows.total()} rows, and {count['finished']} tests were finished"
+        if self.residuals != self.rows.total() * self.residuals_per_test:
+            yield f"{self.residuals} residual checks of {self.rows.total()} rows"
+
     def finish(self) -> ParsedLog:
-        """Return the speed. A test without a row leaves the log unproven."""
-        if self.finished is not None and self.finished != self.rows:
-            message = f"{self.rows} rows, and {self.finished} tests were finished"
+        """Return the speed. A test without a row, a residual or a result leaves the log unproven."""
+        for message in self._lacking():
             self.log.find("rows_missing", message, Verdict.UNPROVEN)
         return super().finish()
 
@@ -171,23 +266,49 @@ class StreamParser(_KnownProgramParser):
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
-        self.elements = self.width = 0
-        """Number of an array's elements, and bytes of one."""
+        self.facts: dict[str, float] = {}
+        """Numbers that the program states, by the words before them. "" has the number of repetitions."""
+        self.compared: set[str] = set()
+        """Kernels whose rate was compared with a time."""
 
     def compare(self, at: int, text: str) -> None:
-        """Read the size of the arrays, or compare a row's rate with its times and this size."""
-        if size := _STREAM_SIZE.match(text):
-            self.elements, self.width = int(size[1] or self.elements), int(size[2] or self.width)
+        """Read a number beside the table, or compare a row's rate with its times and the arrays' size."""
+        if fact := _STREAM_FACT.match(text):
+            *names, shown = fact.groups()
+            name = next(name for name in names if name is not None)
+            self.facts[name] = number(shown.rstrip(".,")) or 0.0
         elif row := _STREAM_ROW.match(text):
             self._compare_row(at, text, row)
 
     def _compare_row(self, at: int, text: str, row: re.Match[str]) -> None:
         """Compare a kernel's rate with its times and the size of its arrays."""
+        self.compared.add(row[1])
         rate, average, least, most = (number(word) or 0.0 for word in row.groups()[1:])
-        if not least <= average <= most:
+        if not 0 < least <= average <= most:
             self.contradiction(at, text, f"an average time of {average:g} s outside {least:g} to {most:g} s")
-        elif least and self.elements and self.width:
-            by_time = _ARRAYS[row[1]] * self.elements * self.width / 1e6 / least
-            if abs(rate - by_time) > (_AGREE + 1e-6 / least) * by_time:
-                message = f"{row[1]} in {least:g} s is {by_time:.1f} MB/s, not {rate:g}"
-                self.contradiction(at, text, message)
+            return
+        array = self.facts.get("Array size", 0.0) * self.facts.get("This system uses", 0.0)
+        by_time = _ARRAYS[row[1]] * array / 1e6 / least
+        if not abs(rate - by_time) <= (_AGREE + 1e-6 / least) * by_time and array:
+            message = f"{row[1]} in {least:g} s is {by_time:.1f} MB/s, not {rate:g}"
+            self.contradiction(at, text, message)
+
+    def finish(self) -> ParsedLog:
+        """Return the rates. If they cannot be compared with the size of the arrays, the log is unproven."""
+        facts = self.facts
+        if not facts.get("Array size") or not facts.get("This system uses") or self.compared < set(_ARRAYS):
+            message = "without the size of the arrays and the times, no rate can be checked"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN)
+        if not facts.get("", 0.0) >= _STREAM_FEWEST:
+            message = (
+                f"{facts.get('', 0.0):g} repetitions: STREAM does not count the first, and runs two or more"
+            )
+            self.log.find("impossible_value", message, Verdict.UNPROVEN)
+        if not facts.get("Solution Validates", 0.0) <= _STREAM_LOOSEST:
+            message = f"the arrays were checked with a bound above {_STREAM_LOOSEST:g}, the loosest of STREAM"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN)
+        # Version 5.9 does not count the threads.
+        if facts.get("requested") != facts.get("counted", facts.get("requested")):
+            message = "another number of threads was counted than was requested"
+            self.log.find("figures_contradict", message, Verdict.UNPROVEN)
+        return super().finish()

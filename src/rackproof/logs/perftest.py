@@ -43,7 +43,7 @@ _HEADING = re.compile(r"^\s*(?:(?:local|remote) address:|GID: |[A-Z#][A-Za-z0-9_
 """Pattern of the text between the rules above a table."""
 _ERROR = re.compile(
     r"Couldn't connect|Unable to|Failed to|Completion with error|syndrom|Problems with warm up|"
-    r"Port number \d{1,3} state is (?!Active)|"
+    r"Port number \d{1,3} state is (?!Active)|Did not get Message for|"
     r"Conflicting CPU|below (?:bw|msg_rate) limit|exited with Error|running infinitely|"
     r"Data validation.{0,40}(?:fail|error|mismatch)",
     re.I,
