@@ -238,18 +238,28 @@ def test_a_table_of_nccl_tests_agrees_with_itself(name: str, change: Change, cod
         (
             "Pid 297822 on sys-a21ge-nbrt device  1 [0x40]",
             "Pid 297823 on sys-a21ge-nbrt device  0 [0x1b]",
-            "",
+            "devices_contradict",
         ),
         ("Pid 297822 on sys-a21ge-nbrt device  1 [0x40]", "Pid 7 on another device  0 [0x1b]", ""),
     ],
 )
 def test_a_gpu_is_known_by_its_place_or_by_its_process(old: str, new: str, code: str) -> None:
-    # Of GB200 the numbers on the bus are equal in two domains; with a process for each GPU all are device 0.
     data = read(B200)
     assert old.encode() in data
     found, codes = judged(data.replace(old.encode(), new.encode()), B200)
     assert codes == ({code} if code else set())
     assert found is (UNPROVEN if code else PASS)
+
+
+def test_processes_of_a_grace_host_may_show_one_place_for_their_gpus() -> None:
+    # A GB200 has equal numbers of buses in two domains. A process that sees one GPU calls it device 0.
+    data = read(B200).replace(b"NVIDIA B200", b"NVIDIA GB200")
+    old, new = (
+        b"Pid 297822 on sys-a21ge-nbrt device  1 [0x40]",
+        b"Pid 297823 on sys-a21ge-nbrt device  0 [0x1b]",
+    )
+    assert old in data
+    assert "devices_contradict" not in judged(data.replace(old, new), B200)[1]
 
 
 def test_two_ranks_at_one_place_with_its_domain_are_on_one_gpu() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -12,6 +13,8 @@ _AGREE = 0.002
 """Relative tolerance for bandwidths of one row that follow from each other."""
 _AVERAGES_AGREE = 0.01
 """Relative tolerance for the stated average bandwidth."""
+_GRACE = re.compile(r"\bG[BH]\d{2,3}\b")
+"""Pattern of the product names of GPUs beside a Grace processor."""
 _MOST_SIZES = 10_000
 _MOST_KINDS = 256
 _MOST_RANKS = 100_000
@@ -159,10 +162,12 @@ class Devices:
         """Record one rank: process, host, number of the device, and its place on the bus.
 
         GPUs of one host may share a place without a domain (``0x1b``, ``1b:00``). The process's number for
-        its GPU then distinguishes them.
+        its GPU then distinguishes them. A host with Grace processors has several domains, and a process
+        that sees only its own GPU calls it 0, so only the process distinguishes those GPUs.
         """
         pid, host, device, bus = where
-        key = (host, bus.lower()) if bus.count(":") >= 2 else (host, bus.lower(), device)
+        own = (pid, device) if _GRACE.search(name) else (bus.lower(), device)
+        key = (host, bus.lower()) if bus.count(":") >= 2 else (host, *own)
         # A host without a name of its own may be any of several.
         key = (*key, pid) if host in ("localhost", "") else key
         if len(self.ranks) < _MOST_RANKS:
