@@ -230,7 +230,7 @@ START_AND_END = ("run_start", "run_stop")
         (only(mllog(), *START_AND_END, "global_batch_size", "seed"), {"unnamed_benchmark", "no_evaluation"}),
         (
             only(mllog(), *START_AND_END, "benchmark").replace("llama2_70b_lora", "stable_diffusion"),
-            {"course_incomplete"},
+            {"course_incomplete", "hyperparameters_contradict"},
         ),
         (only(samples.MLL06, *START_AND_END), {"unnamed_benchmark", "no_evaluation"}),
         (only(samples.MLL06, *START_AND_END, "Iteration:"), {"unnamed_benchmark", "no_evaluation"}),

@@ -52,7 +52,6 @@ from rackproof.store.run_folder import ResultsError, write_run
 from rackproof.store.sealed_json import open_sealed, seal_json
 from tests.fuzz.batches import read_options, try_in_batches
 from tests.fuzz.edits import draw_removals, edited
-from tests.fuzz.own_folder import own_folder, remove_at_signals
 from tests.fuzz.samples import healthy_answer, with_faults
 from tests.jobs.bench.test_slurm_runs import NODES as SLURM_NODES
 from tests.jobs.bench.test_slurm_runs import SlurmRun
@@ -690,9 +689,10 @@ def _point_to(plan: Path, old: Path, new: Path) -> None:
 
 def try_mutations(chosen: int, first: int, count: int) -> tuple[Counter[str], list[str]]:
     """Try so many mutations. Return the number of each kind, and the failures in words."""
+    shm = Path("/dev/shm")
     kinds: Counter[str] = Counter()
     failures = []
-    with tempfile.TemporaryDirectory(dir=own_folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="rackproof-runs-", dir=shm if shm.is_dir() else None) as folder:
         recordings = Recordings(Path(folder))
         for number in range(first, first + count):
             begin = time.thread_time()
@@ -710,7 +710,6 @@ def try_mutations(chosen: int, first: int, count: int) -> tuple[Counter[str], li
 def main() -> int:
     """Run and report. The exit status is 1 if a verdict became better."""
     options = read_options(__doc__)
-    remove_at_signals()
     begin = time.monotonic()
     kinds, failures = try_in_batches(try_mutations, options, 500)
     print("\n".join(failures[:30]))

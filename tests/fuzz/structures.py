@@ -14,6 +14,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -53,7 +54,6 @@ from rackproof.nodes.health_subjects import Expectation, HealthFinding
 from rackproof.nodes.snapshot import NodeSnapshot, build_snapshot
 from rackproof.store.night_store import Hold, NightReason, NodeNight, SlurmState
 from tests.fuzz.edits import Edit, draw_edits, draw_removals, edited
-from tests.fuzz.own_folder import own_folder, remove_at_signals
 from tests.fuzz.samples import definition_of, healthy_answer, run_sub_log, with_faults
 
 BATCH = 1000
@@ -461,6 +461,10 @@ def _damage_line(lines: list[bytes], place: int, kind: int, at: int, rubbish: by
 
 # Definitions of benchmarks.
 
+# TMPDIR is in memory already where conftest.py sets it, and is removed at the end.
+_MEMORY = None if "TMPDIR" in os.environ or not os.path.isdir("/dev/shm") else "/dev/shm"
+_FOLDER = Path(tempfile.mkdtemp(prefix="rackproof-fuzz-", dir=_MEMORY))
+
 
 def draw_definitions(chance: Random) -> tuple[Any, ...]:
     """Return which definition, its edits, and text that stands somewhere in its file."""
@@ -479,7 +483,7 @@ def check_definitions(drawn: tuple[Any, ...]) -> None:
     written = yaml.safe_dump(value, sort_keys=False) if cut % 16 == 0 else json.dumps(value, indent=1)
     if text is not None:
         written = written[:cut] + text + written[cut:]
-    path = own_folder() / str(os.getpid()) / "fuzzed.yml"
+    path = _FOLDER / str(os.getpid()) / "fuzzed.yml"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(written.encode("utf-8", "surrogatepass"))
     try:
@@ -639,7 +643,6 @@ def main() -> int:
     parser.add_argument("--only", choices=[one.name for one in STRUCTURES])
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    remove_at_signals()
     failed = 0
     last = options.start + options.inputs
     with ProcessPoolExecutor(options.jobs) as pool:

@@ -311,7 +311,7 @@ print(json.dumps(json.load(open(sys.argv[1]))["answer"]))
 
 
 def act_of(node: str, before: str, after: str, **more: object) -> dict[str, object]:
-    """What rackproof_slurm_node answers of a node."""
+    """Return the answer of rackproof_slurm_node about a node."""
     state = {"state_before": before, "state_after": after, "reason": "xid_79" if "DRAIN" in after else ""}
     return {"nodes": {node: state}, "cluster": True, "waiting": [], **more}
 

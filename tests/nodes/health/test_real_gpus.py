@@ -222,7 +222,7 @@ def test_settings_that_all_gpus_share_are_no_finding(xml: str) -> None:
 
 
 def test_a_setting_of_most_gpus_is_the_usual_one() -> None:
-    """Of two and two, the driver's default is the usual one."""
+    # If as many GPUs have the one as the other, the driver's default is the usual one.
     for count, places in ((1, ["0"]), (2, ["0", "1"]), (3, ["3"])):
         xml = H200.replace("<compute_mode>Default", "<compute_mode>Exclusive_Process", count)
         found = [one for one in check_node(h200s(xml)) if one.code == "gpus_unlike"]
