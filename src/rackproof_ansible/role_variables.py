@@ -21,6 +21,7 @@ from rackproof.core.secret_names import secret_variables
 from rackproof.core.text import sanitize
 
 Spec = Mapping[str, Any]
+# This loader is as safe as `yaml.safe_load`, and faster.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FORMS = {
     "bool": "true or false",
@@ -41,7 +42,7 @@ def read_specs(roles: Path, names: list[str]) -> dict[str, dict[str, Spec]]:
     specs = {}
     for role in names:
         text = (roles / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8")
-        entries = yaml.load(text, Loader=_LOADER)["argument_specs"]  # noqa: S506  (a safe loader, in C)
+        entries = yaml.load(text, Loader=_LOADER)["argument_specs"]  # noqa: S506  # nosec B506
         entry = entries.get("main") or next(iter(entries.values()))
         specs[role] = entry.get("options") or {}
     return specs
