@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from pathlib import Path
 from typing import Any
 
 from rackproof.jobs.bench import tasks
@@ -29,7 +27,7 @@ class ActionModule(RackproofAction):
             sku_references=options["sku_references"],
             resume=options["resume"],
             dry_run=self.check_mode,
-            workloads=Path(inspect.getfile(type(self))).resolve().parents[2] / "workloads",
+            workloads=self.root / "workloads",
         )
         self.show_line(outcome.description)
         plain = outcome.model_dump(mode="json")

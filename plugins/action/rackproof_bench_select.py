@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ class ActionModule(RackproofAction):
             Path(options.pop("results")),
             owner_pid=self.owner_pid,
             variables=load_extra_vars(self._loader),
-            workloads=Path(inspect.getfile(type(self))).resolve().parents[2] / "workloads",
+            workloads=self.root / "workloads",
             **options,
         )
         return {"changed": False, "choice": choice.model_dump(mode="json")}

@@ -5,7 +5,6 @@ Every job calls this action first. No node is contacted.
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the number of names that were checked."""
-        root = Path(inspect.getfile(type(self))).resolve().parents[2]
+        root = self.root
         folders = [Path(str(self.task_vars.get(name, ""))) for name in ("inventory_dir", "playbook_dir")]
         own_files = {path.name.split(".y")[0] for folder in folders for path in folder.glob("host_vars/*")}
         extra = load_extra_vars(self._loader)

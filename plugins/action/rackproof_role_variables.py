@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -19,7 +17,7 @@ class ActionModule(RackproofAction):
 
     def run_action(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return success, or one message about all variables that are wrong."""
-        roles = Path(inspect.getfile(type(self))).resolve().parents[2] / "roles"
+        roles = self.root / "roles"
         raw = {**read_defaults(roles, options["roles"], self._loader), **self.task_vars}
         every = sorted(path.parent.name for path in roles.glob("*/defaults"))
 

@@ -76,9 +76,8 @@ class RackproofAction(ActionBase):
         self.task_vars = task_vars or {}
         # A worker's parent is the playbook's own process.
         self._playbook_pid = os.getppid()
-        plugin = Path(inspect.getfile(type(self))).resolve()
         _, options = self.validate_argument_spec(
-            read_argument_spec(plugin.parents[1], plugin.stem), required_if=self.required_if
+            read_argument_spec(self._file.parents[1], self._file.stem), required_if=self.required_if
         )
         try:
             return self.run_action(options)
@@ -88,6 +87,16 @@ class RackproofAction(ActionBase):
             # Ansible would append the text of every cause, which repeats the same lines and adds
             # pydantic's own.
             raise AnsibleActionFail(sanitize(error, 4000, newlines=True)) from None
+
+    @property
+    def _file(self) -> Path:
+        """Return the file of the plugin."""
+        return Path(inspect.getfile(type(self))).resolve()
+
+    @property
+    def root(self) -> Path:
+        """Return the folder with roles, playbooks and workloads."""
+        return self._file.parents[2]
 
     @property
     def node(self) -> str:

@@ -977,7 +977,7 @@ def test_one_answer_is_parsed_once_and_no_reader_changes_it(
     monkeypatch.setattr(nvidia_smi, "_read_xml", counted)
     nvidia_smi._read_again.cache_clear()
     gpus = nvidia_smi.read_gpus(data)
-    assert [gpu for gpu, _, _ in nvidia_smi.read_gpu_texts(data)] == list(gpus)
+    assert [texts.gpu for texts in nvidia_smi.read_gpu_texts(data)] == list(gpus)
     assert judged(data) == (PASS, set())
     assert len(parsed) == times
     assert all(tree == read_xml(data) for tree in parsed)

@@ -24,7 +24,7 @@ _REMEDIES = (
     (r"^invalid escape sequence: \\Z", "write $"),
     (r"^invalid repetition size", "write counts that multiply to 1,000 at most, or * and +"),
     (r"^pattern too large", "write smaller counts, or * and +"),
-    ("", "correct it; a character that stands for itself needs a backslash"),
+    ("", "correct it; a special character that is meant literally needs a backslash"),
 )
 """Remedies by a pattern of RE2's reason. The first that fits counts."""
 

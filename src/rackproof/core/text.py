@@ -91,7 +91,7 @@ def shell_word(text: str) -> str:
     """Return a text as one word of a command for bash or zsh, without line ends and control characters.
 
     A path may contain any bytes. In a table or a message, they would break the line, or be removed. What no
-    word can contain (NUL, and a surrogate that stands for no byte) is shown as U+FFFD.
+    word can contain (NUL, and a surrogate without a byte) is shown as U+FFFD.
     """
     text = _IN_NO_WORD.sub("\N{REPLACEMENT CHARACTER}", text)
     if text.isprintable():

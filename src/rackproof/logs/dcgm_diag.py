@@ -189,6 +189,10 @@ class DcgmDiagParser(LogParser):
         self._judge_level()
         if self.names_parts or "software" in self.tests:
             self._judge_names()
+        self._compare_parts()
+
+    def _compare_parts(self) -> None:
+        """Find tests with results of fewer parts than other tests have."""
         everywhere = Counter(_kind(part) for part in set().union(*self.parts.values()))
         everywhere["GPU"] = max(everywhere["GPU"], self.gpus or 0)
         for test, parts in self.parts.items():

@@ -234,6 +234,12 @@ class HplParser(_KnownProgramParser):
         if not any(self.rows == Counter({test: many * once[test] for test in once}) for many in allowed):
             asked = repeats * once.total()
             yield f"{self.rows.total()} rows, and the parameters above the table ask for {asked} tests"
+        yield from self._lacking_in_summary()
+        if self.residuals != self.rows.total() * self.residuals_per_test:
+            yield f"{self.residuals} residual checks of {self.rows.total()} rows"
+
+    def _lacking_in_summary(self) -> Iterator[str]:
+        """Yield what the summary lacks, or how it differs from the rows."""
         count = self.counts
         if lacking := [name for name in _HPL_SUMMARY if name not in count]:
             yield f"the summary has no number of tests that {' or '.join(lacking)}"
@@ -241,8 +247,6 @@ class HplParser(_KnownProgramParser):
             yield f"{count['finished']} tests were finished, and the results in the summary are not as many"
         elif count["finished"] != self.rows.total():
             yield f"{self.rows.total()} rows, and {count['finished']} tests were finished"
-        if self.residuals != self.rows.total() * self.residuals_per_test:
-            yield f"{self.residuals} residual checks of {self.rows.total()} rows"
 
     def finish(self) -> ParsedLog:
         """Return the speed. A test without a row, a residual or a result leaves the log unproven."""

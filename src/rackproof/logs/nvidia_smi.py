@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 from xml.parsers import expat
 
 from rackproof.core.gpu_models import MODELS_OF_DOMAINS, MOST_SLOWDOWN_S, is_one_of
@@ -214,11 +214,26 @@ def read_gpus(data: bytes) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu, _element in _gpus_of(_read_document(data)))
 
 
-def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[str, ...]], ...]:
-    """Return the GPUs as :func:`read_gpus` does, with their texts and unknown values.
+class GpuTexts(NamedTuple):
+    """One GPU of a document, with what its element contains.
 
-    With each GPU comes a function that returns the cleaned text at a path of tags, or "" for a missing value
-    or ``N/A``. Unknown values are those of :func:`_unknown_values`.
+    Attributes:
+        gpu: The GPU.
+        text: A function that returns the cleaned text at a path of tags, or "" for a missing value or
+            ``N/A``.
+        unknown: The values of :func:`_unknown_values`.
+        lacking: The readings and lines that another GPU of its model has and this one lacks. It is empty for
+            a GPU that is divided (MIG), because the driver shows less of it.
+    """
+
+    gpu: Gpu
+    text: Callable[[str], str]
+    unknown: tuple[str, ...]
+    lacking: tuple[str, ...]
+
+
+def read_gpu_texts(data: bytes) -> tuple[GpuTexts, ...]:
+    """Return the GPUs as :func:`read_gpus` does, each with its texts.
 
     Args:
         data: The whole document.
@@ -226,24 +241,13 @@ def read_gpu_texts(data: bytes) -> tuple[tuple[Gpu, Callable[[str], str], tuple[
     Raises:
         ValueError: The document cannot be read; the message gives the reason.
     """
+    gpus = list(_gpus_of(_read_document(data)))
+    whole = [(gpu, element) for gpu, element in gpus if not _has_instances(element)]
+    lacking = {whole[place][0].uuid: tuple(paths) for place, paths in lacking_beside(_to_compare(whole))}
     return tuple(
-        (gpu, element.get, tuple(_unknown_values(element))) for gpu, element in _gpus_of(_read_document(data))
+        GpuTexts(gpu, element.get, tuple(_unknown_values(element)), lacking.get(gpu.uuid, ()))
+        for gpu, element in gpus
     )
-
-
-def read_lacking(data: bytes) -> dict[str, tuple[str, ...]]:
-    """Return, by UUID, the readings and lines that a GPU lacks and another GPU of its model has.
-
-    GPUs that are divided (MIG) are left out, because the driver shows less of them.
-
-    Args:
-        data: The whole document.
-
-    Raises:
-        ValueError: The document cannot be read; the message gives the reason.
-    """
-    gpus = [(gpu, element) for gpu, element in _gpus_of(_read_document(data)) if not _has_instances(element)]
-    return {gpus[place][0].uuid: tuple(lacking) for place, lacking in lacking_beside(_to_compare(gpus))}
 
 
 RECOVERY_WORDS = ("reset", "reboot", "drain")

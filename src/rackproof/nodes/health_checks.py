@@ -792,10 +792,8 @@ def _lower_settings(subject: GpuSubject) -> Iterator[HealthFinding]:
         ("its applications clock of memory is", "applications_memory_clock_mhz", " MHz"),
         ("its BAR1 has", "bar1_mib", " MiB"),
     ):
-        own_value, most = (
-            getattr(subject.gpu, field),
-            max((getattr(gpu, field) or 0 for gpu in alike), default=0),
-        )
+        own_value = getattr(subject.gpu, field)
+        most = max((getattr(gpu, field) or 0 for gpu in alike), default=0)
         if own_value is not None and own_value < ALIKE_SETTINGS * most and not _is_explained(subject, field):
             evidence = f"{name} {number(own_value)}{unit}, {number(most)} beside it"
             yield subject.finding("gpus_unlike", Verdict.UNPROVEN, "watch", evidence, "hint")

@@ -65,7 +65,6 @@ from rackproof.logs.nvidia_smi import (
     PENDING_PAGES,
     lines_beside,
     read_gpu_texts,
-    read_lacking,
 )
 from rackproof.nodes.clock import read_synchronized
 from rackproof.nodes.facts import node_from_facts
@@ -492,18 +491,17 @@ def _read_gpus(
     tools: Mapping[str, Any], speeds: Mapping[str, dict[str, float]], errors: Mapping[str, dict[str, int]]
 ) -> tuple[GpuSnapshot, ...]:
     """Return the GPUs that nvidia-smi lists, or none if its answer is no XML."""
-    xml = stdout_of(tools, "nvidia_smi_xml").encode("utf-8", "replace")
     try:
-        gpus, lacking = read_gpu_texts(xml), read_lacking(xml)
+        gpus = read_gpu_texts(stdout_of(tools, "nvidia_smi_xml").encode("utf-8", "replace"))
     except ValueError:
         return ()
     return tuple(
         _with_unknown(
             _read_gpu(gpu, text, speeds.get(gpu.uuid, {}), errors.get(gpu.uuid, {})),
             unknown,
-            lacking.get(gpu.uuid, ()),
+            lacking,
         )
-        for gpu, text, unknown in gpus
+        for gpu, text, unknown, lacking in gpus
     )
 
 
@@ -1031,15 +1029,20 @@ def _lost_before(
         return 0.0 if _is_wrapped(log, health, uptime) else None
     if _is_ring(ring := text_at(answer, "ring")) and not _is_wrapped(ring, health, uptime):
         return None
-    times = {name: int(digits) / 1e6 for name, digits in _JOURNAL_TIME.findall(text_at(answer, "oldest"))}
-    stored, source_s = times.get("__REALTIME", inf), times.get("_SOURCE_MONOTONIC")
-    if source_s is None or is_container:
-        # A container is younger than its kernel.
-        source_s = stored - (as_float(health.get("booted")) or 0.0)
+    booted, since = as_float(health.get("booted")) or 0.0, as_float(health.get("since")) or 0.0
+    stored, source_s = _times_of_oldest(text_at(answer, "oldest"), booted, is_container=is_container)
     # A clock may be corrected during the start. The kernel's own count of seconds needs no correction.
-    if source_s <= _JOURNAL_START_S or stored <= (as_float(health.get("since")) or 0.0):
+    if source_s <= _JOURNAL_START_S or stored <= since:
         return None
     return stored if stored < inf else 0.0
+
+
+def _times_of_oldest(message: str, booted: float, *, is_container: bool) -> tuple[float, float]:
+    """Return when the journal stored its oldest message, and its seconds since the boot, or infinity."""
+    times = {name: int(digits) / 1e6 for name, digits in _JOURNAL_TIME.findall(message)}
+    stored, source_s = times.get("__REALTIME", inf), times.get("_SOURCE_MONOTONIC")
+    # A container is younger than its kernel.
+    return stored, stored - booted if source_s is None or is_container else source_s
 
 
 def _is_ring(log: str) -> bool:

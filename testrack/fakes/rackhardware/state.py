@@ -17,7 +17,7 @@ from .skus import SKUS
 
 
 def root() -> str:
-    """Return the folder that stands for the node's root folder. Tests set RACK_ROOT."""
+    """Return the folder that is the node's root folder. Tests set RACK_ROOT."""
     return os.environ.get("RACK_ROOT", "")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.roles.a.typed_playbook import play_on
 
 from .conftest import Renderer, node
 
@@ -44,19 +44,9 @@ def play(root: Path, folder: Path, file: str, variables: dict[str, Any], *option
     """Run one file of tasks of the role on one made-up host, and return what is printed."""
     (folder / "playbook.yml").write_text(PLAYBOOK.replace("FILE", file))
     host = {"ansible_python_interpreter": sys.executable, **variables}
-    (folder / "inventory.yml").write_text(json.dumps({"all": {"hosts": {"n1": host}}}))
-    done = subprocess.run(
-        [
-            *(Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "inventory.yml"),
-            *(folder / "playbook.yml", *options),
-        ],
-        cwd=root,
-        env={**os.environ, "ANSIBLE_ROLES_PATH": str(root / "roles")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout + done.stderr
+    inventory = folder / "inventory.yml"
+    inventory.write_text(json.dumps({"all": {"hosts": {"n1": host}}}))
+    return play_on(inventory, folder / "playbook.yml", root, *options)
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.roles.a.typed_playbook import play_on
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = """
@@ -78,19 +78,9 @@ def play(playbook: Path, folder: Path, hosts: dict[str, dict[str, Any]], *option
         "slurm_controller_host": "ctl",
     }
     groups = {"gpu_nodes": {"children": {"rack": rack}}}
-    (folder / "inventory.yml").write_text(json.dumps({"all": {"children": groups, "vars": variables}}))
-    done = subprocess.run(
-        [
-            *(Path(sys.executable).with_name("ansible-playbook"), "-f4", "-i", folder / "inventory.yml"),
-            *(playbook, *options),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "ANSIBLE_ROLES_PATH": str(ROOT / "roles")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout + done.stderr
+    inventory = folder / "inventory.yml"
+    inventory.write_text(json.dumps({"all": {"children": groups, "vars": variables}}))
+    return play_on(inventory, playbook, ROOT, "-f4", *options)
 
 
 def messages(printed: str) -> dict[str, str]:

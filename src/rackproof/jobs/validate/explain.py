@@ -22,7 +22,7 @@ from rackproof.logs.kernel_events import requested_action, verdict_of
 from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.nodes.slurm_states import drain_owner
 from rackproof.store import night_store
-from rackproof.store.night_store import NightRecord, NodeNight
+from rackproof.store.night_store import NightRecord, NodeNight, SlurmState
 
 _NIGHTS_SHOWN = 10
 _PARTNERS_SHOWN = 200
@@ -154,25 +154,8 @@ def code_text(code: str, entry: FindingCode) -> str:
 
 def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
     """Return lines about the node's state in Slurm, and the night's plan for it."""
-    lines = []
     state = node_night.slurm
-    if state is None:
-        lines.append("Slurm was not queried, or did not answer.")
-    elif not state.known:
-        lines.append("The node is not configured in Slurm.")
-    else:
-        owner = drain_owner(state.reason)
-        drained_by_text = {
-            "ours": "drained by Rackproof's night",
-            "other": f"taken out of service by {owner}",
-        }
-        reason = f": {state.reason}" if state.reason else ""
-        drained = (
-            f", {drained_by_text[state.drained_by]}{reason}" if state.drained_by in drained_by_text else ""
-        )
-        lines.append(f"Slurm's state was {state.state}{drained}.")
-        if drained:
-            lines.append("What the reason means, and how the node comes back: docs/using/drained.md.")
+    lines = _slurm_lines(state)
     if node_night.plan:
         allowed = node_night.plan in night.acts
         lines.append(f"{node_night.plan}{'' if allowed else ' (not allowed, a dry run)'}: {node_night.why}")
@@ -185,6 +168,25 @@ def _service_lines(night: NightRecord, node_night: NodeNight) -> list[str]:
     if is_held and hold and hold.since != night.night_id:
         lines.append(f"drained since the night {hold.since}, for {', '.join(hold.codes) or 'reasons lost'}")
     return lines
+
+
+def _slurm_lines(state: SlurmState | None) -> list[str]:
+    """Return lines about a node's state in Slurm."""
+    if state is None:
+        return ["Slurm was not queried, or did not answer."]
+    if not state.known:
+        return ["The node is not configured in Slurm."]
+    drained_by_text = {
+        "ours": "drained by Rackproof's night",
+        "other": f"taken out of service by {drain_owner(state.reason)}",
+    }.get(state.drained_by)
+    if drained_by_text is None:
+        return [f"Slurm's state was {state.state}."]
+    reason = f": {state.reason}" if state.reason else ""
+    return [
+        f"Slurm's state was {state.state}, {drained_by_text}{reason}.",
+        "What the reason means, and how the node comes back: docs/using/drained.md.",
+    ]
 
 
 def _fault_lines(node_night: NodeNight) -> list[str]:

@@ -342,16 +342,16 @@ def build_night_run(
         started=night.started,
         ended=night.ended,
         nodes=tuple(stored.about for stored in snapshots.values()),
-        asked_nodes=tuple(finding.node for finding in night.nodes),
+        asked_nodes=tuple(node_night.node for node_night in night.nodes),
         measurements=tuple(measurements),
         judgements=tuple(judgements),
         logs=files,
         verdict=night.verdict,
         reasons=tuple(
-            f"{finding.node}: {text}"
-            for finding in night.nodes
-            if finding.verdict.gates
-            for text in finding.reason_texts()[:1]
+            f"{node_night.node}: {text}"
+            for node_night in night.nodes
+            if node_night.verdict.gates
+            for text in node_night.reason_texts()[:1]
         )[:50],
         rackproof_version=__version__,
     )
