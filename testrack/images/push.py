@@ -23,6 +23,8 @@ from oci import MANIFEST, Layout, read_index
 
 USER = "$oauthtoken"
 KEY_FILE = Path(__file__).resolve().parents[2] / ".rackproof/rack/ngc_key"
+# The services' host starts the registry a few seconds after it starts itself; a loaded machine takes longer.
+START_S = 120.0
 
 
 class PushError(Exception):
@@ -62,6 +64,22 @@ class Registry:
                 f"401 Unauthorized: {self.address} has no user {USER} with the key in the key file"
             )
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
+
+    def wait_until_started(self, timeout_s: float = START_S) -> None:
+        """Return when the registry accepts a connection.
+
+        Raises:
+            PushError: The registry accepts no connection in time.
+        """
+        end = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.ask("GET", "/v2/")
+                return
+            except PushError as error:
+                if not isinstance(error.__cause__, ConnectionRefusedError) or time.monotonic() >= end:
+                    raise
+            time.sleep(0.2)
 
     def has(self, repository: str, digest: str) -> bool:
         """Return whether a blob is in a repository."""
@@ -143,7 +161,9 @@ def main() -> int:
     began = time.monotonic()
     try:
         key = arguments.key_file.read_text().strip()
-        pushed = push(Registry(arguments.registry, key), arguments.images)
+        registry = Registry(arguments.registry, key)
+        registry.wait_until_started()
+        pushed = push(registry, arguments.images)
     except (PushError, OSError) as error:
         print(f"push: {error}", file=sys.stderr)
         return 1

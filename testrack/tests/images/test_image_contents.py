@@ -238,6 +238,10 @@ class _Registry(http.server.BaseHTTPRequestHandler):
         self.answer(401)
         return False
 
+    def do_GET(self) -> None:
+        if self.allowed():
+            self.answer(200)
+
     def do_HEAD(self) -> None:
         import oci
 
@@ -305,3 +309,36 @@ def test_push_sends_only_what_is_missing_and_no_key_is_shown(images: Path, tmp_p
     assert "wrong-and-secret" not in third.stdout + third.stderr
     manifest = json.loads(_Registry.tags["/v2/nv/image1/manifests/1"])
     assert manifest["layers"][0]["digest"] == shared.digest
+
+
+def test_push_waits_for_a_registry_that_starts_late(images: Path) -> None:
+    import push
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Registry, bind_and_activate=False)
+    server.server_bind()  # it accepts no connection yet
+
+    def start_late() -> None:
+        time.sleep(1)
+        server.server_activate()
+        server.serve_forever()
+
+    began = time.monotonic()
+    thread = threading.Thread(target=start_late, daemon=True)
+    with server:
+        address = f"127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(push.PushError, match="Connection refused; try `make rack-status`"):
+            push.Registry(address, "right").wait_until_started(0.3)
+        thread.start()
+        push.Registry(address, "right").wait_until_started()
+        server.shutdown()
+    assert time.monotonic() - began > 1
+
+
+def test_push_does_not_wait_for_a_registry_that_refuses_the_key(images: Path) -> None:
+    import push
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Registry) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(push.PushError, match="401 Unauthorized"):
+            push.Registry(f"127.0.0.1:{server.server_address[1]}", "wrong").wait_until_started()
+        server.shutdown()
