@@ -13,6 +13,7 @@ import base64
 import json
 import math
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -666,4 +667,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        # The processes of the pool have ended, and their folders are in this one.
+        shutil.rmtree(_FOLDER, ignore_errors=True)
