@@ -105,6 +105,20 @@ def test_a_whole_bundle_is_installed_from_its_own_wheels(bundle: Path, install: 
     assert shell.stdout == f"1 {wheels}\n"
 
 
+@pytest.mark.parametrize("names", [("PYTHONPATH",), ("PYTHONHOME",), ("PYTHONPATH", "PYTHONHOME")])
+def test_pip_of_a_bundle_finds_no_packages_of_the_caller(
+    bundle: Path, install: Install, program: ModuleType, names: tuple[str, ...]
+) -> None:
+    """pip would leave out what it finds there, and .venv would lack it later."""
+    (bundle / "Makefile").write_text("venv: ; @echo made with $$PYTHONPATH$$PYTHONHOME.\n")
+    write_manifest(bundle, program)
+    # The folder of the running Python is the only home with which it starts.
+    values = {"PYTHONPATH": "/elsewhere", "PYTHONHOME": sys.base_prefix}
+    done = install(**{name: values[name] for name in names})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "made with ."
+
+
 @pytest.fixture
 def open_umask() -> Iterator[None]:
     """Let the test's processes write files that every user may write, unless they prevent it."""

@@ -187,6 +187,32 @@ def test_make_venv_shows_each_step_and_how_far_it_is(
     assert re.findall(r"^make: (\d+) of \d+ packages$", done.stderr, re.MULTILINE) == shown
 
 
+@pytest.mark.parametrize("names", [("PYTHONPATH",), ("PYTHONHOME",), ("PYTHONPATH", "PYTHONHOME")])
+def test_pip_of_make_venv_finds_no_packages_of_the_caller(
+    tool: Tool, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """pip left out the packages that it found there, and the environment lacked them later."""
+    seen = tmp_path / "seen"
+    programs = {"python3": python("3.11", pip_says=f'echo "${{PYTHONPATH-}}${{PYTHONHOME-}}." >> "{seen}"')}
+    done = tool("make-venv", str(tmp_path / "venv"), programs=programs, **dict.fromkeys(names, "/elsewhere"))
+    assert done.returncode == 0, done
+    assert seen.read_text().split() == [".", "."]
+
+
+def test_pip_of_make_dist_finds_no_packages_of_the_caller(tool: Tool, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    script = f'echo "${{PYTHONPATH-}}${{PYTHONHOME-}}." >> "{seen}"; echo 1.0'
+    programs = {
+        "mine": script,
+        "git": "[ $1 != archive ] || cat /dev/null",
+        **dict.fromkeys(("tar", "sha256sum", "mv"), "exit 0"),
+        "mktemp": 'mkdir "$2.draft"; echo "$2.draft"'.replace("$2", f"{tmp_path}/made"),
+    }
+    environment = {"PYTHON": "mine", "PYTHONPATH": "/elsewhere", "PYTHONHOME": "/elsewhere"}
+    tool("make-dist", str(tmp_path / "dist"), programs=programs, **environment)
+    assert seen.read_text().split() == [".", "."]
+
+
 def test_the_start_script_of_make_venv_imports_nothing_before_it_handles_ctrl_c(
     tool: Tool, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ class ActionModule(NodeAction):
             tool_timeout_s=options["tool_timeout_s"],
             paths=options["paths"],
             units=tasks.units_to_ask(self.node, options["expected"] or {}),
-            since=tasks.last_snapshot_time(night, self.node),
+            since=tasks.kernel_log_since(night, self.node),
         )
         summary = tasks.store_snapshot(
             night,

@@ -156,7 +156,8 @@ def kernel_log(since, timeout_s):
     The messages come from the journal, or else from all that the kernel keeps.
     """
     # -k would show only this boot. An XID that led to a reboot since the last snapshot would be lost.
-    which, moment = ("_TRANSPORT=kernel", [f"--since=@{since:.0f}"]) if since > 0 else ("-k", [])
+    # The time is rounded down, so that no message of its second is lost.
+    which, moment = ("_TRANSPORT=kernel", [f"--since=@{int(since)}"]) if since > 0 else ("-k", [])
     journal = ["journalctl", which, "--no-pager", "-o", "short-unix"]
     answer = ask([*journal, *moment], timeout_s, keep=FAULT_WORDS)
     if answer["status"] == "hung":

@@ -88,8 +88,9 @@ options:
     type: float
   since:
     description:
-      - Only V(health). Time of the last snapshot in seconds since 1970. The result has the kernel's messages
-        from that time on, including those of earlier boots. With 0, the default, it has those since boot.
+      - Only V(health). Time at which the kernel log was last read, in seconds since 1970. The result has the
+        kernel's messages from that time on, including those of earlier boots. With 0, the default, it has
+        those since boot.
     type: float
   units:
     description:

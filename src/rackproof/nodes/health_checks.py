@@ -27,7 +27,7 @@ from rackproof.core.gpu_models import (
     other_models,
 )
 from rackproof.core.records import WORST_FIRST, Verdict
-from rackproof.core.text import amount, number, percent, sanitize, size
+from rackproof.core.text import amount, duration, number, percent, sanitize, size
 from rackproof.core.untrusted import leading_number
 from rackproof.logs._nvidia_smi import (
     INFOROM_REMEDY,
@@ -1166,6 +1166,9 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
     if subject.before is None:
         return
     days = _days_between(subject.node.previous, subject.node.snapshot)
+    passed_s = _seconds_between(subject.node.previous, subject.node.snapshot)
+    # The text has the true time, also if the limit is that of a longer one.
+    when = "since the last snapshot" if passed_s is None else f"in {duration(passed_s)}"
     for name, limit in _COUNTER_LIMITS.items():
         now, before = subject.port.counters.get(name), subject.before.counters.get(name)
         if now is None or before is None:
@@ -1174,16 +1177,22 @@ def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
         # new.
         growth = now - before if now >= before else now
         if growth > limit * days:
-            evidence = f"{name}: {growth} more in {days * 24:.1f} h"
+            evidence = f"{name}: {growth} more {when}"
             yield subject.finding(f"port_{code_name(name)}", Verdict.FAIL, evidence)
 
 
 def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:
-    """Return the days between two snapshots, at least an hour. Return one day if a time is unknown."""
+    """Return the days for which limits apply, at least an hour. Return one day if a time is unknown."""
+    passed_s = _seconds_between(previous, snapshot)
+    # For two snapshots in quick succession, a limit near 0 would turn any event into a failure.
+    return 1.0 if passed_s is None else max(passed_s / 86_400, 1 / 24)
+
+
+def _seconds_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float | None:
+    """Return the seconds between two snapshots, or None if a time is unknown."""
     if previous and previous.epoch and snapshot.epoch and snapshot.epoch > previous.epoch:
-        # For two snapshots in quick succession, a limit near 0 would turn any event into a failure.
-        return max((snapshot.epoch - previous.epoch) / 86_400, 1 / 24)
-    return 1.0
+        return snapshot.epoch - previous.epoch
+    return None
 
 
 def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:

@@ -6,6 +6,7 @@ the XIDs by GPU, and all other faults.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ START_S = 900
 """A start takes no longer. A port that goes down later has a fault, although it comes up again."""
 NO_CABLE_S = 180
 """A port without a cable is reported down once in this time after a boot, when the network is set up."""
+MOST_LATE_LINES = 500
+"""At most this many lines are recognized by the next night. It counts further ones again."""
+LATE_S = 60
+"""The times of two readings of one line differ by less, because clocks are corrected."""
+_STAMP = re.compile(r"\[\s*(\d{1,12}\.\d{6})\]|(\d{9,12}\.\d{6}) ")
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 _LINK = re.compile(
     r"(?:mlx5_core ([0-9a-f:.]{5,20}) \S{1,40}: Link|bnxt_en ([0-9a-f:.]{5,20}) \S{1,40}: NIC Link is) "
@@ -121,6 +127,47 @@ def read_kernel_log(
         if event is not None:
             reader.add(event, line)
     return reader.result()
+
+
+def late_line_digests(
+    lines: Iterable[str], since: float, started: float | None, boot_id: str
+) -> tuple[str, ...]:
+    """Return the digests of the lines that the next night reads again.
+
+    Args:
+        lines: The lines that this night judges.
+        since: The time from which the next night reads, in seconds since 1970.
+        started: The time of the kernel's start. None means that it is unknown.
+        boot_id: The id of the boot.
+    """
+    late = (line for line in dict.fromkeys(lines) if _time_of(line, started) >= since - LATE_S)
+    return tuple(_digest(line, boot_id) for line in late)[-MOST_LATE_LINES:]
+
+
+def without_known_lines(log: str, digests: Sequence[str], boot_id: str) -> str:
+    """Return a log without the lines that the last night judged, by their digests."""
+    if not digests:
+        return log
+    known = set(digests)
+    return "\n".join(line for line in log.splitlines() if _digest(line, boot_id) not in known)
+
+
+def _time_of(line: str, started: float | None) -> float:
+    """Return the time of a line in seconds since 1970, or minus infinity if it is unknown.
+
+    Only microseconds count, because two events may have the same text within one second.
+    """
+    if (stamp := _STAMP.match(line)) is None:
+        return -inf
+    if stamp[2]:
+        return float(stamp[2])
+    return -inf if started is None else started + float(stamp[1])
+
+
+def _digest(line: str, boot_id: str) -> str:
+    """Return the digest of a line. A time of the kernel's ring counts from the boot, so the boot is added."""
+    text = f"{boot_id} {line}" if line.startswith("[") else line
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
 def _link_change(line: str) -> tuple[str, bool] | None:

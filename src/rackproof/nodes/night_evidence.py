@@ -334,6 +334,8 @@ NODE_EVIDENCE: tuple[RequiredEvidence[NodeSubject], ...] = (
     _row("hardware_events", "the kernel's log", harmless=_BY_TOOL.format("kernel_log")),
     _row("declared_lines", "the kernel's log", harmless="an operator's declarations are only shown"),
     _row("journal_lost_before", "the journal", harmless="a log that lost messages is cut (answer_cut)"),
+    _row("next_log_since", "the gatherer", harmless="without it the next night reads more of the log"),
+    _row("late_lines", "the kernel's log", harmless="without them the next night counts lines again"),
     _kept("reboots"),
     _row("versions", "the driver and its tools", state=_versions_state, needed=_needs_versions),
     _row("tools", "the gatherer", harmless="each tool has a row of its own"),

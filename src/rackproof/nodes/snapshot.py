@@ -10,7 +10,7 @@ its three parts may be absent:
 
 Entries of ``health``:
 
-* ``epoch``: the time of gathering, in seconds since 1970.
+* ``begin`` and ``epoch``: the times at which gathering began and ended, in seconds since 1970.
 * ``since``: the time at which the log begins.
 * ``booted``: the start of the first process, because a container's kernel is older than its boot.
 * ``loaded``: whether a load ran on the GPUs meanwhile. Without one, PCIe links and clocks are idle.
@@ -71,9 +71,11 @@ from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
     XidEvent,
+    late_line_digests,
     normalize_bus_id,
     read_kernel_log,
     resolved_by_boot,
+    without_known_lines,
 )
 
 _VERSIONS = (
@@ -257,6 +259,11 @@ class NodeSnapshot(Record):
     """Lines of the kernel log that an operator declared harmless, each with the reason."""
     journal_lost_before: float | None = None
     """The time before which the journal lost messages of the kernel that no snapshot has, or None."""
+    next_log_since: float | None = None
+    """The time by the node's clock from which the next night reads the kernel log. It is the begin of the
+    last gathering that read the log, or 0. None is a snapshot of an earlier version."""
+    late_lines: tuple[str, ...] = ()
+    """Digests of the kernel's lines after that time that a night already judged."""
     reboots: dict[str, int] = Field(default={})
     versions: dict[str, str] = Field(default={})
     tools: dict[str, str] = Field(default={})
@@ -322,14 +329,18 @@ def build_snapshot(
     gpus = _read_gpus(tools, speeds, errors)
     whole_log = stdout_of(tools, "kernel_log")
     clock = mapping_at(node, "clock")
-    log = _since(whole_log, health, text_at(files, "uptime"))
+    uptime = text_at(files, "uptime")
+    log = _since(whole_log, health, uptime)
+    error_lines = _error_lines(tools, health, uptime)
     epoch = as_float(health.get("epoch")) or as_float(clock.get("epoch"))
     booted = _boot_time(health, epoch)
+    known_lines = previous.late_lines if previous else ()
+    log_since = _log_since(tools, health, epoch, clock) if whole else None
     kernel = read_kernel_log(
-        log,
+        without_known_lines(log, known_lines, boot_id),
         booted or 0.0,
         _uuids_by_bus(gpus, previous),
-        _error_lines(tools, health, text_at(files, "uptime")),
+        None if error_lines is None else without_known_lines(error_lines, known_lines, boot_id),
         declared,
     )
     cards = mapping_at(health, "hca") or _ports_of_facts(facts)
@@ -337,7 +348,6 @@ def build_snapshot(
     paths = {**mapping_at(facts, "paths"), **mapping_at(node, "space"), **mapping_at(health, "disk")}
     disk = _read_disks(paths, mapping_at(health, "disk"))
     failed_units = _failed_units(tools)
-    uptime = text_at(files, "uptime")
     lost_before = _lost_before(tools, health, uptime, is_container=node.get("container") is True)
     log_is_cut = any(
         (
@@ -375,6 +385,17 @@ def build_snapshot(
         hardware_events=(*kernel.hardware, *_open_hardware_events(kernel.hardware, boot_id, previous)),
         declared_lines=kernel.declared,
         journal_lost_before=lost_before or None,
+        next_log_since=next_log_since(previous) if log_since is None else log_since,
+        late_lines=(
+            known_lines
+            if log_since is None
+            else late_line_digests(
+                [*log.splitlines(), *(error_lines or "").splitlines()],
+                log_since,
+                _kernel_start(epoch, uptime),
+                boot_id,
+            )
+        ),
         reboots=_count_reboots(boot_id, kernel.xids, previous),
         versions=_versions(record.software | record.firmware, gpus, mapping_at(node, "modules")),
         tools={**_missing_disks(paths, disk), **_tool_statuses(tools)},
@@ -396,6 +417,40 @@ def build_snapshot(
             stdout_of(tools, "clock"), container=bool(node.get("container"))
         ),
     )
+
+
+def next_log_since(snapshot: NodeSnapshot | None) -> float:
+    """Return the time from which the night after a snapshot reads the kernel log, or 0 for the whole boot."""
+    if snapshot is None:
+        return 0.0
+    if snapshot.next_log_since is not None:
+        return snapshot.next_log_since
+    # A snapshot of an earlier version has only the end of gathering. No gathering takes longer than all its
+    # tools one after another.
+    begin = (snapshot.epoch or 0.0) - sum(snapshot.seconds.values())
+    return max(0.0, begin - max(0.0, snapshot.clock_offset_s or 0.0))
+
+
+def _log_since(
+    tools: Mapping[str, Any], health: Mapping[str, Any], epoch: float | None, clock: Mapping[str, Any]
+) -> float | None:
+    """Return the time from which the next night reads the kernel log, or None if this night did not read it.
+
+    The log is read at the begin of gathering. Until its end, the kernel may log more.
+    """
+    if mapping_at(tools, "kernel_log").get("status") != "ok" or epoch is None:
+        return None
+    begin = as_float(health.get("begin"))
+    if begin is None or not 0 < begin <= epoch:
+        begin = epoch - sum(_tool_seconds(tools).values())
+    # A clock that is ahead may be set back until the next night.
+    return max(0.0, begin - max(0.0, _clock_offset(clock) or 0.0))
+
+
+def _kernel_start(epoch: float | None, uptime: str) -> float | None:
+    """Return the time of the kernel's start, or None if it is unknown."""
+    uptime_s = leading_number(uptime)
+    return None if epoch is None or uptime_s is None else epoch - uptime_s
 
 
 def _boot_time(health: Mapping[str, Any], epoch: float | None) -> float | None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rackproof.core.records import Direction, Measurement
+from rackproof.core.records import Direction, Measurement, Verdict
 from rackproof.jobs.validate import judge, probes, tasks
 from rackproof.jobs.validate.fleet.retest import better_values, retest_suspects
 from rackproof.nodes.answer_seal import sealed_answer
 from rackproof.nodes.probe_slurm_jobs import JobRunner, ProbePlan, classify_exit
-from rackproof.store.night_store import NodeNight, night_folders, read_night
+from rackproof.store.night_store import NightReason, NodeNight, night_folders, read_night
 from rackproof.store.probe_results import ProbeNight, read_probes
 from rackproof.store.run_folder import read_run
 from tests.jobs.validate.probes import RACK, ROOT, Slurm, node_says, plan, section
@@ -278,3 +278,40 @@ def test_a_node_with_more_gpus_than_its_sku_uses_no_minutes(
     assert night is not None
     assert set(night.measured) == set(SOME) - (set() if is_measured else {BAD})
     assert ("GPUs, and its SKU has" in night.left_out.get(BAD, "")) != is_measured
+
+
+@pytest.mark.parametrize(
+    ("earlier", "tonight", "verdict", "drained"),
+    [
+        pytest.param(700, 600, "fail", True, id="below its floor in both nights"),
+        pytest.param(745, 600, "unproven", False, id="an outlier, and then below its floor"),
+        pytest.param(600, 745, "degraded", False, id="below its floor, and then an outlier"),
+    ],
+)
+def test_only_a_failure_of_the_last_night_confirms_a_failure_that_was_not_measured_again(
+    night: Callable[..., tuple[NodeNight, ProbeNight]],
+    earlier: float,
+    tonight: float,
+    verdict: str,
+    drained: bool,
+) -> None:
+    night(at(earlier), BUSY)
+    node, probed = night(at(tonight), BUSY)
+    assert (node.verdict.value, node.plan == "drain") == (verdict, drained), node.reason_texts()
+    assert probed.unconfirmed == ((BAD,) if verdict == "unproven" else ())
+    assert any("when it was last measured: " in one for one in node.reason_texts()), node.reason_texts()
+
+
+def test_a_failure_of_another_part_or_metric_confirms_nothing() -> None:
+    reason = NightReason(check="floor", verdict=Verdict.FAIL, text="slow", metric="m", part="GPU 0")
+    others = [
+        reason.model_copy(update=update)
+        for update in ({"part": "GPU 1"}, {"metric": "n"}, {"verdict": Verdict.DEGRADED})
+    ]
+    for earlier, unconfirmed in (*(([other], ["n1"]) for other in others), ([*others, reason], [])):
+        got = retest_suspects(
+            {"n1": (number(1),)}, lambda _: {0: reason}, lambda _: {"n1": "busy"}, {"n1"}, {"n1": earlier}
+        )
+        assert got.unconfirmed == unconfirmed
+        (evidence,) = got.reasons["n1"]
+        assert evidence.verdict is (Verdict.UNPROVEN if unconfirmed else Verdict.DEGRADED)

@@ -634,9 +634,9 @@ def test_a_clock_that_was_ahead_hides_nothing_that_the_kernel_said(results: Path
     look_at(night, 1)
     judge_fleet(night, asked=dict.fromkeys(NODES, ""), benchmarks=ROOT / "benchmarks", being_imaged={})
     later = begin_night(results, NODES, owner_pid=os.getpid())
-    assert tasks.last_snapshot_time(later, NODES[0]) == pytest.approx(EPOCH + 1, abs=1)
-    assert tasks.last_snapshot_time(later, NODES[1]) == EPOCH + 1
-    assert tasks.last_snapshot_time(later, NODES[2]) == 0
+    assert tasks.kernel_log_since(later, NODES[0]) == pytest.approx(EPOCH, abs=1)
+    assert tasks.kernel_log_since(later, NODES[1]) == EPOCH
+    assert tasks.kernel_log_since(later, NODES[2]) == 0
 
 
 def test_of_trays_that_share_their_only_serial_none_is_called_bad_for_another(results: Path) -> None:

@@ -458,6 +458,27 @@ def test_counters_are_rates() -> None:
     assert codes(check_node(soon, previous=SOUND)) == ["port_port_rcv_errors"]
 
 
+@pytest.mark.parametrize(
+    ("passed_s", "words"),
+    [
+        (0.4, "in 0.4 s"),
+        (150, "in 2 min 30 s"),
+        (3599, "in 59 min 59 s"),
+        (3600, "in 1 h 00 min"),
+        (86_400, "in 24 h 00 min"),
+        (0, "since the last snapshot"),
+        (-60, "since the last snapshot"),
+    ],
+)
+def test_grown_counters_state_the_true_time(passed_s: float, words: str) -> None:
+    assert SOUND.epoch is not None
+    later = port(counters={**PORT.counters, "port_rcv_errors": 99_999}).model_copy(
+        update={"epoch": SOUND.epoch + passed_s}
+    )
+    (finding,) = check_node(later, previous=SOUND)
+    assert finding.evidence.endswith(f" more {words}"), finding.evidence
+
+
 def test_a_look_survives_being_kept() -> None:
     state = build_snapshot("n1", gathered(XID_119, "a"), previous=SOUND)
     assert NodeSnapshot.model_validate_json(state.model_dump_json()) == state

@@ -28,7 +28,7 @@ from rackproof.nodes.answer_seal import answer_is_whole
 from rackproof.nodes.clock import clock_offset
 from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.health_checks import service_units
-from rackproof.nodes.snapshot import build_snapshot
+from rackproof.nodes.snapshot import build_snapshot, next_log_since
 from rackproof.store import host_claims, night_store
 from rackproof.store.history.client import History
 from rackproof.store.night_store import (
@@ -100,19 +100,15 @@ def _next_id(results: Path) -> str:
     return new_run_id(night_store.BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
 
 
-def last_snapshot_time(begun: NightContext, node: str) -> float:
-    """Return the time of a node's last snapshot by the node's clock, or 0 if there is none.
+def kernel_log_since(begun: NightContext, node: str) -> float:
+    """Return the time by a node's clock from which a night reads its kernel log, or 0 for the whole boot.
 
     The time is in seconds since 1970.
     """
     stored = night_store.last_snapshot(
         night_store.night_folders(Path(begun.results), before=begun.night_id), node
     )
-    return (
-        max(0.0, (stored.snapshot.epoch or 0.0) - max(0.0, stored.snapshot.clock_offset_s or 0.0))
-        if stored
-        else 0.0
-    )
+    return next_log_since(stored.snapshot if stored else None)
 
 
 def store_snapshot(

@@ -8,8 +8,9 @@ Only the better of its two values is judged, so that a part fails only if both v
 is kept as evidence, and makes the node ``degraded``.
 
 If a part cannot be measured again, a suspicion of the same metric and part from its last measured night
-confirms tonight's: tonight's value is judged alone. An earlier suspicion confirms a failure also if it was
-only ``degraded``. Without an earlier suspicion, the node is unproven, and no night drains it for this number.
+confirms tonight's: tonight's value is judged alone. Only an earlier failure confirms a failure, because one
+that was only ``degraded`` would not have confirmed it in the same night either. Without such a confirmation,
+the node is unproven, and no night drains it for this number.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class RetestResult:
         numbers: The numbers to judge.
         reasons: The evidence of each suspicion.
         again: The nodes that were measured again.
-        unconfirmed: The nodes with a failed number that could be neither measured again nor compared with an
-            earlier suspicion, and with no number that failed twice. No speed fails them tonight.
+        unconfirmed: The nodes with a failed number that was neither measured again nor failed when the node
+            was last measured, and with no number that failed twice. No speed fails them tonight.
         suspected: The suspicions that remain after the retest.
     """
 
@@ -142,7 +143,7 @@ class _NodeRetest:
         obstacle: The reason why a number was not measured again.
         remaining: The suspicions that were not withdrawn.
         failed_twice: Whether a number failed twice.
-        failed_once: Whether a number failed, was not measured again, and had no earlier suspicion.
+        failed_once: Whether a number failed, was not measured again, and had not failed earlier.
     """
 
     first: Mapping[_Key, Sequence[Measurement]]
@@ -182,15 +183,20 @@ class _NodeRetest:
 
     def _weigh_earlier(self, reason: NightReason) -> None:
         """Weigh a suspicion without a second measurement by the node's last measured night."""
-        earlier_reason = next((old for old in self.earlier if _same(old, reason)), None)
-        if earlier_reason is None:
-            self.failed_once |= reason.verdict is Verdict.FAIL
-            more = f"not measured again: {self.obstacle}"
-            self.reasons.append(_evidence(reason, more, reason.verdict))
-            return
-        more = f"not measured again ({self.obstacle}); when it was last measured: {earlier_reason.text}"
-        self.failed_twice |= reason.verdict is earlier_reason.verdict is Verdict.FAIL
-        self.reasons.append(_evidence(reason, more))
+        earlier_reasons = [old for old in self.earlier if _same(old, reason)]
+        # A failure counts before other suspicions of the same number.
+        earlier_reasons.sort(key=lambda old: old.verdict is not Verdict.FAIL)
+        more = f"not measured again: {self.obstacle}"
+        if earlier_reasons:
+            more = (
+                f"not measured again ({self.obstacle}); when it was last measured: {earlier_reasons[0].text}"
+            )
+        has_failed = reason.verdict is Verdict.FAIL
+        had_failed = bool(earlier_reasons) and earlier_reasons[0].verdict is Verdict.FAIL
+        self.failed_twice |= has_failed and had_failed
+        self.failed_once |= has_failed and not had_failed
+        is_confirmed = had_failed if has_failed else bool(earlier_reasons)
+        self.reasons.append(_evidence(reason, more, Verdict.DEGRADED if is_confirmed else reason.verdict))
 
 
 def better_values(first: Iterable[Measurement], second: Iterable[Measurement]) -> tuple[Measurement, ...]:
