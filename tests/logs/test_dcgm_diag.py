@@ -174,6 +174,86 @@ def test_the_message_has_the_words_of_dcgm_the_test_and_the_gpu() -> None:
     assert len(messages[0]) < 400
 
 
+PERSISTENCE = {"warning": "Persistence mode for GPU 0 is disabled.", "error_id": 29, "error_severity": 5}
+ECC_OFF = {"warning": "Skipping test memory because ECC is not enabled", "error_id": 55, "error_severity": 5}
+DRIVER = {"warning": "Found driver on the denylist: nouveau", "error_id": 21, "error_severity": 5}
+NARROW = {"warning": "GPU 0 is running at PCI link width 8X", "error_id": 46, "error_severity": 5}
+FABRIC = {"warning": "Fabric Manager (Clique ID: 1)", "error_id": 112, "error_severity": 5}
+NO_FILE = {"warning": "The number of devices NVML returns is different", "error_id": 20, "error_severity": 5}
+PAGES = {"warning": "GPU 0 had an error", "error_id": 50, "error_severity": 2}
+
+
+def failed_json(*errors: dict[str, object], root: str = "DCGM Diagnostic", in_summary: bool = False) -> bytes:
+    """Return the JSON in which the first test of GPU 0 failed with these errors."""
+    document = json.loads(dcgm_json(root))
+    test = document[root]["test_categories"][0]["tests"][0]
+    test["results"][0] |= {"status": "Fail", "warnings": list(errors)}
+    test["test_summary"] = {"status": "Fail"} | ({"warnings": list(errors)} if in_summary else {})
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize("in_summary", [False, True])
+@pytest.mark.parametrize("root", ["DCGM Diagnostic", "DCGM GPU Diagnostic"])
+@pytest.mark.parametrize("errors", [(PERSISTENCE,), (ECC_OFF,), (DRIVER,), (PERSISTENCE, ECC_OFF)])
+def test_a_setting_that_failed_a_test_is_no_fault(
+    errors: tuple[dict[str, object], ...], root: str, in_summary: bool
+) -> None:
+    text = failed_json(*errors, root=root, in_summary=in_summary)
+    assert judged(text) == (UNPROVEN, {"dcgm_setting"})
+    messages = [one.message for one in logs.parse(io.BytesIO(text)).findings]
+    assert f"software of GPU0: a setting is wrong: {errors[0]['warning']}" in messages
+
+
+@pytest.mark.parametrize(
+    "errors", [(), (PAGES,), (PERSISTENCE, PAGES), (NARROW,), (FABRIC,), (NO_FILE,), ({"warning": "x"},)]
+)
+def test_a_failure_that_hardware_may_cause_stays_a_fault(errors: tuple[dict[str, object], ...]) -> None:
+    for in_summary in (False, True):
+        found, codes = judged(failed_json(*errors, in_summary=in_summary))
+        assert (found, "dcgm_fault" in codes) == (FAIL, True)
+
+
+def test_one_gpu_with_a_wrong_setting_hides_no_fault_of_another_one() -> None:
+    document = json.loads(failed_json(PERSISTENCE))
+    document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]["results"][1]["status"] = "Fail"
+    assert judged(json.dumps(document)) == (FAIL, {"dcgm_fault", "dcgm_setting"})
+
+
+LONG = (
+    "Persistence mode for GPU 0 is disabled. Enable persistence mode by running "
+    '"nvidia-smi -i <gpuId> -pm 1 " as root.'
+)
+SPACED = "A word that ends at the end of its row, 45 ch and a second one, and a third one in the last row"
+
+
+def wrapped(name: str, words: str) -> str:
+    """Return a remark as dcgmi prints it: 45 characters in each row, and its name in the first one."""
+    chunks = [words[at : at + 45] for at in range(0, len(words), 45)]
+    return "".join(f"| {'' if at else name:25} | {chunk:46} |\n" for at, chunk in enumerate(chunks))
+
+
+@pytest.mark.parametrize("words", [LONG, SPACED, "x" * 90, "short"])
+@pytest.mark.parametrize("name", ["Warning: GPU0", "Warning", "Error"])
+def test_a_remark_of_several_rows_is_one_message(name: str, words: str) -> None:
+    row = next(line for line in DCGM.decode().splitlines(keepends=True) if "GPU1: Pass" in line)
+    text = DCGM.decode().replace(row, row.replace("Pass", "Fail") + wrapped(name, words), 1)
+    parsed = logs.parse(io.BytesIO(text.encode()))
+    messages = [one.message for one in parsed.findings if one.code == "dcgm_warning"]
+    assert messages == [f"software: DCGM reports: {words}"]
+
+
+@pytest.mark.parametrize("after", ["GPU1: Pass", "GPU1: Fail", "GPU1: Skip"])
+def test_a_row_of_a_result_ends_a_remark(after: str) -> None:
+    text = DCGM.decode()
+    row = next(line for line in text.splitlines(keepends=True) if "GPU0: Pass" in line)
+    text = text.replace(row, row + wrapped("Info: GPU0", LONG) + wrapped("Warning: GPU0", LONG), 1)
+    text = text.replace("GPU1: Pass", after, 1)
+    parsed = logs.parse(io.BytesIO(text.encode()))
+    counted = [one.message for one in parsed.findings if one.code == "dcgm_warning"]
+    assert counted == [f"software: DCGM reports: {LONG}"]
+    assert parsed.verdict is (FAIL if after.endswith("Fail") else UNPROVEN)
+
+
 PROMPT = "ubuntu@ip-172-31-35-99:~$ dcgmi diag -r 2 -p pcie.gpu_nvlinks_expected_up=12\n"
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import date
 from io import BytesIO
+from typing import Any
 
 import pytest
 
@@ -250,6 +251,94 @@ def test_throughput_is_asked_of_logs_whose_siblings_all_state_it(
     asked_for = events_of("mllog", training, date(2024, 12, 1), logged)
     assert ("throughput" in asked_for) is asked
     assert asked_for >= {"cache_clear", "eval_accuracy", "progress"}
+
+
+def training(name: str, *events: tuple[str, int | None], last_stop_is_late: bool = False) -> bytes:
+    """Return a log of 2025 with starts and stops of epochs, and with evaluations, in this order."""
+    at, lines = 100, [event("submission_benchmark", name, 1), event("run_start", None, 90)]
+    for key, epoch in events:
+        at += 10
+        stated: dict[str, Any] = {} if epoch is None else {"epoch_num": epoch}
+        lines.append(event(key, 0.3 if key == "eval_accuracy" else None, at, **stated))
+    stop = event("run_stop", None, at + 1, status="success")
+    lines.insert(len(lines) - 1 if last_stop_is_late else len(lines), stop)
+    # The logs of `event` are of 2023. These are of September 2025.
+    return re.sub(r'(?<="time_ms": )170', "176", "".join(lines)).encode()
+
+
+def course_of(first: int, count: int) -> list[tuple[str, int | None]]:
+    """Return the events of whole epochs, each with an evaluation between its start and its stop."""
+    keys = ("epoch_start", "eval_accuracy", "epoch_stop")
+    return [(key, epoch) for epoch in range(first, first + count) for key in keys]
+
+
+def epoch_findings(data: bytes) -> list[str]:
+    """Return the messages about a missing start or stop of an epoch."""
+    found = [one for one in logs.parse(BytesIO(data)).findings if one.code == "course_incomplete"]
+    return [one.message for one in found if re.search(r"epochs? .*(?:start|stop|last)", one.message)]
+
+
+NUMBERED = [
+    ("retinanet", 0),
+    ("retinanet", 1),
+    ("ssd", 0),
+    ("resnet", 1),
+    ("rgat", 1),
+    ("gnn", 1),
+    ("bert", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "first"), NUMBERED)
+def test_an_epoch_that_lacks_its_start_and_its_stop_is_missed(name: str, first: int) -> None:
+    """In the published logs of these benchmarks, epochs count from the same number, without a gap."""
+    late = name in ("retinanet", "ssd") and first == 0
+    whole = course_of(first, 5)
+    assert not epoch_findings(training(name, *whole, last_stop_is_late=late))
+    for epoch in range(first, first + 5):
+        is_last = epoch == first + 4
+        if name == "bert" and is_last:
+            continue  # its evaluations count samples, not epochs
+        left = [one for one in whole if one[1] != epoch or one[0] == "eval_accuracy"]
+        assert epoch_findings(training(name, *left, last_stop_is_late=late and not is_last)), epoch
+
+
+@pytest.mark.parametrize("lost", ["epoch_start", "epoch_stop"])
+@pytest.mark.parametrize("name", ["llama31_8b", "gpt3", "bert", "dlrm_dcnv2"])
+def test_an_epoch_that_starts_also_stops(name: str, lost: str) -> None:
+    whole: list[tuple[str, int | None]] = [
+        ("epoch_start", None),
+        ("eval_accuracy", None),
+        ("epoch_stop", None),
+    ]
+    assert not epoch_findings(training(name, *whole))
+    assert not epoch_findings(training(name, *whole, last_stop_is_late=True))
+    assert epoch_findings(training(name, *(one for one in whole if one[0] != lost)))
+
+
+@pytest.mark.parametrize("name", ["llama31_8b", "gpt3"])
+def test_a_code_that_logs_no_epochs_lacks_none(name: str) -> None:
+    assert not epoch_findings(training(name, ("eval_accuracy", None)))
+
+
+@pytest.mark.parametrize("name", [LLAMA, LORA, FLUX, DLRM])
+@pytest.mark.parametrize(
+    "status",
+    ['"success "', '" success"', r'"success\t"', r'"success\u200b"', '"Success"', '["success"]', '""'],
+)
+def test_only_the_loggers_own_word_is_a_success(name: str, status: str) -> None:
+    data = re.sub(rb'"status": ?"success"', lambda _: b'"status": ' + status.encode(), read(name))
+    assert judged(data)[0] is (UNPROVEN if status == '""' else FAIL)
+
+
+@pytest.mark.parametrize("name", [LLAMA, LORA, FLUX, DLRM])
+@pytest.mark.parametrize("value", ["true", "false", '"good"', "[]", "{}", '{"a": true}'])
+def test_an_earlier_evaluation_that_is_no_number_proves_nothing(name: str, value: str) -> None:
+    stated = rb'("key": "eval_accuracy", "value": )[-0-9.e]+'
+    data, count = re.subn(stated, lambda m: m[1] + value.encode(), read(name), count=1)
+    assert count
+    found, codes = judged(data)
+    assert (found, "impossible_value" in codes) == (UNPROVEN, True)
 
 
 def test_the_table_names_benchmarks_and_events_of_the_rules() -> None:

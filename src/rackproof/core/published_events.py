@@ -21,6 +21,9 @@ PROGRESS = "progress"
 """The table's mark that every evaluation of a log must state the progress of the training."""
 SECOND_EVALUATION = "second_evaluation"
 """The table's mark that a log must contain two or more evaluations."""
+WHOLE_EPOCHS = "whole_epochs"
+"""The table's mark that every epoch of a log must start and stop, and that the epochs' numbers follow each
+other."""
 _SHORT = {
     "submission": "submission_org submission_division submission_status submission_platform",
     "init": "cache_clear init_start init_stop",

@@ -17,7 +17,13 @@ from datetime import UTC, date, datetime
 from math import inf, isclose, isfinite
 
 from rackproof.core.gpu_models import share_of_peak
-from rackproof.core.published_events import PROGRESS, SECOND_EVALUATION, THROUGHPUT, events_of
+from rackproof.core.published_events import (
+    PROGRESS,
+    SECOND_EVALUATION,
+    THROUGHPUT,
+    WHOLE_EPOCHS,
+    events_of,
+)
 from rackproof.core.records import Direction, Measurement, ParsedLog, Spread, Verdict
 from rackproof.core.training_limits import (
     COCO_IMAGES,
@@ -34,7 +40,7 @@ from rackproof.core.training_limits import (
     too_few_samples,
     trained_benchmark,
 )
-from rackproof.logs._course import KINDS, Course
+from rackproof.logs._course import EPOCHS, KINDS, Course
 from rackproof.logs._pace import SINCE, Pace
 from rackproof.logs._reading import (
     MAX_EXCERPT,
@@ -419,6 +425,15 @@ def _stated_outcome(success: object) -> str | None:
     return _OUTCOMES.get(str(success).lower()) if isinstance(success, bool) or success in (0, 1) else None
 
 
+def _status_text(status: object) -> str:
+    """Return the status of a run as the log states it, or "" if it states none."""
+    if status is None:
+        return ""
+    text = text_of(status, 40)
+    # Cleaning must not turn another text, such as one with a space at its end, into the logger's own word.
+    return status[:40] if text == "success" and isinstance(status, str) else text
+
+
 def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
     """Yield the MFU, which is a training's ``model_flops`` relative to its GPU's peak, if that is known.
 
@@ -727,7 +742,7 @@ class Events(LogParser):
             status = _stated_outcome(value.get("success"))
         line = self.log.line_at(position)
         if len(self.statuses) < 1000:
-            self.statuses.append((text_of(status, 40) if status is not None else "", line))
+            self.statuses.append((_status_text(status), line))
         if self.run_stop is None and key == "run_stop":
             self.run_stop, self.run_stop_line = time, line
             self.is_steady = False
@@ -815,6 +830,7 @@ class Events(LogParser):
             epoch, value = number(value.get("epoch")), value.get("value")
         values = _eval_values(value, meta, self.benchmark)
         if not values:
+            self._impossible(f"an evaluation is {text_of(value, 40)}: no number", position)
             self.damaged(key, position)
         if value is None:
             self._impossible("an evaluation has no value", position)
@@ -825,6 +841,8 @@ class Events(LogParser):
         for name, raw in list(values.items())[:20]:
             accuracy = number(raw)
             if accuracy is None:
+                # The line is whole, so its value was written like this, and no logger does.
+                self._impossible(f"an evaluation is {text_of(raw, 40)}: no number", position)
                 self.damaged(key, position)
             else:
                 self._take_eval(text_of(name, 40), accuracy, time, position)
@@ -959,9 +977,11 @@ class Events(LogParser):
         epoch = number(meta.get("epoch_num"))
         if key == "epoch_start":
             self._epoch_began = time
+            self.course.epochs.start(epoch, self.log.line_at, position)
             if epoch is not None and isfinite(epoch):
-                self.course.advance("epoch_num", "epochs", epoch, self.log.line_at, position)
+                self.course.advance("epoch_num", EPOCHS, epoch, self.log.line_at, position)
             return
+        self.course.epochs.stop(is_late=self.run_stop is not None)
         self._epoch_seen(epoch, position)
         if self._epoch_began is not None and len(self.epoch_times) < 100_000:
             self.epoch_times.append(time - self._epoch_began)
@@ -1401,8 +1421,12 @@ class Events(LogParser):
         if day is None or not self._stopped_well():
             return
         # Use the time of the last event, so that an earlier clock error hides nothing.
-        needed = events_of(self.format, self.benchmark, day, self.course.logged)
-        missing = sorted(needed - self.course.logged - frozenset(self._held_otherwise()))
+        course = self.course
+        needed = events_of(self.format, self.benchmark, day, course.logged)
+        if WHOLE_EPOCHS in needed:
+            for message, line in course.epochs.missing(self.benchmark, course.evaluated_epoch):
+                self.log.find("course_incomplete", message, Verdict.UNPROVEN, line=line)
+        missing = sorted(needed - course.logged - {WHOLE_EPOCHS} - frozenset(self._held_otherwise()))
         if missing:
             message = (
                 f"the log has no {', '.join(missing)}, which the published logs of {self.benchmark} have "

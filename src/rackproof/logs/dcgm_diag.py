@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import orjson
 
@@ -17,13 +18,22 @@ from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser
 
 _TITLE = "Successfully ran diagnostic for group."
-_ROW = re.compile(r"^\| (.{25}) \| (.*?) *\|$")
+_ROW = re.compile(r"^\| (.{25}) \| (.*)\|$")
 _SECTION = re.compile(r"^[|+]-----  (\w{1,40})  -{2,40}\+-{20,80}[|+]$")
 _FOOTER = re.compile(r"^\+-{20,40}\+-{30,80}\+$")
 _PART = re.compile(r"^([A-Za-z]{1,20} ?\d{1,4}): (Pass|Fail|Warn|Skip)\b")
 _ERROR = re.compile(r"^Error: .{0,200}(?:diagnostic|host engine|GPU)", re.IGNORECASE)
 _REMARKS = ("warning", "error", "info")
 """Names of the rows that explain the test above."""
+_CHUNK = 45
+"""Characters of a remark in each row. dcgmi cuts a longer one here, also in the middle of a word."""
+_MOST_WORDS = 1000
+"""Largest number of characters of a remark that are joined. Messages have 300 of them."""
+_CONFIG = 5
+"""DCGM's ``error_severity`` of an error that another setting of the node removes."""
+_MAYBE_HARDWARE = frozenset({20, 46, 112})
+"""``error_id`` of errors with this severity that a fault causes, too: a GPU that is missing in ``/dev``, a
+narrow PCIe link, and an NVLink fabric that was not trained."""
 _JSON_ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 """Name of the document of DCGM 4, and of the releases before."""
 _WITHOUT_TOOL = re.compile(r"(?:cpu_?)?\s*eud\b|pulse", re.IGNORECASE)
@@ -91,6 +101,8 @@ class DcgmDiagParser(LogParser):
         self.tables = 0
         self.is_open = False
         """True from the start of a table to its end."""
+        self.remark: _Remark | None = None
+        """The remark of the row above, which may go on in the next row."""
 
     def block(self, data: bytes) -> None:
         """Read the rows of a table, or collect the JSON."""
@@ -104,8 +116,10 @@ class DcgmDiagParser(LogParser):
     def line(self, at: int, text: str) -> None:
         """Read one line of the table."""
         if row := _ROW.match(text):
-            self._row(at, row[1].strip(), row[2].strip(), text)
-        elif section := _SECTION.match(text):
+            self._row(at, row[1].strip(), row[2], text)
+            return
+        self._end_remark()
+        if section := _SECTION.match(text):
             self.section = section[1]
         elif _FOOTER.match(text):
             # The same rule also stands above the heading, so it ends the table only after a section.
@@ -123,33 +137,46 @@ class DcgmDiagParser(LogParser):
             message = "dcgmi did not run the diagnostic"
             self.log.find("tool_error", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
-    def _row(self, at: int, name: str, result: str, text: str) -> None:
+    def _row(self, at: int, name: str, cell: str, text: str) -> None:
         """Read one row: a test, a part of it, or a remark on it."""
+        result = cell.strip()
+        part = None if name else _PART.match(result)
+        if not name and self.remark is not None and part is None:
+            self.remark.words += cell[:_CHUNK] if len(self.remark.words) < _MOST_WORDS else ""
+            return
+        self._end_remark()
         if self.section in ("", "Metadata"):
             if name == "GPU Device IDs Detected":
                 self.gpus = sum(bool(gpu_id.strip()) for gpu_id in result.split(","))
             return
         kind = name.partition(":")[0].lower()
         if kind in _REMARKS:
-            if kind != "info":
-                self._remark(at, self.test, result, text)
+            self.remark = _Remark(at, kind, cell[:_CHUNK], text)
         elif name:
             self.test = name
             self._result(at, name, "", result, text)
-        elif self.test and (part := _PART.match(result)):
+        elif self.test and part:
             self._result(at, self.test, part[1], part[2], text)
 
-    def _remark(self, at: int | None, test: str, words: str, text: str) -> None:
+    def _end_remark(self) -> None:
+        """Record the remark of the rows above, if there is one. Mere information is left out."""
+        remark, self.remark = self.remark, None
+        if remark is not None and remark.kind != "info":
+            self._report(remark.line, self.test, " ".join(remark.words.split()), remark.excerpt)
+
+    def _report(self, at: int | None, test: str, words: str, text: str, *, is_setting: bool = False) -> None:
         """Record a problem in DCGM's own words, which name the setting to change, if it is one."""
         message = f"{test or 'DCGM'}: DCGM reports: {words:.300}"
+        if is_setting:
+            # A test that a setting stopped proves no fault, and it proves no healthy GPU either.
+            message = f"{test or 'DCGM'}: a setting is wrong: {words:.300}"
+            self.log.find("dcgm_setting", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            return
         self.log.find("dcgm_warning", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _result(self, at: int | None, test: str, part: str, result: str, text: str) -> None:
         """Judge the word for a test, or for one part of it."""
-        word = result.partition(" ")[0].lower()
-        self.tests[test] = word if self.tests.get(test) in (None, "pass") else self.tests[test]
-        if part:
-            self.parts.setdefault(test, set()).add(part)
+        word = self._take_word(test, part, result)
         name = f"{test}{f' of {part}' if part else ''}"
         if word == "fail":
             self.log.find("dcgm_fault", f"{name} failed", Verdict.FAIL, line=at, excerpt=text)
@@ -163,9 +190,18 @@ class DcgmDiagParser(LogParser):
             message = f"{name} has no known result: {result:.40}"
             self.log.find("dcgm_warning", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
+    def _take_word(self, test: str, part: str, result: str) -> str:
+        """Store the word for a test, or for one part of it, and return the word."""
+        word = result.partition(" ")[0].lower()
+        self.tests[test] = word if self.tests.get(test) in (None, "pass") else self.tests[test]
+        if part:
+            self.parts.setdefault(test, set()).add(part)
+        return word
+
     def finish(self) -> ParsedLog:
         """Return the verdict, and the number of tests that passed."""
         log = self.log
+        self._end_remark()
         if self.document is not None:
             self._read_document(bytes(self.document))
         elif self.is_open or not self.tables:
@@ -232,13 +268,54 @@ class DcgmDiagParser(LogParser):
                 self.log.find("tool_error", message, Verdict.UNPROVEN, excerpt=str(error))
             self.names_parts = _JSON_ROOTS[0] in root
             self.gpus = _count_gpus(root)
-            for test, part, status, entry in _results(body):
-                self._result(None, test, part, status, f"{test}: {status}")
-                for warning in entry.get("warnings", ()):
-                    words = str(warning.get("warning") if isinstance(warning, dict) else warning)
-                    self._remark(None, f"{test}{f' of {part}' if part else ''}", words, words)
+            for result in _results(body):
+                self._read_result(result)
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             self.log.find("damaged_json", f"the JSON cannot be read: {error!r:.100}", Verdict.UNPROVEN)
+
+    def _read_result(self, result: _Result) -> None:
+        """Judge a result of the JSON, and record its errors."""
+        test, part, status = result.test, result.part, result.status
+        failed_by_setting = bool(result.causes) and all(map(_is_setting, result.causes))
+        if status.lower() == "fail" and failed_by_setting:
+            self._take_word(test, part, status)
+        else:
+            self._result(None, test, part, status, f"{test}: {status}")
+        name = f"{test}{f' of {part}' if part else ''}"
+        for error in result.errors:
+            words = str(error.get("warning") if isinstance(error, dict) else error)
+            self._report(None, name, words, words, is_setting=_is_setting(error))
+
+
+@dataclass(slots=True)
+class _Remark:
+    """A remark of the table: its first line, its kind, the words so far, and its first row."""
+
+    line: int
+    kind: str
+    words: str
+    excerpt: str
+
+
+class _Result(NamedTuple):
+    """A result in the JSON: of a test, or of one part of it.
+
+    Attributes:
+        causes: The errors that explain the status: its own ones, and for a summary those of its parts, too.
+    """
+
+    test: str
+    part: str
+    status: str
+    errors: Sequence[Any]
+    causes: Sequence[Any]
+
+
+def _is_setting(error: object) -> bool:
+    """Return whether an error of the JSON is of a setting, and of nothing that can be a fault."""
+    if not isinstance(error, dict):
+        return False
+    return error.get("error_severity") == _CONFIG and error.get("error_id") not in _MAYBE_HARDWARE
 
 
 def _kind(part: str) -> str:
@@ -252,15 +329,27 @@ def _count_gpus(root: Mapping[str, Any]) -> int | None:
     return next((len(group["entities"]) for group in groups), None)
 
 
-def _results(body: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
-    """Yield test, part, word and entry of each result in a JSON."""
+def _results(body: Mapping[str, Any]) -> Iterator[_Result]:
+    """Yield each result in a JSON, first of a test and then of its parts."""
     for category in body["test_categories"]:
         for test in category["tests"]:
             name = str(test["name"])
             if summary := test.get("test_summary"):
-                yield name, "", str(summary["status"]), summary
+                yield _summary(name, summary, test["results"])
             for entry in test["results"]:
+                errors = entry.get("warnings", ())
                 ids = str(entry.get("entity_id", entry.get("gpu_id", entry.get("gpu_ids", ""))))
                 group = str(entry.get("entity_group", "GPU"))
                 for part in ids.split(","):
-                    yield name, part.strip() and f"{group}{part.strip()}", str(entry["status"]), entry
+                    part_name = part.strip() and f"{group}{part.strip()}"
+                    yield _Result(name, part_name, str(entry["status"]), errors, errors)
+
+
+def _summary(name: str, summary: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> _Result:
+    """Return the result of a whole test. It fails with its parts, so their errors explain it, too."""
+    errors, causes = summary.get("warnings", ()), list(summary.get("warnings", ()))
+    for entry in entries:
+        failed = str(entry["status"]).lower() == "fail"
+        # None stands for a failure without an error: its cause is unknown.
+        causes += entry.get("warnings", ()) or ([None] if failed else ())
+    return _Result(name, "", str(summary["status"]), errors, causes)
