@@ -912,8 +912,8 @@ def _nvlink_fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
     in_domain = subject.node.expected.nvlink_domain
     if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status, in_domain=in_domain):
-        fabric_code, evidence = fault
-        yield subject.finding(fabric_code, Verdict.FAIL, "configure", evidence, "likely")
+        fabric_code, evidence, verdict = fault
+        yield subject.finding(fabric_code, verdict, "configure", evidence, "likely")
     elif in_domain and (lacking := _lacks_of_domain(gpu)):
         evidence = f"it is in no NVLink domain of several nodes: {lacking}"
         yield subject.finding("fabric_no_domain", Verdict.FAIL, "configure", evidence, "likely")

@@ -710,8 +710,8 @@ FABRICS = [
     ("Completed", "Success", "0", NO_CLUSTER, "", "fabric_no_domain"),
     ("Completed", "Success", "0", CLUSTER, "", "fabric_no_domain"),
     ("Completed", "Success", "7", NO_CLUSTER, "", "fabric_no_domain"),
-    ("Completed", "Insufficient Resources", "0", NO_CLUSTER, "", "fabric_failed"),
-    ("Completed", "Insufficient Resources", "7", CLUSTER, "", "fabric_failed"),
+    ("Completed", "Insufficient Resources", "0", NO_CLUSTER, "fabric_failed", "fabric_failed"),
+    ("Completed", "Insufficient Resources", "7", CLUSTER, "fabric_failed", "fabric_failed"),
     ("In Progress", "Insufficient Resources", "0", NO_CLUSTER, "fabric_incomplete", "fabric_incomplete"),
     ("Completed", "Timeout", "7", CLUSTER, "fabric_failed", "fabric_failed"),
     ("Not Started", "N/A", "N/A", "N/A", "fabric_incomplete", "fabric_incomplete"),
@@ -736,6 +736,25 @@ def test_a_fabric_is_judged_by_what_the_sku_is(
         assert code in about if code else not about, (domain, found)
         assert len([one for one in about if one.startswith("fabric")]) == code.startswith("fabric")
     assert "fabric_no_domain" not in plain
+
+
+@pytest.mark.parametrize(
+    ("status", "on_hgx", "in_domain"),
+    [
+        ("Success", None, None),
+        ("Insufficient Resources", U, F),
+        ("Timeout", F, F),
+        ("Incorrect Configuration", F, F),
+    ],
+)
+def test_a_status_other_than_success_never_passes(
+    status: str, on_hgx: Verdict | None, in_domain: Verdict | None
+) -> None:
+    one = GPU.model_copy(update={"fabric_status": status, "fabric_clique": "7", "fabric_cluster": CLUSTER})
+    for domain, verdict in ((False, on_hgx), (True, in_domain)):
+        expected = Expectation(gpus=1, fabric=True, nvlink_domain=domain)
+        found = check_node(node(gpus=(one,)), expected=expected)
+        assert [one.verdict for one in found if one.code == "fabric_failed"] == ([verdict] if verdict else [])
 
 
 @pytest.mark.parametrize(
