@@ -11,7 +11,7 @@ import pytest
 from rackproof.core.records import Verdict
 from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.health_checks import check_node, majority_versions, mark_fleetwide
-from rackproof.nodes.health_subjects import Expectation, HealthFinding
+from rackproof.nodes.health_subjects import Expectation, HealthFinding, Limits
 from rackproof.nodes.kernel_log import XidEvent, normalize_bus_id
 from rackproof.nodes.night_evidence import GPU_READINGS
 from rackproof.nodes.snapshot import (
@@ -160,13 +160,7 @@ CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
     (port(state="down", physical="polling"), "port_down", F, "inspect"),
     (port(state="", rate_gbps=None), "port_unknown", U, "inspect"),
     (port(rate_gbps=200), "port_slow", F, "inspect"),
-    (port(counters={**PORT.counters, "symbol_error": 8}), "port_symbol_error", F, "inspect"),
-    (
-        port(counters={**PORT.counters, "symbol_error": 1}),
-        "port_symbol_error",
-        F,
-        "inspect",
-    ),  # the counter started again, and rose
+    (port(counters={**PORT.counters, "symbol_error": 18}), "port_symbol_error", F, "inspect"),
     (port(counters={**PORT.counters, "port_rcv_errors": 151}), "port_port_rcv_errors", F, "inspect"),
     (node(ports=()), "port_missing", F, "reboot"),
     (
@@ -456,6 +450,51 @@ def test_counters_are_rates() -> None:
     assert check_node(late, previous=SOUND) == ()
     soon = late.model_copy(update={"epoch": SOUND.epoch + 86_400})
     assert codes(check_node(soon, previous=SOUND)) == ["port_port_rcv_errors"]
+
+
+LINK_COUNTERS = [
+    ("symbol_error", "symbol_errors", None),
+    ("SymbolErrorCounter", "symbol_errors", None),
+    ("link_error_recovery", "link_recoveries", D),
+    ("LinkErrorRecoveryCounter", "link_recoveries", D),
+    ("link_downed", "link_downs", D),
+    ("LinkDownedCounter", "link_downs", D),
+]
+
+
+@pytest.mark.parametrize("hours", [1, 24, 240])
+@pytest.mark.parametrize(("counter", "limit", "below"), LINK_COUNTERS)
+def test_a_few_errors_of_a_link_in_a_day_do_not_fail_its_node(
+    counter: str, limit: str, below: Verdict | None, hours: int
+) -> None:
+    days = max(hours // 24, 1)
+    before = port(counters={counter: 7})
+
+    def verdicts(value: int, **limits: int) -> list[tuple[Verdict, str]]:
+        now = port(counters={counter: value}).model_copy(update={"epoch": SOUND.epoch + hours * 3600})
+        found = check_node(now, previous=before, limits=Limits(**limits))
+        return [(one.verdict, one.action) for one in found]
+
+    some = [(below, "watch")] if below else []
+    assert verdicts(7) == []
+    assert verdicts(8) == verdicts(7 + 10 * days) == some
+    assert verdicts(8 + 10 * days) == [(F, "inspect")]
+    # The site sets the limit.
+    assert verdicts(8, **{limit: 0}) == [(F, "inspect")]
+    assert verdicts(8 + 10 * days, **{limit: 11}) == some
+    # A counter that was cleared starts at 0.
+    assert verdicts(2) == some
+    assert verdicts(2, **{limit: 0}) == [(F, "inspect")]
+
+
+@pytest.mark.parametrize(
+    ("counter", "limit", "most"),
+    [("port_rcv_errors", "receive_errors", 100), ("PortXmitDiscards", "transmit_discards", 1000)],
+)
+def test_a_site_sets_the_limits_of_packets(counter: str, limit: str, most: int) -> None:
+    before, after = port(counters={counter: 0}), port(counters={counter: most + 1})
+    assert codes(check_node(after, previous=before)) == [f"port_{counter.lower()}"]
+    assert check_node(after, previous=before, limits=Limits(**{limit: most + 1})) == ()
 
 
 def test_a_look_survives_being_kept() -> None:
