@@ -297,7 +297,12 @@ def _slow_driver(node: NodeSubject) -> Iterator[HealthFinding]:
     limit_s = node.limits.tool_seconds
     if node.snapshot.tools.get("nvidia_smi_xml") == "ok" and taken_s > limit_s:
         evidence = f"nvidia-smi took {taken_s:.1f} s; more than {limit_s:g} s"
-        yield node.finding("tool_slow", Verdict.FAIL, "reboot", evidence, "likely")
+        action: Action = "reboot"
+        # Without persistence mode, each query starts the driver again, and a reboot does not change that.
+        if off := [gpu for gpu in node.snapshot.gpus if gpu.persistence_mode == "Disabled"]:
+            evidence += f"; persistence mode is off on {amount(len(off), 'GPU')}: turn it on first"
+            action = "configure"
+        yield node.finding("tool_slow", Verdict.FAIL, action, evidence, "likely")
 
 
 def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:

@@ -235,6 +235,16 @@ def test_one_fault_one_finding(state: NodeSnapshot, code: str, verdict: Verdict,
     assert found[0].evidence
 
 
+@pytest.mark.parametrize(
+    ("mode", "action"), [("Disabled", "configure"), ("Enabled", "reboot"), ("", "reboot")]
+)
+def test_a_slow_driver_needs_persistence_mode_before_a_reboot(mode: str, action: str) -> None:
+    slow = gpu(persistence_mode=mode).model_copy(update={"seconds": {"nvidia_smi_xml": 8.0}})
+    (found,) = [one for one in check_node(slow) if one.code == "tool_slow"]
+    assert (found.verdict, found.action) == (F, action)
+    assert ("persistence mode is off on 1 GPU" in found.evidence) == (action == "configure")
+
+
 def test_a_resting_link_may_be_slow_and_a_job_may_use_memory() -> None:
     assert check_node(gpu(pcie_generation=1, utilisation=0.0), expected=EXPECTED) == ()
     assert check_node(gpu(memory_used_bytes=60 << 30), expected=EXPECTED) == ()
