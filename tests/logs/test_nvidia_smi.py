@@ -802,6 +802,25 @@ def test_words_of_a_table_that_state_a_fault(column: str, cell: str, code: str) 
     assert judged(table(column, cell)) == (FAIL, {code})
 
 
+NO_RESOURCES = "<status>Insufficient Resources</status>"
+
+
+@pytest.mark.parametrize("name", ["qx-h100", "qx-b200", "qx-gb200", "qx-gb300"])
+def test_a_gpu_without_resources_in_its_fabric_does_not_pass(name: str) -> None:
+    text = lzma.decompress((REAL / f"nvidia-smi/{name}.xml.xz").read_bytes()).decode()
+    verdict = FAIL if "-gb" in name else UNPROVEN
+    assert "fabric_failed" not in judged(text)[1]
+    for times in (1, 0):
+        found, codes = judged(re.sub("<status>Success</status>", NO_RESOURCES, text, count=times))
+        assert (found, "fabric_failed" in codes) == (verdict, True), codes
+
+
+def test_a_table_of_an_hgx_without_resources_in_its_fabric_does_not_pass() -> None:
+    healthy, faulty = "Completed, Success", "Completed, Insufficient Resources"
+    assert judged(table("fabric.state, fabric.status", healthy, healthy)) == (PASS, set())
+    assert judged(table("fabric.state, fabric.status", healthy, faulty)) == (UNPROVEN, {"fabric_failed"})
+
+
 def test_a_number_of_a_gpu_that_is_a_billion_takes_no_memory() -> None:
     text = f"index, uuid, temperature.gpu\n999999999, {UUIDS[0]}, 33\n"
     assert judged(text) == (UNPROVEN, {"gpu_missing"})

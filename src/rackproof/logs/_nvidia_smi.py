@@ -187,8 +187,8 @@ def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
     _judge_memory(log, gpu, at)
     in_domain = is_one_of(gpu.name, MODELS_OF_DOMAINS)
     if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status, in_domain=in_domain):
-        fabric_code, words = fault
-        log.find(fabric_code, f"{gpu.label}: {words}", Verdict.FAIL, line=at)
+        fabric_code, words, verdict = fault
+        log.find(fabric_code, f"{gpu.label}: {words}", verdict, line=at)
     _judge_margin(log, gpu, at)
     _judge_corrected(log, gpu, at)
     _judge_heat(log, gpu, at)
@@ -231,21 +231,24 @@ _NO_RESOURCES = "Insufficient Resources"
 """Fabric status of a GPU for which a domain of several nodes has no place."""
 
 
-def fabric_fault(state: str, status: str, *, in_domain: bool) -> tuple[str, str] | None:
-    """Return code and text of the fault that keeps a GPU out of its NVLink fabric, or None if there is none.
+def fabric_fault(state: str, status: str, *, in_domain: bool) -> tuple[str, str, Verdict] | None:
+    """Return what keeps a GPU out of its NVLink fabric as code, text and verdict, or None if nothing does.
 
     Args:
         state: The state of the fabric, as nvidia-smi reports it.
         status: The status of the fabric.
-        in_domain: Whether the GPU must be in a domain of several nodes. If its fabric ends at the
-            node, as in an HGX, there are no resources for more, which is healthy.
+        in_domain: Whether the GPU must be in a domain of several nodes. The fabric of an HGX ends at
+            the node.
     """
     if state not in ("", "Completed", "Not Supported"):
-        return "fabric_incomplete", f"fabric is {state:.40}: does the fabric manager run?"
-    local = () if in_domain or state != "Completed" else (_NO_RESOURCES,)
-    if status not in ("", "Success", "Not Supported", *local):
-        return "fabric_failed", f"the fabric's status is {status:.40}"
-    return None
+        return "fabric_incomplete", f"fabric is {state:.40}: does the fabric manager run?", Verdict.FAIL
+    if status in ("", "Success", "Not Supported"):
+        return None
+    # NVML calls any status but Success an error. No published report of a healthy HGX has this one, but a
+    # domain that it has no place in may be one that it does not need.
+    is_local = status == _NO_RESOURCES and state == "Completed" and not in_domain
+    verdict = Verdict.UNPROVEN if is_local else Verdict.FAIL
+    return "fabric_failed", f"the fabric's status is {status:.40}", verdict
 
 
 def _judge_settings(log: Log, gpu: GpuReadings, at: int | None) -> None:

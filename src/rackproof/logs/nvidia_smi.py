@@ -547,8 +547,8 @@ class NvidiaSmiXmlParser(_Whole):
         in_domain = is_one_of(element.get("product_name"), MODELS_OF_DOMAINS)
         state, status = element.get("fabric/state"), element.get("fabric/status")
         if fault := fabric_fault(state, status, in_domain=in_domain):
-            fabric_code, words = fault
-            self.log.find(fabric_code, f"GPU {gpu.index} {gpu.uuid}: {words}", Verdict.FAIL, line=line)
+            fabric_code, words, verdict = fault
+            self.log.find(fabric_code, f"GPU {gpu.index} {gpu.uuid}: {words}", verdict, line=line)
         summary = element.get("fabric/health/summary")
         if is_fabric_unhealthy(summary):
             message = f"GPU {gpu.index} {gpu.uuid}: fabric health is {summary:.40}"

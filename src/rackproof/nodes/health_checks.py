@@ -72,19 +72,23 @@ _BOUND_TO_DRIVER = ("fabricmanager", "gsp", "module.nvidia", "module.nvidia_peer
 _HARMLESS_THROTTLES = ("sw_power_cap", "sync_boost")
 """A healthy GPU under load is throttled for these reasons, too."""
 
-_COUNTER_LIMITS: Mapping[str, int] = {
-    "symbol_error": 0,
-    "SymbolErrorCounter": 0,
-    "link_error_recovery": 0,
-    "LinkErrorRecoveryCounter": 0,
-    "link_downed": 0,
-    "LinkDownedCounter": 0,
-    "port_rcv_errors": 100,
-    "PortRcvErrors": 100,
-    "port_xmit_discards": 1000,
-    "PortXmitDiscards": 1000,
+_COUNTER_LIMITS: Mapping[str, str] = {
+    "symbol_error": "symbol_errors",
+    "SymbolErrorCounter": "symbol_errors",
+    "link_error_recovery": "link_recoveries",
+    "LinkErrorRecoveryCounter": "link_recoveries",
+    "link_downed": "link_downs",
+    "LinkDownedCounter": "link_downs",
+    "port_rcv_errors": "receive_errors",
+    "PortRcvErrors": "receive_errors",
+    "port_xmit_discards": "transmit_discards",
+    "PortXmitDiscards": "transmit_discards",
 }
-"""A counter, by its name in /sys or perfquery, may grow by this number per day."""
+"""The limit in :class:`Limits` of a counter, by the counter's name in /sys or perfquery."""
+_RARE_ON_PORTS = ("link_recoveries", "link_downs")
+"""A port is degraded by one of these. A restart of its switch has the same effect as a bad cable."""
+_RATES_OF_PACKETS = ("receive_errors", "transmit_discards")
+"""These limits are rates, so that an hour allows a 24th of a day."""
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
@@ -293,7 +297,12 @@ def _slow_driver(node: NodeSubject) -> Iterator[HealthFinding]:
     limit_s = node.limits.tool_seconds
     if node.snapshot.tools.get("nvidia_smi_xml") == "ok" and taken_s > limit_s:
         evidence = f"nvidia-smi took {taken_s:.1f} s; more than {limit_s:g} s"
-        yield node.finding("tool_slow", Verdict.FAIL, "reboot", evidence, "likely")
+        action: Action = "reboot"
+        # Without persistence mode, each query starts the driver again, and a reboot does not change that.
+        if off := [gpu for gpu in node.snapshot.gpus if gpu.persistence_mode == "Disabled"]:
+            evidence += f"; persistence mode is off on {amount(len(off), 'GPU')}: turn it on first"
+            action = "configure"
+        yield node.finding("tool_slow", Verdict.FAIL, action, evidence, "likely")
 
 
 def _truncated_answers(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -912,8 +921,8 @@ def _nvlink_fabric(subject: GpuSubject) -> Iterator[HealthFinding]:
     gpu = subject.gpu
     in_domain = subject.node.expected.nvlink_domain
     if fault := fabric_fault(gpu.fabric_state, gpu.fabric_status, in_domain=in_domain):
-        fabric_code, evidence = fault
-        yield subject.finding(fabric_code, Verdict.FAIL, "configure", evidence, "likely")
+        fabric_code, evidence, verdict = fault
+        yield subject.finding(fabric_code, verdict, "configure", evidence, "likely")
     elif in_domain and (lacking := _lacks_of_domain(gpu)):
         evidence = f"it is in no NVLink domain of several nodes: {lacking}"
         yield subject.finding("fabric_no_domain", Verdict.FAIL, "configure", evidence, "likely")
@@ -1162,23 +1171,31 @@ def _port_rate(subject: PortSubject, rate_gbps: float) -> Iterator[HealthFinding
 
 
 def _port_counters(subject: PortSubject) -> Iterator[HealthFinding]:
-    """Find error counters of a port that grew by more than the limit per day."""
+    """Find error counters of a port that grew: too much in a day, or at all if such an error is rare."""
     if subject.before is None:
         return
     days = _days_between(subject.node.previous, subject.node.snapshot)
     passed_s = _seconds_between(subject.node.previous, subject.node.snapshot)
     # The text has the true time, also if the limit is that of a longer one.
     when = "since the last snapshot" if passed_s is None else f"in {duration(passed_s)}"
-    for name, limit in _COUNTER_LIMITS.items():
-        now, before = subject.port.counters.get(name), subject.before.counters.get(name)
-        if now is None or before is None:
-            continue
-        # A counter that is lower than before was cleared, or restarted at a boot. Its whole value is
-        # new.
-        growth = now - before if now >= before else now
-        if growth > limit * days:
-            evidence = f"{name}: {growth} more {when}"
-            yield subject.finding(f"port_{code_name(name)}", Verdict.FAIL, evidence)
+    for name, limit_name in _COUNTER_LIMITS.items():
+        growth = _counter_growth(subject.port.counters.get(name), subject.before.counters.get(name))
+        # One error within an hour is one error, and not 24 per day.
+        counted_days = days if limit_name in _RATES_OF_PACKETS else max(days, 1.0)
+        allowed = getattr(subject.node.limits, limit_name) * counted_days
+        if growth > allowed or (growth and limit_name in _RARE_ON_PORTS):
+            verdict = Verdict.FAIL if growth > allowed else Verdict.DEGRADED
+            action: Action = "inspect" if growth > allowed else "watch"
+            evidence = f"{name}: {growth} more {when}, allowed are {number(allowed)}"
+            yield subject.finding(f"port_{code_name(name)}", verdict, evidence, action)
+
+
+def _counter_growth(now: int | None, before: int | None) -> int:
+    """Return by how much a counter grew, or 0 if a value is missing."""
+    if now is None or before is None:
+        return 0
+    # A counter that is lower than before was cleared, or restarted at a boot. Its whole value is new.
+    return now - before if now >= before else now
 
 
 def _days_between(previous: NodeSnapshot | None, snapshot: NodeSnapshot) -> float:

@@ -192,6 +192,19 @@ class Limits:
     """PCIe replays that are allowed between two nights."""
     slowdown_s: float = MOST_SLOWDOWN_S
     """Seconds of thermal slowdown that are allowed per day."""
+    # The three limits of 10 are those that infiniband-diags proposes for ibqueryerrors in its file
+    # `error_thresholds`. They are errors per day here, and errors since the counters were cleared there.
+    # The limits of packets are above the 10 and 100 of this file.
+    symbol_errors: int = 10
+    """Symbol errors of a port that are allowed per day."""
+    link_recoveries: int = 10
+    """A port is degraded if its link recovered from errors. Above this number per day, it fails."""
+    link_downs: int = 10
+    """A port is degraded if its link went down. Above this number per day, it fails."""
+    receive_errors: int = 100
+    """Damaged packets that a port may receive per day."""
+    transmit_discards: int = 1000
+    """Packets that a port may discard per day."""
 
 
 class Subject(ABC):
@@ -269,10 +282,12 @@ class PortSubject:
     port: PortSnapshot
     before: PortSnapshot | None
 
-    def finding(self, code: str, verdict: Verdict, evidence: str) -> HealthFinding:
-        """Return a finding on this port. Its action is to inspect cable, cage and switch."""
+    def finding(
+        self, code: str, verdict: Verdict, evidence: str, action: Action = "inspect"
+    ) -> HealthFinding:
+        """Return a finding on this port. By default, its cable, cage and switch must be inspected."""
         part = Part("port", f"{self.port.device}/{self.port.port}")
-        return part_finding(self.node.snapshot, code, verdict, "inspect", evidence, "likely", part)
+        return part_finding(self.node.snapshot, code, verdict, action, evidence, "likely", part)
 
 
 @dataclass(frozen=True)

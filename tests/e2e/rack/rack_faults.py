@@ -20,7 +20,7 @@ FOUND = {
     "link-trained-down": ("pcie_width",),
     "nvlink-down": ("nvlink_down", "xid_74"),
     "throttling": ("throttled", "slowed_down", "temperature"),
-    "hca-port-down": ("port_down", "port_link_downed"),
+    "hca-port-down": ("port_down",),
     "hung-nvidia-smi": ("tool_hung",),
     "version-mismatch": ("no_driver",),
     "full-disk": ("disk_full",),

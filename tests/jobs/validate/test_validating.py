@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from rackproof.core.finding_codes import registry
 from rackproof.core.known_variables import VariableValueError, check_bounds
 from rackproof.core.records import Direction, Measurement, Run, Verdict
 from rackproof.jobs.fleet_status import read_rows
@@ -23,6 +24,7 @@ from rackproof.jobs.validate.errors import ValidateError
 from rackproof.jobs.validate.judge import NightDecision, judge_fleet, night_policy
 from rackproof.jobs.validate.tasks import begin_night, close_night, store_snapshot
 from rackproof.nodes.answer_seal import sealed_answer
+from rackproof.nodes.health_subjects import HealthFinding
 from rackproof.store.history.store import open_store
 from rackproof.store.night_store import (
     NightContext,
@@ -525,6 +527,39 @@ def test_what_a_node_says_is_no_html_and_no_command(results: Path) -> None:
         assert "<script>" not in page.read_text()
         assert "<x>" not in page.read_text()
     assert not [one for one in explain.explain_node(results, "r1-n02").next if "rm -rf" in one]
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("memory", "memory modules"),
+        ("memory_error", "memory modules"),
+        ("memory_temperature", "cooling"),
+        ("foreign_parts", "serial numbers"),
+        ("gpu_serial_changed", "serial numbers"),
+        ("port_symbol_error", "cable"),
+        ("link_width", "slot"),
+        ("disk_read_only", "disk"),
+    ],
+)
+def test_an_inspection_is_of_the_part_that_the_finding_is_about(results: Path, code: str, part: str) -> None:
+    a_night(results, {})
+    folder = night_folders(results)[0]
+    night = read_night(folder)
+    found = HealthFinding(node="r1-n02", code=code, verdict=Verdict.FAIL, action="inspect", evidence="e")
+    bad = night.nodes[1].model_copy(update={"verdict": Verdict.FAIL, "findings": (found,)})
+    write_night(folder, night.model_copy(update={"nodes": (night.nodes[0], bad, night.nodes[2])}))
+    (advice,) = [one for one in explain.explain_node(results, "r1-n02").next if one.startswith("look at")]
+    assert part in advice
+    assert advice.startswith("look at r1-n02: ")
+    assert advice.endswith(f"  # {code}")
+    assert ("cooling" in advice) == (part == "cooling")
+
+
+def test_every_code_that_asks_for_an_inspection_names_what_to_look_at() -> None:
+    codes = [one.code.replace("*", "79") for one in registry().values() if "inspect" in one.actions]
+    assert len(codes) > 30
+    assert [one for one in codes if explain.inspected_parts(one) == explain.inspected_parts("no_code")] == []
 
 
 def test_answers_of_slurm_are_read_as_they_come() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rackproof.core.records import Verdict
 from rackproof.logs.kernel_events import requested_action
 from rackproof.nodes.health_checks import check_node, majority_versions, mark_fleetwide
-from rackproof.nodes.health_subjects import Expectation, HealthFinding
+from rackproof.nodes.health_subjects import Expectation, HealthFinding, Limits
 from rackproof.nodes.kernel_log import XidEvent, normalize_bus_id
 from rackproof.nodes.night_evidence import GPU_READINGS
 from rackproof.nodes.snapshot import (
@@ -160,13 +160,7 @@ CASES: list[tuple[NodeSnapshot, str, Verdict, str]] = [
     (port(state="down", physical="polling"), "port_down", F, "inspect"),
     (port(state="", rate_gbps=None), "port_unknown", U, "inspect"),
     (port(rate_gbps=200), "port_slow", F, "inspect"),
-    (port(counters={**PORT.counters, "symbol_error": 8}), "port_symbol_error", F, "inspect"),
-    (
-        port(counters={**PORT.counters, "symbol_error": 1}),
-        "port_symbol_error",
-        F,
-        "inspect",
-    ),  # the counter started again, and rose
+    (port(counters={**PORT.counters, "symbol_error": 18}), "port_symbol_error", F, "inspect"),
     (port(counters={**PORT.counters, "port_rcv_errors": 151}), "port_port_rcv_errors", F, "inspect"),
     (node(ports=()), "port_missing", F, "reboot"),
     (
@@ -239,6 +233,16 @@ def test_one_fault_one_finding(state: NodeSnapshot, code: str, verdict: Verdict,
     found = check_node(state, expected=EXPECTED, previous=SOUND, idle=True)
     assert [(one.code, one.verdict, one.action) for one in found] == [(code, verdict, action)]
     assert found[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("mode", "action"), [("Disabled", "configure"), ("Enabled", "reboot"), ("", "reboot")]
+)
+def test_a_slow_driver_needs_persistence_mode_before_a_reboot(mode: str, action: str) -> None:
+    slow = gpu(persistence_mode=mode).model_copy(update={"seconds": {"nvidia_smi_xml": 8.0}})
+    (found,) = [one for one in check_node(slow) if one.code == "tool_slow"]
+    assert (found.verdict, found.action) == (F, action)
+    assert ("persistence mode is off on 1 GPU" in found.evidence) == (action == "configure")
 
 
 def test_a_resting_link_may_be_slow_and_a_job_may_use_memory() -> None:
@@ -476,7 +480,52 @@ def test_grown_counters_state_the_true_time(passed_s: float, words: str) -> None
         update={"epoch": SOUND.epoch + passed_s}
     )
     (finding,) = check_node(later, previous=SOUND)
-    assert finding.evidence.endswith(f" more {words}"), finding.evidence
+    assert f" more {words}, allowed are " in finding.evidence, finding.evidence
+
+
+LINK_COUNTERS = [
+    ("symbol_error", "symbol_errors", None),
+    ("SymbolErrorCounter", "symbol_errors", None),
+    ("link_error_recovery", "link_recoveries", D),
+    ("LinkErrorRecoveryCounter", "link_recoveries", D),
+    ("link_downed", "link_downs", D),
+    ("LinkDownedCounter", "link_downs", D),
+]
+
+
+@pytest.mark.parametrize("hours", [1, 24, 240])
+@pytest.mark.parametrize(("counter", "limit", "below"), LINK_COUNTERS)
+def test_a_few_errors_of_a_link_in_a_day_do_not_fail_its_node(
+    counter: str, limit: str, below: Verdict | None, hours: int
+) -> None:
+    days = max(hours // 24, 1)
+    before = port(counters={counter: 7})
+
+    def verdicts(value: int, **limits: int) -> list[tuple[Verdict, str]]:
+        now = port(counters={counter: value}).model_copy(update={"epoch": SOUND.epoch + hours * 3600})
+        found = check_node(now, previous=before, limits=Limits(**limits))
+        return [(one.verdict, one.action) for one in found]
+
+    some = [(below, "watch")] if below else []
+    assert verdicts(7) == []
+    assert verdicts(8) == verdicts(7 + 10 * days) == some
+    assert verdicts(8 + 10 * days) == [(F, "inspect")]
+    # The site sets the limit.
+    assert verdicts(8, **{limit: 0}) == [(F, "inspect")]
+    assert verdicts(8 + 10 * days, **{limit: 11}) == some
+    # A counter that was cleared starts at 0.
+    assert verdicts(2) == some
+    assert verdicts(2, **{limit: 0}) == [(F, "inspect")]
+
+
+@pytest.mark.parametrize(
+    ("counter", "limit", "most"),
+    [("port_rcv_errors", "receive_errors", 100), ("PortXmitDiscards", "transmit_discards", 1000)],
+)
+def test_a_site_sets_the_limits_of_packets(counter: str, limit: str, most: int) -> None:
+    before, after = port(counters={counter: 0}), port(counters={counter: most + 1})
+    assert codes(check_node(after, previous=before)) == [f"port_{counter.lower()}"]
+    assert check_node(after, previous=before, limits=Limits(**{limit: most + 1})) == ()
 
 
 def test_a_look_survives_being_kept() -> None:
@@ -731,8 +780,8 @@ FABRICS = [
     ("Completed", "Success", "0", NO_CLUSTER, "", "fabric_no_domain"),
     ("Completed", "Success", "0", CLUSTER, "", "fabric_no_domain"),
     ("Completed", "Success", "7", NO_CLUSTER, "", "fabric_no_domain"),
-    ("Completed", "Insufficient Resources", "0", NO_CLUSTER, "", "fabric_failed"),
-    ("Completed", "Insufficient Resources", "7", CLUSTER, "", "fabric_failed"),
+    ("Completed", "Insufficient Resources", "0", NO_CLUSTER, "fabric_failed", "fabric_failed"),
+    ("Completed", "Insufficient Resources", "7", CLUSTER, "fabric_failed", "fabric_failed"),
     ("In Progress", "Insufficient Resources", "0", NO_CLUSTER, "fabric_incomplete", "fabric_incomplete"),
     ("Completed", "Timeout", "7", CLUSTER, "fabric_failed", "fabric_failed"),
     ("Not Started", "N/A", "N/A", "N/A", "fabric_incomplete", "fabric_incomplete"),
@@ -757,6 +806,25 @@ def test_a_fabric_is_judged_by_what_the_sku_is(
         assert code in about if code else not about, (domain, found)
         assert len([one for one in about if one.startswith("fabric")]) == code.startswith("fabric")
     assert "fabric_no_domain" not in plain
+
+
+@pytest.mark.parametrize(
+    ("status", "on_hgx", "in_domain"),
+    [
+        ("Success", None, None),
+        ("Insufficient Resources", U, F),
+        ("Timeout", F, F),
+        ("Incorrect Configuration", F, F),
+    ],
+)
+def test_a_status_other_than_success_never_passes(
+    status: str, on_hgx: Verdict | None, in_domain: Verdict | None
+) -> None:
+    one = GPU.model_copy(update={"fabric_status": status, "fabric_clique": "7", "fabric_cluster": CLUSTER})
+    for domain, verdict in ((False, on_hgx), (True, in_domain)):
+        expected = Expectation(gpus=1, fabric=True, nvlink_domain=domain)
+        found = check_node(node(gpus=(one,)), expected=expected)
+        assert [one.verdict for one in found if one.code == "fabric_failed"] == ([verdict] if verdict else [])
 
 
 @pytest.mark.parametrize(

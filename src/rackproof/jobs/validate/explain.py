@@ -8,7 +8,7 @@ The node is not contacted.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,20 @@ from rackproof.store.night_store import NightRecord, NodeNight, SlurmState
 
 _NIGHTS_SHOWN = 10
 _PARTNERS_SHOWN = 200
+_INSPECTED: Mapping[str, str] = {
+    r"foreign_parts|gpu_serial_changed|gpu_twice": "serial numbers, and which machine answers to this name",
+    r"more_findings|not_checked|gpu_unlisted": "its snapshot, and the tools that answered",
+    r"memory|memory_error": "memory modules, their slots and the firmware's settings",
+    r"machine_check": "processors, memory modules, and the event log of the BMC",
+    r"inforom_corrupted": "infoROM: have it rewritten, or return the GPU",
+    r"port_.*|ports_missing|network_card_error": "network card, cable, transceiver, switch",
+    r"link_.*|pcie_.*": "seat, slot, riser",
+    r"temperature|memory_temperature|too_hot|throttled|slowed_down": "cooling, power supply",
+    r"disk_read_only|mount_read_only|storage_error": "disk, file system, storage server",
+    r"slurm_drained_itself": "the reason in Slurm",
+    r"xid_.*": "seat, power, cooling",
+}
+"""The parts to look at, by a pattern of the code of a finding that requires an inspection."""
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
 
 
@@ -271,6 +285,7 @@ def _finding_command(node: str, finding: HealthFinding) -> str:
     """Return the command that a finding requires."""
     # The command is entered into a shell, and the text comes from a node.
     gpu = finding.name if _UUID.fullmatch(finding.name) else ""
+    place = f"{finding.name or node} {finding.place}".strip()
     commands = {
         "configure": f"ansible-playbook provision.yml -l {node}  # {finding.code}",
         "reset": f"ssh {node} nvidia-smi --gpu-reset -i {gpu or 'GPU'}  # {finding.code}; "
@@ -279,12 +294,16 @@ def _finding_command(node: str, finding: HealthFinding) -> str:
         "reboot": f"scontrol reboot ASAP nextstate=down {node}  # {finding.code}",
         "isolate": f"scontrol update NodeName={node} State=DRAIN Reason={finding.code}  "
         "# then power, cooling",
-        "inspect": (
-            f"look at {finding.name or node} {finding.place}: cable, seat, cooling  # {finding.code}"
-        ).replace("  ", " ", 1),
+        "inspect": f"look at {place}: {inspected_parts(finding.code)}  # {finding.code}",
         "rma": f"rackproof explain {node} --rma {node}-rma.md  # {finding.code}: the packet for the vendor",
     }
     return commands.get(finding.action, "")
+
+
+def inspected_parts(code: str) -> str:
+    """Return what to look at for a finding that requires an inspection."""
+    fitting = (parts for pattern, parts in _INSPECTED.items() if re.fullmatch(pattern, code))
+    return next(fitting, "cable, seat, cooling")
 
 
 def rma_packet(results: Path, node: str) -> str:
