@@ -72,14 +72,18 @@ class Registry:
             PushError: The registry accepts no connection in time.
         """
         end = time.monotonic() + timeout_s
-        while True:
-            try:
-                self.ask("GET", "/v2/")
-                return
-            except PushError as error:
-                if not isinstance(error.__cause__, ConnectionRefusedError) or time.monotonic() >= end:
-                    raise
+        while not self._accepts(last_try=time.monotonic() >= end):
             time.sleep(0.2)
+
+    def _accepts(self, *, last_try: bool) -> bool:
+        """Return whether the registry accepts a connection. The last try raises if it does not."""
+        try:
+            self.ask("GET", "/v2/")
+        except PushError as error:
+            if last_try or not isinstance(error.__cause__, ConnectionRefusedError):
+                raise
+            return False
+        return True
 
     def has(self, repository: str, digest: str) -> bool:
         """Return whether a blob is in a repository."""
