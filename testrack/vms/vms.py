@@ -161,13 +161,24 @@ def bmc_certificate(folder: Path) -> tuple[Path, str]:
 
 
 def inventory(
-    machines: list[dict[str, str]], folder: Path, image: Path, proxy: bool = False
+    machines: list[dict[str, str]],
+    folder: Path,
+    image: Path,
+    proxy: bool = False,
+    secrets: Path = ROOT / ".rackproof/rack",
 ) -> dict[str, object]:
-    """Return the inventory of the machines and of their boot host, to be used with the rack's own."""
+    """Return the inventory of the machines and of their boot host, to be used with the rack's own.
+
+    Args:
+        machines: The machines, as `machine` describes them.
+        folder: It holds the machines' public key.
+        image: It holds the boot files and their description.
+        proxy: Whether another server hands out the addresses.
+        secrets: It holds the rack's keys and its mirror.
+    """
     key = (folder / "key.pub").read_text().strip()
     known = folder / "known_hosts"
     built = json.loads((image / "netboot.json").read_text())
-    secrets = ROOT / ".rackproof/rack"
     check_image = (secrets / "mirror/images/SHA256SUMS").read_text().split()[0]
     if not any("secure=" in one["firmware"] for one in machines):
         # The others go by iPXE, as most sites' machines do.

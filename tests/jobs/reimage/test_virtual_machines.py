@@ -115,7 +115,10 @@ def test_no_address_is_the_racks_own_and_every_name_is_known(tmp_path: Path) -> 
 def test_the_inventory_says_all_that_imaging_asks_for(tmp_path: Path) -> None:
     (tmp_path / "key.pub").write_text("ssh-ed25519 AAAA vms\n")
     (tmp_path / "netboot.json").write_text(json.dumps({"netboot_kernel": "vmlinuz"}))
-    found = vms.inventory([vms.machine(1, tmp_path)], tmp_path, tmp_path)["all"]
+    # This checkout may have no rack.
+    (tmp_path / "mirror/images").mkdir(parents=True)
+    (tmp_path / "mirror/images/SHA256SUMS").write_text("5d0c  check.sqsh\n")
+    found = vms.inventory([vms.machine(1, tmp_path)], tmp_path, tmp_path, secrets=tmp_path)["all"]
     group = found["children"]["gb300-rack"]["children"]["vms"]
     host = found["vars"] | group["hosts"]["vm1"]
     tasks = (ROOT / "roles/reimage/tasks/by_image.yml").read_text()
@@ -123,6 +126,7 @@ def test_the_inventory_says_all_that_imaging_asks_for(tmp_path: Path) -> None:
     assert len(needed) == 6
     assert needed <= {name for name, value in host.items() if value}
     assert host["netboot_kernel"] == "vmlinuz"
+    assert host["nvidia_container_check_image_checksum"] == "sha256:5d0c"
     assert "StrictHostKeyChecking=yes" in group["vars"]["ansible_ssh_common_args"]
 
 
