@@ -2,7 +2,7 @@
 
 Begin with :func:`build`. ResNet-50 is version 1.5 (the stride is in the 3 x 3 convolution) with 25,557,032
 parameters for 1,000 classes. VGG16 is without batch normalisation, with 138,357,544 parameters. ``width``
-below 1 makes smaller networks for tests.
+multiplies the number of channels. Tests use values below 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""ImageNet's training pixels have these by channel, scaled to 0..1."""
+"""Mean and standard deviation of ImageNet's training pixels by channel, for pixels scaled to 0..1."""
 
 BLOCKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 """Stages of ResNet-50, with channels, blocks, and the stride of the first block."""
@@ -23,7 +23,7 @@ LAYERS = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions parallel to a shortcut. The output is of four times as many channels."""
+    """Three convolutions parallel to a shortcut. The last has four times as many channels as the second."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def vgg16(classes: int, width: float) -> nn.Sequential:
 class Classifier(nn.Module):
     """A network that takes pixels (N, 3, H, W) as uint8, and normalises them on its device.
 
-    A single byte per value is sent from host to device instead of four.
+    The host sends one byte per value instead of four.
     """
 
     def __init__(self, network: nn.Module) -> None:

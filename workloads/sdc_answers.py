@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Judge the answers of data paths for wrong SMs, wrong answers, and unchecked paths.
+"""Find silent data corruption (SDC) in what GPUs computed, by the CPU, the golden table or other GPUs.
 
-probe_sdc.py calls :func:`settle` with the answers of one node's GPUs. Started as a program with logs of
-``probe_sdc.py``, :func:`main` compares the GPUs of a node or a fleet. It lists GPUs whose answers differ from
-those of the others. It also prints the rows that the logs would add to ``sdc_golden.csv``. Standard library
-only.
+A *path* is a kernel whose blocks all compute the same words, so that each SM (streaming multiprocessor) of
+the GPU gives the same *answer*. probe_sdc.py imports this module, counts the wrong words of each SM by
+:class:`Counts` and :func:`settle`, and compares the digests of the answers. Started as a program with logs of
+``probe_sdc.py``, :func:`main` compares the GPUs of a node or a fleet, lists those whose answers differ, and
+prints the rows that the logs would add to ``sdc_golden.csv``. Standard library only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Counts:
         sms: The number of the GPU's SMs.
         blocks: The number of blocks that returned words.
         launches: The number of launches that an SM took part in.
-        wrong: The number of words that differed.
+        wrong: The number of wrong words of each SM.
         queued: The number of requested blocks.
     """
 
@@ -54,12 +55,12 @@ class Counts:
 
     @property
     def fewest_launches(self) -> int:
-        """Return in how many launches the SM took part that met the fewest, or 0 if one met none."""
+        """Return the smallest number of launches of an SM, or 0 if an SM took part in none."""
         return 0 if self.missed else min(self.launches.values(), default=0)
 
     @property
     def lost_blocks(self) -> int:
-        """Return how many blocks gave no words."""
+        """Return the difference between the requested blocks and those that returned words."""
         return abs(self.queued - sum(self.blocks.values()))
 
     def add_wrong(self, wrong: Mapping[int, int]) -> None:
@@ -81,7 +82,7 @@ def differing(got: bytes, right: bytes) -> int:
 
 
 def settle(blocks: Sequence[tuple[int, bytes]], right: bytes | None) -> tuple[bytes, dict[int, int]]:
-    """Return a GPU's answer to a set, and the number of wrong words of each SM.
+    """Return a GPU's answer for one input, and the number of wrong words of each SM.
 
     Args:
         blocks: The SM and the words of each block. All blocks computed the same.
@@ -95,7 +96,7 @@ def settle(blocks: Sequence[tuple[int, bytes]], right: bytes | None) -> tuple[by
 
 
 def digest_of(answers: Iterable[bytes]) -> str:
-    """Return the digest of the answers to several sets."""
+    """Return the digest of the answers for several inputs."""
     whole = hashlib.sha256()
     for answer in answers:
         whole.update(answer)
@@ -103,7 +104,7 @@ def digest_of(answers: Iterable[bytes]) -> str:
 
 
 def smallest_rate(launches: int) -> float:
-    """Return the smallest share of faulty launches that this many launches find with 95 % probability."""
+    """Return the smallest share of faulty launches that this many would show with 95 % probability."""
     return 1.0 if launches < 1 else 1 - (1 - CONFIDENCE) ** (1 / launches)
 
 
@@ -114,7 +115,7 @@ def is_odd(digest: str, golden: str | None, alike: Sequence[str]) -> bool | None
         digest: The digest of the answers that no CPU can compute.
         golden: The digest that this model and software gave before.
         alike: The digests of all GPUs of the model in this node, including this one. Without a majority,
-            all are wrong, because it is unknown which is right.
+            all count as wrong, because the right one is unknown.
     """
     if golden is not None:
         return digest != golden
@@ -127,7 +128,7 @@ def read_golden(path: Path = GOLDEN) -> dict[Key, str]:
     """Return the table of golden digests.
 
     Raises:
-        ValueError: The columns are others, or a row is there twice.
+        ValueError: The table has other columns, or a key occurs twice.
     """
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
@@ -149,7 +150,8 @@ def compare_fleet(
 ) -> tuple[dict[Key, str], list[str]]:
     """Compare answers of many GPUs, and of each GPU with itself.
 
-    The table's answer is right, or else the answer of more than half.
+    For each model, software and path, the right answer is the golden one, or else that of more than half. A
+    GPU that gave several answers is reported, too.
 
     Args:
         rows: The answers with their ``gpu``.
@@ -175,7 +177,7 @@ def compare_fleet(
 
 
 def answers_of(lines: Iterable[str]) -> list[dict[str, str]]:
-    """Return the answers in a log, or none if the log shows a fault or did not end well."""
+    """Return the answers in a log, or an empty list if the log shows a fault or did not end with success."""
     rows: list[dict[str, str]] = []
     ended = False
     for line in lines:

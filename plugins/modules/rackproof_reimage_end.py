@@ -12,8 +12,9 @@ DOCUMENTATION = r"""
 module: rackproof_reimage_end
 short_description: End a run of reimage.yml and report every node
 description:
-  - Writes the run's record, which enters the history with the hardware as it is now. A node that was not
-    resumed makes the verdict a fail.
+  - Writes the run's record, which enters the history with the newest record of each node's hardware. This is
+    the one from before the imaging if the node failed earlier. A node that was not resumed makes the
+    verdict a fail.
 extends_documentation_fragment: [rackproof.reimage_run, rackproof.no_diff]
 author: Rackproof developers
 """
@@ -27,9 +28,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-verdict: {description: The worst of all nodes., type: str, returned: success}
+verdict: {description: The worst verdict of the nodes., type: str, returned: success}
 gates: {description: Whether the playbook should end non-zero., type: bool, returned: success}
 message: {description: A line for each node., type: list, returned: success}
 record: {description: "The kind of the record, C(reimaging).", type: str, returned: success}
-page: {description: The record., type: path, returned: success}
+page: {description: The path of run.json., type: path, returned: success}
 """

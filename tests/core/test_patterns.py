@@ -1,4 +1,4 @@
-"""The regular expressions of an operator: RE2 compiles them, and what it refuses is named with the remedy."""
+"""Test that RE2 compiles the patterns that an operator writes, and that a refusal names a remedy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ HOSTILE = {
     r"(?:a?[ad][dc]c?){30}e": "ad" * 30 + "e",
     r".{0,200}.{0,200}(\d)x": "1x",
 }
-"""Patterns on which Python's `re` may take hours, and for each a text that it matches."""
+"""Patterns on which Python's `re` may take hours, each with a text that it matches."""
 LINES = ["a" * 4000, "ad" * 2000, "é, " * 1000, "\0" * 4000]
+"""Long lines that no hostile pattern matches."""
 
 
 @pytest.mark.parametrize("pattern", HOSTILE)
 def test_re2_searches_any_line(pattern: str) -> None:
     compiled = compiled_pattern(pattern)
-    # RE2's time is linear by its construction, with a factor that the memory of a pattern limits.
+    # RE2 takes linear time. max_mem limits the number of states, and so the time per character.
     assert isinstance(compiled, type(re2.compile(b"")))
     assert compiled.options.max_mem <= 1 << 18
     for line in LINES:
@@ -51,7 +52,7 @@ def test_re2_searches_any_line(pattern: str) -> None:
         (r"(?P<value>\d+?)x", "12x", "12"),
     ],
 )
-def test_a_pattern_matches_as_it_would_elsewhere(pattern: str, line: str, number: str) -> None:
+def test_common_patterns_give_the_expected_number(pattern: str, line: str, number: str) -> None:
     match = compiled_pattern(pattern).search(line.encode())
     assert match is not None
     assert match[1].decode() == number
@@ -80,11 +81,11 @@ def test_a_pattern_matches_as_it_would_elsewhere(pattern: str, line: str, number
         (r"ahci (controller", "missing ): ahci (controller", "needs a backslash"),
         (r"ahci [", "missing ]: [", "needs a backslash"),
         (r"*a", "no argument for repetition operator: *", "needs a backslash"),
-        # RE2 would take it for text, and find no failure.
+        # RE2 would read {,3} as text, and the failure would not be found.
         (r"FAILED{,3}", "{,3}", r"write {0,3}, or \{,3}"),
     ],
 )
-def test_a_pattern_that_re2_does_not_take_is_refused_with_the_remedy(
+def test_an_unsupported_pattern_is_refused_with_a_remedy(
     pattern: str, says: str, remedy: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ValueError, match=f"{re.escape(says)}.*{re.escape(remedy)}"):

@@ -1,11 +1,15 @@
-"""Edits of nested data, as fuzzers draw them: what is taken away, and what is put in its place."""
+"""Draw random edits of nested data, and apply them.
+
+An edit removes, empties, cuts, copies or replaces one value.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
+from enum import IntEnum
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**63, -(2**63), 10**30, 0.0, -0.5, 1e308, float("nan"), float("inf"),
@@ -14,10 +18,33 @@ ODD_VALUES: tuple[Any, ...] = (
     "a" * 5000, "9" * 400, "../../x", "{{ x }}", "GPU-1", "1: ACTIVE", "\n" * 50,
     [], [[]], [None], {}, {"": ""}, {"a": {"b": []}}, [1, "x", None], {"status": "ok"}, {"stdout": "x"},
 )  # fmt: skip
-"""Values that come where another kind was expected."""
+"""Values of unexpected types or contents."""
 
-Edit = tuple[int, int, Any]
-"""The place, the kind and the value of an edit."""
+
+class Kind(IntEnum):
+    """What an edit does with the old value. A kind that does not fit the old value replaces it."""
+
+    DELETE = 0
+    NULL = 1
+    EMPTY = 2
+    COPY_KEY = 3
+    SPLICE = 4
+    REPLACE = 5
+    TRUNCATE = 6
+
+
+class Edit(NamedTuple):
+    """An edit of one value.
+
+    Attributes:
+        at: A large number. Its remainder chooses the value, and in a text the position of the cut.
+        kind: What is done with the value.
+        value: The new value, or the text that is spliced in.
+    """
+
+    at: int
+    kind: Kind
+    value: Any
 
 
 def odd_value(chance: Random) -> Any:
@@ -33,22 +60,21 @@ def odd_value(chance: Random) -> Any:
 
 
 def draw_edits(chance: Random) -> list[Edit]:
-    """Return up to four edits."""
+    """Return one to four edits of any kind."""
     return [
-        (chance.randrange(1 << 20), chance.randrange(7), odd_value(chance))
+        Edit(chance.randrange(1 << 20), Kind(chance.randrange(7)), odd_value(chance))
         for _ in range(chance.randint(1, 4))
     ]
 
 
 def draw_removals(chance: Random) -> list[Edit]:
-    """Return edits that only take something away, or leave something empty in its place."""
-    return [
-        (chance.randrange(1 << 20), chance.choice((0, 1, 2, 6)), None) for _ in range(chance.randint(1, 3))
-    ]
+    """Return edits that only delete, empty or shorten values."""
+    kinds = (Kind.DELETE, Kind.NULL, Kind.EMPTY, Kind.TRUNCATE)
+    return [Edit(chance.randrange(1 << 20), chance.choice(kinds), None) for _ in range(chance.randint(1, 3))]
 
 
 def places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of every value below a mapping or a list."""
+    """Yield the path of keys and indexes of every nested value."""
     entries: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         entries = value.items()
@@ -75,21 +101,22 @@ def edited(base: Any, edits: Iterable[Edit]) -> Any:
 
 
 def _edit(holder: Any, key: Any, kind: int, odd: Any, at: int) -> None:
+    """Apply an edit to one entry of a mapping or a list."""
     old = holder[key]
-    if kind == 0:
+    if kind == Kind.DELETE:
         del holder[key]
-    elif kind == 1:
+    elif kind == Kind.NULL:
         holder[key] = None
-    elif kind == 2:
-        # Empty, of its own kind.
+    elif kind == Kind.EMPTY:
+        # Replace it with the empty value of its type.
         holder[key] = type(old)() if isinstance(old, str | list | dict | int | float) else None
-    elif kind == 3 and isinstance(holder, dict):
+    elif kind == Kind.COPY_KEY and isinstance(holder, dict):
         holder[odd if isinstance(odd, str) else f"key {at}"] = copy.deepcopy(old)
-    elif kind == 4 and isinstance(old, str) and old:
+    elif kind == Kind.SPLICE and isinstance(old, str) and old:
         cut = at % (len(old) + 1)
         holder[key] = old[:cut] + (odd if isinstance(odd, str) else str(odd)) + old[cut + at % 40 :]
-    elif kind == 6 and isinstance(old, str):
+    elif kind == Kind.TRUNCATE and isinstance(old, str):
         holder[key] = old[: at % (len(old) + 1)]
     else:
-        # A copy: a later edit must not reach into the values themselves.
+        # Copy it, so that a later edit does not change ODD_VALUES.
         holder[key] = copy.deepcopy(odd)

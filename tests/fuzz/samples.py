@@ -1,4 +1,4 @@
-"""Good inputs, and good inputs with one fault, that fuzzers damage."""
+"""Build the valid inputs that the fuzzers damage: a node's answer, a log, and definitions of benchmarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from tests.nodes.health.healthy import EPOCH, answer_ok, healthy_gathered
 
 
 def healthy_answer(number: int) -> dict[str, Any]:
-    """Return what ``rackproof_facts`` answers on a healthy node with two GPUs."""
+    """Return what ``rackproof_facts`` answers on a healthy node with two GPUs.
+
+    Args:
+        number: The node's number, which its UUIDs and serial numbers contain.
+    """
     gathered = healthy_gathered(number, gpus=2, log="1794999990.000001 n kernel: hello\n")
     gathered["health"]["tools"]["units"] = answer_ok(_unit("active"))
     return sealed_answer(gathered)
@@ -23,15 +27,15 @@ def _unit(state: str) -> str:
 
 
 def with_faults(healthy: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield answers of a node with one fault each."""
+    """Yield a copy of a healthy answer for each fault in the table below."""
     smi = healthy["facts"]["tools"]["nvidia_smi_xml"]["stdout"]
     links = healthy["health"]["tools"]["nvlink_status"]["stdout"]
     tools = ("health", "tools")
-    log, gpus = (*tools, "kernel_log", "stdout"), ("facts", "tools", "nvidia_smi_xml", "stdout")
+    kernel_log, gpus = (*tools, "kernel_log", "stdout"), ("facts", "tools", "nvidia_smi_xml", "stdout")
     for place, value in (
-        (log, "1794999990.0 n kernel: NVRM: Xid (PCI:0000:06:00): 79, lost\n"),
-        (log, "1794999990.0 n kernel: NVRM: Xid (PCI:0000:06:00): 13, x\n"),
-        (log, "1794999990.0 n kernel: mce: [Hardware Error]: CPU 1: Machine Check: 0\n"),
+        (kernel_log, "1794999990.0 n kernel: NVRM: Xid (PCI:0000:06:00): 79, lost\n"),
+        (kernel_log, "1794999990.0 n kernel: NVRM: Xid (PCI:0000:06:00): 13, x\n"),
+        (kernel_log, "1794999990.0 n kernel: mce: [Hardware Error]: CPU 1: Machine Check: 0\n"),
         ((*tools, "kernel_log", "truncated"), True),
         ((*tools, "failed_units", "stdout"), "\u25cf nvidia-persistenced.service loaded failed failed x\n"),
         ((*tools, "units", "stdout"), _unit("inactive")),
@@ -63,7 +67,10 @@ def with_faults(healthy: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def run_sub_log() -> str:
-    """Return the output of a job of three nodes that ended well."""
+    """Return the log of a successful job of three nodes that run.sub started.
+
+    The test of NCCL in it has the ranks of two nodes. A fuzzer needs no more of them.
+    """
     end = {
         "job": "7",
         "state": "COMPLETED",
@@ -112,7 +119,7 @@ RUNANDTIME_STOP 1700000080
 
 
 def definition_of(number: int) -> dict[str, Any]:
-    """Return a definition of a benchmark."""
+    """Return one of three definitions: 0 is a single run, 1 has a matrix, and 2 runs on all GPUs."""
     launch: dict[str, Any] = {
         "with": "local",
         "runtime": "torch",
@@ -127,22 +134,22 @@ def definition_of(number: int) -> dict[str, Any]:
             {"metric": "speed", "unit": "samples/s", "direction": "higher", "optional": True},
         ],
     }
-    plain = {
+    single_run = {
         "name": "fuzzed",
         "summary": "Trains",
         "parameters": {"gpus": 0},
         "launch": launch,
         "result": result,
     }
-    swept = {
-        **plain,
+    matrix = {
+        **single_run,
         "parameters": {"gpus": 0, "batch": 32},
         "launch": {**launch, "arguments": ["--batch={batch}"]},
         "matrix": {"batch": [1, 2, 3]},
         "suites": ["quick"],
     }
-    probing = {
-        **plain,
+    all_gpus = {
+        **single_run,
         "parameters": {"gpus": "all"},
         "result": {
             **result,
@@ -150,4 +157,4 @@ def definition_of(number: int) -> dict[str, Any]:
             "judge": [{"metric": "speed", "unit": "T", "direction": "higher", "per": "gpu"}],
         },
     }
-    return (plain, swept, probing)[number]  # fmt: skip
+    return (single_run, matrix, all_gpus)[number]

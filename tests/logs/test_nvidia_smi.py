@@ -1,4 +1,4 @@
-"""Test the output of nvidia-smi for faulty and healthy GPUs: values, links, pairs, and other lines."""
+"""Test what `parse` judges in the output of nvidia-smi: XML, text of -q, CSV, `nvlink -s` and `topo -m`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .log_samples import NVIDIA_SMI_TEXT, NVIDIA_SMI_XML, TOPO
 PASS, DEGRADED, UNPROVEN, FAIL = Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL
 REAL = Path(__file__).resolve().parents[1] / "data/real"
 WHOLE = lzma.decompress((REAL / "h200-x4/nvidia-smi-q.xml.xz").read_bytes()).decode()
-# Two of the four are enough to differ.
+# Keep two of the four GPUs. Two are enough to compare.
 XML = WHOLE.replace("_gpus>4<", "_gpus>2<")
 for _gpu in re.findall("(?s)<gpu id=.*?</gpu>", WHOLE)[2:]:
     XML = XML.replace(_gpu, "")
@@ -32,6 +32,7 @@ STATUS = (REAL / "h200-x4/nvlink-status.txt").read_text()
 
 
 def judged(text: str | bytes) -> tuple[Verdict, set[str]]:
+    """Return the verdict of a log, and the codes of the findings that have a verdict."""
     parsed = logs.parse(io.BytesIO(text if isinstance(text, bytes) else text.encode()))
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
 
@@ -49,11 +50,12 @@ def listed(*gpus: tuple[str, str]) -> str:
 
 
 def links(speed: float | str, count: int = 4) -> str:
+    """Return the lines of a GPU whose links all have one speed, in GB/s."""
     return "".join(f"\t Link {at}: {speed} GB/s\n" for at in range(count))
 
 
 H200, UP = "NVIDIA H200", links("26.562", 18)
-# Of utkuozdemir/nvidia_gpu_exporter, internal/captures: L40S and RTX 4080 (driver 595), H100 and H200 (590).
+# From utkuozdemir/nvidia_gpu_exporter, internal/captures: L40S and RTX 4080 (driver 595), H100, H200 (590).
 LINKLESS = "Device does not have or support Nvlink\n"
 DIVIDED = "Nvlink queries are not supported for Devices in MIG mode\n"
 DOWN = "\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
@@ -247,7 +249,7 @@ def test_a_matrix_of_access_between_gpus_is_named(form: str, kind: str) -> None:
         (CUBE_MESH.replace("GPU7\tSYS", "GPX7\tSYS"), UNPROVEN, "cut_off"),
     ],
 )  # fmt: skip
-def test_pairs_of_no_sound_machine(text: str, verdict: Verdict, code: str) -> None:
+def test_a_faulty_or_unknown_topology_does_not_pass(text: str, verdict: Verdict, code: str) -> None:
     found, codes = judged(text)
     assert (found, codes) == (verdict, {code})
 
@@ -419,7 +421,7 @@ def with_value(path: str, value: str, xml: str = XML) -> str:
 )
 def test_a_bad_value_of_the_xml(tag: str, value: str, verdict: Verdict, code: str) -> None:
     assert judged(XML) == (PASS, set())
-    # Memory that is gone contradicts its parts, too.
+    # A smaller total also contradicts its used and free parts, so this second finding is ignored.
     found, codes = judged(with_value(tag, value))
     assert (found, codes - {"impossible_value"} or codes) == (verdict, {code})
 
@@ -461,7 +463,7 @@ def test_a_value_that_contradicts_the_others_proves_nothing(tag: str, value: str
         ("instant_power_draw", "715.00 W"),
     ],
 )
-def test_what_sound_gpus_show_passes(tag: str, value: str) -> None:
+def test_values_of_healthy_gpus_pass(tag: str, value: str) -> None:
     assert judged(with_value(tag, value)) == (PASS, set())
 
 
@@ -497,9 +499,6 @@ def test_a_pcie_link_that_is_slow_under_load_is_found_in_the_xml() -> None:
     slow = with_value("current_link_gen", "1")
     assert judged(slow) == (PASS, set())
     assert judged(with_value("gpu_util", "60 %", slow)) == (FAIL, {"pcie_generation"})
-
-
-CURRENT = f"Current{' ' * 19}: "
 
 
 @pytest.mark.parametrize(
@@ -587,7 +586,7 @@ def test_faults_of_older_gpus_are_found_in_the_text(section: str, code: str) -> 
 
 
 def test_a_line_taken_out_of_the_text_never_hides_what_it_said() -> None:
-    """Every line that a check reads: set to a fault it is none, and so it is not a pass without it."""
+    """Remove each line that a check reads. The line could have shown a fault, so the rest must not pass."""
     lines = NVIDIA_SMI_TEXT.decode().splitlines(keepends=True)
     judging = (
         "Pending",
@@ -695,7 +694,7 @@ def test_a_table_is_judged_as_the_xml_is(
         ("gpu_util", "101 %", UNPROVEN, "impossible_value"),
     ],
 )
-def test_a_gpu_of_the_xml_that_no_sound_machine_has(
+def test_an_impossible_gpu_in_the_xml_does_not_pass(
     tag: str, value: str, verdict: Verdict, code: str
 ) -> None:
     assert judged(with_value(tag, value)) == (verdict, {code})
@@ -907,7 +906,7 @@ def test_a_line_beside_an_answer_is_a_finding(
 
 @pytest.mark.parametrize("name", ["xml", "csv", "topo"])
 @pytest.mark.parametrize("line", ["$ nvidia-smi\n", "\n\n", "Wed Nov 25 03:00:00 UTC 2026\n"])
-def test_a_prompt_above_an_answer_is_none(name: str, line: str) -> None:
+def test_a_prompt_or_a_date_above_the_output_is_ignored(name: str, line: str) -> None:
     assert judged(line + ANSWERS[name]) == (PASS, set())
 
 
@@ -989,18 +988,18 @@ def test_one_answer_is_parsed_once_and_no_reader_changes_it(
     parsed = []
     read_xml = nvidia_smi._read_xml
 
-    def counted(document: bytes) -> nvidia_smi._Element:
+    def read_and_keep(document: bytes) -> nvidia_smi._Element:
         parsed.append(read_xml(document))
         return parsed[-1]
 
-    monkeypatch.setattr(nvidia_smi, "_read_xml", counted)
+    monkeypatch.setattr(nvidia_smi, "_read_xml", read_and_keep)
     nvidia_smi._read_again.cache_clear()
     gpus = nvidia_smi.read_gpus(data)
     assert [texts.gpu for texts in nvidia_smi.read_gpu_texts(data)] == list(gpus)
     assert judged(data) == (PASS, set())
     assert len(parsed) == times
     assert all(tree == read_xml(data) for tree in parsed)
-    # Another answer, or one that cannot be read, is none that was kept.
+    # Other or unreadable output does not use the kept result.
     other = data.replace(b"GPU-", b"GPU-f", 1)
     assert nvidia_smi.read_gpus(other) != gpus
     for _ in range(2):

@@ -1,6 +1,7 @@
 """Test that `parse` names a tool whose output no parser reads, and does not judge it as another tool's.
 
-src/rackproof/logs/unread_tools.py has the patterns. Add one sample here for each.
+src/rackproof/logs/unread_tools.py has the patterns. Add a sample here for a new one. Samples without a source
+are shortened from a tool's output, or written after its source.
 """
 
 from __future__ import annotations
@@ -160,5 +161,5 @@ def test_a_line_of_a_training_log_names_no_tool(text: str) -> None:
     assert read(text).findings[0].message == "the log is of no known format"
 
 
-def test_a_tool_is_named_far_below_other_text() -> None:
+def test_a_tool_is_named_after_20_000_other_lines() -> None:
     assert "the output of OSU" in read("some line of a job\n" * 20_000 + OSU).findings[0].message

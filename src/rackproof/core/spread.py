@@ -15,11 +15,11 @@ from rackproof.core.records import Spread
 WIDEST_FACTOR = 2.0
 """Factor between the low and the high end of a speed's samples above which the speed is no single value.
 
-Healthy GPUs of the corpus stay below 1.3. If another process takes half of a GPU's time, the factor is about
-1.8.
+Healthy GPUs in tests/corpus stay below 1.3. Between 1.3 and this factor, the speed is judged. A process that
+takes half of a GPU's time gives about 1.8, and the lower speed fails against its reference.
 """
 _FEWEST_FOR_TAILS = 5
-"""With fewer samples, low and high are the extremes."""
+"""With fewer samples, low and high are the smallest and the largest sample."""
 _TAIL = 0.05
 """Share of the samples at each end that low and high leave out. At least one is left out."""
 
@@ -39,7 +39,7 @@ def spread_of(samples: Iterable[float]) -> Spread | None:
 
 
 def spread_doubt(spread: Spread | None, unit: str) -> str:
-    """Return why a speed with this spread is no single value, or "".
+    """Return why the samples vary too much to state one speed, or "".
 
     Args:
         spread: The spread of the speed's samples, or None.
@@ -49,6 +49,6 @@ def spread_doubt(spread: Spread | None, unit: str) -> str:
         return ""
     extent = f"{spread.low:.4g} to {spread.high:.4g} {unit}".strip()
     return (
-        f"its {spread.count} samples swing by a factor, {extent} (median {spread.median:.4g}): no number; "
-        "find the process that uses the machine or slows it down, then measure again"
+        f"its {spread.count} samples range from {extent} (median {spread.median:.4g}), which is too wide for "
+        "one value; find the process that uses the machine or slows it down, then measure again"
     )

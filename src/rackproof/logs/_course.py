@@ -1,4 +1,7 @@
-"""Find gaps in an MLPerf log, in starts, stops, evaluations and statistics, for :mod:`._mlperf`. No I/O.
+"""Find signs that lines of an MLPerf log are missing. No I/O.
+
+The signs are unpaired starts and stops, skipped evaluations, and uneven statistics. :mod:`._mlperf` feeds
+:class:`Course` with events and calls :meth:`Course.missing`.
 
 A gap is found by comparison with the rest of the log. None of the 12,200 published logs of rounds 0.5 to 5.1
 that pass breaks its own regular pattern. If a submitter's code never logs one half of a pair, or lets
@@ -28,7 +31,8 @@ _EVEN = {"llama2_70b_lora": "train_loss", "stable_diffusion": "block_stop"}
 """Events that some logs of a benchmark have after equal numbers of samples. In 1,485 published logs of rounds
 3.1 to 5.0, no interval is longer than the others."""
 _EVEN_GAP = 2.5
-"""The same as ``_GAP`` for these events. In 30 logs of round 4.0, an evaluation takes the place of a loss."""
+"""Largest interval between these events, as a multiple of the median. In 30 logs of round 4.0, an evaluation
+takes the place of a loss."""
 _EPOCHS_STAY = frozenset({"bert", "dlrm", "gnn", "rgat", "transformer"})
 """Benchmarks that are evaluated several times in an epoch and log whole epochs only."""
 _FROM_THE_START = frozenset(
@@ -39,11 +43,11 @@ _FROM_THE_START = frozenset(
 )  # fmt: skip
 """Benchmarks whose first evaluation comes after one usual interval (in published logs, at most 1.04)."""
 _FEWEST_SHARE = 0.5
-"""Each of the 6,328 published successes of rounds 3.1 to 5.1 has values for at least this share of
-its evaluations."""
+"""Smallest share of the evaluations that state a value. No published success of rounds 3.1 to 5.1, of which
+there are 6,328, is below it."""
 _GAP = 1.75
-"""An interval that is this many times as long as usual lacks an evaluation. Published logs have at most
-1.6 (llama31_405b, 5.1)."""
+"""If an interval is longer than this multiple of the median, an evaluation is missing. Published logs have at
+most 1.6 (llama31_405b, 5.1)."""
 _FIRST_EPOCH = {
     "bert": 0.0, "dlrm_dcnv2": 0.0, "gnn": 1.0, "gpt3": 0.0, "resnet": 1.0, "retinanet": 0.0, "rgat": 1.0,
     "ssd": 0.0,
@@ -62,7 +66,7 @@ _FEWEST_BLOCKS = 4
 _MOST_KEPT, _MOST_EXTREMES = 20_000, 40
 
 EPOCHS = "epochs"
-"""Name of the progress that starts of epochs state, beside the metrics of the evaluations."""
+"""Key of the epoch numbers that ``epoch_start`` events state. The other keys are metrics of evaluations."""
 
 LineAt = Callable[[int], int]
 """A function from a position to its line. It is called only for faults, because counting lines takes time."""
@@ -106,10 +110,12 @@ class Pairs:
         return self.open and self.broken == 1 and self.starts == self.stops
 
     def has_hole(self, *, strict: bool) -> bool:
-        """Return whether half of a pair is missing in a log whose other pairs are complete.
+        """Return whether half of a pair is missing.
+
+        If most pairs lack a half, the submitter's code never logs it, and nothing is missing.
 
         Args:
-            strict: Whether any missing half counts, even if most pairs lack one.
+            strict: Whether a missing half counts even then.
         """
         systematic = self.broken >= max(2, _SYSTEMATIC * max(self.starts, self.stops))
         return self.broken > 0 and (strict or not systematic)
@@ -117,7 +123,7 @@ class Pairs:
 
 @dataclass(slots=True)
 class Extreme:
-    """The lowest or highest evaluation, by its position in the current block and later its line."""
+    """The lowest or highest evaluation, by its position in the current chunk of bytes and later its line."""
 
     value: float
     position: int | None
@@ -126,7 +132,14 @@ class Extreme:
 
 @dataclass(slots=True)
 class Advance:
-    """The progress of a training, as the successive values under one name."""
+    """The progress of a training, as the successive values under one name.
+
+    Attributes:
+        gaps: The differences between successive values that rise.
+        largest: The largest difference, and the line of its second value.
+        back: The first value that is lower than the one before: the one before, the value, and its line.
+        same: The first value that repeats the one before, and its line.
+    """
 
     first: float | None = None
     last: float | None = None
@@ -191,7 +204,7 @@ class Epochs:
         """Yield the signs that the start or stop of an epoch is missing.
 
         Args:
-            benchmark: Its name in MLPerf's rules.
+            benchmark: The benchmark's name in MLPerf's rules.
             evaluated: The highest epoch that an evaluation states, if any does.
         """
         if self.starts != self.stops:
@@ -298,7 +311,7 @@ class Course:
             self.extremes[metric, True] = Extreme(value, position)
 
     def keep_lines(self, line_at: LineAt) -> None:
-        """Turn positions into lines before the block of the log is released."""
+        """Turn positions into lines before the chunk of the log is released."""
         for extreme in self.extremes.values():
             if extreme.position is not None:
                 extreme.line, extreme.position = line_at(extreme.position), None
@@ -307,7 +320,7 @@ class Course:
         """Yield the signs that a part of the training's log is missing, or belongs to another training.
 
         Args:
-            benchmark: Its name in MLPerf's rules. Special rules apply only to the benchmarks above.
+            benchmark: The benchmark's name in MLPerf's rules. Some rules apply only to the benchmarks above.
             platform: Its name in the log. A TPU's host begins a part before the previous one stops.
             stopped: Whether the log contains the end of the run.
         """
@@ -329,7 +342,7 @@ class Course:
         yield from self._thin_statistics()
 
     def _missing_marks(self, benchmark: str) -> Iterator[Found]:
-        """Find a longer interval between events that come after equal numbers of samples."""
+        """Yield an interval between events of ``_EVEN`` that is longer than the others."""
         key = _EVEN.get(benchmark, "")
         mark = self.even.get(key, Advance())
         gap, line = max(mark.largest, (mark.first or 0.0, 1))
@@ -338,7 +351,7 @@ class Course:
             yield f"{message}: lines of the log are missing", line
 
     def _missing_statistics(self, benchmark: str) -> Iterator[Found]:
-        """Find a block with fewer statistics than the others, which differ by one at most."""
+        """Yield a block whose number of statistics is below the median of the others by two or more."""
         if len(self.of_blocks) < _FEWEST_BLOCKS:
             return
         for kind in range(len(self.of_blocks[0])):
@@ -353,7 +366,7 @@ class Course:
                 return
 
     def _thin_statistics(self) -> Iterator[Found]:
-        """Find a block with far fewer statistics per step than another one, if there are few blocks."""
+        """Yield a block with far fewer statistics per step than another one, if there are few blocks."""
         if not 1 < len(self.of_blocks) < _FEWEST_BLOCKS:
             return
         for kind in range(len(self.of_blocks[0])):
@@ -402,7 +415,7 @@ def _missing_of_progress(benchmark: str, name: str, metric: str, progress: Advan
 
 
 def _missing_evaluations(benchmark: str, name: str, metric_text: str, progress: Advance) -> Iterator[Found]:
-    """Find an interval between evaluations that is longer than the others."""
+    """Yield an interval between evaluations that is longer than the others."""
     gap, line = progress.largest
     usual = progress.usual
     # By the rules of rounds 0.6 and 0.7, the first interval of ssd is longer, 40 epochs or more.

@@ -1,7 +1,7 @@
-"""Find outputs of several tools in a log. :func:`rackproof.logs.parse` judges only one of them. No I/O.
+"""Find the output of a second tool in a log. :mod:`rackproof.logs` calls :func:`other_tools`. No I/O.
 
-A log is judged as the output of the tool that it shows first. The output of another tool further down may
-contain the fault. Such a log therefore proves nothing until each output is a file of its own.
+:func:`rackproof.logs.parse` judges a log by one format. The output of another tool in the same log may
+contain a fault that is not judged. Such a log is therefore unproven until each output is a file of its own.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
     "hpl": re.compile(rb"(?m)^HPLinpack \d"),
     "stream": re.compile(rb"(?m)^STREAM version "),
 }
-"""Text that only a tool's output contains, by the tool's format. Such text in the log of a training is
-allowed, because the launcher may run a tool."""
+"""Patterns of text that only one tool prints, by the tool's format. A training's log is not searched for
+them, because its launcher may run tools."""
 
 
 def other_tools(block: bytes, own: str) -> dict[str, int]:

@@ -48,10 +48,12 @@ class Progress:
     """The progress of a job as shown live. A value that the log does not show is ``None`` or "".
 
     Attributes:
-        step: The current step of ``steps``.
+        step: The current step of ``steps``. For nccl-tests, it is the message size in bytes.
         epoch: The current epoch of ``epochs`` (from 1; fractions are possible).
         throughput: The throughput in ``throughput_unit``.
         target: The quality to reach, in the units of ``accuracy``.
+        done_bytes: The downloaded bytes.
+        all_bytes: The approximate size of the download, in bytes.
         fraction: The completed share, between 0 and 1.
         message: One cleaned line to show.
     """
@@ -68,7 +70,6 @@ class Progress:
     phase: str = ""
     done_bytes: int | None = None
     all_bytes: int | None = None
-    """Downloaded bytes, and the approximate size of the download."""
     fraction: float | None = None
     message: str = ""
 
@@ -80,7 +81,7 @@ class Progress:
     def count(self, name: str, format_number: Callable[[float], str]) -> str:
         """Return the current epoch or step with the last one, or "" if it is unknown.
 
-        A job with a target may end before its last epoch. Without epochs, this holds for its steps.
+        A job that stops at a target shows "at most N", because it may end before its last epoch or step.
 
         Args:
             name: ``epoch`` or ``step``.
@@ -103,7 +104,7 @@ class Follower:
 
     Args:
         format: The name of a format, or ``auto``. A line's own text shows its format, so the name only
-            excludes foreign lines. ``mllog`` reads only events.
+            excludes foreign lines. ``mllog`` and ``mlp05`` read only events.
         epochs: The requested number of epochs, used if the log does not show it.
         steps: The requested number of steps, used likewise.
     """

@@ -1,4 +1,4 @@
-"""The page, the Markdown and the chart of a comparison."""
+"""Test the reports that `rackproof compare` writes: HTML page, Markdown, terminal tables and charts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e|"
 
 @pytest.fixture
 def hostile() -> SystemComparison:
-    """Return a comparison in which each text is from a hostile log."""
+    """Return a comparison whose texts have HTML, a terminal escape, a bidirectional override and a pipe."""
     found = Finding(code="nan", message=HOSTILE, verdict=Verdict.FAIL, source=Source(file=HOSTILE, line=7))
     bad = training(1.0, benchmark=HOSTILE, findings=(found,), parameters={"a": HOSTILE})
     good = [training(rate, benchmark=HOSTILE) for rate in (100, 101, 110, 112)]
@@ -40,15 +40,15 @@ def test_hostile_text_is_harmless_in_every_form(hostile: SystemComparison) -> No
     assert "default-src 'none'" in page
     for text in (page, comparison_markdown(hostile), comparison_terminal(hostile, 120)):
         assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
-    # Within a code span it is text.
+    # Markdown shows a code span literally, so only the text outside must not contain the tag.
     assert "<script" not in re.sub(r"`[^`]*`", "", comparison_markdown(hostile))
 
 
 def test_every_form_has_the_tables(hostile: SystemComparison) -> None:
     for text in (comparison_page(hostile), comparison_markdown(hostile), comparison_terminal(hostile, 200)):
         plain = text.replace("\\", "")
-        for said in ("100.5", "111 samples/s", "1.1045", "Epochs", "no mean", ":7", "Welch"):
-            assert said in plain, said
+        for expected_text in ("100.5", "111 samples/s", "1.1045", "Epochs", "no mean", ":7", "Welch"):
+            assert expected_text in plain, expected_text
     assert worst_verdict(hostile) is None
     page = comparison_page(hostile)
     assert "Nothing here was judged" in page
@@ -65,13 +65,14 @@ def test_the_chart_shows_ratio_and_interval(hostile: SystemComparison) -> None:
     assert low < 111 / 100.5 < high
     assert "right is better" in throughput.x_label
     assert "left is better" in minutes.x_label
-    # Equal minutes: a point without a bar, which the page says.
+    # Equal minutes have no confidence interval, so the chart draws no bar, and a note says so.
     assert minutes.lines[0][1][0][1] is None
     assert any("no interval" in note for note in minutes.notes)
     drawn = charts.draw_ratios(throughput, "x")
     assert drawn.description.startswith("Training throughput")
     assert "1.104" in drawn.description
     assert drawn.svg == charts.draw_ratios(throughput, "x").svg
+    # charts.py replaces these colours of matplotlib with variables of the page's style.
     assert "#01fe" not in drawn.svg
 
 
@@ -93,7 +94,7 @@ def test_systems_without_a_common_benchmark() -> None:
         assert "no benchmark in common" in text
 
 
-def test_the_files(hostile: SystemComparison, tmp_path: Path) -> None:
+def test_write_comparison_writes_a_page_and_markdown(hostile: SystemComparison, tmp_path: Path) -> None:
     written = write_comparison(hostile, tmp_path / "c")
     assert written == {form: tmp_path / "c" / f"comparison.{form}" for form in ("html", "md")}
     assert written["html"].read_text() == comparison_page(hostile)

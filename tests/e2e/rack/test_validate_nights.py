@@ -1,6 +1,7 @@
-"""Fifty nights of validate.yml on the rack, each fault alone and in pairs on random nodes.
+"""Run validate.yml for fifty nights on the test rack, each with one fault or two on random nodes.
 
-A proof of its own: RACK_TEST_NODES names four provisioned nodes or more, RACK_TEST_SEED repeats a run.
+Each night must report exactly these faults. Suite `proofs` runs this test. RACK_TEST_NODES names four or more
+provisioned nodes, RACK_TEST_SEED repeats a run, and RACK_TEST_NIGHTS sets the number of nights.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from tests.e2e.rack.rack_faults import BLINDING, FOUND, ON_HCA, Fault, break_, f
 pytestmark = [pytest.mark.rack, pytest.mark.slow, pytest.mark.proof]
 NIGHTS = int(os.environ.get("RACK_TEST_NIGHTS", "50"))
 GPUS, HCAS = 4, 4
-# A wrong clock makes slurmd start again, and slurmd would wait for a tool that hangs.
+# A wrong clock restarts slurmd, which would wait for a hanging nvidia-smi.
 NEVER_TOGETHER = {"hung-nvidia-smi", "clock-skew"}
 
 
-def tonight(number: int, chance: random.Random) -> dict[str, list[Fault]]:
-    """Return the faults of a night by node: first each alone, then any two, on one node or on two."""
+def plan_faults(number: int, chance: random.Random) -> dict[str, list[Fault]]:
+    """Return the faults of a night by node.
+
+    The first nights have one fault each. Later nights have two, on one node or on two.
+    """
     names = list(FOUND)[number : number + 1] or chance.sample(list(FOUND), 2)
     while set(names) == NEVER_TOGETHER:
         names = chance.sample(list(FOUND), 2)
@@ -36,7 +40,10 @@ def tonight(number: int, chance: random.Random) -> dict[str, list[Fault]]:
 
 
 def expected(faults: list[Fault]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return what has to be found on a node, and what may be."""
+    """Return the findings that a night must report for these faults, and those that it may report.
+
+    A fault that hides the GPUs makes the findings of the GPUs optional.
+    """
     everything = set().union(*(found for _, _, found in faults))
     blind = [name for name, _, _ in faults if name in BLINDING]
     seen = [
@@ -47,7 +54,7 @@ def expected(faults: list[Fault]) -> tuple[set[tuple[str, str]], set[tuple[str, 
     return set().union(*seen), everything
 
 
-def test_fifty_nights_find_every_fault_and_blame_nobody_else(
+def test_each_of_fifty_nights_reports_exactly_the_planned_faults(
     root: Path, tmp_path: Path, driver: Command, rack: Command
 ) -> None:
     if len(NAMED) < 4:
@@ -84,9 +91,9 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
     late: set[str] = set()
     faults = healthy = 0
     for number in range(NIGHTS):
-        placed = tonight(number, chance)
-        for node, some in placed.items():
-            break_(rack, driver, node, some)
+        placed = plan_faults(number, chance)
+        for node, node_faults in placed.items():
+            break_(rack, driver, node, node_faults)
         try:
             found = night()
         finally:
@@ -94,24 +101,26 @@ def test_fifty_nights_find_every_fault_and_blame_nobody_else(
                 mend(rack, driver, node)
             reboot(rack, placed)
         for node, one in found.items():
-            what = f"night {number + 1} of seed {seed}: {placed.get(node)}: {one.reason_texts()}"
-            news = {
+            context = f"night {number + 1} of seed {seed}: {placed.get(node)}: {one.reason_texts()}"
+            new_failures = {
                 (bad.code, slots.get(bad.name, bad.name))
                 for bad in one.findings
                 if bad.verdict.value == "fail" and not (node in placed and of_slurm(bad.code))
             }
-            some = placed.get(node, [])
-            if any(name == "dead-sshd" for name, _, _ in some):
-                assert (one.verdict.value, bool(one.unreached)) == ("unproven", True), what
-                if any(code.startswith("xid_") for _, _, codes in some for code, _ in codes):
+            node_faults = placed.get(node, [])
+            if any(name == "dead-sshd" for name, _, _ in node_faults):
+                assert (one.verdict.value, bool(one.unreached)) == ("unproven", True), context
+                if any(code.startswith("xid_") for _, _, codes in node_faults for code, _ in codes):
                     late.add(node)
                 continue
-            needed, possible = expected(some)
-            assert needed <= news <= possible, what
-            assert one.verdict.value == ("fail" if some else "degraded" if node in late else "pass"), what
+            needed, possible = expected(node_faults)
+            assert needed <= new_failures <= possible, context
+            assert one.verdict.value == ("fail" if node_faults else "degraded" if node in late else "pass"), (
+                context
+            )
             late.discard(node)
-            assert some or not one.plan, what
-            healthy += not some
+            assert node_faults or not one.plan, context
+            healthy += not node_faults
         faults += sum(map(len, placed.values()))
     assert {one.verdict.value for one in night().values()} == {"pass"}
     rack(CONTROLLER, f"scontrol update nodename={','.join(NAMED)} state=resume")

@@ -1,4 +1,7 @@
-"""Role apt_mirror: every repository line of every operating system, with mirror and without."""
+"""Test the apt sources, keys, preferences and proxy settings that role apt_mirror writes.
+
+Each operating system is tested with a mirror and without.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ ALL = ["os", "lambda", "nvidia", "nvidia-container", "doca", "docker", "enroot"]
 SOURCES = "/etc/apt/sources.list.d/rackproof.sources"
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
 DOCA = "https://linux.mellanox.com/public/repo/doca/latest-3.2-LTS"
+# Fingerprints of NVIDIA's keys. Debian 13 uses the new one.
 OLD_KEY = "EB693B3035CD5710E231E123A4B469963BF863CC"
 NEW_KEY = "02182E60104FCDC26EAE1B8597A5D4CB8793F200"
 
@@ -78,7 +82,7 @@ def rendered(render: Renderer, key: Path) -> dict[str, dict[str, Any]]:
         },
         "unproven": {
             "rackproof_node": node("ubuntu-24.04"),
-            "apt_mirror_repositories": [*ALL, "none", "short", "empty", "filed"],
+            "apt_mirror_repositories": [*ALL, "none", "short", "long", "from_file"],
             "apt_mirror_overrides": {
                 "docker": {"fingerprint": ""},
                 "none": {"uri": "http://other.example", "key_url": "http://other.example/key"},
@@ -87,12 +91,12 @@ def rendered(render: Renderer, key: Path) -> dict[str, dict[str, Any]]:
                     "key_url": "http://o.example/key",
                     "fingerprint": "0EBFCD88",
                 },
-                "empty": {
+                "long": {
                     "uri": "http://o.example",
                     "key_url": "http://o.example/key",
                     "fingerprint": "F" * 41,
                 },
-                "filed": {"uri": "http://o.example", "key_file": str(key)},
+                "from_file": {"uri": "http://o.example", "key_file": str(key)},
             },
         },
         "mirror-unproven": {
@@ -133,7 +137,7 @@ def test_vendors_repositories(rendered: dict[str, dict[str, Any]], system: str, 
     found = stanzas(rendered[f"{system}-{architecture}"]["apt_mirror_files"][SOURCES])
     name, _, version = system.partition("-")
     ubuntu = name == "ubuntu"
-    # enroot has no repository, and the operating system's own stays as it is.
+    # enroot has no repository, and without a mirror the system's own sources are not replaced.
     assert list(found) == (["lambda"] if ubuntu else []) + ["nvidia", "nvidia-container", "doca", "docker"]
     cuda = f"{name}{version.replace('.', '')}/" + ("x86_64/" if architecture == "amd64" else "sbsa/")
     assert found["nvidia"] == {
@@ -182,16 +186,16 @@ def test_keys_that_a_node_fetches(rendered: dict[str, dict[str, Any]], system: s
         ("proven", set()),
         ("mirror", set()),
         ("own", set()),
-        ("unproven", {"doca", "docker", "none", "short", "empty"}),
+        ("unproven", {"doca", "docker", "none", "short", "long"}),
         ("mirror-unproven", {"own"}),
     ],
 )
-def test_a_key_without_a_whole_fingerprint_proves_nothing(
+def test_a_fetched_key_needs_a_fingerprint_of_40_digits(
     rendered: dict[str, dict[str, Any]], case: str, unproven: set[str]
 ) -> None:
     found = rendered[case]
     assert {one["key"] for one in found["apt_mirror_unproven"]} == unproven
-    # apt itself compares: what another key signed is refused, whatever else the key's file holds.
+    # apt refuses packages that another key signed, because Signed-By names the fingerprint.
     signed = stanzas(found["apt_mirror_files"][SOURCES])
     for one in found["apt_mirror_fetched"]:
         if one["key"] not in unproven:
@@ -251,7 +255,7 @@ def test_other_sources_are_switched_off(rendered: dict[str, dict[str, Any]]) -> 
         f"{folder}/cuda-debian12-x86_64.list",
         f"{folder}/debian.sources",
     ]
-    # Twice the same repository with two keys is an error to apt; the operating system's own stays.
+    # apt fails if one repository is listed twice with different keys. The system's own sources are kept.
     assert rendered["vendors"]["apt_mirror_others"] == [f"{folder}/cuda-debian12-x86_64.list"]
     assert rendered["kept"]["apt_mirror_others"] == []
 
@@ -266,14 +270,14 @@ def test_proxy_and_unattended_upgrades(rendered: dict[str, dict[str, Any]]) -> N
     assert "Proxy" not in off
 
 
-def test_preferences_prefer_lambda_where_it_is(rendered: dict[str, dict[str, Any]]) -> None:
+def test_lambda_has_priority_on_ubuntu(rendered: dict[str, dict[str, Any]]) -> None:
     text = rendered["ubuntu-22.04-amd64"]["apt_mirror_files"]["/etc/apt/preferences.d/rackproof"]
     assert "Pin: origin archive.lambdalabs.com\nPin-Priority: 700" in text
     assert "Pin: origin developer.download.nvidia.com\nPin-Priority: 600" in text
     assert "Pin:" not in rendered["mirror"]["apt_mirror_files"]["/etc/apt/preferences.d/rackproof"]
 
 
-def test_a_node_that_has_it_all_is_left_alone(
+def test_a_node_that_is_up_to_date_is_not_changed(
     rendered: dict[str, dict[str, Any]], root: Path, key: Path, tmp_path: Path
 ) -> None:
     files = rendered["mirror"]["apt_mirror_files"]

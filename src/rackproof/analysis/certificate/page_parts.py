@@ -1,7 +1,7 @@
 """Put a certificate's JSON and signature into its page, and extract them. No I/O.
 
-The JSON contains the digest of the page without JSON and signature, so that neither part can be changed
-alone.
+:mod:`rackproof.cli.evidence` writes pages, and :mod:`rackproof.analysis.certificate.verification` reads them.
+The JSON contains the digest of the page without JSON and signature, so that a change of either is detected.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from rackproof.analysis.certificate.models import Certificate, CertificateError
 from rackproof.core.text import sanitize
 from rackproof.store.sealed_json import SealError, open_sealed, seal_json
 
+# report/templates/certificate.html.j2 contains both elements.
 JSON_MARK = '<pre id="certificate-json">'
 SIGNATURE_MARK = '<pre id="certificate-signature">'
 _END = "</pre>"
 
 
 class PageParts(NamedTuple):
-    """A page without its JSON and its signature, together with these two."""
+    """The three parts of a certificate's page. ``shell`` is the page with both elements empty."""
 
     shell: str
     json: bytes
@@ -30,7 +31,7 @@ class PageParts(NamedTuple):
 
 
 def dump_certificate(certificate: Certificate) -> bytes:
-    """Return sealed ASCII JSON without any character that HTML would have to escape."""
+    """Return the certificate as ASCII JSON with a digest, without characters that HTML must escape."""
     plain = json.dumps(json.loads(certificate.model_dump_json()), indent=1, ensure_ascii=True)
     for letter in "<>&":
         plain = plain.replace(letter, f"\\u{ord(letter):04x}")
@@ -59,10 +60,16 @@ def load_certificate(data: bytes) -> Certificate:
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object of JSON. Of two equal keys, other programs may read the one that is not checked."""
+    """Return an object of JSON without duplicate keys.
+
+    Of two equal keys, another program could read the one that was not checked.
+
+    Raises:
+        ValueError: A key occurs twice.
+    """
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return members
 
 
@@ -102,7 +109,7 @@ def _take_out(text: str, mark: str) -> tuple[str, str]:
     """
     if text.count(mark) != 1:
         raise CertificateError(
-            f"the page has {text.count(mark)} times {mark!r}: it is not a certificate's page"
+            f"the page has {mark!r} {text.count(mark)} times, not once: it is not a certificate's page"
         )
     before, _, after_mark = text.partition(mark)
     inside, end, after = after_mark.partition(_END)

@@ -56,7 +56,7 @@ def import_logs(
     """Turn one log, or every log in a folder, into a run with record, raw log, history and pages.
 
     A file in an unknown format is skipped, unless its name is that of a log. Then it becomes an unproven run.
-    Two byte-identical logs become two runs, the second with a finding.
+    Two byte-identical logs become two runs. The second one is unproven.
 
     Args:
         place: The path of a log, or of a folder with logs.
@@ -67,7 +67,7 @@ def import_logs(
         progress: A function that is called before each file.
 
     Raises:
-        NoLogsError: The place contains no logs.
+        NoLogsError: The place contains no logs, does not exist, or is in the results folder.
         ResultsError: The results folder cannot be written.
         OSError: A log cannot be read.
         ValueError: The format is unknown.
@@ -111,7 +111,7 @@ def import_logs(
     if not imported:
         raise NoLogsError(
             f"{place}: no file in it is a log of a known format"
-            + (f" ({amount(len(skipped) + len(unread), 'file')} read)" if skipped or unread else "")
+            + (f" ({amount(len(skipped) + len(unread), 'file')} looked at)" if skipped or unread else "")
             + "".join(f"; {unread_path}" for unread_path in unread[:3])
             + "; `rackproof parse --list-formats` names the formats"
         )
@@ -127,7 +127,7 @@ def _copy_log(path: Path, folder: Path, name: str) -> None:
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         with open_log(path) as content, (folder / name).open("wb") as copy:
-            # As it was written, so that later readers do not need its origin.
+            # The copy is not compressed, so that it can be read without the original.
             while block := content.read(1 << 20):
                 copy.write(block)
     except OSError as error:

@@ -5,7 +5,8 @@ the measurements of earlier nights, and a runner of Slurm jobs. The module does 
 
 A night measures in three parts. It first measures each idle node alone, and again if the job fails. Then it
 measures nodes with suspect numbers again. At the end, it measures pairs of nodes
-(:mod:`rackproof.jobs.validate.fleet.pair_runner`).
+(:mod:`rackproof.jobs.validate.fleet.pair_runner`). The module also makes the record of a night that measured
+nothing, and the lines about a night's measurements.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ def measuring_order(
 
     The nodes in ``first`` come first. Among the others, the node with the oldest measurement is first.
     """
-    ago: dict[str, int] = {}
+    nights_ago: dict[str, int] = {}
     for number, night in enumerate(past):
         for name in night.measured:
-            ago.setdefault(name, number)
+            nights_ago.setdefault(name, number)
     idle = [target for target in targets if not target.busy]
     return sorted(
-        idle, key=lambda target: (target.name not in first, -ago.get(target.name, len(past)), target.name)
+        idle,
+        key=lambda target: (target.name not in first, -nights_ago.get(target.name, len(past)), target.name),
     )
 
 
@@ -63,7 +65,7 @@ def probe_night(
     direct: Mapping[str, JobResult] | None = None,
     doubts: SuspectFinder | None = None,
 ) -> tuple[ProbeNight, tuple[Measurement, ...]]:
-    """Measure a fleet. Return the results, and the numbers to judge with all others.
+    """Measure a fleet. Return the results, and the measurements that the judge of the night needs.
 
     Args:
         plan: The plan of the measurement.
@@ -213,7 +215,7 @@ class _NodeProbes:
     def able_to_meet(self, queue: Sequence[ProbeTarget]) -> set[str]:
         """Return the nodes of the queue that may be paired.
 
-        These are without fault and, if programs were planned for them, were measured.
+        These have no reason that gates and, if programs were planned for them, were measured.
         """
         suspect_nodes = {
             name for name, reasons in self.reasons.items() if any(reason.verdict.gates for reason in reasons)
@@ -323,17 +325,17 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
 
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
-    """Return whether the programs themselves failed. A missing Python is a fault of the installation."""
-    python_lacks = any(section.name == "python" and section.status for section in last.sections)
-    return first.how != "lost" and not python_lacks
+    """Return whether two bad jobs count against the node. A lost job and a missing Python do not."""
+    lacks_python = any(section.name == "python" and section.status for section in last.sections)
+    return first.how != "lost" and not lacks_python
 
 
 def _mark_fleetwide(
     reasons: Mapping[str, Sequence[NightReason]], nodes: int, policy: AnomalyPolicy | None = None
 ) -> dict[str, list[NightReason]]:
-    """Return the reasons, with those that many nodes share marked as unproven.
+    """Return the reasons, with each failure that more than ``policy.share`` of the nodes have as unproven.
 
-    The tool or the fabric is probably the cause of such a reason.
+    The tool or the fabric is the likely cause of such a failure.
     """
     policy = policy or AnomalyPolicy()
     wide = {
