@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -163,3 +164,10 @@ def test_waves_keep_every_limit_and_lose_nobody(at_once: int, rack: int, partiti
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="reimage_per_rack: at least 1"):
         plan_waves(FLEET, 4, {"per_rack": 0})
+
+
+def test_the_page_of_reimaging_states_the_default_limits() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/using/reimage.md").read_text()
+    words = " ".join(page.partition("The defaults of `reimage_limits` are")[2].partition(".\n")[0].split())
+    limits = [f"`{step}` {seconds:g}" for step, seconds in DEFAULT_LIMITS_S.items()]
+    assert words == ", ".join(limits[:-1]) + " and " + limits[-1]
