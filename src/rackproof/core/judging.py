@@ -385,6 +385,15 @@ def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference,
     if rule.coverage and judged.verdict is Verdict.FAIL:
         return judged.model_copy(update={"verdict": Verdict.UNPROVEN})
     is_speed = measurement.unit in TIME_UNITS or measurement.unit.endswith("/s")
+    is_share = measurement.unit == "fraction" or measurement.name.endswith("accuracy")
+    if (
+        rule.at_least is not None
+        and bound.value <= 0
+        and judged.verdict is Verdict.PASS
+        and (is_speed or is_share)
+    ):
+        reason = f"the bound proves nothing: no value is below {bound.value:g}"
+        return judged.model_copy(update={"verdict": Verdict.UNPROVEN, "reason": reason})
     return _doubted(judged, busy) if is_speed else judged
 
 
