@@ -170,3 +170,31 @@ def test_what_several_nodes_answer_is_listed_once() -> None:
 def test_an_answer_that_was_cut_off_is_an_error(line: str) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         dry_run_answers([{"stdout_lines": [line]}])
+
+
+DEFINITION = """
+name: disk
+summary: Reads a disk
+launch: {with: local, command: [dd, --version], timeout_s: 60, hang_s: 60}
+result:
+  format: lines
+  lines:
+    good_end: copied
+    metrics: {read: {pattern: '(\\d+) MB/s', unit: MB/s}}
+  judge: [{metric: read, unit: MB/s, direction: higher}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "notes"),
+    [(None, 1), ({}, 0), ({"benchmark": "disk"}, 0), ({"benchmark": "llm"}, 1), ({"metric": "write"}, 1)],
+)
+def test_a_plan_says_that_a_run_judges_speed_alone_if_it_has_no_reference(
+    tmp_path: Path, changes: dict[str, Any] | None, notes: int
+) -> None:
+    (tmp_path / "disk.yml").write_text(DEFINITION)
+    loaded = definitions.load_definition(tmp_path / "disk.yml", log_formats=FORMATS)
+    plan = planning.make_plan([loaded], {"n1": Node(name="n1")}, {"n1": {}})
+    given = {"metric": "read", "value": 700, "unit": "MB/s"}
+    baselines = [] if changes is None else [reference(**{**given, **changes})]
+    assert describe_plan(plan, baselines).count("judges speed alone") == notes

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rackproof.analysis.mlperf.rounds import reference_points
-from rackproof.core.definitions import JudgeRule, Result
+from rackproof.core.definitions import JudgeRule
 from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.judging import SkuReference
 from rackproof.core.records import Measurement
@@ -111,7 +111,7 @@ def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
     lines = [f"  {place}: {run.title}{expected}{note}"]
     # All repeats do the same, so they lack the same.
     lines += [f"    lacks   {why}" for why in run.obstacles if run.repeat <= 1]
-    if run.expected_s is None and not run.unproven_because and _judges_speed_alone(run.result):
+    if run.expected_s is None and not run.unproven_because and _lacks_every_reference(run, baselines):
         lines.append(
             "    judges speed alone: without a reference (the SKU's, or an accepted run's) its first run "
             "cannot pass; look at that run, then `rackproof accept` it"
@@ -121,10 +121,13 @@ def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
     return lines
 
 
-def _judges_speed_alone(result: Result) -> bool:
-    """Return whether no rule states a bound, so that a run can only be compared with a reference."""
-    bounds = ((rule.at_least, rule.at_most, rule.equals) for rule in result.judge)
-    return not result.ruleset and all(bound == (None, None, None) for bound in bounds)
+def _lacks_every_reference(run: PlannedRun, baselines: Sequence[SkuReference]) -> bool:
+    """Return whether no rule states a bound, and the SKU has no reference for any of them."""
+    rules = run.result.judge
+    if run.result.ruleset or any((rule.at_least, rule.at_most, rule.equals) != (None,) * 3 for rule in rules):
+        return False
+    metrics = {one.metric for one in baselines if one.applies(run.benchmark, run.parameters)}
+    return metrics.isdisjoint(rule.metric for rule in rules)
 
 
 def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
