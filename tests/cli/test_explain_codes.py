@@ -12,7 +12,7 @@ from tests.cli.test_cli_commands import Call, output_of
 
 
 @pytest.mark.parametrize(
-    "code", [*(code for code in registry() if "*" not in code), "xid_79", "floor:gemm_tflops"]
+    "code", [*(code for code in registry() if "*" not in code), "xid_79", "floor:gemm_best"]
 )
 def test_a_code_is_explained_without_results(code: str, run: Call, tmp_path: Path) -> None:
     entry = find_code(code)
@@ -60,12 +60,24 @@ def test_an_xid_has_the_verdict_of_its_number(code: str, verdict: str, run: Call
         ("Xid: 48", "xid_48"),
         ("rackproof-night: xid_79 gpu 3; rackproof explain gb300-r01-n03", "xid_79"),
         ("rackproof-night: gpu_missing; ...", "gpu_missing"),
+        ("rackproof-night: tool_slow, port_down; x", "tool_slow"),
     ],
 )
 def test_a_reason_as_slurm_has_it_is_explained(typed: str, code: str, run: Call, tmp_path: Path) -> None:
     result = run("explain", typed, "--results", tmp_path)
     assert result.exit_code == 0, output_of(result)
     assert result.output.startswith(f"{code}: ")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["rackproof: provisioning", "rackproof: health: tool_slow", "Kill task failed", "rackproof: a, b"],
+)
+def test_a_reason_of_another_job_leads_to_the_page_of_reasons(typed: str, run: Call, tmp_path: Path) -> None:
+    result = run("explain", typed, "--results", tmp_path)
+    assert result.exit_code == 1
+    assert "is not a reason of a night. docs/using/drained.md" in output_of(result)
+    assert "ansible-playbook" not in output_of(result)
 
 
 def test_a_code_that_asks_for_nothing_has_no_action(run: Call) -> None:

@@ -156,7 +156,7 @@ def test_each_job_and_verdict_has_an_entry() -> None:
         ("version_driver", "version_*"),
         ("service_slurmd", "service_*"),
         ("services_unknown", "services_unknown"),
-        ("floor:gemm_tflops", "floor:*"),
+        ("floor:gemm_best", "floor:*"),
         ("bits:training step", "bits:*"),
         # A night's reason without a metric has no colon.
         ("missing", "missing:*"),

@@ -40,8 +40,8 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
     the actions so far, and the next command. The last record of provision.yml with the node gives its user,
     its changes and its failure.
 
-    CODE is the code of a finding, such as ecc_off, xid_79 or floor:gemm_tflops, or a quoted reason from
-    Slurm. A code is explained without results.
+    CODE is the code of a finding, such as ecc_off, xid_79 or floor:gemm_best, or a quoted reason of a night
+    from Slurm (`rackproof-night: …`), which stands for its first code. A code is explained without results.
     """
     name = _code_of_reason(name)
     if rma is not None:
@@ -63,7 +63,7 @@ def _code_of_reason(text: str) -> str:
     words = text.removeprefix(DRAIN_PREFIX).strip()
     if number := re.match(r"xid[ _:]*([0-9]{1,6})\b", words, re.IGNORECASE):
         return f"xid_{number[1]}"
-    return re.split(r"[ ;]", words)[0] if text.startswith(DRAIN_PREFIX) else text
+    return re.split(r"[ ,;]", words)[0] if text.startswith(DRAIN_PREFIX) else text
 
 
 def _show_node(results: Path, name: str, as_json: bool) -> None:
@@ -110,10 +110,17 @@ def _explain_node(results: Path, name: str, *, is_provisioned: bool) -> Explanat
     except ExplainError as error:
         if is_provisioned:
             return None
+        if " " in name:
+            raise ExplainError(
+                f"{sanitize(name, 100)!r} is not a reason of a night. docs/using/drained.md lists the reasons "
+                "of all jobs, each with its next command"
+            ) from None
         nodes = [row.node for row in read_rows(results, {}, ())[0]]
         if near_nodes := near_names(name, nodes):
             raise ExplainError(f"{error}; did you mean {near_nodes}?") from None
         near = near_codes(name)
         if not near:
             raise
-        raise ExplainError(f"{error}; codes like it: {', '.join(near)}") from None
+        raise ExplainError(
+            f"{sanitize(name, 100)} is no code; codes like it: {', '.join(near)}. If it is a node: {error}"
+        ) from None

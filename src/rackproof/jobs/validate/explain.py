@@ -160,6 +160,7 @@ def code_text(code: str, entry: FindingCode) -> str:
         ("Read from", entry.reads),
         ("Given by", "; ".join(JOBS[job] for job in entry.jobs)),
         ("All codes", "docs/using/codes.md"),
+        ("Drained", "docs/using/drained.md"),
     ):
         if text:
             lines.append(f"{title + ':':<11}{sanitize(text, 600)}")
