@@ -112,8 +112,8 @@ def _explain_node(results: Path, name: str, *, is_provisioned: bool) -> Explanat
             return None
         if " " in name:
             raise ExplainError(
-                f"{sanitize(name, 100)!r} is not a reason of a night. docs/using/drained.md lists the reasons "
-                "of all jobs, each with its next command"
+                f"{sanitize(name, 100)!r} is not a reason of a night. docs/using/drained.md lists the "
+                "reasons of all jobs, each with its next command"
             ) from None
         nodes = [row.node for row in read_rows(results, {}, ())[0]]
         if near_nodes := near_names(name, nodes):
