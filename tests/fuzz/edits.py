@@ -22,7 +22,7 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 class Kind(IntEnum):
-    """What an edit does with the old value. A kind that does not fit the old value replaces it."""
+    """The kinds of edits. A kind that does not fit the old value replaces it."""
 
     DELETE = 0
     NULL = 1
