@@ -904,6 +904,14 @@ def test_a_line_beside_an_answer_is_a_finding(
     assert (found, code in codes) == (verdict, True), codes
 
 
+@pytest.mark.parametrize("tag", ["gpu_temp_tlimit", "fabric", "remapped_rows"])
+def test_a_divided_gpu_lacks_no_reading_of_the_gpus_beside_it(tag: str) -> None:
+    lacks_reading = re.sub(f"(?s)<{tag}>.*?</{tag}>", "", XML, count=1)
+    assert "gpu_readings_missing" in judged(lacks_reading)[1]
+    divided = lacks_reading.replace("<current_mig>Disabled", "<current_mig>Enabled", 1)
+    assert "gpu_readings_missing" not in judged(divided)[1]
+
+
 @pytest.mark.parametrize("name", ["xml", "csv", "topo"])
 @pytest.mark.parametrize("line", ["$ nvidia-smi\n", "\n\n", "Wed Nov 25 03:00:00 UTC 2026\n"])
 def test_a_prompt_or_a_date_above_the_output_is_ignored(name: str, line: str) -> None:

@@ -242,8 +242,7 @@ def read_gpu_texts(data: bytes) -> tuple[GpuTexts, ...]:
         ValueError: The document cannot be read; the message gives the reason.
     """
     gpus = list(_gpus_of(_read_document(data)))
-    whole = [(gpu, element) for gpu, element in gpus if not _has_instances(element)]
-    lacking = {whole[place][0].uuid: tuple(paths) for place, paths in lacking_beside(_to_compare(whole))}
+    lacking = {gpu.uuid: tuple(paths) for gpu, _element, paths in _lacking_gpus(gpus)}
     return tuple(
         GpuTexts(gpu, element.get, tuple(_unknown_values(element)), lacking.get(gpu.uuid, ()))
         for gpu, element in gpus
@@ -438,8 +437,7 @@ class NvidiaSmiXmlParser(_Whole):
         for gpu_readings, line in readings:
             judge_gpu(log, gpu_readings, line)
         judge_neighbours(log, readings)
-        for place, lacking in lacking_beside(_to_compare(gpus)):
-            gpu, element = gpus[place]
+        for gpu, element, lacking in _lacking_gpus(gpus):
             find_lacking_readings(log, f"GPU {gpu.index} {gpu.uuid}", lacking, element.line)
 
     def add_gpu(self, gpu: Gpu, element: _Element, measurements: list[Measurement]) -> None:
@@ -707,9 +705,15 @@ def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
     return first[0] if first else None
 
 
-def _to_compare(gpus: Iterable[tuple[Gpu, _Element]]) -> list[tuple[str, list[str]]]:
-    """Return the product name of each GPU, and the readings to compare with those of the GPUs beside it."""
-    return [(element.get("product_name"), readings_to_compare(element)) for _gpu, element in gpus]
+def _lacking_gpus(gpus: Iterable[tuple[Gpu, _Element]]) -> Iterator[tuple[Gpu, _Element, list[str]]]:
+    """Yield each GPU without readings that a GPU of its product beside it has, together with these readings.
+
+    A GPU that is divided (MIG) is left out, because the driver shows less of it.
+    """
+    whole = [(gpu, element) for gpu, element in gpus if not _has_instances(element)]
+    to_compare = [(element.get("product_name"), readings_to_compare(element)) for _gpu, element in whole]
+    for place, lacking in lacking_beside(to_compare):
+        yield *whole[place], lacking
 
 
 def _links_without_maximum(element: _Element) -> Iterator[str]:
