@@ -60,7 +60,7 @@ def write(folder: Path, text: str = GOOD, name: str = "good.yml") -> Path:
         ("{{ target }}", "{{ targt }}", 1, ["result.judge", "`targt`", "`target`"]),
         ('"{{ target }}"', ".nan", 19, ["result.judge.0", "finite"]),
         ('"{{ target }}"', "high", 1, ["result.judge", "'high' is not a number"]),
-        ("target: 0.9", 'target: ""', 1, ["result.judge", "no variable `target`"]),
+        ("target: 0.9", 'target: ""', 1, ["result.judge", "{{ target }} is empty", "needs a number"]),
         ("result:\n", "result:\n  format: mlog\n", 18, ["result.format", "mllog"]),
         ("matrix: {batch_size: [64, 128]}", "matrix: {batch_size: []}", 1, ["matrix", "batch_size", "value"]),
         ("  quick:\n", "  quick: []\n", 1, ["suites.quick", "matrix"]),

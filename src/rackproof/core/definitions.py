@@ -308,18 +308,19 @@ class JudgeRule(Record):
         ):
             if raw is None:
                 continue
-            text = substitute_variables(str(raw), parameters, f"{source}: result.judge: {self.metric}")
+            where = f"{source}: result.judge: {self.metric}"
+            text = substitute_variables(str(raw), parameters, where)
+            if not text:
+                raise DefinitionError(
+                    f"{where}: {raw} is empty, and a bound needs a number: give it a default"
+                )
             try:
                 # Python reads "8_00" as 800. Here it is not a number.
                 value = float(text.replace("_", "?"))
             except ValueError:
-                raise DefinitionError(
-                    f"{source}: result.judge: {self.metric}: {text!r} is not a number"
-                ) from None
+                raise DefinitionError(f"{where}: {text!r} is not a number") from None
             if not math.isfinite(value):
-                raise DefinitionError(
-                    f"{source}: result.judge: {self.metric}: {text!r} is not a finite number"
-                )
+                raise DefinitionError(f"{where}: {text!r} is not a finite number")
             return Reference(value=value, low=low, high=high, unit=self.unit, source=source)
         return None
 
@@ -588,10 +589,8 @@ class Definition(Record):
             DefinitionError: A bound refers to an unknown parameter, or to one whose value is not a
                 finite number.
         """
-        # An empty value counts as absent, as in a run's record.
-        stated = {axis: value for axis, value in point.items() if value != ""}
         for rule in self.result.judge:
-            rule.bound(self.name, stated)
+            rule.bound(self.name, point)
 
     def points(
         self, suite: str = "", overrides: Mapping[str, tuple[Scalar, ...]] | None = None, *, gpus: int = 0
