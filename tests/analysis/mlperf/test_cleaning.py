@@ -45,6 +45,10 @@ def cleaned(tmp_path: Path, content: bytes, ruleset: str = "5.1.0") -> tuple[Cle
         (":::MLLOG []", [], 1, ["damaged_line"]),
         (':::MLLOG {"key": "a"}', [], 1, ["damaged_line"]),
         (GOOD.replace('"a"', "7"), [], 1, ["damaged_line"]),
+        *(
+            (GOOD.replace('"a"', key), [], 1, ["damaged_line"])
+            for key in ('"a\0"', '"a\\u0000"', '"\\u0007a"')
+        ),
         (GOOD.replace(": 1,", ": null,"), [], 1, ["damaged_line"]),
         (GOOD.replace(": 1,", ": NaN,"), [], 1, ["damaged_line"]),
         (GOOD.replace(": 1,", f": {'9' * 400},"), [], 1, ["damaged_line"]),

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from rackproof import logs
+from rackproof.analysis.mlperf.described import DescribedSystem
 from rackproof.analysis.mlperf.repeats import (
-    DescribedSystem,
     RunTrace,
     compare_runs,
     trace_of_events,
     undescribed_findings,
 )
 from rackproof.analysis.mlperf.score import FolderScore, score_folder
-from rackproof.analysis.mlperf.worker import _named_nodes, read_description
+from rackproof.analysis.mlperf.worker import _launcher_facts, read_description
 from rackproof.core.records import Verdict
 from rackproof.core.training_limits import fastest_possible, fastest_published
 
@@ -579,7 +579,7 @@ def test_repeats_are_on_as_many_nodes(line: Callable[[int], list[str]], odd: int
 def on_nodes(number: int, lines: list[str]) -> RunTrace:
     """Return the trace of a run with its launcher's lines, whose nodes are read as the worker does."""
     one = trace_of_lines(f"result_{number}.txt", long_result(number))
-    one.nodes, one.node_count, one.stated_nodes, _ = _named_nodes(io.BytesIO("\n".join(lines).encode()))
+    one.nodes, one.node_count, one.stated_nodes, *_ = _launcher_facts(io.BytesIO("\n".join(lines).encode()))
     return one
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 
 from rackproof.analysis.submission import Issue, Submission, build_submission, load_system_file
 from rackproof.core.records import Verdict
+from rackproof.store.run_folder import write_run
 from rackproof.store.sealed_json import open_sealed, seal_json
 
 from .corpus import PRINTED, all_runs, make_run, make_runs, node
@@ -113,6 +115,18 @@ def _three_nodes_in_the_log(results: Path) -> None:
     make_run(results, 9, printed=PRINTED | {"number_of_nodes": "3"})
 
 
+def _two_descriptions(results: Path) -> None:
+    make_runs(results, 9)
+    run = make_run(results, 9)
+    log = run.logs[0]
+    path = results / run.run_id / log.path
+    second = f":::SYSJSON {json.dumps(PRINTED | {'number_of_nodes': '3'})}\n"
+    data = path.read_bytes() + second.encode()
+    path.write_bytes(data)
+    changed = log.model_copy(update={"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)})
+    write_run(run.model_copy(update={"logs": (changed,)}), results / run.run_id)
+
+
 def _too_fast(results: Path) -> None:
     make_runs(results, samples=1536)
 
@@ -205,6 +219,14 @@ FAULTS = {
         10,
         _nobody_knows,
         (("number_of_nodes", 2), ("accelerators_per_node", 8), ("accelerator_model_name", "NVIDIA B200")),
+    ),
+    "a log that describes two systems": Fault(
+        "description_not_compared",
+        "several :::SYSJSON lines, which differ in number_of_nodes",
+        "another run",
+        Verdict.UNPROVEN,
+        1,
+        _two_descriptions,
     ),
     "a changed log": Fault("log_changed", "SHA-256", "restore the log", Verdict.FAIL, 1, _changed_log),
     "a missing log": Fault("log_missing", "No such file", "restore", Verdict.UNPROVEN, 1, _missing_log),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rackproof.analysis.printed_system import keys_that_differ, printed_systems_of
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.analysis.submission.packaging import code_files
 from rackproof.analysis.submission.runs import (
@@ -16,7 +17,6 @@ from rackproof.analysis.submission.runs import (
     latest_runs,
     result_log,
     runs_gone,
-    system_of,
 )
 from rackproof.core.records import LogFile, Verdict
 from rackproof.jobs.bench.import_logs import import_logs
@@ -135,13 +135,22 @@ def test_a_log_too_large_for_a_repository(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_run_script_printed(log: bytes, found: dict[str, str]) -> None:
-    assert system_of(log) == found
+    assert printed_systems_of(log) == ([found] if found else [])
+
+
+def test_different_descriptions_in_one_log_are_all_read() -> None:
+    lines = [b":::SYSJSON " + json.dumps({"number_of_nodes": nodes}).encode() for nodes in ("8", "16", "8")]
+    found = printed_systems_of(b"\n".join([lines[0], b"0: " + lines[0], *lines]))
+    assert found == [{"number_of_nodes": "8"}, {"number_of_nodes": "16"}]
+    assert keys_that_differ(found) == ["number_of_nodes"]
+    assert keys_that_differ(found[:1]) == keys_that_differ([]) == []
+    assert keys_that_differ([{"a": "1"}, {}]) == ["a"]
 
 
 def test_a_hostile_log_costs_no_time() -> None:
     # In the square of its length, this would take hours.
-    assert system_of(b":::SYSJSON {" * 400_000) == {}
-    assert system_of(b" " * 5_000_000) == {}
+    assert printed_systems_of(b":::SYSJSON {" * 400_000) == []
+    assert printed_systems_of(b" " * 5_000_000) == []
 
 
 def test_what_the_record_and_the_log_say(tmp_path: Path) -> None:

@@ -207,6 +207,8 @@ def _problem(event: Any) -> str:
         return f"no {', '.join(missing)}"
     if not isinstance(event["key"], str):
         return "the key is not text"
+    if any(character < " " for character in event["key"]):
+        return "the key has control characters"
     try:
         moment = float(event["time_ms"])
     except (TypeError, ValueError, OverflowError):

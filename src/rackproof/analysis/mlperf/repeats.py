@@ -25,11 +25,16 @@ from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any
 
+from rackproof.analysis.mlperf.described import DescribedSystem, description_findings, printed_findings
+from rackproof.analysis.mlperf.hyperparameters import (
+    HYPERPARAMETERS_SINCE,
+    Hyperparameters,
+    hyperparameters_of,
+    other_hyperparameters,
+)
 from rackproof.analysis.mlperf.published import find_published
-from rackproof.core.gpu_models import is_model
 from rackproof.core.records import Finding, Source, Verdict
 from rackproof.core.training_limits import (
-    MOST_OF_NODE,
     PROGRESS_KEYS,
     RunTimes,
     beside_stated,
@@ -70,23 +75,8 @@ _DIGITS, _MANY_DIGITS = 5, 8
 the second for one."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
-_SYSTEM = ("submission_platform", "submission_org", "submission_division")
+_SYSTEM = ("submission_platform", "submission_org", "submission_division", "submission_status")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
-
-
-@dataclass(frozen=True)
-class DescribedSystem:
-    """The accelerators of a system, from its description.
-
-    Attributes:
-        gpu: The name of the accelerators.
-        gpus: The number of accelerators on all nodes together.
-        nodes: The number of nodes.
-    """
-
-    gpu: str
-    gpus: int
-    nodes: int
 
 
 @dataclass
@@ -113,7 +103,9 @@ class RunTrace:
         nodes: The names of nodes in the launcher's lines.
         node_count: The job's number of nodes from the run script, or else the number of listed nodes.
         stated_nodes: The job's number of nodes from the run script.
-        system: The system, submitter and division in the log.
+        system: The system, submitter, division and availability in the log.
+        printed: The different descriptions of the system that run scripts printed into the log.
+        settings: The values of each hyperparameter.
         scores: Whether the run counts as measured. A failed run counts as the slowest.
     """
 
@@ -135,12 +127,19 @@ class RunTrace:
     node_count: int | None = None
     stated_nodes: int | None = None
     system: tuple[str, ...] = ()
+    printed: tuple[Mapping[str, Any], ...] = ()
+    settings: Hyperparameters = field(default_factory=dict)
     scores: bool = True
 
     @property
     def seconds(self) -> float:
         """Return the seconds from start to stop, or 0 if either is unknown."""
         return self.stop - self.start if self.start is not None and self.stop is not None else 0.0
+
+    @property
+    def platform(self) -> str:
+        """Return the log's submission_platform, or ""."""
+        return self.system[0] if self.system else ""
 
     @property
     def pace(self) -> float | None:
@@ -188,6 +187,7 @@ def _take_statements(trace: RunTrace, events: Sequence[tuple[float, str, Any, Ma
     # Reverse the order, so that the first statement remains. Ranks only repeat it.
     stated = {key: str(value) for _, key, value, _ in reversed(events) if key in _SYSTEM}
     trace.system = tuple(stated.get(key, "") for key in _SYSTEM)
+    trace.settings = hyperparameters_of(events)
 
 
 def _earliest_before(
@@ -293,14 +293,17 @@ def compare_runs(
     """
     gpus = (described.gpu, described.gpus) if described is not None else None
     findings = [*_seed_findings(traces, usage, _version(ruleset)), *_system_findings(traces)]
+    findings += printed_findings(traces)
+    if usage == "training" and _version(ruleset) >= HYPERPARAMETERS_SINCE:
+        findings += _hyperparameter_findings(traces)
     findings += _node_count_findings(traces)
     findings += _statement_findings(traces)
     findings += _unknown_gpu_findings(traces, gpus)
     if described is not None:
-        findings += _description_findings(traces, described)
+        findings += description_findings(traces, described)
     scoring = [trace for trace in traces if trace.scores]
     for trace in scoring:
-        findings += _speed_findings(trace, _version(ruleset), gpus or gpus_of_platform(_platform(trace)))
+        findings += _speed_findings(trace, _version(ruleset), gpus or gpus_of_platform(trace.platform))
     findings += _pace_findings(scoring)
     for first_trace, second_trace in combinations(traces, 2):
         findings += _pair_findings(first_trace, second_trace)
@@ -312,7 +315,7 @@ def undescribed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
     first_trace = next(iter(traces), None)
     if first_trace is None:
         return
-    named = gpus_of_platform(_platform(first_trace))
+    named = gpus_of_platform(first_trace.platform)
     if named is None:
         stand_in = "submission_platform names no known one, so no speed was compared with its hardware"
     else:
@@ -359,12 +362,23 @@ def _unproven(code: str, message: str, file: str) -> Finding:
 
 
 def _system_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield the runs on another system than most. None of 1,133 published results mixes two systems."""
+    """Yield the runs that state another system, submitter, division or availability than most.
+
+    Of 947 published results of rounds 3.1 to 5.1, six mix two platforms or submitters, such as a placeholder.
+    """
     usual = Counter(trace.system for trace in traces).most_common(1)
     for trace in traces:
         if trace.system != usual[0][0]:
             named = ", ".join(part for part in trace.system if part) or "no system"
             yield _unproven("systems_differ", f"states {named[:200]}, unlike the other runs", trace.file)
+
+
+def _hyperparameter_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
+    """Yield the runs with other hyperparameters than most. The open division is not judged."""
+    closed = [trace for trace in traces if "open" not in trace.system[2:3]]
+    benchmark = next((trace.benchmark for trace in closed if trace.benchmark), "")
+    for file, message in other_hyperparameters(benchmark, [(trace.file, trace.settings) for trace in closed]):
+        yield _unproven("hyperparameters_differ", message, file)
 
 
 def _node_count_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
@@ -401,65 +415,22 @@ def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
                 yield _unproven("course_incomplete", message, trace.file)
 
 
-def _platform(trace: RunTrace) -> str:
-    return trace.system[0] if trace.system else ""
-
-
-def _description_findings(traces: Sequence[RunTrace], described: DescribedSystem) -> Iterator[Finding]:
-    """Yield contradictions between the logs and the description, which decides on speeds and scaling.
-
-    Of 697 published results of rounds 4.0 to 5.1, none contradicts its description in these numbers. 256 of
-    them state their nodes, and 318 name a known GPU in their platform, eleven of these a wrong one from an
-    older script.
-    """
-    for trace in traces:
-        named = gpus_of_platform(_platform(trace))
-        for quantity, logged, stated in _described_numbers(trace, described, named):
-            message = (
-                f"the log states {logged} {quantity}, and the system's description {stated}: the hardware of "
-                "this run is not known; correct systems/SYSTEM.json, or score the run with its own system"
-            )
-            yield _unproven("system_contradicts", message, trace.file)
-    first_trace = next(iter(traces), None)
-    named = gpus_of_platform(_platform(first_trace)) if first_trace is not None else None
-    if first_trace is not None and named is not None and not is_model(described.gpu, named[0]):
-        message = f"submission_platform names {named[0]}, the system's description {described.gpu[:80]}"
-        yield Finding(code="other_accelerator", message=message, source=Source(file=first_trace.file))
-
-
-def _described_numbers(
-    trace: RunTrace, described: DescribedSystem, named: tuple[str, int] | None
-) -> Iterator[tuple[str, int, int]]:
-    """Yield each difference as its name, the log's value, and the description's value."""
-    if trace.stated_nodes is not None and trace.stated_nodes != described.nodes:
-        yield "nodes (:::DLPAL)", trace.stated_nodes, described.nodes
-    if named is None:
-        return
-    nodes = int(_platform(trace).partition("x")[0])
-    # 8xB200 may name the GPUs of one node.
-    if nodes not in (described.nodes, described.gpus):
-        yield "nodes (submission_platform)", nodes, described.nodes
-    # Where the platform does not state the GPUs of a node, their number is the most that there can be.
-    elif nodes == described.nodes and (
-        named[1] < described.gpus or (named[1] != nodes * MOST_OF_NODE and named[1] != described.gpus)
-    ):
-        yield "GPUs (submission_platform)", named[1], described.gpus
-
-
 def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, ...]) -> list[Finding]:
     """Return findings on runs without a seed or with another run's seed.
 
     The severity depends on the round.
     """
     findings = []
-    without = [trace.file for trace in traces if not trace.seeds]
     asked_for = usage == "training" and version >= SEEDS_SINCE
+    without = [trace.file for trace in traces if not trace.seeds]
     if without and (asked_for or len(without) < len(traces)):
         message = f"no seed in {', '.join(without[:5])}: that the runs are different ones is not shown"
         findings.append(_unproven("no_seed", message, without[0]))
     elif without:
         message = "the logs state no seeds: only their measurements show that the runs are different"
         findings.append(Finding(code="no_seed", message=message, source=Source(file=without[0])))
+    if asked_for:
+        findings += _unreadable_seed_findings(traces)
     verdict = Verdict.UNPROVEN if version >= OWN_SEEDS_SINCE else None
     for first, repeat in combinations(traces, 2):
         shared = first.seeds & repeat.seeds
@@ -469,6 +440,23 @@ def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, .
             source = Source(file=repeat.file)
             findings.append(Finding(code="same_seed", verdict=verdict, message=message, source=source))
     return findings
+
+
+def _unreadable_seed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
+    """Yield the runs with a seed that is no whole number, which the rules require and the logs state."""
+    for trace in traces:
+        unreadable = sorted(seed for seed in trace.seeds if not _is_whole(seed))
+        if unreadable:
+            message = (
+                f"the seed {unreadable[0][:40]!r} is no whole number: that the run is another one than the "
+                "others is not shown"
+            )
+            yield _unproven("no_seed", message, trace.file)
+
+
+def _is_whole(seed: str) -> bool:
+    number = _float(seed)
+    return number is not None and number.is_integer()
 
 
 def _speed_findings(

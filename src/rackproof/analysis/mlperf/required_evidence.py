@@ -57,6 +57,8 @@ RUN_OF_SCORE: tuple[RequiredEvidence[RunTrace], ...] = (
     _row("node_count", "nodes_differ", harmless="compared where more than half of the runs state it"),
     _row("stated_nodes", "system_contradicts", harmless="held against the description where it is stated"),
     _row("system", "systems_differ", harmless="MLCommons' checker requires it; here the runs are compared"),
+    _row("printed", "system_contradicts", harmless="held against the description where it is printed"),
+    _row("settings", "hyperparameters_differ", harmless="compared where it is stated; parse requires them"),
     _row("scores", "not_proven", harmless="one that does not counts as the slowest"),
 )
 """Compliance, convergence and the number of runs are checked for the folder, after ``parse`` read each

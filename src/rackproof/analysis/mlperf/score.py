@@ -421,6 +421,7 @@ def score_of_report(
     scorable = _is_scorable(report, runs_with_events)
     mean = _mean_minutes(runs, failed, drop) if scorable else None
     factor = _factor(report)
+    remarks = [remark for remark in _remarks(report.findings) if remark not in {text for _, text in problems}]
     if mean is not None:
         runs = _with_parts(runs, drop)
     elif not problems:
@@ -443,7 +444,7 @@ def score_of_report(
         reasons=(
             *_worst_reasons_first(problems),
             *_notes(failed, scorable, drop, report.rcp),
-            *_remarks(report.findings),
+            *remarks,
         ),
         findings=report.findings,
         checked_by=f"mlperf-logging {version('mlperf-logging')}",
@@ -531,7 +532,9 @@ def _reasons_against_pass(
     if len(really_failed) > drop:
         names = "; ".join(_why_failed(run) for run in really_failed[:5])
         yield Verdict.FAIL, f"{amount(len(really_failed), 'run')} failed, at most {drop} may: {names}"
-    yield from _convergence_problems(report.rcp, complete=len(shown) == report.runs_needed)
+    complete = len(shown) == report.runs_needed
+    yield from _damage_before_comparison(report, complete=complete)
+    yield from _convergence_problems(report.rcp, complete=complete)
     for finding in report.findings:
         if finding.verdict is not None and finding.verdict.gates:
             yield finding.verdict, _with_source(finding)
@@ -561,6 +564,15 @@ def _log_problems(runs: Sequence[RunScore], shown: Sequence[RunScore]) -> Iterat
         yield Verdict.FAIL, f"logs of different {mixture}"
     for first_file, second_file in _duplicates(runs):
         yield Verdict.FAIL, f"{first_file} and {second_file} hold the same events: one run handed in twice"
+
+
+def _damage_before_comparison(report: WorkerReport, *, complete: bool) -> Iterator[tuple[Verdict, str]]:
+    """Yield the damaged lines if convergence could not be compared, because they are the likely cause."""
+    if not complete or report.rcp is None or not report.rcp.applies or report.rcp.passed is not None:
+        return
+    damaged = [finding for finding in report.findings if finding.code == "damaged_line"]
+    for finding in damaged[:3]:
+        yield Verdict.UNPROVEN, _with_source(finding)
 
 
 def _convergence_problems(rcp: RcpResult | None, *, complete: bool) -> Iterator[tuple[Verdict, str]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlperf_logging import benchmark_meta
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
@@ -26,9 +26,9 @@ from mlperf_logging.package_checker.seed_checker import SeedChecker
 
 from rackproof import logs
 from rackproof.analysis.mlperf.cleaning import CleanedLog, clean_log, safe_text
+from rackproof.analysis.mlperf.described import DescribedSystem
 from rackproof.analysis.mlperf.quick_start import load_rcp_checker, read_rules_quickly
 from rackproof.analysis.mlperf.repeats import (
-    DescribedSystem,
     RunTrace,
     compare_runs,
     date_findings,
@@ -39,6 +39,7 @@ from rackproof.analysis.mlperf.required_evidence import score_lacks
 from rackproof.analysis.mlperf.rounds import round_period
 from rackproof.analysis.mlperf.sandbox import serve_job
 from rackproof.analysis.mlperf.score import RcpResult, RunScore, WorkerReport, at_file
+from rackproof.analysis.printed_system import LONGEST_SYSTEM_LINE, printed_systems_of
 from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.records import Finding, ParsedLog, Source, Verdict
 from rackproof.logs.fault_texts import FAULT_TEXTS, KERNEL_CODES
@@ -46,11 +47,12 @@ from rackproof.logs.opening import LogStream, open_log
 from rackproof.store.run_folder import read_file
 
 _MAX_MESSAGES = 10
-_MAX_LAUNCHER_LINE = 20_000
 _NODE = re.compile(
     rb"\b(?:Clearing cache on |Hello from: |(?:STEP|JOB) \S{1,40} ON )([A-Za-z0-9][A-Za-z0-9._-]{0,80})"
 )
 _NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,4000})")
+_MOST_SYSTEM_LINES = 100
+"""Every rank may print the system's description, with its number before it."""
 _UNSCALED = frozenset({"1.0.0", "1.1.0", "2.0.0", "3.0.0"})
 """Rounds in which only scaling.json in a folder scaled the score. Of 591 published results of 1.0 to
 2.0, one has such a file. Of 63 results of 3.0 whose runs converged faster than the reference, 20 have
@@ -243,7 +245,9 @@ def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
     ):
         required_keys = "number_of_nodes, accelerators_per_node and accelerator_model_name"
         return None, f"{shown_path} does not state {required_keys}"
-    return DescribedSystem(safe_text(name, 200), gpus=round(nodes * gpus_per_node), nodes=round(nodes)), ""
+    gpus = round(nodes * gpus_per_node)
+    division = safe_text(str(stated.get("division") or ""), 100)
+    return DescribedSystem(safe_text(name, 200), gpus=gpus, nodes=round(nodes), division=division), ""
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
@@ -254,7 +258,7 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     """
     try:
         with open_log(log) as stream:
-            nodes, count, stated_nodes, ended = _named_nodes(stream)
+            launch = _launcher_facts(stream)
         form = "mlperf_hpc" if task.usage == "hpc" else "auto"
         parsed = logs.parse_path(log, form, name=log.name)
     except OSError as error:
@@ -265,13 +269,14 @@ def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTr
     logged_events = [(event.timestamp / unit, event.key, _value(event), _metadata(event)) for event in events]
     trace = trace_of_events(run.file, logged_events, benchmark=run.benchmark)
     speeds = [measured.value for measured in parsed.measurements if measured.name == "samples_per_second"]
-    trace.throughput, trace.nodes = (speeds[0] if speeds else None), nodes
-    trace.node_count, trace.stated_nodes = count, stated_nodes
+    trace.throughput, trace.nodes = (speeds[0] if speeds else None), launch.nodes
+    trace.node_count, trace.stated_nodes = launch.node_count, launch.stated_nodes
+    trace.printed = launch.printed
     trace.scores = run.scores
     if any(finding.code == "training_before_run_start" for finding in parsed.findings):
         trace.early = None  # the parser already reported it
     stopped = run.status == "success"
-    return trace, findings_of_log(parsed, scores=run.scores, stopped=stopped, script_ended=ended)
+    return trace, findings_of_log(parsed, scores=run.scores, stopped=stopped, script_ended=launch.ended)
 
 
 _NO_END = {
@@ -317,15 +322,32 @@ def _findings_of_failed_run(
     return [finding for finding in counting if finding.code not in _FAILURES | _FOLLOW_FROM_FAILURE]
 
 
-def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | None, bool]:
-    """Return the launcher's nodes, the job's and the script's number of nodes, and whether the script ended.
+class LauncherFacts(NamedTuple):
+    """The statements of a launcher and a run script about a run.
 
-    The job's number is the script's or, if the script states none, that of the launcher's nodes.
+    Attributes:
+        nodes: The names of nodes.
+        node_count: The job's number of nodes. It is the script's or, if the script states none, that of
+            the launcher's nodes.
+        stated_nodes: The script's number of nodes.
+        ended: Whether the script ended.
+        printed: The different descriptions of the system (``:::SYSJSON``).
     """
+
+    nodes: frozenset[str]
+    node_count: int | None
+    stated_nodes: int | None
+    ended: bool
+    printed: tuple[dict[str, Any], ...]
+
+
+def _launcher_facts(stream: LogStream) -> LauncherFacts:
+    """Return the statements of the launcher and the run script in a log's lines."""
     ended = False
     names: set[str] = set()
     counts: set[int] = set()
-    for line in iter(lambda: stream.readline(_MAX_LAUNCHER_LINE), b""):
+    systems: dict[bytes, None] = {}
+    for line in iter(lambda: stream.readline(LONGEST_SYSTEM_LINE), b""):
         if b" on " in line or b"ello from" in line or b" ON " in line:
             names.update(match[1].decode() for match in _NODE.finditer(line))
         elif line.startswith(b":::DLPAL ") and (listed := _NODE_LIST.match(line)):
@@ -333,11 +355,16 @@ def _named_nodes(stream: LogStream) -> tuple[frozenset[str], int | None, int | N
             counts.add(int(listed[1]))
         elif line.startswith(b"RUNANDTIME_STOP"):
             ended = True
+        if b":::SYSJSON " in line and len(systems) < _MOST_SYSTEM_LINES:
+            systems[line] = None
     names -= _NO_NODES
     # If several numbers contradict each other, use the smallest, so that the run differs from its
     # repeats.
     stated = min(counts, default=None)
-    return frozenset(names), stated or len(names) or None, stated, ended
+    node_count = stated or len(names) or None
+    return LauncherFacts(
+        frozenset(names), node_count, stated, ended, tuple(printed_systems_of(b"".join(systems)))
+    )
 
 
 def _value(event: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from rackproof.analysis.submission.agreement import COUNTS, Doubt, doubt_of, same_version
+from rackproof.analysis.agreement import COUNTS, Doubt, doubt_of, same_version
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.core.definitions import DefinitionError, construct_document, lines_of_keys
 from rackproof.core.records import Node, Record, Verdict
@@ -369,6 +369,8 @@ def _contradictions(
     system: SystemFile, description: Mapping[str, Any], chosen_run: ChosenRun
 ) -> Iterator[Issue]:
     """Yield contradictions between the description and a run's facts or its log."""
+    if chosen_run.system_conflicts:
+        yield _several_systems(chosen_run)
     nodes = facts_of_nodes(chosen_run.run.nodes)
     printed = _log_facts(chosen_run)
     software = _only_of_log(printed.get(STACK), nodes.get(STACK))
@@ -394,6 +396,19 @@ def _contradictions(
             message=f"neither its nodes' facts nor its log show {', '.join(unknown)}",
             remedy="choose runs made by bench.yml, or logs into which the run script printed :::SYSJSON",
         )
+
+
+def _several_systems(chosen_run: ChosenRun) -> Issue:
+    """Return the issue about a log whose printed descriptions contradict each other."""
+    keys = ", ".join(sanitize(key, 100) for key in chosen_run.system_conflicts[:5])
+    return Issue(
+        code="description_not_compared",
+        verdict=Verdict.UNPROVEN,
+        run=chosen_run.run.run_id,
+        file=chosen_run.log.path,
+        message=f"its log has several :::SYSJSON lines, which differ in {keys}: its system is not known",
+        remedy="choose another run, or find out why the log has the lines of two systems",
+    )
 
 
 def _remedy_of_contradiction(system: SystemFile, key: str) -> str:

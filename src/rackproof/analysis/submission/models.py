@@ -110,6 +110,7 @@ class ChosenRun:
         moment: The start of the run, in seconds since 1970 (0 if unknown).
         stated: The tags of the log's MLPerf events.
         system: The description that the run script printed (``:::SYSJSON``), without empty values.
+        system_conflicts: The keys in which several printed descriptions differ.
     """
 
     run: Run
@@ -118,6 +119,7 @@ class ChosenRun:
     moment: float = 0.0
     stated: dict[str, str] = field(default_factory=dict)
     system: dict[str, Any] = field(default_factory=dict)
+    system_conflicts: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rackproof import logs
+from rackproof.analysis.printed_system import keys_that_differ, printed_systems_of
 from rackproof.analysis.submission.models import ChosenRun, Issue, SubmissionError
 from rackproof.core.records import LogFile, Run, Verdict
 from rackproof.core.text import sanitize, slug
@@ -24,7 +23,6 @@ from rackproof.store.run_folder import RECORD_NAME, iter_runs, stamp_of
 LARGEST_FILE_BYTES = 50 * 2**20
 _RESULT_FORMAT = "mllog"
 _RESULT_NAME = re.compile(r"(?:.*/)?(?:result_[^/]*|\d{6,}_\d+\.log)")
-_SYSTEM_LINE = re.compile(rb"^[ \t]*(?:\d{1,6}: )?:::SYSJSON (\{[^\n]{0,65536}\})\s*?$", re.MULTILINE)
 _FIRST_TIME = re.compile(rb':::MLLOG \{[^\n]{0,200}?"time_ms": ?(\d{12,14})\b')
 
 
@@ -174,7 +172,9 @@ def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
     stated = {key: sanitize(value, 300) for key, value in logs.parse(io.BytesIO(data)).tags.items()}
     start = run.started or stamp_of(run.run_id)
     moment = start.timestamp() if start else _first_moment(data)
-    return ChosenRun(run, folder, log, moment, stated, system_of(data))
+    systems = printed_systems_of(data)
+    system = systems[0] if systems else {}
+    return ChosenRun(run, folder, log, moment, stated, system, tuple(keys_that_differ(systems)))
 
 
 def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
@@ -210,30 +210,6 @@ def _recorded_bytes(run_id: str, log: LogFile, path: Path) -> bytes | Issue:
             remedy="restore the log from a backup, or choose another run; a changed log is never handed in",
         )
     return data
-
-
-def system_of(log: bytes) -> dict[str, Any]:
-    """Return the description of the system that the run script printed into the log, if it did.
-
-    Empty values and placeholders are left out.
-    """
-    for match in _SYSTEM_LINE.finditer(log):
-        try:
-            facts = json.loads(match[1])
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(facts, dict):
-            return {key: kept for key, value in facts.items() if (kept := _sanitized(value))}
-    return {}
-
-
-def _sanitized(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {sanitize(key, 100): kept for key, item in value.items() if (kept := _sanitized(item))}
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        text = sanitize(value, 300)
-        return "" if text.startswith("UNKNOWN_") else text
-    return ""
 
 
 def by_benchmark(chosen: Iterable[ChosenRun]) -> dict[str, list[ChosenRun]]:

@@ -1,4 +1,8 @@
-"""Compare a value of a system description with values from nodes or logs, for :mod:`.description`. No I/O."""
+"""Compare a value of a system description with values from nodes or logs. No I/O.
+
+:mod:`.submission.description` compares every value with :func:`doubt_of`, and :mod:`.mlperf.described` those
+that a score depends on.
+"""
 
 from __future__ import annotations
 

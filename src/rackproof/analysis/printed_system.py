@@ -1,0 +1,63 @@
+"""Read the description of a system that a run script printed into a log (``:::SYSJSON``). No I/O.
+
+Submissions and scores call :func:`printed_systems_of`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from rackproof.core.text import sanitize
+
+LONGEST_SYSTEM_LINE = 70_000
+"""The number of bytes up to which such a line is read."""
+_SYSTEM_LINE = re.compile(rb"^[ \t]*(?:\d{1,6}: )?:::SYSJSON (\{[^\n]{0,65536}\})\s*?$", re.MULTILINE)
+_MOST_SYSTEMS = 8
+"""A log with more different descriptions than these is as doubtful as one with these."""
+
+
+def printed_systems_of(log: bytes) -> list[dict[str, Any]]:
+    """Return the different descriptions that run scripts printed into a log, in their order.
+
+    Empty values and placeholders are left out. A run script prints one description, perhaps repeatedly.
+    """
+    systems: list[dict[str, Any]] = []
+    seen: set[bytes] = set()
+    for match in _SYSTEM_LINE.finditer(log):
+        if match[1] in seen:
+            continue
+        seen.add(match[1])
+        system = _parsed(match[1])
+        if system is not None and system not in systems:
+            systems.append(system)
+        if len(systems) == _MOST_SYSTEMS:
+            break
+    return systems
+
+
+def keys_that_differ(systems: list[dict[str, Any]]) -> list[str]:
+    """Return the keys whose values are not the same in all descriptions."""
+    keys = sorted({key for system in systems for key in system})
+    return [key for key in keys if any(system.get(key) != systems[0].get(key) for system in systems)]
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """Return the values of a description, or None if it cannot be read."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(facts, dict):
+        return None
+    return {key: kept for key, value in facts.items() if (kept := _sanitized(value))}
+
+
+def _sanitized(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {sanitize(key, 100): kept for key, item in value.items() if (kept := _sanitized(item))}
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        text = sanitize(value, 300)
+        return "" if text.startswith("UNKNOWN_") else text
+    return ""
