@@ -107,6 +107,9 @@ FAULT_WORDS = (
     "fatal",
     "corrupt",
     "nv_mem",
+    "link is ",
+    "link down",
+    "link up",
 )
 # journald stores a message at once. After this time, it is no longer storing messages.
 JOURNAL_LAG_S = 5.0

@@ -161,6 +161,59 @@ kernel_fault_mild | n1 kernel: mce: CPU0: Core temperature above threshold, cpu 
 nan | iter 7, loss: nan, lr 0.1
 nan | epoch 3 train_loss = -inf
 nan | Loss is Infinity
+nan |  iteration 10/ 100 | number of skipped iterations:   0 | number of nan iterations:   3 |
+nan | number of nan iterations: 12
+gpu_error | CUDA Runtime Error: an illegal memory access was encountered
+gpu_error | HIP Runtime Error: an illegal memory access was encountered
+gpu_error | !!!! CUDA Runtime API error (46): all CUDA-capable devices are busy or unavailable
+gpu_error | CUDA error in file 'dgemm.cu' in line 12 : unspecified
+gpu_error | getLastCudaError() CUDA error : launch of x : (46) x
+gpu_error | checkCudaErrors() Driver API error = 0700 from file <x.cpp>, line 3.
+gpu_error | Cuda Error at solve.cu:12
+gpu_error | hip error: 'x'(700) at x.cpp:3
+gpu_error | GPUassert: unspecified launch failure train.cu 120
+gpu_error | GPUassert: an illegal instruction was encountered train.cu 120
+gpu_error | gpu_assert: misaligned address
+gpu_error | RuntimeError: misaligned address
+gpu_error | solve.cu:17: invalid program counter
+gpu_error | solve.cu:17: hardware stack error
+gpu_error | solve.cu:17: operation not supported on global/shared address space
+gpu_error | what():  device-side assert triggered
+gpu_error | step 7: the launch timed out and was terminated
+gpu_error | uncorrectable NVLink error detected during the execution
+gpu_error | CUDA Exception: Warp Illegal Address
+gpu_error | NVSHMEM error: cuda failed with unspecified launch failure
+gpu_error | rocBLAS error: internal error
+gpu_error | cuBLAS error 13 at gemm.cu:77
+gpu_error_unclear | cuFFT error 3 at fft.cu:1
+gpu_error_unclear | NVSHMEM error: no symmetric heap
+gpu_error_unclear | rocblaslt error: Cannot read TensileLibrary.dat
+nccl_failed | RCCL Runtime Error: 3
+network_failed | [n1:4:0:4] mlx5_log.c:179  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 x)
+network_failed | [n1:4:0:4] mlx5_log.c:179  Remote access error on mlx5_0:1/IB (synd 0x13 vend 0x88 x)
+network_failed | [n1:4:0:4] mlx5_log.c:179  Local protection on mlx5_2:1/IB (synd 0x4 vend 0x51 x)
+network_failed | [1700000000.1] [n1:4 :0] ib_device.c:600 UCX  ERROR Local QP operation error on mlx5_0:1
+network_failed | [1700000000.1] [n1:4 :0] ucp_worker.c:5 UCX  ERROR Connection reset by remote peer
+network_failed | [[5,1],3][btl_openib.c:3690:wc] error polling LP CQ with status RETRY EXCEEDED ERROR
+network_failed | The InfiniBand retry count between two MPI processes has been exceeded.
+network_failed | [n1][[1,1],0][btl_tcp_frag.c:241:recv] mca_x: readv failed: Connection reset by peer (104)
+network_failed | [n1:mpi_rank_3][handle_cqe] Send desc error in msg to 2, wc_opcode=0
+network_failed | [n1:mpi_rank_3][handle_cqe] Msg from 2: wc.status=12, wc.wr_id=0x7
+network_failed | n2.0: psm3_ep_disconnect: Connection error: Host not responding
+network_failed | n2: psm2_ep_connect returned error Operation timed out
+job_aborted | Abort(15) on node 3 (rank 3 in comm 0): Fatal error in PMPI_Allreduce: Other MPI error
+job_aborted | Fatal error in internal_Allreduce: Other MPI error, error stack:
+job_aborted | [n1:4] *** An error occurred in MPI_Allreduce
+job_aborted | [n1:4] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+ecc_error | [ERROR] GPU 3 has uncorrectable ECC errors
+ecc_error | GPU 2: 4 uncorrectable ECC errors
+ecc_error | Uncorrected ECC errors were found on GPU 1
+io_error | mmfs: [E] Disk failure. Volume gpfs0. rc = 5. Physical volume nsd3
+io_error | mmfs: [X] The mmfs daemon is shutting down abnormally.
+io_error | mmfs: [E] File system gpfs0 unmounted by the system with return code 5 reason code 0
+io_unclear | mmfs: [E] Node 10.0.0.1 (n1) is being expelled
+io_unclear | LustreError: 11-0: scratch-OST0003: operation ost_write to node failed: rc = -5
+io_unclear | LustreError: 167-0: scratch-OST0003: This client was evicted by scratch-OST0003
 """
 """Code and line, as sources of the programs or issues about them show them, with other names and numbers."""
 CASES = [
@@ -225,6 +278,30 @@ HARMLESS = [
     "srun: Force Terminated StepId=364.14",
     "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
     "CUDA driver error checks: on",
+    "CUDA Runtime Error: no error",
+    "CUDA runtime errors: 0",
+    "CUDA Error count: 0",
+    "HIP error 0",
+    "GPUassert: no error",
+    "cuBLAS error 0",
+    "cuBLAS error: success",
+    "rocBLAS error handling: throw",
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+    "checks for misaligned addresses: off",
+    "misaligned address: 0",
+    " iteration 10/ 100 | number of skipped iterations:   3 | number of nan iterations:   0 |",
+    "GPU 3 has 0 uncorrectable ECC errors",
+    "GPU 3 has no uncorrectable ECC errors",
+    "No uncorrectable ECC errors detected",
+    "No uncorrectable ECC error encountered",
+    "Checking each GPU for uncorrectable ECC errors",
+    "mmfs: [I] Disk nsd3 is up",
+    "UCX  INFO  ep_cfg[2]: tag(rc_mlx5/mlx5_0:1)",
+    "UCX  WARN  transport 'x' is not available, please use one or more of: tcp",
+    "UCX_RC_RETRY_COUNT=7  # transport retry count",
+    "psm3_ep_open: multi-rail is on",
+    "MPI_Comm_set_errhandler: MPI_ERRORS_ARE_FATAL",
+    "LustreError of the last week: 0",
     "NCCL communicator was created on rank 3",
 ]
 
@@ -358,6 +435,15 @@ def test_a_fault_behind_an_event_of_another_rank_counts() -> None:
         found = read(data[:at] + torn + data[at:])
         assert found.verdict in (Verdict.FAIL, Verdict.UNPROVEN), torn
         assert {one.code for one in found.findings} & FAULT_TEXTS
+
+
+def test_a_certain_fault_is_not_doubtful_too() -> None:
+    for line in (
+        "cuBLAS error 13 at gemm.cu:77",
+        "rocBLAS error: internal error",
+        "mmfs: [E] Disk failure. Volume gpfs0. rc = 5. Physical volume nsd3",
+    ):
+        assert len(read(with_line("mllog", line)).findings) == 1, line
 
 
 def test_colours_and_progress_bars_hide_nothing() -> None:

@@ -56,6 +56,16 @@ FAILED = HPL.replace("...... PASSED", "...... FAILED").replace(
 )
 
 
+PWARN = "HPL ERROR from process # 0, on line 621 of function HPL_pdtest:"
+ERRORS_OF_HPL = (
+    f"{PWARN}\n>>> [0,0] Memory allocation failed for A, x and b. Skip. <<<",
+    f"{PWARN}\n>>> Need at least 4 processes for these tests <<<",
+    ">>> Illegal input in file HPL.dat. Exiting ... <<< Abort ...",
+    f"n1: {PWARN}",
+)
+"""Errors as HPL_pwarn and HPL_pabort print them, whole and in part."""
+
+
 def read(text: str) -> ParsedLog:
     return parse(BytesIO(text.encode()))
 
@@ -124,6 +134,8 @@ def test_a_sound_run_passes_with_its_speed(text: str, name: str, value: float) -
         (hpl(*[ROW] * 5, PFACT="Left Crout Right", NBMIN="2 4"), Verdict.UNPROVEN, "rows_missing"),
         (hpl(ROW, P="8"), Verdict.UNPROVEN, "figures_contradict"),
         (hpl(ROW, N="384000 192000").replace(BOUND, BOUND + IGNORES), Verdict.UNPROVEN, "rows_missing"),
+        *((f"{error}\n{HPL}", Verdict.UNPROVEN, "tool_error") for error in ERRORS_OF_HPL),
+        *((HPL.replace(ROW, f"{error}\n{ROW}"), Verdict.UNPROVEN, "tool_error") for error in ERRORS_OF_HPL),
         (HPL + HPL, Verdict.UNPROVEN, "several_values"),
         (HPL[: HPL.index("WR0")] + HPL, Verdict.UNPROVEN, "cut_off"),
         (HPL + HPL[: HPL.index("WR0")], Verdict.UNPROVEN, "cut_off"),

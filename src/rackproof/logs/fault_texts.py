@@ -131,6 +131,8 @@ _NAN_WORD = re.compile(
 NO_NUMBERS = (b"nan", b"inf")
 """Entries of :data:`SEARCHED` with which other words may begin (nano, info). Such an entry counts only if no
 letter follows."""
+_NAN_STEPS = re.compile(rb"number of nan iterations:\s{0,20}[1-9]")
+"""Pattern of Megatron's count of iterations whose loss is not a number. It prints 0 on a healthy machine."""
 _BEST_SO_FAR = re.compile(rb"(?i)\b(?:best|lowest|min(?:imum)?|prev(?:ious)?|initial)[\w .-]{0,16}$")
 """Pattern of the text before a loss of inf that is only the start value of Keras or Lightning."""
 _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
@@ -152,6 +154,23 @@ def _make_rule(code: str, triggers: bytes, *patterns: bytes) -> _Rule:
 
 _LIBRARY = rb"\b(?:CU(?:DNN|BLAS|FFT|SOLVER|SPARSE|RAND|TENSOR)|HIP\w{2,8}|ROC\w{2,8}|HSA|MIOPEN)_"
 """Pattern of the beginning of an error's name in libraries of CUDA and ROCm."""
+_GPU_ERROR_SENTENCES = (
+    # What cudaGetErrorString and hipGetErrorString return. Programs print it after prefixes of their own.
+    rb"\b[Aa]n illegal (?:memory access|address|instruction) (?:was|has been) encountered|"
+    rb"\bunspecified launch failure|\b(?<!no )device-side assert triggered|"
+    rb"\bthe launch timed out and was terminated|\b[Uu]ncorrectable NVLink error (?:was )?detected|"
+    rb"\boperation not supported on global/shared address space|"
+    # These words are also in texts about such errors. As an error, they stand behind a prefix.
+    rb"(?:^|[:'\"\]] ?)(?:misaligned address|hardware stack error|invalid program counter)(?!\w| ?[:=] ?0\b)|"
+    # A debugger's words for the same errors.
+    rb"\bWarp (?:Illegal (?:Address|Instruction)|Misaligned Address)\b"
+)
+_NO_ERROR = rb"(?!\W{0,3}(?:0+\b|0x0+\b|(?i:none|no error|success|off|on|ok)\b))"
+"""Pattern of what follows "error" in a line of a program that had none, such as ": 0" or ": no error"."""
+_LIBRARY_NAMES = (
+    rb"(?:(?:cu|roc|hip)(?:DNN|BLAS|BLAS-?LT|FFT|SOLVER|SPARSE|RAND|TENSOR)|MIOpen|NVSHMEM|ROCSHMEM)"
+)
+"""Pattern of the names of libraries of CUDA and ROCm, ignoring case."""
 _RULES = (
     _make_rule(
         "crashed",
@@ -178,12 +197,26 @@ _RULES = (
     _make_rule(
         "gpu_error",
         (
-            b"CUDA error|Cuda failure|CUDA failure| error|_STATUS_|CUFFT_|HIP error|access fault|CudaError|"
-            b"GPU Hang"
+            # Not " error" alone, because a pattern takes longer than many triggers.
+            b"CUDA error|CUDA Error|CUDA ERROR|Cuda error|Cuda Error|cuda error|HIP error|HIP Error|"
+            b"HIP ERROR|hip error|system error|untime error|untime Error|river error|river Error|API error|"
+            b"API Error|ernel error|ernel Error|aunch error|aunch Error|blas error|BLAS error|BLAS Error|"
+            b"BLASLt error|blaslt error|stack error|NVLink error|Cuda failure|CUDA failure|_STATUS_|CUFFT_|access fault|"
+            b"CudaError|GPU Hang|llegal |Illegal |launch failure|assert|Assert|timed out|isaligned |"
+            b"program counter|shared address space"
         ),
-        rb"CUDA (?:driver )?error(?:: | \d|\()|C(?:uda|UDA) failure(?:: | at | \d| \S{1,100}:\d| ')",
+        rb"C(?:uda|UDA) failure(?:: | at | \d| \S{1,100}:\d| ')",
         rb"unhandled (?:cuda|hip|system) error",
-        rb"ncclUnhandledCudaError|\bHIP error(?:: | \d|\()",
+        rb"ncclUnhandledCudaError",
+        _GPU_ERROR_SENTENCES,
+        rb"(?i:\b(?:CUDA|HIP)(?:[ _](?:runtime|driver|kernel|launch))?(?:[ _]API)? error)"
+        rb"(?: ?[:=(]| ?#?(?=\d)| at | in (?=\S{1,200}\.\w|file|line|function)| code | detected)" + _NO_ERROR,
+        rb"(?i:\b(?:Runtime|Driver) API error)(?: ?[:=(]| (?=\d)| in file | code )" + _NO_ERROR,
+        # The best-known macro for checks of CUDA prints this only for an error.
+        rb"(?i:\bGPU_?assert: ?)(?=[a-z])" + _NO_ERROR,
+        # The codes of EXECUTION_FAILED, INTERNAL_ERROR and MAPPING_ERROR.
+        rb"(?i:\b(?:cu|hip|roc)blas(?:lt)? error)"
+        rb"(?::? ?\(?(?:11|13|14)\b|: (?:internal error|execution failed))",
         _LIBRARY
         + rb"(?:STATUS_)?(?:EXECUTION_FAILED|EXEC_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LAUNCH_FAILURE)",
         rb"\bHSA_STATUS_ERROR|Memory access fault by GPU|\bHW Exception by GPU|\bGPU Hang\b",
@@ -192,12 +225,19 @@ _RULES = (
         "gpu_error_unclear",
         (
             b"_STATUS_|CUFFT_|cuDNN error|cuBLAS error|cuFFT error|initialize NVML| fail|"
-            b"No devices were found|infoROM is corr|XlaRuntimeError"
+            b"No devices were found|infoROM is corrupt|XlaRuntimeError|DNN error|dnn error|BLAS error|"
+            b"BLAS Error|blas error|BLASLt error|blaslt error|FFT error|fft error|OLVER error|olver error|"
+            b"SPARSE error|parse error|RAND error|rand error|TENSOR error|ensor error|IOpen error|"
+            b"SHMEM error|SHMEM ERROR|API error|status error"
         ),
         _LIBRARY
         + rb"STATUS_(?!SUCCESS|NOT_SUPPORTED|EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|ERROR)[A-Z]",
         rb"\bCUFFT_(?:ALLOC_FAILED|SETUP_FAILED|INVALID_\w{1,20}|NO_WORKSPACE|LICENSE_ERROR|PARSE_ERROR)",
-        rb"\bcu(?:DNN|BLAS|FFT) error: [A-Z]",
+        rb"(?i:\b"
+        + _LIBRARY_NAMES
+        + rb" (?:API |status )?error)(?:: ?(?=\S)| ?\(?(?=\d)| code )"
+        + _NO_ERROR,
+        rb"(?i:\b(?:CUDA|HIP) (?:call |API |kernel |function )?failed with )" + _NO_ERROR,
         # JAX ends with this exception and a status. With "Out of memory", another rule also applies.
         rb"(?<![`'\"])\bXlaRuntimeError: [A-Z_]{5,30}: ",
         # nvidia-smi and programs that use its library.
@@ -206,8 +246,13 @@ _RULES = (
     ),
     _make_rule(
         "ecc_error",
-        b"ECC error|ECC Error",
-        rb"[Uu]ncorrectable ECC error (?:was )?(?:encountered|detected)",
+        b"ECC error|ECC Error|emory error",
+        rb"(?<!\b[Nn]o )(?<!\b0 )\b[Uu]ncorrect(?:able|ed) ECC errors? (?:(?:was|were|has been|have been) )?"
+        rb"(?:encountered|detected|found|reported)",
+        rb"\bGPU\W{0,2}\d{1,3}\b.{0,60}\b(?:has|had|have|reports?|reported|shows?|with) "
+        rb"(?:(?:[1-9]\d{0,9}|some|new|pending|volatile|aggregate|DRAM|SRAM) ){0,4}"
+        rb"[Uu]ncorrect(?:able|ed) (?:volatile |DRAM |SRAM )?(?:ECC|memory) errors?(?! ?[:=] ?0\b)",
+        rb"(?<![\d.])[1-9]\d{0,9} (?:volatile )?[Uu]ncorrect(?:able|ed) ECC errors?\b",
         rb"Double Bit ECC [Ee]rror(?!s? *[:=]? *0\b)|[1-9]\d* volatile double-bit ECC error",
         rb"double-bit ECC error has occ",
     ),
@@ -238,18 +283,42 @@ _RULES = (
     ),
     _make_rule(
         "nccl_failed",
-        b"CCL error|CCL failure|SystemError|InternalError|RemoteError|icator was aborted| fail",
-        rb"\b[NR]CCL (?:error|failure)(?: in)?(?:: | \S+:\d| \d)|\b[NR]CCL communicator was aborted on rank",
+        (
+            b"CCL error|CCL Error|CCL ERROR|untime Error|untime error|CCL failure|SystemError|InternalError|"
+            b"RemoteError|icator was aborted| fail"
+        ),
+        rb"(?i:\b[NR]CCL (?:(?:runtime )?error|failure)(?: in)?)(?:: | \S{1,200}:\d| \d)",
+        rb"\b[NR]CCL communicator was aborted on rank",
         rb"(?<![`'\"])\bnccl(?:SystemError|InternalError|RemoteError)\b",
         # The tests of NCCL and RCCL.
         rb"\bTest failure \S{1,100}:\d",
     ),
     _make_rule(
         "network_failed",
-        b"n with error|etry count|IBV_WC_|async event",
+        (
+            b"n with error|etry count|IBV_WC_|async event|Async event|access error|operation error|"
+            b"OP error|request error|protection error|length error|UCX  ERROR|UCX ERROR|UCX  FATAL|UCX FATAL|"
+            b"error polling|network error|desc error|onnection error|returned error|"
+            b"(synd 0x|wc.status|timed out|failed: Conn"
+        ),
         rb"[Gg]ot async event ?: ?(?:port error|device fatal|[QC]P \w{0,20} ?(?:fatal|error))",
         rb"got completion with error|Completion with error at (?:client|server)",
-        rb"(?:transport|RNR) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
+        rb"(?:[Tt]ransport|RNR|[Rr]eceive-no-ready) retry count(?:er)? exceeded|IBV_WC_\w{1,20}_ERR\b",
+        # UCX writes this for each completion of a ConnectX that is not a success.
+        rb" on \w{2,40}:\d{1,2}/(?:IB|RoCE\w{0,6}) \(synd 0x(?!0+\b)",
+        rb"\b(?:Remote access|Remote operation|Remote OP|Remote invalid request|Local QP operation|"
+        rb"Local protection|Local access|Local length) error on \w{2,40}:\d",
+        rb"\bUCX +(?:ERROR|FATAL) .{0,160}(?:[Cc]onnection reset|[Ee]ndpoint timeout|is unreachable|"
+        rb"peer failure|keepalive|IB Async event|port error|[Ff]atal error)",
+        rb"\bIB Async event on \w{2,40}:? .{0,60}(?:error|fatal|catastrophic)",
+        # Open MPI without UCX, and MVAPICH.
+        rb"error polling [A-Z]{2} CQ with status [A-Z]|stack has reported a network error event",
+        rb"retry count between two MPI processes has been exceeded|\bSend desc error in msg to \d",
+        rb"\bwc\.status ?= ?[1-9]",
+        rb"\bbtl_tcp_.{1,120} failed: Connection (?:reset by peer|timed out)",
+        # Cornelis Networks and Intel: PSM2 and PSM3.
+        rb"(?i:\bpsm[23]?_ep_\w{1,30}(?:\(\))?(?::| returned| failed).{0,80}"
+        rb"(?:error|timed out))|\bPSM[23]? Endpoint connection error",
     ),
     _make_rule(
         "collective_timeout",
@@ -260,8 +329,11 @@ _RULES = (
     ),
     _make_rule(
         "job_aborted",
-        b"MPI_ABORT|MPI_Abort|ChildFailedError",
+        b"MPI_ABORT|MPI_Abort|ChildFailedError|Abort(|Fatal error in |error occurred in MPI_|ARE_FATAL (",
         rb"MPI_ABORT was (?:invoked|called)|application called MPI_Abort\(",
+        # MPICH, and programs that were built from it, of Intel and of Cray.
+        rb"\bAbort\(-?\d{1,12}\) on node \d|\bFatal error in (?:internal_|P?MPI_)[A-Z]\w{2,40}: ",
+        rb"\*\*\* An error occurred in MPI_[A-Z]|\*\*\* MPI_ERRORS_ARE_FATAL \(",
         # A colon follows the exception that ended the launcher. Without it, this is a name in a warning.
         rb"(?:^|[\s.])ChildFailedError: *$",
     ),
@@ -288,17 +360,22 @@ _RULES = (
     _make_rule("disk_full", b"No space left on device", rb"No space left on device"),
     _make_rule(
         "io_error",
-        b"nput/output error|emote I/O error|needs cleaning",
+        b"nput/output error|emote I/O error|needs cleaning|mmfs| failure",
         rb"\bInput/output error|\bRemote I/O error|\bStructure needs cleaning",
+        # IBM's GPFS gives up a disk or the file system.
+        rb"\bDisk failure\. Volume \S{1,80} rc = (?!0\b)\d|\bmmfs\w{0,5}: \[X\] ",
+        rb"\bmmfs\w{0,5}: .{1,80} unmounted by the system with return code (?!0\b)\d",
     ),
     _make_rule(
         "io_unclear",
-        b"Stale |No such device|endpoint",
+        b"Stale |No such device|endpoint|mmfs|LustreError",
         rb"\bStale (?:NFS )?file handle|\[Errno 19\]",
         rb"(?<!modprobe: )(?:Error|ERROR|failed)\b.{0,120}: No such device\s*$",
         # A program may read the peer of a connection that is already closed, which is no fault.
         rb"^(?!.{0,200}\bget(?:peer|sock)name\b).*Transport endpoint is not connected",
         rb"after transport endpoint shutdown",
+        rb"\bmmfs\w{0,5}: \[E\] ",
+        rb"\bLustreError: .{0,200}(?:client was evicted|\brc = -(?:5|30|108|110)\b)",
     ),
 )
 
@@ -411,6 +488,8 @@ def _read_memory(line: bytes) -> str | None:
 
 def _read_loss(line: bytes) -> str | None:
     """Return the code of a loss that is not finite, or None."""
+    if _NAN_STEPS.search(line):
+        return "nan"
     for match in _NAN_WORD.finditer(line):
         if b"nan" in match[0].lower() or not _BEST_SO_FAR.search(line[: match.start()]):
             return "nan"
@@ -452,7 +531,12 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     ),
     (b" kernel: ", _read_syslog),
 )
-_SHARED = (b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip", b" signal")
+_CERTAIN = {"gpu_error_unclear": "gpu_error", "io_unclear": "io_error"}
+"""For each code of a doubtful fault, the code of a certain fault of the same part."""
+_SHARED = (
+    *(b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip", b" signal"),
+    *(b" fail", b"corrupt", b"assert", b"llegal ", b"imed out"),
+)
 """Lower-case parts of several triggers. A block is searched once for each part, not once for each trigger."""
 
 
@@ -493,4 +577,6 @@ def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     readers = {id(read): read for trigger, read in _READERS_OF[word] if trigger in line}
     codes = [slurm] if slurm is not None else [read(line) for read in readers.values()]
     faults = [code for code in codes if code is not None]
+    # One line is no doubtful fault in addition to a certain one.
+    faults = [code for code in faults if _CERTAIN.get(code) not in faults]
     return () if faults and (_ECHO.match(before) or _HARMLESS.search(line)) else tuple(faults)

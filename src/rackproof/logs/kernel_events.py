@@ -301,6 +301,9 @@ FAULT_WORDS = (
     "fatal",
     "corrupt",
     "nv_mem",
+    "link is ",
+    "link down",
+    "link up",
 )
 """Lower-case words, one of which is in every line that a reader below accepts. Other lines are skipped
 quickly.

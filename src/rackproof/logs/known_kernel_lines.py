@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 
+from rackproof.logs.network_links import read_link_change
+
 HARMLESS_LINES: tuple[tuple[str, str], ...] = (
     (
         r"^-- (?:No entries|Reboot|Boot [0-9a-f]{8,64}|(?:Logs begin|Journal begins) at .{1,200}) --$",
@@ -298,7 +300,8 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
     message = message_of(line)
     if not message or _HARMLESS.search(message):
         return None
-    if level_is_error:
+    # Most drivers of network cards write at a low level, or as an error, that a port lost its link.
+    if level_is_error or ((change := read_link_change(message)) and not change.is_up):
         return message
     if _HARDWARE.match(message):
         return message if _HARDWARE_WORDS.search(message) else None

@@ -80,6 +80,8 @@ _HPL_IGNORES = "ignores the following parameters from input file"
 """Text of NVIDIA's HPL, which reads the lists of all parameters but those of :data:`_HPL_SIZES` in vain."""
 _HPL_BOUND = re.compile(r"^- Computational tests pass if scaled residuals are less than +(\S{1,20})$")
 _HPL_RESIDUAL = re.compile(r"^\|\|Ax-b\|\|_oo ?/ ?\(.{10,60}\) ?= +(\S{1,30}) \.{6} (PASSED|FAILED)$")
+_HPL_ERROR = re.compile(r"\bHPL ERROR\b|^>>> .{1,300} <<<(?: Abort \.\.\.)?$")
+"""Pattern of both lines of an error that HPL itself prints (HPL_pwarn, HPL_pabort)."""
 _STREAM_ROW = re.compile(r"^(Copy|Scale|Add|Triad): +(\S{1,20}) +(\S{1,20}) +(\S{1,20}) +(\S{1,20})$")
 _STREAM_FACT = re.compile(
     r"^(?:(?:Total Aggregate )?(Array size)\s*=|(This system uses)|"
@@ -176,11 +178,14 @@ class HplParser(_KnownProgramParser):
         elif residual := _HPL_RESIDUAL.match(text):
             self._compare_residual(at, text, residual)
         else:
-            self._fact(text)
+            self._fact(at, text)
 
-    def _fact(self, text: str) -> None:
-        """Read the version, the bound of the residual, and the remark of NVIDIA's HPL."""
-        if bound := _HPL_BOUND.match(text):
+    def _fact(self, at: int, text: str) -> None:
+        """Read the version, the bound of the residual, the remark of NVIDIA's HPL, and errors of its own."""
+        if _HPL_ERROR.search(text):
+            message = "HPL reports an error of its own"
+            self.log.find("tool_error", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        elif bound := _HPL_BOUND.match(text):
             self.bound = number(bound[1]) or 0.0
         elif text.startswith("HPLinpack 1."):
             self.residuals_per_test = 3

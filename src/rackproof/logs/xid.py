@@ -14,6 +14,7 @@ from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser, asctime_moment
 from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line, read_unknown_line
 from rackproof.logs.known_kernel_lines import level_is_error
+from rackproof.logs.network_links import BootClock, LinkHistory, read_link_change
 
 _LABEL = (
     r"[A-Za-z][A-Za-z0-9_.-]{0,120}: (?="
@@ -98,6 +99,20 @@ _MESSAGES = {
 }
 
 
+_MOST_LINKS_DOWN = 200
+"""Number of lines about a lost link that are kept for each host. More of them are no start of a machine."""
+
+
+class _HostLinks:
+    """The links of one host's network ports since its boot, and the lines of those that went down."""
+
+    def __init__(self) -> None:
+        self.clock = BootClock()
+        self.history = LinkHistory()
+        self.downs: list[tuple[str, KernelEvent, int, str]] = []
+        """Port, event, number and text of each line about a lost link."""
+
+
 class XidParser(LogParser):
     """Parses a kernel log: errors of GPUs, switches, memory, PCIe and disks, and killed or hung tasks."""
 
@@ -120,6 +135,8 @@ class XidParser(LogParser):
         self.xids: Counter[tuple[str, str]] = Counter()
         self.first: dict[tuple[str, str], int] = {}
         self.details: dict[tuple[str, int | None], int] = {}
+        self.links: dict[str, _HostLinks] = {}
+        """The links of each host that pdsh names."""
         self.kernel_lines = 0
         self.moment: re.Match[str] | None = None
         """Date of the last line with a date."""
@@ -132,17 +149,25 @@ class XidParser(LogParser):
         if _LOST_LINES.search(text):
             message = "lines of the kernel's log were lost: faults in them are not seen"
             self.log.find("kernel_log_unknown", message, Verdict.UNPROVEN, line=at, excerpt=excerpt)
-        event = read_kernel_line(text)
-        if event is None and _is_of_kernel(text[:300].encode()):
-            event = read_unknown_line(text, level_is_error(text), self.log.declared)
+        host = excerpt[: len(excerpt) - len(text)]
+        if "Linux version " in text:
+            self._start_of_kernel(host, text)
+        event = self._event(text)
         self.kernel_lines += event is not None or _LINE.search(text) is not None
-        if event is None:
+        if self._is_kept_link(event, host, at, excerpt) or event is None:
             return
         if event.kind == "sxid" and self._is_follow_up(event, at, text):
             return
         if event.code is not None:
             self.count(event.kind, str(event.code), at)
         self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=excerpt)
+
+    def _event(self, text: str) -> KernelEvent | None:
+        """Return the event of a line without a host's label, or None."""
+        event = read_kernel_line(text)
+        if event is None and _is_of_kernel(text[:300].encode()):
+            event = read_unknown_line(text, level_is_error(text), self.log.declared)
+        return event
 
     def _is_follow_up(self, event: KernelEvent, at: int, text: str) -> bool:
         """Return whether a line only adds registers to an SXid. The line with its severity may follow."""
@@ -153,6 +178,34 @@ class XidParser(LogParser):
             return True
         self.details.pop(key, None)
         return False
+
+    def _start_of_kernel(self, host: str, text: str) -> None:
+        """Judge the links of a host's last boot, and begin with those of its next one."""
+        self._judge_links(host)
+        self.links[host] = _HostLinks()
+        self.links[host].clock.start(text)
+
+    def _is_kept_link(self, event: KernelEvent | None, host: str, at: int, excerpt: str) -> bool:
+        """Return whether a line is about a lost link, which is judged when the start of its host is known."""
+        if event is not None and event.kind != "unknown_kernel_error":
+            return False
+        text = excerpt[len(host) :]
+        if (change := read_link_change(text)) is None:
+            return False
+        links = self.links.setdefault(host, _HostLinks())
+        links.history.add(change, links.clock.seconds_after_boot(text))
+        if event is None or len(links.downs) >= _MOST_LINKS_DOWN:
+            return False
+        links.downs.append((change.port, event, at, excerpt))
+        return True
+
+    def _judge_links(self, host: str) -> None:
+        """Record the lost links of a host, but not those of its start."""
+        links = self.links.get(host, _HostLinks())
+        harmless = links.history.harmless_ports()
+        for port, event, at, excerpt in links.downs:
+            if port not in harmless:
+                self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=excerpt)
 
     def count(self, kind: str, code: str, at: int) -> None:
         """Count an XID. Of absurdly many different XIDs, only the first are counted separately."""
@@ -196,6 +249,8 @@ class XidParser(LogParser):
             for (kind, code), times in sorted(self.xids.items())
         ]
         self._tag_moment()
+        for host in self.links:
+            self._judge_links(host)
         for (bus_id, code), line in self.details.items():
             message = f"SXid {code} on {bus_id}: only its registers are here, not how bad it was"
             self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=line)

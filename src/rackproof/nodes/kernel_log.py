@@ -16,29 +16,19 @@ from rackproof.core.records import Record, Verdict
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.kernel_events import KernelEvent, is_detail, read_kernel_line, read_unknown_line
 from rackproof.logs.known_kernel_lines import shape_of
+from rackproof.logs.network_links import LinkHistory, read_link_change
 
 MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
 """A log with more events counts as truncated. A damaged or hostile node may send any number."""
 MOST_DECLARED_LINES = 50
 """At most this many declared lines are shown. More of them change nothing."""
-MOST_LINK_CHANGES = 2
-"""A network card's port goes down this often while a node starts, and comes up again."""
-START_S = 900
-"""A start takes no longer. A port that goes down later has a fault, although it comes up again."""
-NO_CABLE_S = 180
-"""A port without a cable is reported down once in this time after a boot, when the network is set up."""
 MOST_LATE_LINES = 500
 """At most this many lines are recognized by the next night. It counts further ones again."""
 LATE_S = 60
 """The times of two readings of one line differ by less, because clocks are corrected."""
 _STAMP = re.compile(r"\[\s*(\d{1,12}\.\d{6})\]|(\d{9,12}\.\d{6}) ")
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
-_LINK = re.compile(
-    r"(?:mlx5_core ([0-9a-f:.]{5,20}) \S{1,40}: Link|bnxt_en ([0-9a-f:.]{5,20}) \S{1,40}: NIC Link is) "
-    r"(up|down)\b",
-    re.IGNORECASE,
-)
 
 
 class XidEvent(Record):
@@ -120,7 +110,7 @@ def read_kernel_log(
     # A node filters its log by words. A line without these words is only among the errors.
     harmless = _links_down_at_start_only(lines, booted)
     for line in (*lines, *(line for line in bad if line not in in_log)):
-        if (change := _link_change(line)) and (change[1] or change[0] in harmless):
+        if (change := read_link_change(line)) and (change.is_up or change.port in harmless):
             continue
         level_is_error = None if errors is None else line in of_level
         event = read_kernel_line(line) or read_unknown_line(line, level_is_error, declared)
@@ -170,48 +160,13 @@ def _digest(line: str, boot_id: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
-def _link_change(line: str) -> tuple[str, bool] | None:
-    """Return the address of a network card's port and whether it came up, or None for other lines."""
-    if not (link := _LINK.search(line)):
-        return None
-    return link[1] or link[2], link[3].lower() == "up"
-
-
 def _links_down_at_start_only(lines: Iterable[str], booted: float) -> set[str]:
-    """Return the addresses of ports that went down only while the node started.
-
-    Such a port is up again, or it has no cable: it is reported down once, soon after the boot, and never up.
-    A port that a node needs has its own checks of state and counters. Names of interfaces change during a
-    start, and several ports have one name in turn.
-    """
-    downs: dict[str, list[float]] = {}
-    is_up: dict[str, bool] = {}
-    was_up = set()
+    """Return the ports of network cards that went down only while the node started."""
+    history = LinkHistory()
     for line in lines:
-        if not (change := _link_change(line)):
-            continue
-        port, is_up[change[0]] = change
-        if is_up[port]:
-            was_up.add(port)
-        else:
-            downs.setdefault(port, []).append(_seconds_after_boot(line, booted))
-    return {
-        port
-        for port, up in is_up.items()
-        if (up and _went_down_at_start_only(downs.get(port, [])))
-        or (port not in was_up and _has_no_cable(downs.get(port, [])))
-    }
-
-
-def _went_down_at_start_only(downs: Sequence[float]) -> bool:
-    """Return whether a port went down only before the boot, or a few times during the start."""
-    return max(downs, default=0) <= START_S and sum(s >= 0 for s in downs) <= MOST_LINK_CHANGES
-
-
-def _has_no_cable(downs: Sequence[float]) -> bool:
-    """Return whether a port that was never up was reported down once since the boot, and soon after it."""
-    since_boot = [s for s in downs if s >= 0]
-    return len(since_boot) == 1 and max(downs) <= NO_CABLE_S
+        if change := read_link_change(line):
+            history.add(change, _seconds_after_boot(line, booted))
+    return history.harmless_ports()
 
 
 def _seconds_after_boot(line: str, booted: float) -> float:

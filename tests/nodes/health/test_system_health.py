@@ -491,6 +491,16 @@ def link(state: str, port: str = "ens1f0np0", at: int = 10, address: str = "5e:0
         ([link("down"), link("up", "ens1f1np1", address="5e:00.1")], False),
         (["1795000009.5 n1 kernel: bnxt_en 0000:3b:00.1 eno2np1: NIC Link is Down"], False),
         ([link("down", at=-9000), link("down")], False),
+        (["1795000009.5 n1 kernel: ice 0000:5e:00.0 eno1: NIC Link is Down"], False),
+        (
+            [
+                "1795000009.5 n1 kernel: i40e 0000:5e:00.0 eno1: NIC Link is Down",
+                "1795000012.5 n1 kernel: i40e 0000:5e:00.0 eno1: NIC Link is Up, 40 Gbps Full Duplex",
+            ],
+            False,
+        ),
+        (["1795009000.5 n1 kernel: ice 0000:5e:00.0 eno1: NIC Link is Down"], True),
+        (["1795009000.5 n1 kernel: tg3 0000:02:00.0 eno3: Link is down"], True),
         # A port whose cable was pulled during the start, if the line that it was up is missing.
         ([link("down", at=300)], True),
         ([link("down"), link("down", at=60)], True),
