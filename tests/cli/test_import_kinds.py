@@ -188,3 +188,56 @@ def test_an_import_says_that_speed_is_not_judged(log: Log, run: Callable[..., ob
     assert result.output.rstrip().endswith(  # type: ignore[attr-defined]
         "verdict of the logs: pass; speed not judged: no SKU named"
     )
+
+
+FIO_FAILED = (
+    "seqread: (groupid=0, jobs=4): err= 5 (func=io_u error, error=Input/output error): pid=1: Fri Nov 27\n"
+)
+OSU = "# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n1      4.10\n"
+ABORT = "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "verdict"),
+    [
+        ("fio_err5.txt", FIO_FAILED, Verdict.FAIL),
+        ("osu_abort.txt", OSU + ABORT, Verdict.FAIL),
+        ("ior.txt", "IOR-4.0.0: MPI Coordinated Test of Parallel I/O\n", Verdict.UNPROVEN),
+        ("osu", OSU, Verdict.UNPROVEN),
+        ("osu.txt.gz", OSU, Verdict.UNPROVEN),
+        ("fio.json", '{\n  "fio version" : "fio-3.16",\n', Verdict.UNPROVEN),
+        ("job.txt", "step 1\nslurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-27 ***\n", Verdict.FAIL),
+        ("training.txt", "step 1, loss: nan\n", Verdict.FAIL),
+        ("crashed.txt", ABORT + "x" * 5000 + "\n" + "\0" * 5000, Verdict.FAIL),
+    ],
+)
+def test_a_file_with_a_failure_or_the_output_of_a_tool_is_a_log_whatever_its_name(
+    name: str, text: str, verdict: Verdict, log: Log, tmp_path: Path
+) -> None:
+    data = text.encode()
+    (log().parent / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    result = import_logs(log().parent, tmp_path / "results")
+    assert result.skipped == ()
+    assert sorted(done.run.verdict.value for done in result.imported) == sorted(["pass", verdict.value])
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("README.txt", b"How to run fio: see below.\n"),
+        ("README.txt", ABORT.encode()),
+        ("NOTES.md", OSU.encode()),
+        ("run.sh", b"# OSU MPI is run here\necho MPI_ABORT was invoked on rank 0\n"),
+        ("train.py", b"raise SystemExit('MPI_ABORT was invoked on rank 0')\n"),
+        ("data.csv", b"size,seconds\n1,2\n"),
+        ("data.json", b'{"loss": 0.5}\n'),
+        ("hosts.txt", b"node01\nnode02\n"),
+        ("program", b"\x7fELF\x02\x01\0\0\0\nMPI_ABORT was invoked on rank\n"),
+        ("__init__.txt.data", b""),
+    ],
+)
+def test_a_file_without_a_log_is_passed_over(name: str, data: bytes, log: Log, tmp_path: Path) -> None:
+    (log().parent / name).write_bytes(data)
+    result = import_logs(log().parent, tmp_path / "results")
+    assert [done.run.verdict for done in result.imported] == [Verdict.PASS]
+    assert result.skipped == (f"{name}: no known log format in it",)

@@ -83,6 +83,31 @@ ROCM = """\
 """
 """The text is from github.com/stas00/ml-engineering, compute/accelerator/amd/debug.md."""
 DMON = "#Entity   GPUTL   FBUSD   SMACT   POWR\nID\nGPU 0     0       500     0.005   51.3\n"
+STREAM_FORTRAN = """\
+----------------------------------------------
+STREAM Version $Revision: 5.6 $
+----------------------------------------------
+ Array size =  100000000
+Function     Rate (MB/s)  Avg time   Min time  Max time
+Copy:      201005.0251      0.0080      0.0080      0.0084
+ Solution Validates!
+"""
+"""The format is that of www.cs.virginia.edu/stream/FTP/Code/stream.f."""
+BABEL = """\
+BabelStream
+Version: 5.0
+Implementation: CUDA
+Running kernels 100 times
+Function    MBytes/sec  Min (sec)   Max         Average
+Copy        3001234.123 0.00018     0.00019     0.00018
+"""
+"""The format is that of github.com/UoB-HPC/BabelStream, src/main.cpp."""
+BABEL_CSV = "function,num_times,n_elements,sizeof,max_mbytes_per_sec,min_runtime,max_runtime,avg_runtime\n"
+FIO_EARLY = "job: (g=0): rw=randread, bs=(R) 4096B-4096B, (W) 4096B-4096B, (T) 4096B-4096B, ioengine=libaio\n"
+IPERF = "Connecting to host 10.0.0.2, port 5201\n"
+IPERF_ERROR = "iperf3: error - unable to connect to server: No route to host\n"
+IOR_ERROR = "ERROR: open64(/scratch/x, 66, 0664) failed. Error: Permission denied, (aiori-POSIX.c:563)\n"
+IOR_COMPARED = "WARNING: Incorrect data on read (12 errors found).\n"
 
 
 def read(text: str) -> ParsedLog:
@@ -121,6 +146,19 @@ def read(text: str) -> ParsedLog:
         (SMI_LIST, "nvidia-smi -L"),
         (PMON, "nvidia-smi pmon"),
         (LINK_ERRORS, "nvidia-smi nvlink --errorcounters"),
+        (STREAM_FORTRAN, "STREAM in Fortran"),
+        (BABEL, "BabelStream"),
+        (BABEL[BABEL.index("Function") :], "BabelStream"),
+        (BABEL.replace("BabelStream", "GPU-STREAM").replace("5.0", "3.0"), "BabelStream"),
+        (BABEL_CSV, "BabelStream"),
+        (FIO_EARLY, "fio"),
+        (IPERF, "iperf3"),
+        (IPERF_ERROR, "iperf3"),
+        (IOR_ERROR, "IOR"),
+        (IOR_COMPARED, "IOR"),
+        ("".join(f"node01: {line}\n" for line in OSU.splitlines()), "OSU Micro-Benchmarks"),
+        ("".join(f"[1,0]<stdout>:{line}\n" for line in MDTEST.splitlines()), "mdtest"),
+        (" 0: " + IOR, "IOR"),
     ],
 )
 def test_the_log_of_an_unread_tool_is_unproven_and_named(text: str, name: str) -> None:

@@ -10,8 +10,10 @@ must contain. If the same log is imported again, the result is the same run.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -32,9 +34,10 @@ from rackproof.core.records import (
     worst,
 )
 from rackproof.core.text import sanitize, slug
-from rackproof.logs import read_log_file
+from rackproof.logs import UNREAD_TOOL, read_log_file
 from rackproof.logs._mlperf import JUDGED_BY
-from rackproof.logs.opening import name_unpacked, special_file, why_no_log
+from rackproof.logs.fault_texts import FAULT_TEXTS
+from rackproof.logs.opening import name_unpacked, open_log, special_file, why_no_log
 
 UNRECOGNISED = "unknown"
 """Format that :func:`rackproof.logs.parse_path` reports for a file in an unknown format."""
@@ -47,6 +50,13 @@ IMPORTED_FROM = "imported from "
 # of results would look better than it is.
 _LOG_SUFFIXES = (".log", ".out", ".err")
 _LOG_PREFIXES = ("result_", "slurm-")
+# Programs and documents may quote the output of a tool or the text of a failure.
+_QUOTING_NAME = re.compile(
+    r"^(?:changelog|changes|dockerfile|license|makefile|notice|readme)"
+    r"|\.(?:adoc|html?|ipynb|md|rst|tex|bash|sbatch|sh|slurm|sub|cfg|conf|ini|j2|toml|ya?ml|diff|patch"
+    r"|c|cc|cpp|css|cuh?|go|h|hpp|java|js|pl|pyi?|rs|ts)$"
+)
+_HEAD_BYTES = 4096
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
 _MLPERF = frozenset({"mllog", "mll06", "mlp05"})
 _COURSE_OF_A_RUN = frozenset(
@@ -190,6 +200,31 @@ def _is_emptied(path: Path) -> bool:
         return False
     with path.open("rb") as stream:
         return not stream.read(1 << 20).strip(b" \t\r\n\0")
+
+
+def _is_log(log: ParsedLog, path: Path) -> bool:
+    """Return whether a file of no known format is a log nevertheless, so that it becomes an unproven run."""
+    return _is_log_by_name(path) or _is_emptied(path) or _is_log_by_content(log, path)
+
+
+def _is_log_by_content(log: ParsedLog, path: Path) -> bool:
+    """Return whether a file of no known format has the output of a known tool, or the text of a failure."""
+    name = name_unpacked(path.name.lower())
+    if _QUOTING_NAME.search(name):
+        return False
+    has_failure = any(
+        finding.verdict is not None and finding.verdict.gates and finding.code in FAULT_TEXTS
+        for finding in log.findings
+    )
+    return (UNREAD_TOOL in log.tags or has_failure) and not _is_binary(path)
+
+
+def _is_binary(path: Path) -> bool:
+    """Return whether a file begins like a program's, whose code contains texts of failures."""
+    with open_log(path) as stream:
+        head = stream.read(_HEAD_BYTES)
+    # A crash may leave zero bytes in a log, but not among its first bytes. UTF-16 has a mark.
+    return b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
 def guess_benchmark(log: ParsedLog, path: Path) -> str:
@@ -451,7 +486,7 @@ def read_runs(
         # Use the log's name in the run's folder, so that every place in the report can be found.
         log, entry = read_log_file(path, name, format=format)
         log = _judged_as_import(log, now, old=old)
-        if log.format == UNRECOGNISED and not (_is_log_by_name(path) or _is_emptied(path)):
+        if log.format == UNRECOGNISED and not _is_log(log, path):
             skipped.append(f"{sanitize(relative, 300)}: no known log format in it")
             continue
         named = benchmark or guess_benchmark(log, path)

@@ -34,11 +34,10 @@ from rackproof.logs.nvidia_smi_csv import NvidiaSmiCsvParser
 from rackproof.logs.nvidia_smi_links import NvidiaSmiTopoParser, NvlinkStatusParser
 from rackproof.logs.opening import LogStream, open_log, with_problem
 from rackproof.logs.other_mlperf import MlperfHpcParser, MlperfInferenceParser, named_by_suite
-from rackproof.logs.other_tools import other_tools
+from rackproof.logs.other_tools import OtherTools
 from rackproof.logs.perftest import PerftestParser
 from rackproof.logs.plain_lines import PlainLinesParser
 from rackproof.logs.tf_cnn import TfCnnParser
-from rackproof.logs.unread_tools import unread_tool
 from rackproof.logs.xid import XidParser
 
 __all__ = [
@@ -83,6 +82,9 @@ _PARSERS: tuple[type[LogParser], ...] = (
 
 FORMATS: Mapping[str, type[LogParser]] = {parser.format: parser for parser in _PARSERS}
 """Parser of each format by the format's name, in the order of trial."""
+
+UNREAD_TOOL = "unread_tool"
+"""Tag with the name of the tool that printed a log of no known format, if the tool is known."""
 
 _STRONG = (MlperfInferenceParser, MllogParser, Mll06Parser, Mlp05Parser)
 """Formats that replace another one in the middle of a log."""
@@ -150,7 +152,7 @@ def parse(
         parser = FORMATS[chosen](log)
     watching = chosen == "auto"
     head = b""
-    tool = ""
+    others = OtherTools()
     tables = TableFaults()
     feed = LineFeed(observers)
     for block in _without_mark(stream, log):
@@ -159,10 +161,7 @@ def parse(
         if watching:
             parser = _watch(log, parser, block)
             watching = not isinstance(parser, _STRONG)
-            if parser is not None:
-                _find_other_tools(log, parser.format, block)
-            else:
-                tool = tool or unread_tool(block)
+            others.block(log, block, parser.format if parser is not None else "")
         # Scan after the choice, because a kernel log is searched by its own rules.
         log.scan(block)
         if not isinstance(parser, NvidiaSmiTableParser):
@@ -174,15 +173,19 @@ def parse(
         log.end()
     tables.add_to(log)
     if parser is None:
-        return _unrecognised(log, head, tool)
+        return _unrecognised(log, head, others)
+    others.add_to(log, parser.format)
     parsed = parser.finish()
     return parsed if chosen == MlperfHpcParser.format else named_by_suite(parsed)
 
 
-def _unrecognised(log: Log, head: bytes, tool: str) -> ParsedLog:
+def _unrecognised(log: Log, head: bytes, others: OtherTools) -> ParsedLog:
     """Return the result of a log that no format recognizes. It is unproven, with what failure texts show."""
+    tool, reason = others.unread_tool()
+    if tool:
+        log.tag(UNREAD_TOOL, tool)
     if log.size:
-        problem = encoding_problem(head) or tool
+        problem = encoding_problem(head) or reason
         message = f"the log is of no known format{': ' if problem else ''}{problem}"
         log.find("unrecognised", message, Verdict.UNPROVEN, line=1)
     log.marks_as_findings(None)
@@ -195,15 +198,6 @@ def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
         text = block.removeprefix(codecs.BOM_UTF8) if number == 0 else block
         log.size += len(block) - len(text)
         yield text
-
-
-def _find_other_tools(log: Log, own_format: str, block: bytes) -> None:
-    """Record output of tools other than that of the log's format."""
-    for name, position in other_tools(block, own_format).items():
-        message = f"judged as {own_format}; the output of {name} is not: give each tool's output its own file"
-        log.find(
-            "second_tool", message, Verdict.UNPROVEN, line=log.lines + block.count(b"\n", 0, position) + 1
-        )
 
 
 _KEPT_BLANK_LINES = 16

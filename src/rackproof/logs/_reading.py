@@ -475,6 +475,8 @@ class Log:
         """A function that returns True if the parser judges a line by its own rules. Failure texts in
         such a line are ignored."""
         self.marks_are_judged = False
+        self.lines_of_other_tools: list[int] = []
+        """Lines that tools other than that of the log's format printed."""
         self.smallest_scale = math.inf
         self.results: list[tuple[int, float, str]] = []
         """The first few ``RESULT`` lines, as (line, seconds, name)."""
@@ -667,21 +669,28 @@ class Log:
             forgiven: The codes that also become remarks if they occur before that line.
         """
         self.marks_are_judged = True
+        shutdown_ends = self._line_of_tool_after(ended_well_at)
         for code, marks in self.marks.items():
             message, fatal, fatal_even_if_well = MEANING[code]
             at_any_time = fatal_even_if_well if code in OF_THE_MACHINE else None
             extra = marks.count - len(marks.kept)
             for index, mark in enumerate(marks.kept):
-                # Text after a proven end belongs to the shutdown and does no harm, unless a part is broken.
+                # Text after a proven end belongs to the shutdown and does no harm, unless a part is broken,
+                # or another tool began to print before it.
                 verdict = at_any_time
                 if ended_well_at is None:
                     verdict = fatal
-                elif mark.line < ended_well_at and code not in forgiven:
+                elif not ended_well_at <= mark.line < shutdown_ends and code not in forgiven:
                     verdict = fatal_even_if_well
                 more = f" ({extra} more, the last in line {marks.last_line})" if not index and extra else ""
                 if code == "loss_scale":
                     more = f" (down to {self.smallest_scale:.3g})"
                 self.find(code, message + more, verdict, line=mark.line, rank=mark.rank, excerpt=mark.excerpt)
+
+    def _line_of_tool_after(self, ended_well_at: int | None) -> float:
+        """Return the first line of another tool after the line of a good end, or infinity."""
+        later = (line for line in self.lines_of_other_tools if line > (ended_well_at or 0))
+        return min(later, default=math.inf)
 
     def parsed(
         self,

@@ -70,7 +70,7 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
 FAULT_TEXTS = frozenset(MEANING)
 """Codes of all faults that are found by their text, whatever their verdict is."""
 OF_THE_MACHINE = frozenset(
-    {"ecc_error", "gpu_lost", "dcgm_fault", "node_failed", "xid_reset", "kernel_fault"}
+    {"ecc_error", "gpu_lost", "dcgm_fault", "node_failed", "io_error", "xid_reset", "kernel_fault"}
 )
 """Faults whose lines keep their verdict even after a proven good end."""
 

@@ -1,4 +1,4 @@
-"""Find the output of a second tool in a log. :mod:`rackproof.logs` calls :func:`other_tools`. No I/O.
+"""Find the output of a second tool in a log, for :mod:`rackproof.logs`. No I/O.
 
 :func:`rackproof.logs.parse` judges a log by one format. The output of another tool in the same log may
 contain a fault that is not judged. Such a log is therefore unproven until each output is a file of its own.
@@ -7,7 +7,13 @@ contain a fault that is not judged. Such a log is therefore unproven until each 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from rackproof.core.records import Verdict
+from rackproof.logs._reading import Log
+from rackproof.logs.unread_tools import MOST_PLACES, has_result, reason_of, unread_tools
+from rackproof.logs.xid import without_kernel_lines
 
 MARKS: Mapping[str, re.Pattern[bytes]] = {
     "nccl_tests": re.compile(rb"(?m)^# (?:Collective test starting: |nThread \d+ nGpus \d+ minBytes )"),
@@ -33,15 +39,79 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
 them, because its launcher may run tools."""
 
 
-def other_tools(block: bytes, own: str) -> dict[str, int]:
-    """Return the formats of other tools that a part of a log shows, and the position at which each begins.
+_KERNEL_LOG = "xid"
+_ABOUT_NODE = frozenset({"nvidia_smi_dmon", "nvidia_smi_table"})
+"""Formats of descriptions of a node. Another format may replace them in a later block."""
+_NOT_YET_KNOWN = ""
+"""Name of the format before a block shows one."""
+_SEARCHED_FORMATS = frozenset({_NOT_YET_KNOWN, *MARKS, *_ABOUT_NODE, _KERNEL_LOG})
 
-    Args:
-        block: Whole lines.
-        own: The format by which the log is judged. If it is not the format of a tool in :data:`MARKS`, the
-            result is empty.
-    """
-    if own not in MARKS:
-        return {}
-    marks = ((name, mark.search(block)) for name, mark in MARKS.items() if name != own)
-    return {name: match.start() for name, match in marks if match}
+
+class OtherTools:
+    """The tools whose output a log has beside that of its own format."""
+
+    def __init__(self) -> None:
+        self.lines_of: dict[str, list[int]] = {}
+        """Numbers of the lines of each tool in :data:`MARKS`, by its format."""
+        self.lines_of_unread: dict[str, list[int]] = {}
+        """Numbers of the lines of each tool that no parser reads, by its name."""
+
+    def block(self, log: Log, block: bytes, own: str) -> None:
+        """Search the next block.
+
+        Args:
+            log: The log, before the lines of the block are counted.
+            block: Whole lines.
+            own: The format by which the block is judged, or "" if it is not known yet. The log of a
+                training is not searched.
+        """
+        if own not in _SEARCHED_FORMATS:
+            return
+        # A message of the kernel may name a tool. A tool's own output has no prefix of the kernel.
+        text = without_kernel_lines(block) if own == _KERNEL_LOG else block
+        if text.isspace():
+            return
+        _add(self.lines_of_unread, log, text, unread_tools(text))
+        if own in MARKS or own == _KERNEL_LOG:
+            _add(self.lines_of, log, text, _marked_tools(text, own))
+
+    def unread_tool(self) -> tuple[str, str]:
+        """Return the first tool that no parser reads, and why it is not judged, or two empty texts."""
+        if not self.lines_of_unread:
+            return "", ""
+        name = next(iter(self.lines_of_unread))
+        return name, reason_of(name)
+
+    def add_to(self, log: Log, own: str) -> None:
+        """Record the tools as findings of a log that is judged by the format of one tool."""
+        if own not in _SEARCHED_FORMATS:
+            return
+        unread = {name: lines for name, lines in self.lines_of_unread.items() if has_result(name)}
+        for name, lines in (self.lines_of | unread).items():
+            message = f"judged as {own}; the output of {name} is not: give each tool's output its own file"
+            log.find("second_tool", message, Verdict.UNPROVEN, line=lines[0])
+            log.lines_of_other_tools += lines
+
+
+def _marked_tools(text: bytes, own: str) -> dict[str, list[int]]:
+    """Return the formats of other tools in :data:`MARKS`, and the positions of their lines."""
+    marks = ((name, mark) for name, mark in MARKS.items() if name != own)
+    places_of = {
+        name: [match.start() for match in islice(mark.finditer(text), MOST_PLACES)] for name, mark in marks
+    }
+    return {name: places for name, places in places_of.items() if places}
+
+
+def _add(lines_of: dict[str, list[int]], log: Log, text: bytes, places_of: dict[str, list[int]]) -> None:
+    """Add the lines of the tools in the next block of a log."""
+    for name, places in places_of.items():
+        lines_of.setdefault(name, []).extend(_lines(log, text, places))
+
+
+def _lines(log: Log, text: bytes, places: list[int]) -> Iterator[int]:
+    """Yield the line of each place in the next block of a log."""
+    line, counted_to = log.lines + 1, 0
+    for place in places:
+        line += text.count(b"\n", counted_to, place)
+        counted_to = place
+        yield line

@@ -63,6 +63,12 @@ _LINE = re.compile(
     r"^\d{1,4},\d+,\d+,"
 )
 """Pattern of the prefixes of lines of dmesg, /dev/kmsg, journalctl and syslog."""
+_PREFIXED = re.compile(
+    rb"(?m)^(?:" + _LABEL.encode() + rb")?(?:\[\s*(?:\+?\d{1,9}\.\d+|<[ .\d]{1,20}>\]|\w{3} \w{3} |"
+    rb"\w{3}[ \d]\d \d\d:\d\d\])|<\d{1,3}>|kern *:|\d{9,11}\.\d+ |\w{3} [ \d]\d \d\d:\d\d|"
+    rb"(?:1 |\w{3} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d{1,4},\d+,\d+,)[^\n]*"
+)
+"""Pattern of whole lines with such a prefix, with or without the label of a host."""
 _MOMENT = re.compile(
     r"^\[\w{3} (\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})(?: <[ .\d]{1,20}>)?\] |"
     r"^(?:(?:<\d{1,3}>)?1 )?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)"
@@ -261,6 +267,14 @@ class XidParser(LogParser):
         if not self.xids:
             measurements.append(self.measure("xid_count", 0.0, "", Direction.LOWER, None))
         return self.log.parsed(self.format, Verdict.PASS, measurements)
+
+
+def without_kernel_lines(block: bytes) -> bytes:
+    """Return a block in which the lines of the kernel and of syslog are empty, so that others can be read.
+
+    The other lines keep their numbers.
+    """
+    return _PREFIXED.sub(b"", block)
 
 
 def _without_host(line: str) -> str:
