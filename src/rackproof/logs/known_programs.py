@@ -115,7 +115,7 @@ class _KnownProgramParser(PlainLinesParser):
         self.begun = self.ended = 0
         """Number of outputs that began, and of those that came to a good end."""
         self.row_after_end = False
-        """Whether a row follows the last good end. Such an output was cut off or put together."""
+        """True if a row follows the last good end. Such an output was cut off or put together."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line, without indentation and a launcher's label."""
