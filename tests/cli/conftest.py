@@ -31,6 +31,8 @@ EVENTS = (
     ("POINT_IN_TIME", "lora_rank", "16", "{}"),
     ("POINT_IN_TIME", "opt_adamw_weight_decay", "0.0001", "{}"),
     ("POINT_IN_TIME", "opt_gradient_clip_norm", "0.3", "{}"),
+    ("POINT_IN_TIME", "opt_learning_rate_training_steps", "1024", "{}"),
+    ("POINT_IN_TIME", "opt_learning_rate_warmup_factor", "0.0", "{}"),
     ("POINT_IN_TIME", "submission_org", '"Example"', "{}"),
     ("POINT_IN_TIME", "submission_division", '"closed"', "{}"),
     ("POINT_IN_TIME", "submission_status", '"onprem"', "{}"),

@@ -50,6 +50,15 @@ STREAM_59 = (
     .replace(": avg error less than 1.000000e-13 on all three arrays", "")
 )
 THREADS = "Number of Threads requested = 4\nNumber of Threads counted = 4\nFunction "
+MPI_THREADS = THREADS.replace("requested", "requested for each MPI rank").replace(
+    "counted", "counted for rank 0"
+)
+ACTIVE = THREADS.replace("Number of Threads counted = 4\n", "Printing one line per active thread....\n" * 4)
+"""The threads as version 5.9 prints them."""
+TICKS = "Your clock granularity/precision appears to be 1 microseconds.\n   (= 13558 clock ticks)\nFunction "
+VALIDATES = next(line for line in STREAM.splitlines(True) if line.startswith("Solution"))
+PROGRESS = "Prog= 2.38%\tN_left= 71424\tiGF= 4e5\tGF= 417600.00\tiGF_per= 25000.00 \tGF_per= 26100.00 \n"
+NVIDIA_PROGRESS = NVIDIA_HPL.replace(NVIDIA_ROW, PROGRESS + NVIDIA_ROW)
 FAILED = HPL.replace("...... PASSED", "...... FAILED").replace(
     "1 tests completed and passed residual checks,\n              0",
     "0 tests completed and passed residual checks,\n              1",
@@ -89,6 +98,12 @@ def read(text: str) -> ParsedLog:
         (STREAM_59, "stream_triad", 105_256),
         (STREAM.replace("Array", "Total Aggregate Array"), "stream_triad", 105_256),
         (STREAM.replace("Function ", THREADS), "stream_triad", 105_256),
+        (STREAM.replace("Function ", MPI_THREADS), "stream_triad", 105_256),
+        (STREAM_59.replace("Function ", ACTIVE), "stream_triad", 105_256),
+        (STREAM_59.replace("Function ", ACTIVE.partition("\n")[2]), "stream_triad", 105_256),
+        (STREAM.replace("Function ", TICKS), "stream_triad", 105_256),
+        (STREAM.replace("Function ", TICKS.replace("clock", "timer")), "stream_triad", 105_256),
+        (NVIDIA_PROGRESS, "hpl_speed", 417_600),
         ("".join(f"[0] {line}" for line in STREAM.splitlines(True)), "stream_triad", 105_256),
     ],
 )
@@ -161,6 +176,47 @@ def test_a_sound_run_passes_with_its_speed(text: str, name: str, value: float) -
             STREAM.replace("Function ", THREADS.replace("counted = 4", "counted = 1")),
             Verdict.UNPROVEN,
             "figures_contradict",
+        ),
+        *(
+            (STREAM.replace("Function ", threads), Verdict.UNPROVEN, "figures_contradict")
+            for threads in (
+                THREADS.replace("Number of Threads counted = 4\n", ""),
+                THREADS.replace("Number of Threads requested = 4\n", ""),
+                MPI_THREADS.replace("rank 0 = 4", "rank 0 = 2"),
+                ACTIVE.replace("Printing one line per active thread....\n", "", 1),
+            )
+        ),
+        *(
+            (text, Verdict.UNPROVEN, "impossible_value")
+            for text in (
+                STREAM.replace("Function ", TICKS.replace("13558", "3")),
+                STREAM.replace("Function ", TICKS.replace("13558", "19").replace("clock", "timer")),
+                STREAM.replace("Function ", TICKS.replace("1 micro", "10000 micro")),
+                STREAM.replace("0.017811     0.017748     0.017950", "0.000003     0.000003     0.000003"),
+            )
+        ),
+        (
+            STREAM.replace(VALIDATES, "").replace("Function", f"{VALIDATES}Function"),
+            Verdict.UNPROVEN,
+            "cut_off",
+        ),
+        (STREAM + STREAM[STREAM.index("Copy:") : STREAM.index("Solution")], Verdict.UNPROVEN, "cut_off"),
+        (
+            HPL.replace("End of Tests.", "").replace(ROW, f"End of Tests.\n{ROW}"),
+            Verdict.UNPROVEN,
+            "cut_off",
+        ),
+        *(
+            (NVIDIA_PROGRESS.replace(old, new), Verdict.UNPROVEN, "figures_contradict")
+            for old, new in (
+                ("2.610e+04", "9.9e+04"),
+                ("2.610e+04", "inf"),
+                ("2.610e+04", "nan"),
+                ("26100.00", "inf"),
+                ("26100.00", "52200.00"),
+                ("GF= 417600.00", "GF= nan"),
+                ("25000.00", "inf"),
+            )
         ),
         (STREAM.replace("Solution Validates", ""), Verdict.UNPROVEN, "no_end"),
     ],

@@ -321,3 +321,36 @@ def test_a_test_that_waited_in_vain_for_a_message_is_a_failure() -> None:
     table = PERFTEST.decode()
     found = read(table.replace("#bytes", " Did not get Message for 120 Seconds\n#bytes", 1))
     assert (found.verdict, codes(found)) == (FAIL, {"tool_error"})
+
+
+LOCAL, REMOTE = (
+    next(line for line in printed(WRITE, BW, ROW).splitlines(True) if line.startswith(f" {side} address"))
+    for side in ("local", "remote")
+)
+
+
+@pytest.mark.parametrize(
+    ("title", "queue_pairs", "addresses", "verdict"),
+    [
+        (WRITE, "1", LOCAL + REMOTE, PASS),
+        (WRITE, "4", 4 * LOCAL + 4 * REMOTE, PASS),
+        # A test that sends without a connection has no remote address, and one of raw Ethernet has none.
+        ("Send BW Test", "4", 4 * LOCAL, PASS),
+        ("Send BW Test", "1", "", PASS),
+        (WRITE, "1024", LOCAL + REMOTE, UNPROVEN),
+        (WRITE, "4", LOCAL + 4 * REMOTE, UNPROVEN),
+        (WRITE, "1", LOCAL, UNPROVEN),
+        (WRITE, "1", REMOTE, UNPROVEN),
+        (WRITE, "1", "", UNPROVEN),
+        ("RDMA_Read BW Test", "2", LOCAL + REMOTE, UNPROVEN),
+        (WRITE, "many", LOCAL + REMOTE, UNPROVEN),
+    ],
+)
+def test_each_queue_pair_has_an_address_on_each_side(
+    title: str, queue_pairs: str, addresses: str, verdict: Verdict
+) -> None:
+    text = printed(title, BW, ROW).replace("qps   : 1", f"qps   : {queue_pairs}")
+    parsed = read(text.replace(LOCAL + REMOTE, addresses))
+    assert (parsed.verdict, codes(parsed)) == (verdict, set() if verdict is PASS else {"figures_contradict"})
+    labelled = "".join(f"0: {line}" for line in text.replace(LOCAL + REMOTE, addresses).splitlines(True))
+    assert read(labelled).verdict is verdict

@@ -69,6 +69,46 @@ def test_less_evidence_is_no_better(name: str, keys: tuple[str, ...]) -> None:
 DLRM = "mlperf-hard/5.1-crlf-dlrm_dcnv2.txt"
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        (LLAMA, "opt_name"),
+        (LLAMA, "opt_end_learning_rate"),
+        (LLAMA, "opt_learning_rate_warmup_steps"),
+        (LORA, "opt_learning_rate_training_steps"),
+        (LORA, "opt_learning_rate_warmup_factor"),
+        (FLUX, "opt_name"),
+        (FLUX, "evaluation_frequency"),
+        (DLRM, "opt_name"),
+        (DLRM, "seed"),
+    ],
+)
+def test_a_log_states_the_setting_that_all_published_logs_state(name: str, key: str) -> None:
+    assert judged(read(name))[0] is PASS
+    assert judged(without(key)(read(name))) == (UNPROVEN, {"course_incomplete"})
+
+
+@pytest.mark.parametrize(
+    ("task", "day", "keys"),
+    [
+        ("retinanet", date(2025, 4, 19), {"opt_name", "epoch_count", "opt_learning_rate_warmup_epochs"}),
+        ("rgat", date(2025, 4, 21), {"opt_name"}),
+        ("bert", date(2024, 5, 1), {"opt_lamb_beta_1", "num_warmup_steps"}),
+        ("unet3d", date(2024, 5, 1), {"opt_name", "oversampling"}),
+        ("gpt3", date(2024, 5, 1), {"opt_name", "opt_end_learning_rate"}),
+        ("dlrm_dcnv2", date(2024, 10, 1), {"seed"}),
+    ],
+)
+def test_the_table_names_the_settings_that_all_published_logs_state(
+    task: str, day: date, keys: set[str]
+) -> None:
+    assert keys <= events_of("mllog", task, day)
+
+
+def test_published_logs_of_dlrm_state_no_seed_before_round_5() -> None:
+    assert "seed" not in events_of("mllog", "dlrm_dcnv2", date(2024, 9, 30))
+
+
 def ten_times(name: str, *, years_before: int = 0) -> Change:
     """Return a change of a hyperparameter, and of the date of the log."""
     before_ms = round(years_before * 365.25 * 86_400_000)

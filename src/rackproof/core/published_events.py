@@ -31,6 +31,9 @@ _SHORT = {
     "evals": "eval_start eval_accuracy eval_stop",
     "blocks": "block_start block_stop",
     "epochs": "epoch_start epoch_stop",
+    "schedule": "opt_end_learning_rate opt_learning_rate_decay_schedule opt_learning_rate_decay_steps "
+    "opt_learning_rate_warmup_steps",
+    "warmup": "opt_learning_rate_warmup_epochs opt_learning_rate_warmup_factor",
 }
 """Short names in the table for groups of events."""
 

@@ -65,7 +65,12 @@ _HPL_HEAD = re.compile(rb"(?m)^[^\n]{0,60}HPLinpack \d")
 _STREAM_HEAD = re.compile(rb"(?m)^[^\n]{0,60}STREAM version \$Revision")
 _LIKE_LABEL = re.compile(r"^(?:Copy|Scale|Add|Triad|N|NB|P|Q|PFACT|NBMIN|NDIV|RFACT|BCAST|DEPTH) *: ")
 """Pattern of a kernel of STREAM or a parameter of HPL, which look like the label of a host."""
-_HPL_ROW = re.compile(r"^W[RC]\S{1,20} +(\d{1,9}) +(\d{1,9}) +(\d{1,9}) +(\d{1,9}) +(\S{1,20}) +(\S{1,20})")
+_HPL_ROW = re.compile(
+    r"^W[RC]\S{1,20} +(\d{1,9}) +(\d{1,9}) +(\d{1,9}) +(\d{1,9}) +(\S{1,20}) +(\S{1,20})"
+    r"(?: +\( *(\S{1,20}?)\))?"
+)
+_HPL_PROGRESS = re.compile(r"\bGF= *(\S{1,20})\s+iGF_per= *(\S{1,20})\s+GF_per= *(\S{1,20})")
+"""Pattern of a line about the progress of NVIDIA's HPL. Each process of the grid has one GPU."""
 _HPL_COUNT = re.compile(
     r"^(?:(Finished) +)?(\d{1,9}) tests (?:with|completed and (passed|failed)|(skipped) because)"
 )
@@ -86,8 +91,14 @@ _STREAM_ROW = re.compile(r"^(Copy|Scale|Add|Triad): +(\S{1,20}) +(\S{1,20}) +(\S
 _STREAM_FACT = re.compile(
     r"^(?:(?:Total Aggregate )?(Array size)\s*=|(This system uses)|"
     r"Each (?:kernel will be executed|test is run)()|"
-    r"Number of Threads (requested|counted) =|(Solution Validates): avg error less than) +(\S{1,20})"
+    r"Number of Threads (requested|counted)(?: for [\w ]{1,20})? =|(Solution Validates): avg error less than|"
+    r"Your (?:clock|timer) (granularity)/precision appears to be|"
+    r"\((=)(?= +\d+ (?:clock|timer) ticks\))) +(\S{1,20})"
 )
+_STREAM_THREAD = "Printing one line per active thread"
+"""Text that each thread of version 5.9 and older prints once, in place of a number of counted threads."""
+_STREAM_TICKS = 20
+"""Smallest number of clock ticks of a kernel, by the advice that STREAM prints."""
 _STREAM_LOOSEST = 1e-6
 """STREAM's bound for the mean error of arrays of 4 bytes. For other arrays, it is smaller."""
 _STREAM_FEWEST = 2
@@ -105,6 +116,8 @@ class _KnownProgramParser(PlainLinesParser):
         super().__init__(log, self.rules)
         self.begun = self.ended = 0
         """Number of outputs that began, and of those that came to a good end."""
+        self.row_after_end = False
+        """True if a row follows the last good end. Such an output was cut off or put together."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line, without indentation and a launcher's label."""
@@ -115,13 +128,18 @@ class _KnownProgramParser(PlainLinesParser):
         self.compare(at, text)
         line = text.encode()
         self.begun += self.head.match(line) is not None
-        self.ended += self.good_end.search(line) is not None
+        if self.good_end.search(line) is not None:
+            self.ended += 1
+            self.row_after_end = False
         super().line(at, text)
 
     def finish(self) -> ParsedLog:
         """Return the measurements. An output that began and did not end leaves the log unproven."""
         if 0 < self.ended < self.begun:
             message = f"{self.begun} outputs begin, and {self.ended} came to a good end"
+            self.log.find("cut_off", message, Verdict.UNPROVEN)
+        elif self.ended and self.row_after_end:
+            message = "rows follow the line that ends an output: their own output has no end"
             self.log.find("cut_off", message, Verdict.UNPROVEN)
         return super().finish()
 
@@ -181,7 +199,7 @@ class HplParser(_KnownProgramParser):
             self._fact(at, text)
 
     def _fact(self, at: int, text: str) -> None:
-        """Read the version, the bound of the residual, the remark of NVIDIA's HPL, and errors of its own."""
+        """Read the version, the bound of the residual, errors of HPL, and remark and progress of NVIDIA's HPL."""
         if _HPL_ERROR.search(text):
             message = "HPL reports an error of its own"
             self.log.find("tool_error", message, Verdict.UNPROVEN, line=at, excerpt=text)
@@ -191,6 +209,8 @@ class HplParser(_KnownProgramParser):
             self.residuals_per_test = 3
         elif _HPL_IGNORES in text:
             self.ignores_lists = True
+        elif progress := _HPL_PROGRESS.search(text):
+            self._compare_progress(at, text, progress)
 
     def _count(self, at: int, text: str, what: str, count: int) -> None:
         """Record a number of tests of the summary."""
@@ -210,20 +230,39 @@ class HplParser(_KnownProgramParser):
             message = f"a residual of {line[1]} passed, and the bound of this output is {bound}"
             self.contradiction(at, text, message)
 
+    def _compare_progress(self, at: int, text: str, progress: re.Match[str]) -> None:
+        """Compare the speed of all GPUs with that of one GPU, and find speeds that are no numbers."""
+        total, latest, one = (number(word) for word in progress.groups())
+        sizes = [size for size in self._asked()[2] if "".join(size).isdecimal()]
+        grids = [int(rows) * int(columns) for rows, columns in sizes]
+        if any(speed is None or not math.isfinite(speed) for speed in (total, latest, one)):
+            self.contradiction(at, text, "a speed of the progress is not a number")
+        elif grids and not any(_is_share(one, total, gpus) for gpus in grids):
+            self.contradiction(at, text, f"{one:g} GFLOP/s of each GPU are not {total:g} of all")
+
     def _compare_row(self, at: int, text: str, row: re.Match[str]) -> None:
         """Compare the speed of a row with the operations for its size in its time."""
+        self.row_after_end = True
         size_asked, block_asked, grids = self._asked()
         if row[1] in size_asked and row[2] in block_asked and row.groups()[2:4] in grids:
             self.rows[row.groups()[:4]] += 1
         else:
             message = "no parameters above the table name N, NB, P and Q of this row"
             self.contradiction(at, text, message)
+        self._compare_share(at, text, row)
         size, seconds, speed = float(row[1]), number(row[5]), number(row[6])
         by_time = (2 / 3 * size + 1.5) * size * size / 1e9 / seconds if seconds else 0.0
         # Times have two digits after the point.
         half = 0.006 * by_time / seconds if seconds else 0.0
         if speed is not None and abs(speed - by_time) > _AGREE * by_time + half:
             message = f"N = {row[1]} in {row[5]} s are {by_time:.4g} GFLOP/s, not {speed:.4g}"
+            self.contradiction(at, text, message)
+
+    def _compare_share(self, at: int, text: str, row: re.Match[str]) -> None:
+        """Compare the speed of one GPU, which NVIDIA's HPL prints, with that of all."""
+        count = int(row[3]) * int(row[4])
+        if row[7] is not None and not _is_share(number(row[7]), number(row[6]), count):
+            message = f"{row[7]} GFLOP/s of each of {count} GPUs are not {row[6]} of all"
             self.contradiction(at, text, message)
 
     def _asked(self) -> tuple[list[str], list[str], list[tuple[str, str]]]:
@@ -260,6 +299,11 @@ class HplParser(_KnownProgramParser):
         return super().finish()
 
 
+def _is_share(one: float | None, total: float | None, count: int) -> bool:
+    """Return whether the speed of one GPU, times their count, is the speed of all, but for rounding."""
+    return one is not None and total is not None and abs(one * count - total) <= _AGREE * total + 0.01 * count
+
+
 class StreamParser(_KnownProgramParser):
     """The parser of STREAM, which measures the memory bandwidth of processors and checks its arrays."""
 
@@ -279,6 +323,8 @@ class StreamParser(_KnownProgramParser):
         """Numbers that the program states, by the words before them. "" has the number of repetitions."""
         self.compared: set[str] = set()
         """Kernels whose rate was compared with a time."""
+        self.threads = 0
+        """Number of lines that threads of version 5.9 and older printed."""
 
     def compare(self, at: int, text: str) -> None:
         """Read a number beside the table, or compare a row's rate with its times and the arrays' size."""
@@ -288,14 +334,23 @@ class StreamParser(_KnownProgramParser):
             self.facts[name] = number(shown.rstrip(".,")) or 0.0
         elif row := _STREAM_ROW.match(text):
             self._compare_row(at, text, row)
+        else:
+            self.threads += text.startswith(_STREAM_THREAD)
 
     def _compare_row(self, at: int, text: str, row: re.Match[str]) -> None:
         """Compare a kernel's rate with its times and the size of its arrays."""
         self.compared.add(row[1])
+        self.row_after_end = True
         rate, average, least, most = (number(word) or 0.0 for word in row.groups()[1:])
         if not 0 < least <= average <= most:
             self.contradiction(at, text, f"an average time of {average:g} s outside {least:g} to {most:g} s")
             return
+        # STREAM counts with 1 microsecond if the clock is finer.
+        tick = max(1.0, self.facts.get("granularity", 1.0)) / 1e6
+        # Half a digit is rounded off.
+        if least + 0.5e-6 < _STREAM_TICKS * tick:
+            message = f"{row[1]} takes {least / tick:.0f} ticks, and STREAM asks for {_STREAM_TICKS}"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
         array = self.facts.get("Array size", 0.0) * self.facts.get("This system uses", 0.0)
         by_time = _ARRAYS[row[1]] * array / 1e6 / least
         if not abs(rate - by_time) <= (_AGREE + 1e-6 / least) * by_time and array:
@@ -316,8 +371,19 @@ class StreamParser(_KnownProgramParser):
         if not facts.get("Solution Validates", 0.0) <= _STREAM_LOOSEST:
             message = f"the arrays were checked with a bound above {_STREAM_LOOSEST:g}, the loosest of STREAM"
             self.log.find("impossible_value", message, Verdict.UNPROVEN)
-        # Version 5.9 does not count the threads.
-        if facts.get("requested") != facts.get("counted", facts.get("requested")):
-            message = "another number of threads was counted than was requested"
-            self.log.find("figures_contradict", message, Verdict.UNPROVEN)
+        self._judge_threads()
+        if facts.get("=", _STREAM_TICKS) < _STREAM_TICKS:
+            message = f"a kernel takes {facts['=']:g} ticks of the clock, and STREAM asks for {_STREAM_TICKS}"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN)
         return super().finish()
+
+    def _judge_threads(self) -> None:
+        """Compare the threads that were requested with those that were counted. Both are printed, or none."""
+        requested, counted = self.facts.get("requested"), self.facts.get("counted")
+        if counted is None and requested is not None and self.threads:
+            counted = float(self.threads)
+        if requested == counted:
+            return
+        asked, found = ("no number of" if value is None else f"{value:g}" for value in (requested, counted))
+        message = f"{asked} threads were requested, and {found} threads were counted"
+        self.log.find("figures_contradict", message, Verdict.UNPROVEN)

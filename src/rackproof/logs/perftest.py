@@ -41,6 +41,7 @@ _FACT = re.compile(
 _DEVICE = re.compile(r"\bDevice\s*:\s*(\S{1,60})")
 _HEADING = re.compile(r"^\s*(?:(?:local|remote) address:|GID: |[A-Z#][A-Za-z0-9_*. -]{1,24}:\s)")
 """Pattern of the text between the rules above a table."""
+_ADDRESS = re.compile(r"^\s*(local|remote) address: ")
 _ERROR = re.compile(
     r"Couldn't connect|Unable to|Failed to|Completion with error|syndrom|Problems with warm up|"
     r"Port number \d{1,3} state is (?!Active)|Did not get Message for|"
@@ -169,6 +170,12 @@ class PerftestParser(LogParser):
         self.rule_at = 0
         """Line of a rule that ends a table unless the next line is a heading."""
         self.document: bytearray | None = None
+        self.sends = False
+        """True if a test sends. It may print no remote address, and with raw Ethernet none at all."""
+        self.queue_pairs: list[float] = []
+        """Number of queue pairs that each heading states."""
+        self.addresses = {"local": 0, "remote": 0}
+        """Number of addresses of each side. Each queue pair has one on each side."""
 
     def block(self, data: bytes) -> None:
         """Read tables, or collect the document of ``--out_json``."""
@@ -249,20 +256,29 @@ class PerftestParser(LogParser):
         """Read title, header or a fact above the table. Return whether the line is one of these."""
         if title := _TITLE.match(text):
             self.titles += 1
+            self.sends |= title[1] == "Send"
             kind = "bw" if title[4] == "BW" else "lat"
             imm = "_imm" if title[2] else ""
             self.test = _Test(f"ib_{_VERBS[title[1]]}{imm}_{kind}", bool(title[3]), self.test.device)
         elif text.lstrip().startswith("#bytes"):
             self._header(text)
         elif fact := _FACT.match(text):
-            self.log.tag(fact[1].lower().replace(" ", "_"), fact[2])
-            if fact[3]:
-                self.log.tag("transport_type", fact[4])
+            self._take_fact(fact)
         elif device := _DEVICE.search(text):
             self.test.device = device[1]
+        elif address := _ADDRESS.match(text):
+            self.addresses[address[1]] += 1
         else:
             return _HEADING.match(text) is not None and not _ERROR.search(text)
         return True
+
+    def _take_fact(self, fact: re.Match[str]) -> None:
+        """Read a fact above the table."""
+        self.log.tag(fact[1].lower().replace(" ", "_"), fact[2])
+        if fact[1] == "Number of qps":
+            self.queue_pairs.append(number(fact[2]) or 0.0)
+        if fact[3]:
+            self.log.tag("transport_type", fact[4])
 
     def _header(self, text: str) -> None:
         """Start a table, or add the columns of another test that prints in parallel."""
@@ -360,6 +376,7 @@ class PerftestParser(LogParser):
             measurement for key in sorted(self.rows, key=_in_order) for measurement in self._of_row(key)
         ]
         self._judge_sizes()
+        self._judge_addresses()
         proven = self._tables_ended()
         self.log.marks_as_findings(self.log.line_after_last if proven else None)
         return self.log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
@@ -399,6 +416,14 @@ class PerftestParser(LogParser):
             if missing:
                 message = f"{key[0]} has no row for {', '.join(map(str, missing[:4]))} bytes"
                 self.log.find("rows_missing", message, Verdict.UNPROVEN)
+
+    def _judge_addresses(self) -> None:
+        """Find addresses that are missing beside those of the other side or the queue pairs."""
+        local, remote = self.addresses["local"], self.addresses["remote"]
+        stated = sum(self.queue_pairs) if len(self.queue_pairs) == self.titles else local
+        if not self.sends and not local == remote == stated:
+            message = f"{stated:g} queue pairs have {local} local and {remote} remote addresses"
+            self.log.find("figures_contradict", message, Verdict.UNPROVEN)
 
     def _tables_ended(self) -> bool:
         """Return whether there is a table and each one is complete. Record missing parts."""
