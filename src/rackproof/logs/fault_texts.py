@@ -201,9 +201,9 @@ _RULES = (
             b"CUDA error|CUDA Error|CUDA ERROR|Cuda error|Cuda Error|cuda error|HIP error|HIP Error|"
             b"HIP ERROR|hip error|system error|untime error|untime Error|river error|river Error|API error|"
             b"API Error|ernel error|ernel Error|aunch error|aunch Error|blas error|BLAS error|BLAS Error|"
-            b"BLASLt error|blaslt error|stack error|NVLink error|Cuda failure|CUDA failure|_STATUS_|CUFFT_|access fault|"
-            b"CudaError|GPU Hang|llegal |Illegal |launch failure|assert|Assert|timed out|isaligned |"
-            b"program counter|shared address space"
+            b"BLASLt error|blaslt error|stack error|NVLink error|Cuda failure|CUDA failure|_STATUS_|CUFFT_|"
+            b"access fault|CudaError|GPU Hang|llegal |Illegal |launch failure|assert|Assert|timed out|"
+            b"isaligned |program counter|shared address space"
         ),
         rb"C(?:uda|UDA) failure(?:: | at | \d| \S{1,100}:\d| ')",
         rb"unhandled (?:cuda|hip|system) error",
