@@ -199,7 +199,7 @@ class HplParser(_KnownProgramParser):
             self._fact(at, text)
 
     def _fact(self, at: int, text: str) -> None:
-        """Read the version, the bound of the residual, errors of HPL, and remark and progress of NVIDIA's HPL."""
+        """Read version, bound of the residual, errors of HPL, and remark and progress of NVIDIA's HPL."""
         if _HPL_ERROR.search(text):
             message = "HPL reports an error of its own"
             self.log.find("tool_error", message, Verdict.UNPROVEN, line=at, excerpt=text)
