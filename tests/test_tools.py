@@ -74,12 +74,12 @@ def tool(root: Path, tmp_path: Path) -> Tool:
         (
             {"python3": python("3.11"), "mine": python("3.14")},
             {"RACKPROOF_PYTHON": "mine"},
-            ["RACKPROOF_PYTHON: mine is not a Python 3.11, 3.12 or 3.13"],
+            ["RACKPROOF_PYTHON: mine cannot be started, or is not Python 3.11, 3.12 or 3.13"],
         ),
         (
             {"python3": python("3.11")},
             {"RACKPROOF_PYTHON": "absent"},
-            ["RACKPROOF_PYTHON: absent is not a Python"],
+            ["RACKPROOF_PYTHON: absent cannot be started"],
         ),
     ],
     ids=["none", "none that fits", "no venv", "the named one does not fit", "the named one is absent"],

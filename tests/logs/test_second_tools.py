@@ -85,7 +85,8 @@ def test_an_output_in_an_earlier_or_later_block_is_found(name: str) -> None:
         KERNEL * 3_000 + UNREAD[name],
         KERNEL * 3_000 + SPEED_LOG,
     ):
-        assert (read(text).verdict, codes(read(text))) == (UNPROVEN, {"second_tool"})
+        parsed = read(text)
+        assert (parsed.verdict, codes(parsed)) == (UNPROVEN, {"second_tool"})
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_values_of_the_operator(site: Site, given: dict[str, Any], kept: tuple[o
         ({"parameters": {"target": "high"}}, "`target` is 'high': it has to be a number, as 0.9"),
         ({"parameters": {"target": "nan"}}, "`target` is 'nan': it has to be a number"),
         ({"parameters": {"target": [0.9, "high"]}}, "`target` is 'high': it has to be a number, as 0.9"),
-        ({"parameters": {"target": ""}}, "no variable `target`"),
+        ({"parameters": {"target": ""}}, "{{ target }} is empty"),
         ({"benchmarks": ["trane"]}, "`train`"),
         ({"suite": "tow"}, "`two`"),
         ({"sku_references": [{"metric": "x"}]}, "bench_sku_references: entry 1: reference.value"),
