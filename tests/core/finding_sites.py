@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-_METHODS = ("finding", "find", "mark")
-"""Methods that take a code: of the health checks' subjects, and of a log that is read."""
+_METHODS = ("finding", "find", "mark", "issue")
+"""Methods that take a code: of subjects of health checks, of a log that is read, of a run of a submission."""
 _REGISTRY = SOURCE / "rackproof/core/finding_codes.py"
 
 
@@ -121,7 +121,7 @@ def _is_taker(function: ast.Attribute, call: ast.Call) -> bool:
     owner = ast.unparse(function.value)
     if function.attr in ("find", "mark"):
         return len(call.args) > 1 and (owner == "self" or owner.endswith("log"))
-    return function.attr == "finding"
+    return function.attr in ("finding", "issue")
 
 
 def _is_forwarded(given: ast.expr, reach: frozenset[str]) -> bool:

@@ -13,7 +13,6 @@ import base64
 import json
 import math
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -462,9 +461,8 @@ def _damage_line(lines: list[bytes], place: int, kind: int, at: int, rubbish: by
 
 # Definitions of benchmarks.
 
-# TMPDIR is in memory already where conftest.py sets it, and is removed at the end.
+# TMPDIR is in memory already where conftest.py sets it.
 _MEMORY = None if "TMPDIR" in os.environ or not os.path.isdir("/dev/shm") else "/dev/shm"
-_FOLDER = Path(tempfile.mkdtemp(prefix="rackproof-fuzz-", dir=_MEMORY))
 
 
 def draw_definitions(chance: Random) -> tuple[Any, ...]:
@@ -484,15 +482,15 @@ def check_definitions(drawn: tuple[Any, ...]) -> None:
     written = yaml.safe_dump(value, sort_keys=False) if cut % 16 == 0 else json.dumps(value, indent=1)
     if text is not None:
         written = written[:cut] + text + written[cut:]
-    path = _FOLDER / str(os.getpid()) / "fuzzed.yml"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(written.encode("utf-8", "surrogatepass"))
-    try:
-        loaded = definitions.load_definition(path, log_formats=FORMATS)
-    except DefinitionError as error:
-        if str(path) not in str(error):
-            raise AssertionError("the error does not name its file") from error
-        return
+    with tempfile.TemporaryDirectory(prefix="rackproof-fuzz-", dir=_MEMORY) as folder:
+        path = Path(folder, "fuzzed.yml")
+        path.write_bytes(written.encode("utf-8", "surrogatepass"))
+        try:
+            loaded = definitions.load_definition(path, log_formats=FORMATS)
+        except DefinitionError as error:
+            if str(path) not in str(error):
+                raise AssertionError("the error does not name its file") from error
+            return
     for rule in loaded.definition.result.judge:
         for bound in (rule.at_least, rule.at_most, rule.equals):
             assert not isinstance(bound, float) or math.isfinite(bound)
@@ -667,8 +665,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    finally:
-        # The processes of the pool have ended, and their folders are in this one.
-        shutil.rmtree(_FOLDER, ignore_errors=True)
+    sys.exit(main())

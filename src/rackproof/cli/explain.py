@@ -40,8 +40,8 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
     the actions so far, and the next command. The last record of provision.yml with the node gives its user,
     its changes and its failure.
 
-    CODE is the code of a finding, such as ecc_off, xid_79 or floor:gemm_best, or a quoted reason of a night
-    from Slurm (`rackproof-night: …`), which stands for its first code. A code is explained without results.
+    CODE is the code of a finding, such as ecc_off, xid_79 or floor:gemm_best. Of a quoted reason of a night
+    from Slurm (`rackproof-night: …`), the first code is explained. A code is explained without results.
     """
     name = _code_of_reason(name)
     if rma is not None:

@@ -350,6 +350,6 @@ def _summary(name: str, summary: Mapping[str, Any], entries: Sequence[Mapping[st
     errors, causes = summary.get("warnings", ()), list(summary.get("warnings", ()))
     for entry in entries:
         failed = str(entry["status"]).lower() == "fail"
-        # None stands for a failure without an error: its cause is unknown.
+        # A failure without an error has an unknown cause.
         causes += entry.get("warnings", ()) or ([None] if failed else ())
     return _Result(name, "", str(summary["status"]), errors, causes)

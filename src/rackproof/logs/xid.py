@@ -160,7 +160,7 @@ class XidParser(LogParser):
             self._start_of_kernel(host, text)
         event = self._event(text)
         self.kernel_lines += event is not None or _LINE.search(text) is not None
-        if self._is_kept_link(event, host, at, excerpt) or event is None:
+        if self._is_kept_link(event, host, at, text) or event is None:
             return
         if event.kind == "sxid" and self._is_follow_up(event, at, text):
             return
@@ -191,18 +191,17 @@ class XidParser(LogParser):
         self.links[host] = _HostLinks()
         self.links[host].clock.start(text)
 
-    def _is_kept_link(self, event: KernelEvent | None, host: str, at: int, excerpt: str) -> bool:
+    def _is_kept_link(self, event: KernelEvent | None, host: str, at: int, text: str) -> bool:
         """Return whether a line is about a lost link, which is judged when the start of its host is known."""
         if event is not None and event.kind != "unknown_kernel_error":
             return False
-        text = excerpt[len(host) :]
         if (change := read_link_change(text)) is None:
             return False
         links = self.links.setdefault(host, _HostLinks())
         links.history.add(change, links.clock.seconds_after_boot(text))
         if event is None or len(links.downs) >= _MOST_LINKS_DOWN:
             return False
-        links.downs.append((change.port, event, at, excerpt))
+        links.downs.append((change.port, event, at, host + text))
         return True
 
     def _judge_links(self, host: str) -> None:

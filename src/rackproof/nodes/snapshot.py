@@ -335,7 +335,13 @@ def build_snapshot(
     epoch = as_float(health.get("epoch")) or as_float(clock.get("epoch"))
     booted = _boot_time(health, epoch)
     known_lines = previous.late_lines if previous else ()
-    log_since = _log_since(tools, health, epoch, clock) if whole else None
+    log_since, late_lines = _for_next_night(
+        previous,
+        _log_since(tools, health, epoch, clock) if whole else None,
+        [*log.splitlines(), *(error_lines or "").splitlines()],
+        _kernel_start(epoch, uptime),
+        boot_id,
+    )
     kernel = read_kernel_log(
         without_known_lines(log, known_lines, boot_id),
         booted or 0.0,
@@ -385,17 +391,8 @@ def build_snapshot(
         hardware_events=(*kernel.hardware, *_open_hardware_events(kernel.hardware, boot_id, previous)),
         declared_lines=kernel.declared,
         journal_lost_before=lost_before or None,
-        next_log_since=next_log_since(previous) if log_since is None else log_since,
-        late_lines=(
-            known_lines
-            if log_since is None
-            else late_line_digests(
-                [*log.splitlines(), *(error_lines or "").splitlines()],
-                log_since,
-                _kernel_start(epoch, uptime),
-                boot_id,
-            )
-        ),
+        next_log_since=log_since,
+        late_lines=late_lines,
         reboots=_count_reboots(boot_id, kernel.xids, previous),
         versions=_versions(record.software | record.firmware, gpus, mapping_at(node, "modules")),
         tools={**_missing_disks(paths, disk), **_tool_statuses(tools)},
@@ -445,6 +442,22 @@ def _log_since(
         begin = epoch - sum(_tool_seconds(tools).values())
     # A clock that is ahead may be set back until the next night.
     return max(0.0, begin - max(0.0, _clock_offset(clock) or 0.0))
+
+
+def _for_next_night(
+    previous: NodeSnapshot | None,
+    log_since: float | None,
+    lines: Sequence[str],
+    started: float | None,
+    boot_id: str,
+) -> tuple[float, tuple[str, ...]]:
+    """Return from when the next night reads the kernel log, and the digests of lines that it reads again.
+
+    If this night did not read the log, the next one reads from where the last reading began.
+    """
+    if log_since is None:
+        return next_log_since(previous), previous.late_lines if previous else ()
+    return log_since, late_line_digests(lines, log_since, started, boot_id)
 
 
 def _kernel_start(epoch: float | None, uptime: str) -> float | None:

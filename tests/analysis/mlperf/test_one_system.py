@@ -275,3 +275,10 @@ def test_a_damaged_line_is_named_before_the_comparison_that_it_breaks(damaged: i
     assert "UnboundLocalError" in score.reasons[min(damaged, 3)]
     compared = report.model_copy(update={"rcp": RcpResult(applies=True, passed=True)})
     assert score_of_report(compared, folder="x", ruleset="5.1.0").verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("key", ["accelerator_model_name", "division", "number_of_nodes"])
+def test_an_object_in_place_of_a_value_contradicts_and_ends_nothing(key: str) -> None:
+    text = f":::SYSJSON {json.dumps({**PRINTED, key: {'a': 'NVIDIA H200'}})}"
+    traces = [run(number, [text]) for number in range(10)]
+    assert {code for code, _ in found_in(traces, DESCRIBED)} == {"system_contradicts"}

@@ -88,11 +88,12 @@ def _differences(trace: RunStatements, described: DescribedSystem) -> Iterator[t
     yield from _other_numbers(trace, described)
     for printed in trace.printed:
         yield from _other_counts(printed, trace, described)
-        name = printed.get("accelerator_model_name", "")
+        # A log may state anything, such as an object in place of a name.
+        name = str(printed.get("accelerator_model_name", ""))
         if _is_other("accelerator_model_name", described.gpu, name):
             yield f"the GPU {name[:80]} (:::SYSJSON)", described.gpu[:80]
     divisions = [("submission_division", trace.system[2] if len(trace.system) > 2 else "")]
-    divisions += [(":::SYSJSON", printed.get("division", "")) for printed in trace.printed]
+    divisions += [(":::SYSJSON", str(printed.get("division", ""))) for printed in trace.printed]
     for place, division in divisions:
         if _is_other("division", described.division, division):
             yield f"the division {division[:40]} ({place})", described.division[:40]
@@ -142,9 +143,9 @@ def _exceeds(gpus: str, described: DescribedSystem) -> bool:
     return gpus.isdecimal() and int(gpus[:9]) * described.nodes > described.gpus
 
 
-def _is_other(key: str, described: str, seen: Any) -> bool:
+def _is_other(key: str, described: str, seen: str) -> bool:
     """Return whether a log's value contradicts the description. A value that either lacks does not."""
-    described, seen = str(described).strip(), str(seen).strip()
+    described, seen = described.strip(), seen.strip()
     if not described or not seen:
         return False
     if key == "division":

@@ -421,7 +421,8 @@ def score_of_report(
     scorable = _is_scorable(report, runs_with_events)
     mean = _mean_minutes(runs, failed, drop) if scorable else None
     factor = _factor(report)
-    remarks = [remark for remark in _remarks(report.findings) if remark not in {text for _, text in problems}]
+    reasons = {text for _, text in problems}
+    remarks = [remark for remark in _remarks(report.findings) if remark not in reasons]
     if mean is not None:
         runs = _with_parts(runs, drop)
     elif not problems:

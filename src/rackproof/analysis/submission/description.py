@@ -388,11 +388,9 @@ def _contradictions(
                 )
     unknown = [key for key in _PROVEN if key not in nodes and key not in printed]
     if unknown:
-        yield Issue(
+        yield chosen_run.issue(
             code="description_unproven",
             verdict=Verdict.UNPROVEN,
-            run=chosen_run.run.run_id,
-            file=chosen_run.log.path,
             message=f"neither its nodes' facts nor its log show {', '.join(unknown)}",
             remedy="choose runs made by bench.yml, or logs into which the run script printed :::SYSJSON",
         )
@@ -401,11 +399,9 @@ def _contradictions(
 def _several_systems(chosen_run: ChosenRun) -> Issue:
     """Return the issue about a log whose printed descriptions contradict each other."""
     keys = ", ".join(sanitize(key, 100) for key in chosen_run.system_conflicts[:5])
-    return Issue(
+    return chosen_run.issue(
         code="description_not_compared",
         verdict=Verdict.UNPROVEN,
-        run=chosen_run.run.run_id,
-        file=chosen_run.log.path,
         message=f"its log has several :::SYSJSON lines, which differ in {keys}: its system is not known",
         remedy="choose another run, or find out why the log has the lines of two systems",
     )

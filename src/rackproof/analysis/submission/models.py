@@ -131,6 +131,17 @@ class ChosenRun:
         """Return the benchmark's name in the rules, from the log or else from the record."""
         return self.stated.get("submission_benchmark") or self.run.benchmark
 
+    def issue(self, *, code: str, message: str, verdict: Verdict | None = None, remedy: str = "") -> Issue:
+        """Return an issue about this run's log."""
+        return Issue(
+            code=code,
+            verdict=verdict,
+            run=self.run.run_id,
+            file=self.log.path,
+            message=message,
+            remedy=remedy,
+        )
+
 
 @dataclass(frozen=True)
 class CopiedFile:

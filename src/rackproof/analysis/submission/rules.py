@@ -105,18 +105,14 @@ def _failed(
     allowed = allowed_failures(benchmark)
     for chosen_run, reasons, verdict in bad:
         if len(bad) <= allowed:
-            yield Issue(
+            yield chosen_run.issue(
                 code="run_counts_as_slowest",
-                run=chosen_run.run.run_id,
-                file=chosen_run.log.path,
                 message=f"{reasons}; the rules let {allowed} of the runs fail, and drop the slowest",
             )
         else:
-            yield Issue(
+            yield chosen_run.issue(
                 code="run_refused",
                 verdict=verdict,
-                run=chosen_run.run.run_id,
-                file=chosen_run.log.path,
                 message=f"{reasons}; {amount(len(bad), 'run is', 'runs are')} not good, "
                 f"at most {allowed} may be",
                 remedy="make new runs and hand in the newest; read this one's report first",
@@ -172,11 +168,9 @@ def _shared(
 def _other_division(chosen_run: ChosenRun, run: RunScore, system: SystemFile) -> Iterator[Issue]:
     division = system.values["division"]
     if run.division and run.division != division:
-        yield Issue(
+        yield chosen_run.issue(
             code="division",
             verdict=Verdict.FAIL,
-            run=chosen_run.run.run_id,
-            file=chosen_run.log.path,
             message=f"the log is of the division {run.division!r}, the description of {division!r}",
             remedy=f"correct division in {system.file}, or choose runs of that division",
         )
@@ -185,11 +179,9 @@ def _other_division(chosen_run: ChosenRun, run: RunScore, system: SystemFile) ->
 def _other_batch_size(chosen_run: ChosenRun, size: float, first: tuple[float, str]) -> Iterator[Issue]:
     first_size, first_run = first
     if size != first_size:
-        yield Issue(
+        yield chosen_run.issue(
             code="batch_size",
             verdict=Verdict.FAIL,
-            run=chosen_run.run.run_id,
-            file=chosen_run.log.path,
             message=f"its global batch size is {size:g}, that of run {first_run} {first_size:g}",
             remedy="choose runs of one batch size",
         )
@@ -198,11 +190,9 @@ def _other_batch_size(chosen_run: ChosenRun, size: float, first: tuple[float, st
 def _same_run(chosen_run: ChosenRun, owner: str) -> Iterator[Issue]:
     """Yield an issue if another run was the first with these events."""
     if owner != chosen_run.run.run_id:
-        yield Issue(
+        yield chosen_run.issue(
             code="same_run_twice",
             verdict=Verdict.FAIL,
-            run=chosen_run.run.run_id,
-            file=chosen_run.log.path,
             message=f"its log has the same events as that of run {owner}: a copy proves nothing",
             remedy="choose another run in its place",
         )
