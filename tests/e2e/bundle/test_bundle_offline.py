@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from driver.cache import folder
 from driver.console import Console
+from driver.engine import install_packages
 from driver.images import Images
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -49,9 +50,10 @@ def empty_root(root: Path) -> Path:
     release = RELEASES.get(PYTHON)
     if release is None:
         pytest.skip(f"no release of Debian has Python {PYTHON}")
-    return Images(root, folder(), Console(folder() / "timings.json"), release).root_tar(
-        "empty", EMPTY, release
-    )[0]
+    console = Console(folder() / "timings.json")
+    # This may be the first suite of a new machine, before any rack installed its programs.
+    install_packages(console)
+    return Images(root, folder(), console, release).root_tar("empty", EMPTY, release)[0]
 
 
 def index_of(wheels: str, target: Path) -> str:
