@@ -30,8 +30,8 @@ logs, their evaluations overlap, in any number."""
 _WHOLE = frozenset(
     {"dlrm_dcnv2", "flux1", "gnn", "llama2_70b_lora", "llama31_405b", "llama31_8b", "retinanet", "rgat"}
 )
-"""Benchmarks whose published logs have exactly one ``eval_accuracy`` for each ``eval_stop``. For these, each
-unpaired start or stop is a gap."""
+"""Benchmarks whose published logs have exactly one ``eval_accuracy`` for each ``eval_stop``. For these,
+except llama31_405b, each unpaired start or stop is a gap."""
 _CLOSED = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
 """Benchmarks whose published logs stop every block and evaluation before the run stops."""
 _EVEN = {"llama2_70b_lora": "train_loss", "stable_diffusion": "block_stop"}
@@ -118,7 +118,7 @@ class Pairs:
 
     @property
     def is_shifted(self) -> bool:
-        """Return whether the log begins with a stop, ends with a start, and is regular between them."""
+        """Return whether one stop lacks its start, and the last start its stop, as if both were shifted."""
         return self.open and self.broken == 1 and self.starts == self.stops
 
     def has_hole(self, *, strict: bool) -> bool:

@@ -1,7 +1,7 @@
 """Describe why a log is not plain text, by its first bytes, and name the command that converts it.
 
 :func:`rackproof.logs.parse` puts the description into the finding of a log of no known format. The scores of
-MLPerf use it for a log that has no events.
+MLPerf submissions name the first file that is not plain text.
 """
 
 from __future__ import annotations
