@@ -1,7 +1,9 @@
-"""Parse logs for job bench, the scores, the comparisons and ``rackproof parse``.
+"""Parse the log of a benchmark or of a node's tool into a :class:`~rackproof.core.records.ParsedLog`.
 
-:func:`parse` turns the bytes of any known format into a :class:`~rackproof.core.records.ParsedLog`. No
-content of a log raises an error, and memory does not grow with the length of a log.
+A format is the output of one program or of one version of MLPerf's logger. Each format has a parser in a
+module of this folder, and :data:`FORMATS` lists them. Job bench and the import of logs call
+:func:`read_log_file`, ``rackproof parse`` and the scores call :func:`parse_path`, and the snapshots of nodes
+call :func:`parse`. No content of a log may raise an error, and memory does not grow with the length of a log.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ __all__ = [
 
 
 _PARSERS: tuple[type[LogParser], ...] = (
-    # The formats are tried in this order. A job's log may contain a table of nccl-tests and an XID in
-    # addition to its MLPerf events, and the events show what it is about.
+    # The formats are tried in this order. A job's log may contain a table of nccl-tests and an XID beside
+    # its MLPerf events. The events show what the job is, so their formats come first.
     MlperfInferenceParser,
     MllogParser,
     MlperfHpcParser,
@@ -75,7 +77,7 @@ _PARSERS: tuple[type[LogParser], ...] = (
     HplParser,
     StreamParser,
     XidParser,
-    # Jobs print this table before their own output.
+    # Jobs print these tables before their own output.
     NvidiaSmiDmonParser,
     NvidiaSmiTableParser,
 )
@@ -87,10 +89,11 @@ UNREAD_TOOL = "unread_tool"
 """Tag with the name of the tool that printed a log of no known format, if the tool is known."""
 
 _STRONG = (MlperfInferenceParser, MllogParser, Mll06Parser, Mlp05Parser)
-"""Formats that replace another one in the middle of a log."""
+"""Formats of MLPerf events. They replace any other format in the middle of a log, but not each other."""
 
 _WEAK = (NvidiaSmiDmonParser, NvidiaSmiTableParser)
-"""Formats that any other one replaces in the middle of a log: jobs print them about their node."""
+"""Formats that any other format replaces in the middle of a log. Jobs print these tables to show the state
+of their node."""
 
 
 def detect(head: bytes) -> str | None:
@@ -102,6 +105,7 @@ def detect(head: bytes) -> str | None:
 
 
 def _checked(name: str) -> str:
+    """Return the name of a format, or ``auto``. Raise a ValueError with similar names for any other name."""
     if name != "auto" and name not in FORMATS:
         near = difflib.get_close_matches(name, ["auto", *FORMATS], n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are auto, {', '.join(FORMATS)}"
@@ -129,8 +133,8 @@ def parse(
         stream: The stream in binary mode. It need not be seekable.
         format: A key of :data:`FORMATS`, or ``auto``. Ignored if ``lines`` are given.
         name: The name of the file in findings and measurements.
-        observers: The observers that get every line in the same pass, so that a log with lines of
-            another format is read only once.
+        observers: The objects that receive every line in the same pass. The file is then read only once
+            if another reader needs its lines, too.
         lines: The rules for plain output. With them, no other format is tried.
         declared: The kernel log lines that an operator declared harmless.
 
@@ -180,7 +184,10 @@ def parse(
 
 
 def _unrecognised(log: Log, head: bytes, others: OtherTools) -> ParsedLog:
-    """Return the result of a log that no format recognizes. It is unproven, with what failure texts show."""
+    """Return the result of a log that no format recognizes. It is unproven, or fails by a fault's text.
+
+    ``head`` has the first bytes of the log, and ``others`` the tools whose output was seen in it.
+    """
     tool, reason = others.unread_tool()
     if tool:
         log.tag(UNREAD_TOOL, tool)
@@ -193,7 +200,10 @@ def _unrecognised(log: Log, head: bytes, others: OtherTools) -> ParsedLog:
 
 
 def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
-    """Yield a log's blocks without the byte order mark that spreadsheets and PowerShell write."""
+    """Yield a log's blocks without the byte order mark that spreadsheets and PowerShell write.
+
+    The mark still counts in the log's size.
+    """
     for number, block in enumerate(blocks(stream)):
         text = block.removeprefix(codecs.BOM_UTF8) if number == 0 else block
         log.size += len(block) - len(text)
@@ -202,13 +212,17 @@ def _without_mark(stream: BinaryIO, log: Log) -> Iterator[bytes]:
 
 _KEPT_BLANK_LINES = 16
 _BLANK_LINES = re.compile(rb"\n(?:\n{%d,}+|(?:[ \t\r]*+\n){%d,}+)" % (_KEPT_BLANK_LINES, _KEPT_BLANK_LINES))
-"""Pattern of a run of blank lines that is longer than in any format."""
+"""Pattern of more blank lines in a row than any format has."""
 
 
 def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None:
-    """Return the parser to continue with, given another block."""
+    """Return the parser to continue with, given another block.
+
+    ``parser`` is the present one, or None as long as no block has shown a format.
+    """
     if parser is None or isinstance(parser, _WEAK):
-        # Patterns for the beginning of a line try many alternatives at each one, even if all are empty.
+        # Long runs of blank lines are shortened, because the formats' patterns for the start of a line take
+        # long at each blank line.
         name = detect(_BLANK_LINES.sub(b"\n" * _KEPT_BLANK_LINES, block))
         found = FORMATS[name] if name else None
         return parser if found is None or (parser and found in _WEAK) else _replaced(log, parser, found)
@@ -217,7 +231,7 @@ def _watch(log: Log, parser: LogParser | None, block: bytes) -> LogParser | None
 
 
 def _replaced(log: Log, parser: LogParser | None, new_parser: type[LogParser]) -> LogParser:
-    """Return a parser of another format, which replaces the log's present one, if it has one."""
+    """Return a parser of another format. If it replaces a parser, record the change of format."""
     if parser is not None:
         log.find("format_changed", f"{parser.format} until line {log.lines}, then {new_parser.format}")
     return new_parser(log)
@@ -232,7 +246,8 @@ def parse_path(
 ) -> ParsedLog:
     """Parse a file, compressed or not. Findings give its path unless ``name`` is given.
 
-    The arguments are those of :func:`parse`.
+    The arguments are those of :func:`parse`. A file that is damaged or unpacks to too many bytes gets a
+    finding.
 
     Raises:
         ValueError: The format is unknown.
@@ -250,7 +265,7 @@ def parse_path(
 
 
 class _DigestingStream:
-    """A stream that passes bytes on while it counts and digests them."""
+    """A stream that counts the bytes that pass through it, and computes their SHA-256."""
 
     def __init__(self, stream: LogStream) -> None:
         self._stream = stream
@@ -288,8 +303,8 @@ def read_log_file(
     Args:
         path: The path of the log.
         name: The name in findings and in the record, relative to the run's folder.
-        format: The name of a log format, or ``auto``.
-        observers: The observers that get every line in the same pass.
+        format: The name of a log format, or ``auto``. Ignored if ``lines`` are given.
+        observers: The objects that receive every line in the same pass.
         lines: The rules for reading plain output, for the format ``lines``.
 
     Raises:

@@ -1,11 +1,16 @@
-"""Find signs that lines of an MLPerf log are missing. No I/O.
+"""Find signs that lines of an MLPerf training's log are missing. No I/O.
 
 The signs are unpaired starts and stops, skipped evaluations, and uneven statistics. :mod:`._mlperf` feeds
-:class:`Course` with events and calls :meth:`Course.missing`.
+:class:`Course` with events and calls :meth:`Course.missing`. A training logs, in this order and repeatedly::
 
-A gap is found by comparison with the rest of the log. None of the 12,200 published logs of rounds 0.5 to 5.1
-that pass breaks its own regular pattern. If a submitter's code never logs one half of a pair, or lets
-evaluations overlap, that is not a gap, because the whole log shows this pattern.
+    epoch_start, block_start, tracked_stats (loss, speed), block_stop, eval_start, eval_accuracy, eval_stop
+
+A *block* is a part of the training between two evaluations, and a *statistic* is a value in tracked_stats.
+Evaluations and blocks state the training's progress as ``samples_count``, ``epoch_num`` or ``step_num``.
+
+A gap is found by comparison with the rest of the log. None of the 12,200 passing logs that MLCommons
+published for rounds 0.5 to 5.1 breaks its own regular pattern. If a submitter's code never logs one half of a
+pair, or lets evaluations overlap, that is not a gap, because the whole log shows this pattern.
 """
 
 from __future__ import annotations
@@ -18,18 +23,20 @@ from rackproof.core.published_events import watched_events
 from rackproof.core.training_limits import MOST_EPOCHS
 
 KINDS = ("block", "eval", "epoch")
+"""Parts of a run. Each has the events ``KIND_start`` and ``KIND_stop``."""
 _NOT_IN_TURN = frozenset({"dlrm", "maskrcnn", "minigo", "ssd", "stable_diffusion"})
 """Benchmarks that other ranks evaluate during the training, or that are evaluated after it. In published
 logs, their evaluations overlap, in any number."""
 _WHOLE = frozenset(
     {"dlrm_dcnv2", "flux1", "gnn", "llama2_70b_lora", "llama31_405b", "llama31_8b", "retinanet", "rgat"}
 )
-"""Benchmarks whose published logs have exactly one ``eval_accuracy`` for each ``eval_stop``."""
+"""Benchmarks whose published logs have exactly one ``eval_accuracy`` for each ``eval_stop``. For these,
+except llama31_405b, each unpaired start or stop is a gap."""
 _CLOSED = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
 """Benchmarks whose published logs stop every block and evaluation before the run stops."""
 _EVEN = {"llama2_70b_lora": "train_loss", "stable_diffusion": "block_stop"}
-"""Events that some logs of a benchmark have after equal numbers of samples. In 1,485 published logs of rounds
-3.1 to 5.0, no interval is longer than the others."""
+"""Event that some logs of a benchmark have after equal numbers of samples. In 1,485 published logs of rounds
+3.1 to 5.0, no interval is longer than :data:`_EVEN_GAP` allows."""
 _EVEN_GAP = 2.5
 """Largest interval between these events, as a multiple of the median. In 30 logs of round 4.0, an evaluation
 takes the place of a loss."""
@@ -63,13 +70,16 @@ _FEWEST_OF_STEPS = 0.8
 _EPOCHS_OF_NEW_SSD = 20
 """Largest number of epochs of ssd since round 2.0. Published logs have at most 8."""
 _FEWEST_BLOCKS = 4
+"""Smallest number of blocks of which a median is taken. Fewer blocks are compared by their steps."""
 _MOST_KEPT, _MOST_EXTREMES = 20_000, 40
+"""Limits for memory: of blocks and of the gaps of one name, and of the extremes of metrics."""
 
 EPOCHS = "epochs"
 """Key of the epoch numbers that ``epoch_start`` events state. The other keys are metrics of evaluations."""
 
 LineAt = Callable[[int], int]
-"""A function from a position to its line. It is called only for faults, because counting lines takes time."""
+"""A function from a position in the block of bytes that is being read to its line. It is called only for the
+lines that a finding may need, because counting lines takes time."""
 Found = tuple[str, int | None]
 """Message and line of a missing part."""
 
@@ -79,11 +89,13 @@ class Pairs:
     """The starts and stops of one kind of event."""
 
     open: bool = False
+    """True from a start to the next stop."""
     starts: int = 0
     stops: int = 0
     broken: int = 0
     """Number of starts while one is open, and of stops while none is."""
     first_broken: tuple[str, int] | None = None
+    """Text about the first of these, and its line."""
 
     def start(self, line_at: LineAt, position: int) -> None:
         """Count a start."""
@@ -106,7 +118,7 @@ class Pairs:
 
     @property
     def is_shifted(self) -> bool:
-        """Return whether each start follows a stop, so that the first part lacks its start."""
+        """Return whether one stop lacks its start, and the last start its stop, as if both were shifted."""
         return self.open and self.broken == 1 and self.starts == self.stops
 
     def has_hole(self, *, strict: bool) -> bool:
@@ -115,7 +127,7 @@ class Pairs:
         If most pairs lack a half, the submitter's code never logs it, and nothing is missing.
 
         Args:
-            strict: Whether a missing half counts even then.
+            strict: If True, a half is missing even if most pairs lack it.
         """
         systematic = self.broken >= max(2, _SYSTEMATIC * max(self.starts, self.stops))
         return self.broken > 0 and (strict or not systematic)
@@ -123,7 +135,13 @@ class Pairs:
 
 @dataclass(slots=True)
 class Extreme:
-    """The lowest or highest evaluation, by its position in the current chunk of bytes and later its line."""
+    """The lowest or highest evaluation of a metric.
+
+    Attributes:
+        value: The value of the evaluation.
+        position: The position in the current block of bytes, or None after :meth:`Course.keep_lines`.
+        line: The line, which is set by :meth:`Course.keep_lines`.
+    """
 
     value: float
     position: int | None
@@ -132,7 +150,7 @@ class Extreme:
 
 @dataclass(slots=True)
 class Advance:
-    """The progress of a training, as the successive values under one name.
+    """The successive values of a training's progress under one name, such as ``samples_count``.
 
     Attributes:
         gaps: The differences between successive values that rise.
@@ -180,6 +198,7 @@ class Epochs:
     late_stops: int = 0
     """Number of stops after run_stop."""
     first: float | None = None
+    """Number of the first epoch that starts, if the log states it."""
     last: float | None = None
     gap: tuple[float, float, int] | None = None
     """The first two numbers that do not follow each other, and the line of the second one."""
@@ -220,9 +239,9 @@ class Epochs:
             yield f"{message}: lines of the log are missing", None
 
     def _possible_first(self, benchmark: str) -> tuple[float, ...]:
-        """Return the numbers that the first epoch may have. The published codes count from 0 or from 1."""
-        # The one code for retinanet that counts from 1 stops all epochs before the run stops. The others
-        # stop the last epoch after it.
+        """Return the numbers that the first epoch may have. Submitters' programs count from 0 or from 1."""
+        # The one program for retinanet that counts from 1 stops all epochs before run_stop. The others stop
+        # the last epoch after run_stop.
         if benchmark == "retinanet" and not self.late_stops:
             return 0.0, 1.0
         return (_FIRST_EPOCH[benchmark],) if benchmark in _FIRST_EPOCH else (0.0, 1.0)
@@ -235,15 +254,18 @@ class Course:
         self.pairs = {kind: Pairs() for kind in KINDS}
         self.epochs = Epochs()
         self.progress: dict[tuple[str, str], Advance] = {}
+        """Progress by its name and by the metric of the evaluations, or :data:`EPOCHS`."""
         self.even: dict[str, Advance] = {}
-        """Samples at each event of a kind. Some logs have such an event after equal numbers of samples."""
+        """Samples at each ``train_loss`` or ``block_stop``, for the comparison with :data:`_EVEN`."""
         self.evaluations = 0
+        """Number of ``eval_accuracy`` events."""
         self.watched = watched_events()
         self.logged: set[str] = set()
-        """Events in the log that are in all published logs of some benchmark."""
+        """Events of :func:`watched_events` that the log contains. The parser adds them."""
         self.trained_s = 0.0
         """Seconds that all blocks with a start and a stop took together."""
         self.block_began = 0.0
+        """Time of the last ``block_start``, in seconds."""
         self.before_block: tuple[int, ...] = ()
         """Number of statistics of each kind when the current block began."""
         self.of_blocks: list[tuple[int, ...]] = []
@@ -253,7 +275,7 @@ class Course:
         self.first_step: float | None = None
         """Step at the start of the current block."""
         self.extremes: dict[tuple[str, bool], Extreme] = {}
-        """Lowest and highest evaluation of each metric."""
+        """Lowest (False) and highest (True) evaluation of each metric."""
 
     @property
     def samples(self) -> float | None:
@@ -274,11 +296,11 @@ class Course:
         )
 
     def block_started(self, time: float, counts: tuple[int, ...], step: float | None) -> None:
-        """Record the number of statistics before a block, and its first step."""
+        """Record a block's start: its time, the statistics of each kind before it, and its first step."""
         self.before_block, self.block_began, self.first_step = counts, time, step
 
     def block_stopped(self, time: float, counts: tuple[int, ...], step: float | None) -> None:
-        """Record the number of statistics before the end of a block, and its last step."""
+        """Record the same for a block's stop. The differences are the block's statistics and steps."""
         if self.pairs["block"].open:
             self.trained_s += time - self.block_began
             if len(self.of_blocks) < _MOST_KEPT:
@@ -288,7 +310,10 @@ class Course:
                 self.steps_of.append(0.0 if step is None or first is None else max(0.0, step - first))
 
     def advance(self, name: str, metric: str, value: float, line_at: LineAt, position: int) -> None:
-        """Record the training's progress, from a ``samples_count``, ``epoch_num`` or ``step_num``."""
+        """Record the training's progress, from a ``samples_count``, ``epoch_num`` or ``step_num``.
+
+        At most 60 names and metrics are followed.
+        """
         progress = self.progress.get((name, metric))
         if progress is None and len(self.progress) < 60:
             progress = self.progress[name, metric] = Advance()
@@ -311,7 +336,7 @@ class Course:
             self.extremes[metric, True] = Extreme(value, position)
 
     def keep_lines(self, line_at: LineAt) -> None:
-        """Turn positions into lines before the chunk of the log is released."""
+        """Turn positions into lines before the next block of bytes is read."""
         for extreme in self.extremes.values():
             if extreme.position is not None:
                 extreme.line, extreme.position = line_at(extreme.position), None
@@ -321,12 +346,12 @@ class Course:
 
         Args:
             benchmark: The benchmark's name in MLPerf's rules. Some rules apply only to the benchmarks above.
-            platform: Its name in the log. A TPU's host begins a part before the previous one stops.
+            platform: The log's ``submission_platform``. On TPUs, a part starts before the previous one stops.
             stopped: Whether the log contains the end of the run.
         """
         yield from self._missing_marks(benchmark)
         if benchmark in ("minigo", "stable_diffusion"):
-            return  # evaluated after the training, in any order
+            return  # These are evaluated after the training, in any order.
         evals = self.pairs["eval"]
         for kind, pairs in self.pairs.items() if not platform.lower().startswith("tpu") else ():
             # In 40 logs of round 4.0, a block_start follows each evaluation, and no event encloses one.
@@ -388,7 +413,7 @@ class Course:
 
 
 def _missing_of_pairs(benchmark: str, kind: str, pairs: Pairs, *, stopped: bool) -> Iterator[Found]:
-    """Yield gaps in the start and stop events of a kind: a text, and the line if it is known."""
+    """Yield gaps in the starts and stops of a kind: a text, and the line if it is known."""
     in_turn = kind != "eval" or benchmark not in _NOT_IN_TURN
     # Six logs of llama31_405b in round 5.0 never log the start of an evaluation.
     strict = benchmark in _WHOLE and benchmark != "llama31_405b"

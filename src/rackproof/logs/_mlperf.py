@@ -1,7 +1,17 @@
-"""Turn the events of MLPerf training logs into measurements and findings, for every notation.
+"""Turn the events of MLPerf training logs into measurements, findings and a verdict, for every notation.
 
-``mllog`` (0.7 to 6.x), ``mll06`` and ``mlp05`` differ only in how an event is written. Their readers
-call :meth:`Events.event` for every event line.
+The notations ``mllog`` (rounds 0.7 to 6.x), ``mll06`` (0.6) and ``mlp05`` (0.5) differ only in how an event
+is written. Their parsers derive from :class:`Events`, and call :meth:`Events.event` for every event line::
+
+    :::MLLOG {"key": "eval_accuracy", "value": 0.71, "time_ms": 1700000000000, "metadata": {"epoch_num": 3}}
+
+An event has a key, a value, a time, and metadata (``meta`` here). A handler ``on_...`` receives the events of
+some keys, with their position in the block of bytes. :meth:`Events.finish` then judges the log. The modules
+_course, _pace and _statements have the checks that need a state of their own. Rackproof's own workloads log
+in the same notation, also for benchmarks that are not of MLPerf.
+
+"Published logs" are those of MLCommons' published results. A *benchmark* is the value of
+``submission_benchmark``, by its name in MLPerf's rules. A *target* is the quality that ends a training.
 """
 
 from __future__ import annotations
@@ -69,11 +79,12 @@ NOT_TAGS = frozenset(
         "weights_initialization",
     }
 )
+"""Keys whose values never become tags, because they are part of the run's course."""
 
 
 JUDGED_BY = "judged_by"
-"""Tag of a parsed log that states what its result was compared with. This is a target, or the program's
-own measurements."""
+"""Tag of a parsed log that states the basis of its verdict: a target, ``evaluation``, or ``measurements``. A
+log without this tag has nothing that proves a result."""
 MOST_LOSS = 1e4
 """Largest plausible loss of an MLPerf benchmark. The largest in a published log is 28.1 (llama31_8b, 5.1)."""
 
@@ -82,7 +93,10 @@ MOST_LOSS = 1e4
 class QualityTarget:
     """The quality that a benchmark must reach.
 
-    ``metric`` is one of several values (``BBOX``), or "".
+    Attributes:
+        value: The smallest good value, or the largest one if ``at_most``.
+        at_most: True for a loss or a rate of errors.
+        metric: The name of the metric if an evaluation has several (``BBOX``), or "".
     """
 
     value: float
@@ -95,10 +109,7 @@ class QualityTarget:
 
     @property
     def highest(self) -> float:
-        """Return the highest possible value.
-
-        The highest value is 1 for a fraction, 100 for BLEU in percent, and infinity for a loss.
-        """
+        """Return the highest possible value: 1 for a fraction, 100 for BLEU in percent, inf for a loss."""
         if self.at_most or self.value > 100:
             return inf
         return 1.0 if self.value <= 1 else 100.0
@@ -149,6 +160,7 @@ Stable diffusion and minigo are missing, because their checkpoints are evaluated
 may be the one that reached the target.
 """
 _SSD_SINCE_2_0 = (QualityTarget(0.34),)
+"""Target of ssd since round 2.0, which trains on another data set."""
 OWN_TARGET_AT_LEAST = frozenset({"dlrmv4", "qwen35_397b_grpo"})
 """Benchmarks of round 6.1 whose rules require that the log states its own target (``target_accuracy``)."""
 
@@ -167,6 +179,7 @@ _FRACTIONS = frozenset({"minigo", "ncf"})
 _IN_WHOLE_BATCHES = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b", "stable_diffusion"})
 """Benchmarks that are evaluated after whole batches in all 2,860 published logs of rounds 4.0 to 5.1."""
 _COUNTS = ("global_batch_size", "train_samples", "eval_samples", "gradient_accumulation_steps")
+"""Events whose values must be positive whole numbers."""
 _DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "eval_samples": {
         "bert": (10_000, 12_288),
@@ -201,12 +214,13 @@ _DATA: Mapping[str, Mapping[str, tuple[float, float]]] = {
         "unet3d": (168, 168),
     },
 }
-"""Smallest and largest value in any of 25,229 logs of rounds 0.5 to 5.1, and the value that the rules of
-6.x require. A value is left out if some submitters state it in batches, as the samples trained on
-(bert), or in another way (gpt3)."""
+"""Smallest and largest number of samples of each benchmark's data set: the values in any of 25,229 logs of
+rounds 0.5 to 5.1, and those that the rules of 6.x require. A benchmark is left out if some submitters state
+batches, the samples trained on (bert), or another number (gpt3)."""
 _MOST_AMOUNTS = 32
+"""Largest number of different values of these events that are stored."""
 _FIRST_STEPS = {"init_checkpoint_step": 0.0, "first_epoch_num": 1.0, "step": 0.0}
-"""Largest value that a run may state if it trains from the beginning: 0, or 1 for the first epoch."""
+"""Largest value of a key for a run that trains from the beginning. ``step`` is of the first block_start."""
 _FROM_CHECKPOINT = frozenset({"gpt3"})
 """Benchmarks whose training starts from a checkpoint's step under the rules."""
 
@@ -217,6 +231,7 @@ _STATS = {
     "train_step_time": "train_step_time",
     "throughput": "samples_per_second",
 }
+"""Statistics in a ``tracked_stats`` event, and the curve of each."""
 _PARTS = {f"{kind}_{end}": (kind, end == "start") for kind in KINDS for end in ("start", "stop")}
 """Events that start or stop a part of a run, with the kind of the part and whether the event starts it."""
 _TRAINED = tuple(dict.fromkeys(_STATS.values()))
@@ -238,17 +253,24 @@ _SAMPLE_KINDS: tuple[tuple[str, str, Mapping[str, tuple[str, str]]], ...] = (
 """Lists in a ``gpu_sample``, with the key of the list, the key of the device in an entry, and the values
 of an entry."""
 _MOST_SAMPLED = 256
+"""Number of curves beyond which samples of new devices are left out."""
 _OTHER_NAMES = {"mask": "maskrcnn", "mask_rcnn": "maskrcnn"}
 """Other names of benchmarks that some submitters use. Without this table, no target would apply."""
 _LISTED_METRICS = {"maskrcnn": ("BBOX", "SEGM")}
 """Metrics that some submitters log as one list per evaluation, in the list's order."""
 _OUTCOMES = {"true": "success", "1": "success", "false": "aborted", "0": "aborted"}
+"""Status for each ``success`` of round 0.5."""
 IMPORTANT = ("run_start", "run_stop", "eval_accuracy", "measurement")
+"""Keys of the events without which a log proves nothing, so that their damage counts."""
 _SALVAGE_KEY = re.compile(rb"""["']key["']\s*:\s*["']([A-Za-z0-9_]{1,80})["']""")
+"""Pattern of the key in an event that cannot be decoded."""
 _NAN_VALUE = re.compile(rb"(?i)[:\[,(=]\s*[-+]?nan\b")
+"""Pattern of a value that is not a number in such an event."""
 _BARE_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(null|true|false|NaN)\b""")
+"""Pattern of a quoted text, or of a word of JSON that Python writes otherwise."""
 _PYTHON_WORD = {"null": "None", "true": "True", "false": "False", "NaN": "'nan'"}
 MAX_JSON = 1 << 16
+"""Largest number of bytes of an event that are decoded leniently, or searched for a key or NaN."""
 MOST_UUID_CHARACTERS = 4000
 """Largest number of characters of the list of UUIDs of a run's GPUs."""
 CLOCK_SLACK_S = 1.0
@@ -269,17 +291,17 @@ to 1.02."""
 _BLOCKS_ARE_TRAINING = frozenset({"flux1", "llama2_70b_lora", "llama31_405b", "llama31_8b"})
 """Benchmarks whose blocks contain only training, and whose evaluations count samples."""
 COMPARED_FORMAT = "mllog"
-"""Notation of the published logs. The bounds for times come from these logs."""
+"""Notation of the published logs from which the bounds for times come. Other notations are not compared."""
 BATCHES_SLACK = 0.02
-"""Largest share by which batches in an epoch may differ from the data set. Published logs have 0.008."""
+"""Largest share by which the batches of an epoch may differ from the data set. Published logs have at most
+0.008."""
 SHARES_OF_BATCH = 0.67, 1.5
 """Bounds for the stated throughput times the stated time of a step, as a share of the batch size. In 489
 published logs of rounds 4.0 to 5.1 that state both, it is 0.91 to 1.02."""
 FEWEST_LOSSES = 10
-"""Least number of equal losses that show that nothing was trained."""
+"""Smallest number of equal losses that show that nothing was trained."""
 CLOCK_S = 0.5
-"""Tolerance for the millisecond clocks that time many short steps. A tenth of a second is no
-contradiction."""
+"""Seconds by which the steps may take longer than the run, because clocks count whole milliseconds."""
 AFTER_STOP_S = 60.0
 """Seconds after run_stop in which other ranks report. In 1,900 logs of rounds 2.1, 4.1 and 5.0, it is at
 most 14 s."""
@@ -302,6 +324,7 @@ class KeyTwiceError(ValueError):
 
 
 def _distinct_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object. Raise a KeyTwiceError if a key occurs twice."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise KeyTwiceError("has a key twice")
@@ -322,6 +345,7 @@ def decode_leniently(payload: bytes) -> tuple[object, str]:
             JSON accepts).
 
     Raises:
+        KeyTwiceError: An object has a key twice.
         ValueError: The bytes contain no readable value.
     """
     payload = payload[:MAX_JSON]
@@ -349,7 +373,7 @@ def has_key_twice(payload: bytes, entry: Mapping[str, object]) -> bool:
     """Return whether a JSON object, or an object in it, contains a key twice. Decoders keep only the last.
 
     Args:
-        payload: The text of the object.
+        payload: The text of the object. The answer for more than ``MAX_JSON`` bytes is False.
         entry: The decoder's result.
     """
     keys = len(entry) + sum(len(value) for value in entry.values() if type(value) is dict)
@@ -447,7 +471,7 @@ def _utilisation(measurement: Measurement) -> Iterator[Measurement]:
 
 
 def _numbers_of(meta: Mapping[str, object]) -> dict[str, float]:
-    """Return the progress that an event states, by name."""
+    """Return the progress that an event's metadata state, by name, without values that are not finite."""
     numbers = {name: number(meta[name]) for name in PROGRESS_KEYS if name in meta}
     return {name: value for name, value in numbers.items() if value is not None and isfinite(value)}
 
@@ -460,6 +484,7 @@ def _speed_of(measurements: list[Measurement]) -> float | None:
 
 
 def _day_of(seconds: float) -> date | None:
+    """Return the day of a time in seconds since 1970, or None if it is out of range."""
     try:
         return datetime.fromtimestamp(seconds, UTC).date()
     except (ValueError, OverflowError, OSError):
@@ -467,11 +492,17 @@ def _day_of(seconds: float) -> date | None:
 
 
 class Events(LogParser):
-    """Collects the events of one training log and judges them at the end."""
+    """The base of the parsers of MLPerf logs. It collects the events of one log, and judges them at its end.
+
+    Names with ``line`` are line numbers. Times are in seconds since 1970.
+    """
 
     targets: Mapping[str, tuple[QualityTarget, ...]] = TARGETS
+    """Targets of the notation's rounds."""
     stated_target: tuple[float, int] | None = None
+    """Target that the log states, and its line."""
     late_seed_line: int | None = None
+    """Line of the first seed that was logged too late for a rank of this run."""
     open_at_stop = 0
     """Number of evaluations that began before run_stop and may end after it."""
     ended_after_stop = 0
@@ -490,8 +521,8 @@ class Events(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.first_time: float | None = None
-        self.latest = inf  # until the first event
-        self.backwards = 0.0
+        self.latest = inf  # until the first event, then the latest time so far
+        self.backwards = 0.0  # largest number of seconds by which an event is earlier than one before it
         self.backwards_line = 0
         self.init_start: float | None = None
         self.run_start: float | None = None
@@ -500,28 +531,34 @@ class Events(LogParser):
         self.run_stop: float | None = None
         self.run_stop_line = 0
         self.latest_at_stop = -inf
+        # Status that each run_stop states, or "", and its line. Every rank may log a run_stop.
         self.statuses: list[tuple[str, int]] = []
-        self.after_stop = 0
+        self.after_stop = 0  # number of events after run_stop
         self.after_stop_line = 0
+        # First event of _OF_ANOTHER_RUN after run_stop, and its line.
         self.unexpected_after_stop: tuple[str, int] | None = None
+        # Latest time of an event of _COURSE. Below, the event that is furthest behind it, as seconds, key and
+        # line.
         self.course_latest = -inf
         self.course_backwards: tuple[float, str, int] | None = None
-        self.seeds: dict[str, int] = {}
+        self.seeds: dict[str, int] = {}  # line of the first event with each seed
         self.first_seed_time: float | None = None
+        # Last value of each metric, its line and rank.
         self.evals: dict[str, tuple[float, int, int | None]] = {}
         self.eval_count = 0
+        # Key (of IMPORTANT) and line of each damaged event.
         self.damaged_important: list[tuple[str, int]] = []
-        self.epochs: tuple[float, int] | None = None
-        self.epoch_times: list[float] = []
+        self.epochs: tuple[float, int] | None = None  # highest epoch, and its line
+        self.epoch_times: list[float] = []  # durations in seconds
         self._epoch_began: float | None = None
         self.stats: dict[str, tuple[float, int]] = {}
         """Last value of each curve, and its line."""
-        # Values of the current block, still with positions, because a look-up of each line would be too
-        # slow.
+        # Values of the current block of bytes, with positions in place of lines, because looking up each line
+        # would be too slow. `block_done` turns them into lines.
         self.last_evals: dict[str, tuple[float, int]] = {}
         self.last_epoch: tuple[float, int] | None = None
-        self.extra: list[Measurement] = []
-        self.own_target: QualityTarget | None = None
+        self.extra: list[Measurement] = []  # stated by a workload of Rackproof itself
+        self.own_target: QualityTarget | None = None  # stated with its good side
         self.curves = {
             "train_loss": Curve("train_loss", "", "s"),
             "samples_per_second": Curve("samples_per_second", "samples/s", "s"),
@@ -534,7 +571,7 @@ class Events(LogParser):
         """Stated numbers of samples, and the line of each number."""
         self.first_block: tuple[float, float, int] | None = None
         """Samples and steps of the first block of training, and the block's line."""
-        self.steps = 0.0
+        self.steps = 0.0  # highest step of a block_stop
         self.course = Course()
         self.pace = Pace()
         self.statements = Statements()
@@ -581,7 +618,12 @@ class Events(LogParser):
     def event(self, key: str, value: object, meta: object, time: float | None, position: int) -> None:
         """Process one event.
 
-        ``time`` is in seconds since the epoch, and ``position`` is its place in the block.
+        Args:
+            key: The key.
+            value: The decoded value.
+            meta: The decoded metadata, of any type.
+            time: The time in seconds since 1970, or None if it cannot be read.
+            position: The position of the event in the current block of bytes.
         """
         if time is None or not isfinite(time):
             self._event_without_time(key, value, position)
@@ -603,7 +645,7 @@ class Events(LogParser):
             self._state(key, value)
 
     def _state(self, key: str, value: object) -> None:
-        """Store a statement that is not part of the run's course. Its first value becomes a tag."""
+        """Store a statement that is not part of the run's course, such as a hyperparameter, as a tag."""
         if key in NOT_TAGS or value is None:
             return
         if key not in self.log.tags:
@@ -611,6 +653,7 @@ class Events(LogParser):
         self.statements.take_hyperparameter(key, value)
 
     def _note_after_stop(self, key: str, position: int) -> None:
+        """Note an event after run_stop: the end of an open evaluation, or the first event of another run."""
         if key == "eval_accuracy" and self.ended_after_stop < self.open_at_stop:
             self.ended_after_stop += 1
         elif key in _OF_ANOTHER_RUN and self.unexpected_after_stop is None:
@@ -694,7 +737,7 @@ class Events(LogParser):
         return self.log.line_at(position), rank_of(self.log.line_text(position)[0])
 
     def at(self, time: float) -> float:
-        """Return the seconds since run_start, or, before that, since the first event."""
+        """Return the seconds since run_start or, if it was not read yet, since the first event."""
         start = self.run_start if self.run_start is not None else self.first_time
         return time - (start if start is not None else time)
 
@@ -720,6 +763,7 @@ class Events(LogParser):
         self._note_beginning(key, value, position)
 
     def _note_beginning(self, key: str, value: object, position: int) -> None:
+        """Note the first step or epoch, if it shows that the training began with a trained model."""
         count = number(value)
         if self.begun is None and (count is None or not 0 <= count <= _FIRST_STEPS[key]):
             self.begun = key, text_of(value, 40), self.log.line_at(position)
@@ -822,7 +866,7 @@ class Events(LogParser):
     def on_eval_accuracy(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Store the last value of every metric."""
+        """Store the values of an evaluation by metric, with the progress that it states."""
         progress = self._take_progress(meta, position)
         self.course.evaluations += 1
         epoch = number(meta.get("epoch_num"))
@@ -870,7 +914,7 @@ class Events(LogParser):
         self.log.find("impossible_value", text, Verdict.UNPROVEN, line=line, rank=rank)
 
     def _take_eval(self, name: str, accuracy: float, time: float, position: int) -> None:
-        """Store the value of one metric, up to twenty metrics."""
+        """Store the value of one metric, of at most twenty. Record an impossible value."""
         if not isfinite(accuracy):
             line, rank = self.place(position)
             self.log.find("nan", f"eval_accuracy is {accuracy}", Verdict.FAIL, line=line, rank=rank)
@@ -937,7 +981,7 @@ class Events(LogParser):
             curve.keep(self.at(time) if start is None else time - start, value)
 
     def odd_stat(self, name: str, curve: Curve, raw: object, position: int) -> float | None:
-        """Return a statistic that is not an ordinary float. Record an impossible one."""
+        """Return a statistic outside its curve's limits or of another type. Record an impossible one."""
         stat = number(raw)
         if stat is not None and curve.above < stat < curve.below:
             return stat
@@ -1106,7 +1150,7 @@ class Events(LogParser):
     def on_progress(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Record the progress that only the live display shows."""
+        """Ignore progress, which only the live display shows."""
 
     def on_gpu_sample(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
@@ -1117,7 +1161,7 @@ class Events(LogParser):
         """
         if self.run_start is None or not isinstance(value, dict):
             return
-        # A load that was interrupted and continued states seconds of its own, with the gaps.
+        # A load that was interrupted and continued states its own seconds, which include the interruptions.
         stated_s = number(value.get("at_s"))
         at_s = stated_s if stated_s is not None and isfinite(stated_s) and stated_s >= 0 else self.at(time)
         for kind, label, names in _SAMPLE_KINDS:
@@ -1276,6 +1320,7 @@ class Events(LogParser):
             )
 
     def _lost(self, key: str) -> int | None:
+        """Return the line of the first damaged event with a key, or None."""
         return next((line for name, line in self.damaged_important if name == key), None)
 
     def check_result_line(self, seconds: float) -> None:
@@ -1381,7 +1426,7 @@ class Events(LogParser):
             self.log.find("target_not_reached", message, Verdict.FAIL, line=line)
 
     def remark(self) -> None:
-        """Record flaws that do not spoil the result, and facts that make its number uncertain."""
+        """Record contradictions and gaps, which leave the log unproven, and remarks without a verdict."""
         self._remark_on_course()
         self._remark_on_missing_events()
         self._remark_on_checkpoint()
@@ -1435,7 +1480,7 @@ class Events(LogParser):
             self.log.find("course_incomplete", message, Verdict.UNPROVEN)
 
     def _held_otherwise(self) -> Iterator[str]:
-        """Yield the entries of the table that the log contains in another form than events."""
+        """Yield the entries of the table of published events that the log has in another form than events."""
         rates, times = self.curves["samples_per_second"], self.curves["train_step_time"]
         if rates.y or (times.y and self.batch_size):
             yield THROUGHPUT
@@ -1611,6 +1656,7 @@ class Events(LogParser):
             self.log.find("target_contradicts", message, Verdict.UNPROVEN, line=line)
 
     def _remark_on_step_times(self) -> None:
+        """Find steps that take longer than the whole run, by the stated time of a step."""
         times = self.curves["train_step_time"].y
         if times and self.run_start is not None and self.run_stop is not None:
             needed, had = self.steps * statistics.median(times), self.run_stop - self.run_start
@@ -1634,7 +1680,7 @@ class Events(LogParser):
             self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.run_start_line)
 
     def measure_speed(self, measurements: list[Measurement]) -> None:
-        """Add throughput, epochs and last loss."""
+        """Add throughput, epochs, last loss and time of an epoch, and compare speeds and times."""
         self._measure_throughput(measurements)
         self._compare_with_course(measurements)
         self._compare_with_gpus(measurements)
@@ -1737,7 +1783,7 @@ class Events(LogParser):
         return self.batch_size / local if local and self.batch_size else None
 
     def _odd_course(self) -> Iterator[str]:
-        """Yield what no training does on its way to the target."""
+        """Yield what no training has on its way to the target: too few samples, or uneven evaluations."""
         targets = self.targets.get(self.benchmark, ())
         if self._stopped_well():
             yield from too_few_samples(self._trained_benchmark(), self.batch_size or 0.0, self._samples())

@@ -1,4 +1,11 @@
-"""Compare the figures, sizes and devices of one run with each other, for the parser of nccl-tests. No I/O."""
+"""Check that the figures, sizes and devices of a table of nccl-tests agree with each other. No I/O.
+
+The parser of nccl-tests uses these classes. A row states a size in bytes, and then twice (out of place and in
+place) a time in microseconds, *algbw* (size by time, in GB/s) and *busbw* (algbw times the collective's
+factor)::
+
+     1048576  262144  float  sum  -1   54.2  19.35  33.86   0   53.9  19.45  34.04   0
+"""
 
 from __future__ import annotations
 
@@ -14,7 +21,8 @@ _AGREE = 0.002
 _AVERAGES_AGREE = 0.01
 """Relative tolerance for the stated average bandwidth."""
 _GRACE = re.compile(r"\bG[BH]\d{2,3}\b")
-"""Pattern of the product names of GPUs beside a Grace processor."""
+"""Pattern of the product names of GPUs beside a Grace processor: GH200, GB200."""
+# Limits against hostile text: sizes of a run, kinds of rows or product names, and ranks.
 _MOST_SIZES = 10_000
 _MOST_KINDS = 256
 _MOST_RANKS = 100_000
@@ -31,17 +39,18 @@ _SIZE_IS_ALL = frozenset(
         "scatter",
     }
 )
-"""Collectives whose algbw is the printed size divided by the time; for alltoallv it differs by rank."""
+"""Collectives whose algbw is the printed size divided by the time. For alltoallv, sizes differ by rank."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """The sums over the rows of one table."""
+    """The figures of one table, summed up over its rows."""
 
     total: float = 0.0
+    """Sum of ``count`` busbw in GB/s."""
     count: int = 0
     ratios: tuple[float, float] = (0.0, math.inf)
-    """Limits within which busbw/algbw is in every row, considering the rounding of both."""
+    """Smallest and largest busbw/algbw that fit all rows, considering the rounding of both."""
     ratios_differ: int | None = None
     """Line of the first row with another ratio."""
     off_time: tuple[int | None, str] | None = None
@@ -50,7 +59,7 @@ class Figures:
     """Number of rows by data type, reduction and root."""
 
     def take(self, at: int | None, size: int, time: str, algbw: float, busbw: float) -> None:
-        """Record the figures of one size in one place, with the time as printed, in microseconds."""
+        """Record the out-of-place or the in-place figures of a row. The time's digits show its rounding."""
         if not (math.isfinite(algbw) and math.isfinite(busbw)):
             return
         self.total += busbw
@@ -67,7 +76,7 @@ class Figures:
     def _take_ratio(self, at: int | None, algbw: float, busbw: float) -> None:
         """Narrow the range of busbw over algbw that all rows share, and note the first row outside it."""
         if algbw <= 2 * _HALF_DIGIT:
-            return
+            return  # such a small figure is mostly rounding
         low = (busbw - _HALF_DIGIT) / (algbw + _HALF_DIGIT) * (1 - _AGREE)
         high = (busbw + _HALF_DIGIT) / (algbw - _HALF_DIGIT) * (1 + _AGREE)
         lowest, highest = max(self.ratios[0], low), min(self.ratios[1], high)
@@ -82,10 +91,10 @@ class Figures:
             self.of_kind[kind] = self.of_kind.get(kind, 0) + 1
 
     def contradictions(self, name: str, factor: float) -> Iterator[tuple[int | None, str]]:
-        """Yield the contradictions in the rows, with their lines.
+        """Yield the contradictions in the rows: a line, or None if it is of no single row, and a message.
 
         Args:
-            name: The name of the collective.
+            name: The name of the collective, such as ``all_reduce``.
             factor: The busbw/algbw of the collective, or 0 if unknown.
         """
         if self.ratios_differ is not None:
@@ -100,7 +109,7 @@ class Figures:
             yield self.off_time
 
     def other_average(self, stated: float) -> float | None:
-        """Return the average of the rows if another one is stated, else None."""
+        """Return the average busbw of the rows if the stated one differs from it, else None."""
         if not self.count:
             return None
         average = self.total / self.count
@@ -108,9 +117,12 @@ class Figures:
         return None if agree else average
 
     def missing_rows(self, sizes: int) -> str:
-        """Describe which of the requested sizes are missing, or return "" if none are."""
+        """Return a message if the rows of a kind are no multiple of the requested sizes, or "".
+
+        ``sizes`` is 0 if their number is unknown.
+        """
         for kind, rows in self.of_kind.items():
-            # The same sizes may be measured several times.
+            # The program may repeat all sizes, so a multiple of them is no gap.
             if sizes and rows % sizes:
                 named = " ".join(part for part in kind if part)
                 return f"{rows} rows of {named}, and {sizes} sizes were requested"
@@ -118,7 +130,7 @@ class Figures:
 
 
 def _by_time(size: int, time: str) -> tuple[float, float] | None:
-    """Return the smallest and largest GB/s of some bytes in a printed time, or None if unknown."""
+    """Return the smallest and largest GB/s of some bytes in a printed time, or None if it is no number."""
     try:
         seconds = float(time)
     except ValueError:
@@ -132,7 +144,10 @@ def _by_time(size: int, time: str) -> tuple[float, float] | None:
 
 
 def count_sizes(least: int, most: int, step: int, *, is_factor: bool) -> int:
-    """Return the number of sizes in a run, or 0 if it is unknown or beyond all limits."""
+    """Return the number of sizes from ``least`` to ``most`` bytes, or 0 if it is unknown or too large.
+
+    ``step`` is the factor between successive sizes if ``is_factor``, else their difference in bytes.
+    """
     if least <= 0 or most < least:
         return 0
     if least == most:
@@ -154,21 +169,23 @@ class Devices:
     """Number of GPUs of each process: threads times GPUs per thread."""
     ranks: set[int] = field(default_factory=set)
     places: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """First rank on each GPU. The key identifies a GPU, see :meth:`take`."""
     names: dict[str, int] = field(default_factory=dict)
+    """First rank of each product name."""
     twice: tuple[int, int, int | None] | None = None
     """Two ranks on one GPU, and the line of the second one."""
 
     def take(self, at: int | None, rank: int, where: tuple[str, str, str, str], name: str) -> None:
-        """Record one rank: process, host, number of the device, and its place on the bus.
+        """Record a rank. ``where`` is its process id, host, number of the device, and bus address.
 
-        GPUs of one host may share a place without a domain (``0x1b``, ``1b:00``). The process's number for
-        its GPU then distinguishes them. A host with Grace processors has several domains, and a process
-        that sees only its own GPU calls it 0, so only the process distinguishes those GPUs.
+        GPUs of one host may share an address without a domain (``0x1b``, ``1b:00``). The number of the device
+        in its process then distinguishes them. A host with Grace processors has several domains, and a
+        process that sees only its own GPU calls it 0, so only the process distinguishes those GPUs.
         """
         pid, host, device, bus = where
         own = (pid, device) if _GRACE.search(name) else (bus.lower(), device)
         key = (host, bus.lower()) if bus.count(":") >= 2 else (host, *own)
-        # A host without a name of its own may be any of several.
+        # Several hosts may be called so. The process id also counts, because two hosts rarely share one.
         key = (*key, pid) if host in ("localhost", "") else key
         if len(self.ranks) < _MOST_RANKS:
             if self.twice is None and key in self.places and self.places[key] != rank:
@@ -179,7 +196,7 @@ class Devices:
             self.names.setdefault(name.strip(), rank)
 
     def contradictions(self) -> Iterator[tuple[int | None, str]]:
-        """Yield missing and duplicate entries of the list of devices, with their lines."""
+        """Yield missing, duplicate and different entries of the list of devices, with a line or None."""
         if not self.ranks:
             return
         listed, expected = len(self.ranks), max(self.ranks) + 1

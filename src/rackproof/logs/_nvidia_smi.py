@@ -1,6 +1,9 @@
-"""Read what nvidia-smi's notations share: lines beside tables, and the meaning of values.
+"""Judge the values of GPUs that nvidia-smi prints, whatever the notation of its output. No I/O.
 
-The parsers of nvidia-smi, gpu_burn and nvbandwidth, and the snapshots of nodes use this module. No I/O.
+nvidia-smi prints the same values as a table, as text (``-q``), XML (``-x``) or CSV (``--query-gpu``). The
+parser of each notation fills :class:`GpuReadings`, and calls :func:`judge_gpu` for each GPU and
+:func:`judge_neighbours` for all GPUs of a log. :func:`find_remark` reads the warnings beside the values. The
+parsers of gpu_burn and nvbandwidth and the snapshots of nodes use single functions.
 """
 
 from __future__ import annotations
@@ -27,39 +30,45 @@ from rackproof.core.records import Verdict
 from rackproof.logs._reading import Log, asctime_moment, number
 
 MAX_GPUS = 1024
+"""Largest number of GPUs that are read from a log."""
 COLDEST_C, HOTTEST_C = 0.0, 150.0
-"""Limits for temperatures: a GPU at work is warmer than the first, and a sensor shows at most the second."""
+"""Limits for temperatures in °C. A GPU at work is warmer than the first, and a sensor shows at most the
+second."""
 _MOST = {"gpu_power": 5000.0, "utilisation": 100.0}
 """Upper limits for a GPU's power in watts and its utilisation in per cent."""
 _BUSY_PERCENT = 10.0
-"""Utilisation from which the GPU is at work; an idle PCIe link is slow by design."""
+"""Utilisation from which a GPU is at work. The PCIe link of an idle GPU is slow by design."""
 _MEMORY_SHARE = 0.98
-"""Smallest ratio of the memory sizes of equal GPUs; the driver's own share varies by less than the rest."""
+"""Smallest ratio of the memory sizes of equal GPUs. The driver's own share of the memory varies by less than
+0.02. Limits of clock, power and PCIe generation are compared with the same ratio."""
 MOST_REMAPPED_ROWS = 512
 """Largest number of rows that a GPU can remap (NVIDIA, GPU memory error management)."""
 _NAMED_GB = re.compile(r"(?<![A-Za-z0-9])(\d{1,4}) ?GB(?![A-Za-z0-9])")
+"""Pattern of the memory size in a product's name: 80 in ``NVIDIA H100 80GB HBM3``."""
 _NAMED_SHARE = 0.9
-"""Smallest ratio of visible memory to the size in the product's name; ECC and the driver use up to
+"""Smallest ratio of visible memory to the size in the product's name. ECC and the driver use up to
 a tenth."""
 _TWO_OF_ONE_SERIAL = ("GB300", "GB200", "K80", "M60", "M10")
 """Boards with several GPUs that all report the board's serial number."""
 INFOROM_REMEDY = "inspect the GPU, have its infoROM written again or return it"
 MEMORY_FAILS_C = HOTTEST_MEMORY_C + 10
+"""Temperature of the memory in °C from which it fails. From ``HOTTEST_MEMORY_C`` on, it is degraded."""
 
 _NO_ANSWER = (
     *("err!", "gpu is lost", "unknown error", "gpu requires reset", "unable to determine the device handle"),
     *("failed to initialize nvml", "no devices were found", "nvidia-smi has failed", "rminitadapter failed"),
 )
-"""Texts of nvidia-smi in place of one or all GPUs: above, within or below its output about the others."""
+"""Lower-case texts that nvidia-smi prints in place of one or all GPUs, above, within or below its output."""
 _INFOROM = re.compile(r"infoROM is corrupt(?:ed)?(?: at gpu ([0-9A-Fa-f:.]{5,20}))?", re.IGNORECASE)
 """Pattern of nvidia-smi's messages beside its answer, with a GPU's address; its exit status is then 14."""
 _WARNING = re.compile(r"(?:warning|error|fatal|failed)\b", re.IGNORECASE)
+"""Pattern of the first word of a line in which nvidia-smi warns about something else."""
 
 
 def identifies_gpu(serial: str, product: str) -> bool:
-    """Return whether a serial number is that of one GPU.
+    """Return whether a serial number is that of a single GPU.
 
-    Some boards have several GPUs, which report the board's number. Zeros stand for an unknown number.
+    Some boards have several GPUs, which report the board's number. A number of zeros, or "", is unknown.
     """
     return bool(serial.strip("0")) and not is_one_of(product, _TWO_OF_ONE_SERIAL)
 
@@ -106,7 +115,11 @@ def find_remark(log: Log, at: int, text: str) -> bool:
 
 
 def tag_moment(log: Log, text: str) -> None:
-    """Store the time of nvidia-smi's answer, in the node's local time without a time zone."""
+    """Store the time of nvidia-smi's answer as the tag ``ended``, if the text is a time.
+
+    nvidia-smi prints the node's local time without its zone. The tag treats it as UTC:
+    ``2026-11-27T13:00:00+00:00``.
+    """
     text = text.strip()[:40]
     moment = asctime_moment(text)
     for form in ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S"):
@@ -127,7 +140,7 @@ def leading(text: str) -> float | None:
 
 
 def is_possible(measurement: str, value: float) -> bool:
-    """Return whether a GPU that answers can report this number for a measurement."""
+    """Return whether a GPU that answers can report this number for a measurement, given by its name."""
     if not math.isfinite(value):
         return False
     if measurement == "gpu_temperature":
@@ -143,8 +156,9 @@ def is_possible(measurement: str, value: float) -> bool:
 class GpuReadings:
     """The readings of one GPU in any notation of nvidia-smi. A missing reading is empty or None.
 
-    ``label`` identifies the GPU in messages, and ``name`` is its product. ``ecc`` and ``ecc_next`` are
-    words as printed: Enabled, Disabled.
+    ``label`` identifies the GPU in messages, and ``name`` is its product. ``ecc``, ``ecc_next`` (after the
+    next reset), ``mig`` and the other texts are words as printed, such as Enabled and Disabled. ``width`` is
+    the number of PCIe lanes, ``generation`` that of PCIe, and ``utilisation`` is in per cent.
     """
 
     label: str
@@ -159,7 +173,7 @@ class GpuReadings:
     utilisation: float | None = None
     temperature_c: float | None = None
     margin_c: float | None = None
-    """Distance in degrees until the GPU slows down."""
+    """Distance in °C until the GPU slows down."""
     memory_c: float | None = None
     power_limit_w: float | None = None
     power_default_w: float | None = None
@@ -172,8 +186,8 @@ class GpuReadings:
     """Number of memory banks without a spare row."""
     remapped_rows: float | None = None
     sram_corrected: float | None = None
+    """Number of errors in the SRAM that ECC corrected in the GPU's lifetime, and below in the DRAM."""
     dram_corrected: float | None = None
-    """Number of errors that ECC corrected in the GPU's lifetime."""
     fabric_state: str = ""
     fabric_status: str = ""
     fabric: str = ""
@@ -182,7 +196,7 @@ class GpuReadings:
 
 
 def judge_gpu(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge values independent of other GPUs: heat, PCIe generation under load, expected ECC, settings."""
+    """Record the faults that the values of one GPU show by themselves, without those of other GPUs."""
     _judge_settings(log, gpu, at)
     _judge_memory(log, gpu, at)
     in_domain = is_one_of(gpu.name, MODELS_OF_DOMAINS)
@@ -209,7 +223,7 @@ def _judge_heat(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 def _judge_margin(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge a GPU's distance to its slowdown temperature, as nights do."""
+    """Judge a GPU's distance to its slowdown temperature, with the limit of the nightly health checks."""
     if gpu.margin_c is not None and gpu.margin_c <= LEAST_MARGIN_C:
         verdict = Verdict.FAIL if gpu.margin_c <= 0 else Verdict.DEGRADED
         message = f"{gpu.label}: {gpu.margin_c:g} °C left until it slows down"
@@ -217,7 +231,7 @@ def _judge_margin(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 def _judge_corrected(log: Log, gpu: GpuReadings, at: int | None) -> None:
-    """Judge the number of errors that ECC corrected, as nights do."""
+    """Judge the number of errors that ECC corrected, with the limits of the nightly health checks."""
     for code, errors, most, memory in (
         ("ecc_sram_correctable", gpu.sram_corrected, MOST_SRAM_CORRECTED, "SRAM"),
         ("ecc_dram_correctable", gpu.dram_corrected, MOST_DRAM_CORRECTED, "DRAM"),
@@ -228,7 +242,7 @@ def _judge_corrected(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 _NO_RESOURCES = "Insufficient Resources"
-"""Fabric status of a GPU for which a domain of several nodes has no place."""
+"""Fabric status of a GPU for which an NVLink domain of several nodes has no place."""
 
 
 def fabric_fault(state: str, status: str, *, in_domain: bool) -> tuple[str, str, Verdict] | None:
@@ -244,8 +258,8 @@ def fabric_fault(state: str, status: str, *, in_domain: bool) -> tuple[str, str,
         return "fabric_incomplete", f"fabric is {state:.40}: does the fabric manager run?", Verdict.FAIL
     if status in ("", "Success", "Not Supported"):
         return None
-    # NVML calls any status but Success an error. No published report of a healthy HGX has this one, but a
-    # domain that it has no place in may be one that it does not need.
+    # NVML calls any status but Success an error. No published report of a healthy HGX has this status, but an
+    # HGX may not need the domain that has no place for it. So its verdict is unproven.
     is_local = status == _NO_RESOURCES and state == "Completed" and not in_domain
     verdict = Verdict.UNPROVEN if is_local else Verdict.FAIL
     return "fabric_failed", f"the fabric's status is {status:.40}", verdict
@@ -287,15 +301,16 @@ def _judge_memory(log: Log, gpu: GpuReadings, at: int | None) -> None:
 
 
 def _find_ecc_off(log: Log, gpu: GpuReadings, at: int | None) -> None:
+    """Record that a GPU's ECC is off now, or will be after its next reset."""
     when = "" if gpu.ecc == "Disabled" else " after its next reset"
     log.find("ecc_off", f"{gpu.label}: ECC is off{when}: nvidia-smi -e 1", Verdict.FAIL, line=at)
 
 
 def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> None:
-    """Judge GPUs side by side: with one product name, ECC, memory and PCIe lanes are equal.
+    """Compare the GPUs of one machine, each with its line.
 
-    Without product names in the report, GPUs that differ may be of different models, so the result is
-    unproven.
+    GPUs of one product name have the same ECC mode, memory, PCIe lanes, settings and limits. If the output
+    has no product names, GPUs that differ may be of different models, so the findings are unproven.
     """
     by_name: dict[str, list[GpuReadings]] = {}
     for gpu, _at in gpus:
@@ -312,7 +327,7 @@ def judge_neighbours(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -
 
 
 def find_mixed_models(log: Log, names: Iterable[str]) -> None:
-    """Record GPUs of several models in one machine: a mix of halves of logs, or of machines."""
+    """Record GPUs of several models in one machine. Then parts of several logs or machines were mixed."""
     models = sorted({name for name in names if has_own_links(name)})
     if len(models) > 1:
         message = f"GPUs of several models in one machine: {', '.join(models[:4])}"
@@ -326,9 +341,9 @@ def find_lacking_readings(log: Log, gpu: str, lacking: Sequence[str], at: int | 
 
 
 def find_missing_indexes(log: Log, name: str, indexes: Iterable[int]) -> None:
-    """Record a list with a gap in the GPUs' numbers: it is filtered or truncated."""
+    """Record a gap in the GPUs' numbers of the list ``name``. Then the list was filtered or truncated."""
     present = set(indexes)
-    # A damaged number may be a billion. The first missing numbers are near the number of present ones.
+    # A damaged number may be a billion. At most six missing numbers are named, and these are below this one.
     highest = min(max(present, default=0), len(present) + 6)
     lacking = [number for number in range(highest) if number not in present][:6]
     if lacking:
@@ -351,7 +366,7 @@ def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> N
     """Record GPUs with the same address, and GPUs of one machine in different NVLink cliques."""
     seen: dict[str, str] = {}
     for gpu, at in gpus:
-        # A query in a loop lists a GPU in many rows.
+        # A query in a loop lists one GPU in many rows, with the same label.
         if gpu.bus_id and seen.setdefault(gpu.bus_id, gpu.label) != gpu.label:
             find_twice(log, at, f"the address {gpu.bus_id}", gpu.label)
     if len(fabrics := sorted({gpu.fabric for gpu, _at in gpus} - {""})) > 1:
@@ -360,8 +375,9 @@ def _judge_places(log: Log, gpus: Sequence[tuple[GpuReadings, int | None]]) -> N
 
 
 def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Sequence[GpuReadings]) -> None:
-    """Record settings and limits that differ between GPUs of one product name: the lower one is faulty."""
-    # The slots of a server may differ, and a card shows the lower of its own generation and its slot's.
+    """Record a limit that is lower than that of another GPU of the product, and MIG that is on here alone."""
+    # The slots of a server may differ, and a card shows the lower generation of itself and its slot. So the
+    # generations of cards are not compared.
     generation = None if has_own_links(gpu.name) is False else gpu.generation_max
     for name, value, unit, beside in (
         ("PCIe generation at most", generation, "", [other.generation_max for other in alike]),
@@ -378,6 +394,7 @@ def _judge_settings_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Se
 
 
 def _different(gpu: GpuReadings) -> Verdict:
+    """Return the verdict of a GPU that differs from others, which may be of other models without names."""
     return Verdict.FAIL if gpu.name else Verdict.UNPROVEN
 
 
@@ -396,9 +413,9 @@ def _judge_memory_beside(log: Log, gpu: GpuReadings, at: int | None, alike: Iter
 
 
 def _judge_width(log: Log, gpu: GpuReadings, at: int | None, alike: Iterable[GpuReadings]) -> None:
-    """Judge the lanes.
+    """Judge the PCIe lanes.
 
-    Fewer than those of equal GPUs are a fault. Fewer than the maximum may be due to the slot.
+    Fewer lanes than those of equal GPUs are a fault. Fewer than the GPU's maximum may be due to the slot.
     """
     if gpu.width is None:
         return

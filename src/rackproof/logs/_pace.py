@@ -1,9 +1,12 @@
-"""Compare an MLPerf training's times with the work that its log states, for :mod:`._mlperf`. No I/O.
+"""Find contradictions between the times of an MLPerf training and the work that its log states. No I/O.
+
+A log that was edited, spliced from two runs, or written by a program that measures wrongly states a pace that
+no training has. :mod:`._mlperf` feeds :class:`Pace` with events, and turns each message that Pace yields into
+an unproven finding. *Pace* is progress per second. *Progress* is the number of samples, epochs or steps so
+far, which evaluations state.
 
 Every bound keeps a margin to all published logs of rounds 3.1 and 5.1 (3,877 logs). Logs of earlier years are
 not compared, because their submitters measured in other ways.
-
-Begin with :class:`Pace`.
 """
 
 from __future__ import annotations
@@ -32,12 +35,14 @@ share is at most 0.011."""
 _FASTEST_INTERVAL = 3.0
 """Largest ratio of the pace between two evaluations to the usual one. Published logs have at most 1.98."""
 _SHORT_RUN_S = 120.0
-"""A busy processor may change the pace of a run of up to this duration."""
+"""Shortest duration of a run whose pace is judged. A busy processor may change the pace of a shorter one."""
 _FEWEST_EVALUATIONS = 3
+"""Smallest number of evaluations that show a usual pace."""
 _MOST_EVALUATIONS = 20_000
+"""Largest number of stored evaluations, which limits the memory."""
 _MISSED_INTERVALS = 1.5
-"""Usual intervals by which run_stop may differ from the last evaluation. In published logs, it is at most 1,
-before it."""
+"""Largest difference between the progress at run_stop and at the last evaluation, in usual intervals between
+evaluations. In published logs, it is at most 1."""
 _UNEVEN = frozenset({"dlrm", "maskrcnn", "minigo", "ssd", "stable_diffusion"})
 """Benchmarks whose evaluations are logged late or at any time. Their intervals show no pace."""
 _ENDS_AT_TARGET = frozenset(
@@ -48,30 +53,38 @@ _ENDS_AT_TARGET = frozenset(
 )  # fmt: skip
 """Benchmarks whose published logs all end at the first evaluation that reaches the target."""
 _MOST_EQUAL = 3
-"""Number of equal evaluations in a row that no training has. Published logs have two. Whole numbers are left
-out."""
+"""Number of equal evaluations in a row that no training has. Published logs have at most two. Whole numbers
+are not compared."""
 _MOST_RELAPSE: Mapping[str, float] = {
     "bert": 0.05, "dlrm_dcnv2": 0.03, "flux1": 0.25, "gnn": 0.1, "llama31_405b": 0.06, "resnet": 0.55,
     "retinanet": 0.06, "rgat": 0.2, "ssd": 0.06,
 }  # fmt: skip
-"""Largest step for the worse between two evaluations, as a share of the range of all. Published logs have at
-most half of it. Evaluations of other benchmarks may relapse by any step."""
+"""Largest step for the worse from one evaluation to the next, as a share of the range of all evaluations.
+Published logs have at most half of it. For a benchmark that is not listed, any step is plausible."""
 _MOST_OF_TWO: Mapping[str, float] = {
     "bert": 0.01, "dlrm_dcnv2": 0.01, "flux1": 0.045, "gnn": 0.03, "llama31_405b": 0.04, "llama31_8b": 0.012,
     "resnet": 0.22, "retinanet": 0.04, "rgat": 0.04, "ssd": 0.04,
 }  # fmt: skip
-"""The same for a step for the worse that the evaluation after the next one confirms."""
+"""The same bound if both of the next two evaluations are worse. The smaller of the two steps is compared."""
 _FEWEST_OF_COURSE = 4
+"""Smallest number of evaluations whose steps are judged."""
 _SHORTEST_EVALUATION_S = 0.0005
-"""Shortest time of the longest evaluation of these benchmarks. In published logs, each takes at least 0.096 s
-(gnn)."""
+"""Smallest duration of a log's longest evaluation, for the benchmarks in the next set. In published logs,
+each evaluation takes at least 0.096 s (gnn)."""
 _EVALUATED_FOR_A_TIME = frozenset(
     {"dlrm_dcnv2", "flux1", "gnn", "llama2_70b_lora", "llama31_405b", "llama31_8b", "retinanet", "rgat"}
 )
+"""Benchmarks for which an evaluation without duration proves that its time is missing from the run."""
 
 
 class Evaluation(NamedTuple):
-    """An evaluation: its time, the training's progress, and its value."""
+    """An evaluation of the model during the training.
+
+    Attributes:
+        time: The time of the event in seconds since 1970.
+        amount: The training's progress, in the unit that :attr:`Pace.kind` names.
+        value: The quality, or None if the event states none or several metrics.
+    """
 
     time: float
     amount: float
@@ -79,26 +92,27 @@ class Evaluation(NamedTuple):
 
 
 class Pace:
-    """The times of one log's course while its events are read."""
+    """The times of one log's events, collected while the events are read. Times are in seconds since 1970."""
 
     def __init__(self) -> None:
         self.init_stop: float | None = None
         self.first_part: tuple[float, str] | None = None
         """Time and key of the earliest event of the training."""
         self._started: dict[str, float] = {}
+        """Time of the start of each kind of part that has not stopped."""
         self.negative: tuple[float, str] | None = None
         """Seconds from the stop of a part to its later start, and the key of the stop."""
         self.longest_evaluation: float | None = None
         """Longest time from the start to the stop of an evaluation, in seconds."""
         self.kind = ""
-        """Name of the progress that the evaluations state."""
+        """Name of the progress that the evaluations state, from ``PROGRESS_KEYS``, or "" until one does."""
         self.evaluations: list[Evaluation] = []
-        """Evaluations, as long as their progress increases."""
+        """Evaluations whose progress is larger than that of all earlier ones."""
         self.at_stop: dict[str, float] = {}
-        """Progress that run_stop states."""
+        """Progress that run_stop states, by name."""
 
     def part(self, key: str, time: float) -> None:
-        """Record an event of the training."""
+        """Record an event of the training: an evaluation, or the start or stop of a part (``block_stop``)."""
         if self.first_part is None or time < self.first_part[0]:
             self.first_part = time, key
         kind, _, end = key.partition("_")
@@ -112,7 +126,7 @@ class Pace:
                 self.negative = before, key
 
     def evaluate(self, stated: Mapping[str, float], time: float, value: float | None) -> None:
-        """Record an evaluation with the progress that it states by name."""
+        """Record an evaluation with its stated progress, by name, and its value if it has one metric."""
         kind = next((name for name in PROGRESS_KEYS if name in stated), "")
         if not kind or (self.kind and kind != self.kind):
             return
@@ -127,7 +141,7 @@ class Pace:
         return self.evaluations[-1].amount if self.evaluations else None
 
     def early_start(self, start: float, stop: float) -> Iterator[str]:
-        """Yield the evidence that the training began before run_start."""
+        """Yield the evidence that the training began before run_start. Both times are those of the run."""
         if self.first_part is not None and start - self.first_part[0] > LATE_S:
             time, key = self.first_part
             yield f"{key} is {start - time:.3f} s earlier than run_start: the duration is unknown"
@@ -139,7 +153,7 @@ class Pace:
             )
 
     def without_duration(self) -> Iterator[str]:
-        """Yield the part of the training that stops before it starts."""
+        """Yield a message about the first part of the training that stops before it starts."""
         if self.negative is not None:
             before, key = self.negative
             yield f"a {key} is {before:.3f} s earlier than its start: the duration is unknown"
@@ -190,7 +204,7 @@ class Pace:
 
         Args:
             benchmark: The name in MLPerf's rules.
-            reached: Whether each of the evaluations reached the target.
+            reached: For each evaluation, True if it reached the target.
         """
         if benchmark not in _ENDS_AT_TARGET or True not in reached[:-1]:
             return None
@@ -198,14 +212,19 @@ class Pace:
 
 
 def _uneven_pace(run: RunTimes, points: list[tuple[float, float]]) -> str:
-    """Return a message about an interval in which the training was much faster than usual, or ""."""
+    """Return a message about an interval in which the training was much faster than usual, or "".
+
+    Args:
+        run: The times of the run.
+        points: The time and the progress of each evaluation.
+    """
     paces = paces_between(points)
     if run.benchmark in _UNEVEN:
         return ""
     # Without times between evaluations, only the pace of the whole run is left.
     usual = statistics.median_low(paces) if len(paces) > 1 else points[-1][1] / run.seconds
     if not usual:
-        return ""  # The pace of progress by the smallest numbers is 0.
+        return ""  # Progress by the smallest floating-point numbers has a pace of 0.
     for (began, before), (time, amount) in pairwise([(run.start, 0.0), *points]):
         seconds = max(0.0, time - began)
         times = (amount - before) / (seconds + NOISE_S) / usual
@@ -220,7 +239,7 @@ def _uneven_pace(run: RunTimes, points: list[tuple[float, float]]) -> str:
 def _equal_evaluations(values: Sequence[float]) -> Iterator[str]:
     """Yield the first value that several evaluations in a row share exactly."""
     for index, value in enumerate(values[: 1 - _MOST_EQUAL]):
-        # A rate of errors may stay at 1 for a while, as in rnnt.
+        # Whole numbers are left out, because a rate of errors may stay at 1 for a while, as in rnnt.
         if value % 1 and len(set(values[index : index + _MOST_EQUAL])) == 1:
             yield f"{_MOST_EQUAL} evaluations in a row are exactly {value!r}"
             return

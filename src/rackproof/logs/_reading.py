@@ -1,10 +1,13 @@
-"""Provide the shared part of all log parsers: reading, limits, and cleaning of hostile text.
+"""Provide the base of all log parsers, and the functions that they share: reading, limits, cleaning of text.
 
-A log is read once, in blocks of about 256 KiB that end at a line end, so memory does not grow with the log.
-Failures that any format may show (out of memory, traceback, cancelled job) are searched in the whole block,
-because splitting every line would take longer than everything else.
+:func:`rackproof.logs.parse` reads a log once, in blocks of about 256 KiB that end at a line end, so memory
+does not grow with the log. For each block, it calls :meth:`Log.begin`, :meth:`Log.scan`, the parser's
+:meth:`LogParser.block`, and :meth:`Log.end`. ``scan`` finds the texts of failures that any log may have (out
+of memory, traceback, cancelled job). It searches a whole block, because splitting every line would take
+longer than everything else.
 
-Begin with :class:`LogParser`, the base of all parsers, and :class:`Log`, which collects their findings.
+Begin with :class:`LogParser`, the base of all parsers, and :class:`Log`, which collects their findings. An
+*event* is a line of MLPerf's logger, ``:::MLLOG {"key": "run_start", ...}``.
 """
 
 from __future__ import annotations
@@ -36,21 +39,29 @@ LONGEST_LINE = 1 << 20
 """At most this number of bytes is added to a block to end its last line. A longer line is cut in two."""
 MAX_LINE = 1 << 16
 """Bytes of one line that parsers of single lines read."""
+# The limits below bound the record of a log, whatever the log contains.
 MAX_FINDINGS_PER_CODE = 5
+"""Largest number of findings with one code. The last one states how many more there are."""
 MAX_CODES = 60
+"""Largest number of different codes of a log's findings."""
 MAX_POINTS = 2000
+"""Largest number of points of a curve."""
 MAX_TAGS = 600
 """Largest number of a log's tags. A training on 16 nodes has two states of each of its 128 GPUs."""
 MAX_MEASUREMENTS = 4000
 MAX_EXCERPT = 200
+"""Largest number of characters of an excerpt and of a tag's value."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+"""Pattern of a terminal's escape sequence: a colour, a window's title, or a single command."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+"""Pattern of characters that change how a text is shown, such as bidi marks. Tabs are not among them."""
 _ANSI_BYTES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
+"""Pattern of a colour or a control character in bytes. Tabs and line ends are not among them."""
 _RANK = re.compile(rb"^[^\S\r\n]*(?:(\d{1,6}): |\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:)")
 
 
-# Python would accept "8_00" as 800, and digits of every script.
+# Stricter than float(), which accepts "8_00" as 800, and digits of every script.
 _NUMBER = re.compile(
     r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf|infinity)\s*",
     re.IGNORECASE | re.ASCII,
@@ -58,9 +69,9 @@ _NUMBER = re.compile(
 
 
 def clean(raw: bytes | str, limit: int = MAX_EXCERPT) -> str:
-    """Return log text of limited length that is safe to show.
+    """Return log text of at most ``limit`` characters that is safe to show.
 
-    Escape sequences, control and bidi characters are removed.
+    Escape sequences, control and bidi characters are removed. A longer text ends with an ellipsis.
     """
     text = raw[: limit * 8].decode("utf-8", "replace") if isinstance(raw, bytes) else raw[: limit * 8]
     if len(text) <= limit and text.isascii() and text.isprintable():
@@ -81,7 +92,10 @@ def text_of(value: object, limit: int = MAX_EXCERPT) -> str:
 
 
 def number(value: object) -> float | None:
-    """Return a JSON value as a float, else ``None`` (numbers and short numeric strings, not booleans)."""
+    """Return a JSON value as a float, which may be infinite or NaN, else None.
+
+    A text of at most 40 characters may be a number. A boolean is no number.
+    """
     if type(value) is float:
         return value
     if isinstance(value, bool) or value is None:
@@ -97,7 +111,7 @@ def number(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """Return a JSON value as a non-negative integer, else ``None``."""
+    """Return a JSON value, cut to a whole number of 0 to 1e18, else None."""
     as_float = number(value)
     if as_float is None or not isfinite(as_float) or as_float < 0 or as_float > 1e18:
         return None
@@ -126,9 +140,11 @@ def rank_of(prefix: bytes) -> int | None:
 
 
 class Curve:
-    """A curve of at most ``MAX_POINTS`` points. A full curve drops every other point.
+    """A curve of fewer than ``MAX_POINTS`` points. A full curve drops every other point.
 
-    ``x`` is made non-decreasing, and points that are not finite are left out.
+    ``x`` is a time in most curves. It is made non-decreasing, and points that are not finite are left out.
+    The parser of events also reads and sets ``last``, ``position``, ``count`` and ``skip`` itself, because
+    a call of :meth:`add` for each statistic takes too long.
     """
 
     def __init__(self, name: str, unit: str, x_unit: str) -> None:
@@ -137,6 +153,7 @@ class Curve:
         self.above, self.below = 0.0, math.inf
         """Exclusive limits for the log's values. The parser judges values outside."""
         self.last = math.nan
+        """Last value, stored or not."""
         self.position: int | None = None
         """Position of the last value in the current block."""
         self.count = 0
@@ -146,6 +163,7 @@ class Curve:
         self.x: list[float] = []
         self.y: list[float] = []
         self._stride = 1
+        """One of this number of points is stored. It doubles each time that the curve is full."""
 
     def add(self, x: float, y: float) -> None:
         """Add one point. Only every stride-th point is stored."""
@@ -167,9 +185,9 @@ class Curve:
             self.skip = self._stride - 1
 
     def extend(self, x: list[float], y: list[float]) -> None:
-        """Add points with the result of :meth:`add` for each.
+        """Add points as :meth:`add` does.
 
-        If the curve is empty, they are stored at once.
+        The points of an empty curve are stored at once if they are few, finite and in order.
         """
         in_order = all(map(le, x, islice(x, 1, None))) and all(map(isfinite, chain(x, y)))
         if self.x or len(y) >= MAX_POINTS or self.skip or not in_order:
@@ -198,12 +216,14 @@ class Steps:
     """
 
     MOST = 1.75
-    """Size of a step, relative to the usual one, that shows that a line is missing."""
+    """Largest size of a step, relative to the usual one. A larger one shows that a line is missing."""
 
     def __init__(self) -> None:
         self.last: float | None = None
         self.gaps: list[float] = []
+        """Steps between the numbers, at most ``MAX_POINTS`` of them."""
         self.largest: tuple[float, int] = (0.0, 0)
+        """Largest step, and the line after it."""
         self.back: int | None = None
         """Line of the first number that is not higher than the number before it."""
 
@@ -243,7 +263,7 @@ class Steps:
 
 
 class Mean:
-    """A running mean with count and last value."""
+    """A running mean of values, with their number, the last value and its line."""
 
     __slots__ = ("count", "last", "line", "total")
 
@@ -262,13 +282,13 @@ class Mean:
 
     @property
     def value(self) -> float:
-        """Return the unweighted mean, or NaN if there are no values."""
+        """Return the sum of all values times their weights, divided by their number, or NaN if it is 0."""
         return self.total / self.count if self.count else math.nan
 
 
 @dataclass(slots=True)
 class Mark:
-    """The place of a failure's text, with line, excerpt and rank."""
+    """A failure's text in a log: its line, the text around it, and the rank that wrote it, if it is known."""
 
     line: int
     excerpt: str
@@ -285,7 +305,7 @@ class Marks:
 
 
 def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, bytes], list[int]]]:
-    """Return a fast and a portable function that list the positions of bytes in other bytes.
+    """Return a fast and a portable function that return the positions of a literal in a text.
 
     The C library's ``memmem`` searches a block at 8 GB/s, and ``bytes.find`` at 2 to 3 GB/s.
     """
@@ -326,9 +346,12 @@ def _finders() -> tuple[Callable[[bytes, bytes], list[int]], Callable[[bytes, by
 find_all, find_all_portably = _finders()
 
 TOKEN = b":::ML"
-"""Prefix of events in all rounds."""
+"""Beginning of an event in every round of MLPerf."""
 _SCALE = re.compile(rb"loss scale to ([0-9.eE+-]{1,40})")
+"""Pattern of a new loss scale: "Gradient overflow.  Skipping step, ... reducing loss scale to 1024.0"."""
 _RESULT = re.compile(rb"^RESULT,([^,\r\n]{1,80}),([^\r\n]{0,200})")
+"""Pattern of the line in which NVIDIA's run script prints a training's wall time in seconds (here 640):
+``RESULT,SINGLE_STAGE_DETECTOR,,640,nvidia,2019-12-07 03:51:54 PM``."""
 
 TINY_LOSS_SCALE = 1e-4
 """Smallest healthy automatic loss scale. Below it, gradients overflow at any scale, and the training is
@@ -336,13 +359,15 @@ lost."""
 
 
 _LOSS_SCALE, _RESULT_LINE = b"gradient overflow", b"result,"
+"""Lower-case texts of a loss scale and a RESULT line, which :class:`Log` reads itself."""
 
 
 _WORD_GOES_ON = re.compile(rb"(?!inity)[a-z]")
+"""Pattern of a letter after "nan" or "inf", which shows another word (nano, info). "infinity" is no other."""
 
 
 class KnownShapes:
-    """The shapes of lines that were already searched for failures.
+    """A cache of the shapes of lines that were already searched for failures.
 
     Nearly every line of a log resembles an earlier one. A shape is a line in lower case with each digit
     replaced by 0. If a line contains a text, its shape contains the text's shape, so a harmless shape
@@ -350,6 +375,7 @@ class KnownShapes:
     """
 
     MOST_BYTES = 8 << 20
+    """Size of the stored shapes at which all are dropped."""
     BYTES_OF_SHAPE = 150
     """Bytes that Python needs for a text and its place in a table, in addition to its letters."""
     _SHAPE = bytes(range(256)).lower().translate(bytes.maketrans(b"123456789", b"000000000"))
@@ -407,7 +433,7 @@ class KnownShapes:
 
 
 def _holds(text: bytes, literal: bytes) -> bool:
-    """Return whether a lower-case text contains a literal, other than as the beginning of another word."""
+    """Return whether a lower-case text contains a literal. "nan" and "inf" must not begin another word."""
     places = find_all(text, literal)
     if literal not in NO_NUMBERS:
         return bool(places)
@@ -415,13 +441,15 @@ def _holds(text: bytes, literal: bytes) -> bool:
 
 
 SEARCHED_IN_TEXT = (_LOSS_SCALE, _RESULT_LINE, *SEARCHED)
+"""Literals that every text outside of events is searched for, in lower case."""
 _KNOWN = KnownShapes(SEARCHED_IN_TEXT)
+"""Cache of the whole process, because logs of one program resemble each other."""
 
 
 def _hits(text: bytes) -> tuple[list[tuple[int, bytes]], int]:
-    """Return position and text of everything that may belong to a failure, in order.
+    """Return the literals in a text that may belong to a failure, and the number of line feeds.
 
-    Also count line feeds.
+    Each literal comes with its position. They are in order of position.
     """
     literals, newlines = _KNOWN.literals_in(text)
     if not literals:
@@ -445,12 +473,18 @@ _BRACE = ord("}")
 
 
 def _end_of_event(piece: bytes, end: int) -> int:
-    """Return the end of an event in its line. Text of another rank after it does not belong to it."""
+    """Return the end of an event, which is after the last brace of its line, or 0 if the line has none.
+
+    Text after that brace is of another rank, and is searched for failures.
+    """
     return end if piece.endswith(b"}\r", 0, end) else piece.rfind(b"}", 0, end) + 1
 
 
 def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
-    """Return both parts of a line without colours and without text overwritten after a carriage return."""
+    """Return both parts of a line without colours, up to the nearest carriage return on each side.
+
+    A progress bar prints several texts with carriage returns in one line. A failure's text is in one of them.
+    """
     if b"\x1b" in before or b"\x1b" in after:
         before, after = _ANSI_BYTES.sub(b"", before), _ANSI_BYTES.sub(b"", after)
     return before[before.rfind(b"\r") + 1 :], after.partition(b"\r")[0]
@@ -465,19 +499,25 @@ class Log:
         """Lines of a kernel log that the operator declared harmless."""
         self.size = 0
         self.lines = 0
-        """Number of lines in the blocks before the current one."""
+        """Number of line feeds in the blocks before the current one."""
         self.ends_in_line = False
+        """True if the last block ended without a line end."""
         self.findings: dict[str, list[Finding]] = {}
+        """Stored findings of each code."""
         self.counts: dict[str, int] = {}
+        """Number of findings of each code, stored or not."""
         self.tags: dict[str, str] = {}
         self.marks: dict[str, Marks] = {}
+        """Failure texts of each code of :data:`rackproof.logs.fault_texts.MEANING`."""
         self.reads_line: Callable[[bytes], bool] | None = None
         """A function that returns True if the parser judges a line by its own rules. Failure texts in
         such a line are ignored."""
         self.marks_are_judged = False
+        """True after :meth:`marks_as_findings`."""
         self.lines_of_other_tools: list[int] = []
         """Lines that tools other than that of the log's format printed."""
         self.smallest_scale = math.inf
+        """Smallest loss scale so far."""
         self.results: list[tuple[int, float, str]] = []
         """The first few ``RESULT`` lines, as (line, seconds, name)."""
         self.pieces: list[bytes] = []
@@ -551,7 +591,11 @@ class Log:
         rank: int | None = None,
         excerpt: bytes | str = "",
     ) -> None:
-        """Store a finding. Only the first few of one code are stored, and the rest are counted."""
+        """Store a finding. Only the first few of one code are stored, and the rest are counted.
+
+        A finding without a verdict is a remark. If the code's places are full, the first finding with a
+        verdict that none of them has takes the last place.
+        """
         self.counts[code] = self.counts.get(code, 0) + 1
         findings = self.findings.get(code)
         if findings is None:
@@ -561,7 +605,7 @@ class Log:
         if len(findings) >= MAX_FINDINGS_PER_CODE:
             if verdict is None or any(finding.verdict is verdict for finding in findings):
                 return
-            findings.pop()  # a later, more important finding must not be lost behind remarks
+            findings.pop()  # so that remarks do not hide a later finding with a verdict
         findings.append(
             Finding(
                 code=code,
@@ -573,7 +617,10 @@ class Log:
         )
 
     def tag(self, key: str, value: object, *, limit: int = MAX_EXCERPT) -> None:
-        """Store the first value of a tag. The number and length of tags are limited."""
+        """Store a tag, which is a text that the log states. Later values of its key are ignored.
+
+        The number of tags and their length are limited.
+        """
         key = clean(key, 100)
         if key and key not in self.tags and len(self.tags) < MAX_TAGS:
             self.tags[key] = text_of(value, limit)
@@ -595,7 +642,7 @@ class Log:
             marks.kept.append(Mark(line, clean(before[-80:] + after), rank_of(before)))
 
     def scan(self, block: bytes) -> None:
-        """Search the current block for texts of failures that any format may show.
+        """Search the current block for texts of failures that any format may show, and count its lines.
 
         Events are skipped, because they are a third of the bytes and their parser reads them anyway.
         """
@@ -613,16 +660,23 @@ class Log:
         text_begins = [0, *accumulate(map(len, texts))]
         piece_begins = [0, *accumulate(map(len, pieces))]
         for place, literal in hits:
-            # Use the last piece that begins here, because the others are empty.
+            # Turn the place in the text without events into a position in the block. Of the pieces that begin
+            # here, only the last one is not empty.
             index = bisect_right(text_begins, place) - 1
             skipped = ends[index - 1] if index else 0
             position = piece_begins[index] + index * len(TOKEN) + skipped + place - text_begins[index]
             self._hit(literal, position, position - (place - text_begins[index]) if index else 0)
 
     def _hit(self, literal: bytes, position: int, begin: int) -> None:
-        """Check the line around a failure's text, from ``begin`` on, and record it if it is a failure."""
+        """Record a literal in its line, if the line reports a failure.
+
+        Args:
+            literal: The literal.
+            position: The position of the literal in the block.
+            begin: The end of an event before it, or 0. The event is not part of the text.
+        """
         if literal == _LOSS_SCALE:
-            # Take these lines before they are cut out, because automatic loss scaling writes tens of
+            # These lines are read before the work below, because automatic loss scaling writes tens of
             # thousands.
             self._loss_scale(position)
             return
@@ -741,7 +795,8 @@ class Log:
 class LogParser(ABC):
     """The base of parsers. A parser receives blocks of whole lines, and then returns the record.
 
-    Each block comes after :meth:`Log.begin`, already searched for failures.
+    Each block was already searched for failures, after :meth:`Log.begin`. A parser of single lines overrides
+    :meth:`line`, and a parser of whole blocks overrides :meth:`block`.
     """
 
     format: ClassVar[str]
@@ -756,10 +811,10 @@ class LogParser(ABC):
     @staticmethod
     @abstractmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the first bytes of a log indicate this format."""
+        """Return whether some bytes of a log, at first those of its beginning, show this format."""
 
     def block(self, data: bytes) -> None:
-        """Read one block of whole lines."""
+        """Read one block of whole lines, and call :meth:`line` for each line that is not empty."""
         number_of = self.log.lines
         # `splitlines` would also split at form feeds. Bare carriage returns are from progress bars.
         for raw in data.split(b"\n"):
@@ -774,7 +829,12 @@ class LogParser(ABC):
                     self.line(number_of, text.decode("utf-8", "replace"))
 
     def line(self, at: int, text: str) -> None:  # noqa: B027  (parsers of whole blocks do not use it)
-        """Read one line (without line end and escape sequences, of limited length)."""
+        """Read one line, without line end and escape sequences.
+
+        Args:
+            at: The number of the line, from 1.
+            text: The first ``MAX_LINE`` bytes of the line, or of a part between carriage returns.
+        """
 
     @abstractmethod
     def finish(self) -> ParsedLog:
@@ -791,7 +851,10 @@ class LogParser(ABC):
         labels: dict[str, str] | None = None,
         samples: Iterable[float] = (),
     ) -> Measurement:
-        """Return a measurement with the place where it was read, and the spread of its samples."""
+        """Return a measurement with the place where it was read, and the spread of its samples.
+
+        ``direction`` is the good one, or None if no value is better than another.
+        """
         return Measurement(
             name=name,
             value=value,

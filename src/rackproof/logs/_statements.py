@@ -1,8 +1,10 @@
-"""Compare what an MLPerf training log states twice, for :mod:`._mlperf`. No I/O.
+"""Compare what an MLPerf training's log states twice. No I/O.
 
-Programs state the time of a step or of an evaluation, the progress of a statistic, and the size of a batch
-beside the events that show them. An edited or spliced log keeps one and not the other. None of the 9,300
-published logs of rounds 3.1 to 5.1 contradicts itself here.
+A log states, for example, the time of a step (``"train_step_time": 0.21``), and also shows it by the times of
+block_start and block_stop. Likewise, it states and shows the time of an evaluation, the progress of a
+statistic, and the size of a batch. A person who edits a log, or joins parts of two, rarely changes both. None
+of the 9,300 published logs of rounds 3.1 to 5.1 contradicts itself here. :mod:`._mlperf` feeds
+:class:`Statements` with events, and turns each contradiction into an unproven finding.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from rackproof.logs._course import Advance, LineAt
 from rackproof.logs._reading import number
 
 TIMED = frozenset({"validation_time", "walltime"})
-"""Statistics with the time of an evaluation in seconds, and with the time of the run in minutes."""
+"""Statistics with a time: validation_time, that of an evaluation in seconds, and walltime, that of the run so
+far in minutes."""
 _PLACED = frozenset({"train_loss", "samples_per_second"})
 """Curves whose statistics follow each other in steps. Other statistics may count in other ways."""
 _PLACES = ("step", "epoch_num", "samples_count")
-"""Names of a statistic's progress. The first one that a log has is used."""
+"""Names of a statistic's progress. The first of these that a curve's first statistic states is used."""
 _SLACK_S, _SLACK_SHARE = 1.0, 0.02
 """Differences of times up to these are no contradiction. In published logs, they are at most 0.05 s and
 0.002."""
@@ -28,11 +31,13 @@ _WALL_SLACK_S = 3.0
 """A run takes at most this many seconds less than its program states. In published logs, it takes at least
 5.8 s more."""
 _SECONDS = re.compile(r"\s*(\d{1,9}(?:\.\d{1,20})?)\s*(?:s|sec|seconds)?\b")
+"""Pattern of the ``duration`` that run_stop states: ``1234.5 sec``, or a number alone."""
 _WHOLE_STEP = 0.02
-"""An evaluation is at most this share of a step off a whole number of steps. In published logs, it is at
-most 0.0001."""
+"""Largest distance of an evaluation from a whole number of steps, in steps. In published logs, it is at most
+0.0001."""
 _STEPS_OF_EPOCH = frozenset({"dlrm_dcnv2"})
-"""Benchmarks that count epochs in steps. An epoch has the next whole number of steps."""
+"""Benchmarks whose ``epoch_num`` is a number of steps divided by the steps of an epoch. An epoch has as many
+steps as its samples need, rounded up."""
 _SAMPLES_OF_STEPS: Mapping[str, tuple[str, float, float]] = {
     "gpt3": ("opt_learning_rate_decay_steps", 166_000_000, 167_200_000),
     "llama31_405b": ("opt_learning_rate_warmup_steps", 9_200_000, 9_232_000),
@@ -46,7 +51,7 @@ _SHARES_OF_RATE = {"flux1": (0.7, 1.01), "llama2_70b_lora": (0.7, 1.01)}
 published logs state the rate of each step. In 1,320 such logs, it is 0.999 to 1. A run of another benchmark
 may end before its rate has risen to the stated one."""
 _ONE_GPU_EACH = frozenset({"maskrcnn", "resnet", "retinanet", "ssd"})
-"""In published logs of these benchmarks, no process has less than one GPU."""
+"""Benchmarks in whose published logs each process has at least one GPU."""
 
 
 class Statements:
@@ -60,6 +65,7 @@ class Statements:
         self.wall_s = 0.0
         """Largest excess of the stated time of the run over the time of its events, in seconds."""
         self.duration: str = ""
+        """Duration that run_stop states, as text, or ""."""
         self.other_batch: float | None = None
         """Batch size that a block states, if it differs from the log's."""
         self.progress: dict[str, tuple[str, Advance]] = {}
@@ -69,11 +75,13 @@ class Statements:
         self.highest_rate = 0.0
         """Highest learning rate that a statistic states beside its loss or speed, or 0."""
         self._block: tuple[float, float | None, int] = (0.0, None, 0)
+        """The current block: the time of its start, its first step, and the step times logged before it."""
         self._eval_began: float | None = None
         self._eval_s: float | None = None
+        """Time that a statistic within the current evaluation states, in seconds."""
 
     def block_started(self, time: float, step: float | None, step_times: int) -> None:
-        """Record the start of a block, and the number of step times that were logged before it."""
+        """Record the start of a block: its time, its first step, and the step times logged before it."""
         self._block = time, step, step_times
 
     def block_stopped(self, time: float, step: float | None, step_times: int, step_s: float | None) -> None:
@@ -175,7 +183,7 @@ class Statements:
             yield f"the run took {seconds:.3f} s, and run_stop states {float(stated[1]):.3f} s"
 
     def other_steps(self) -> Iterator[tuple[str, int | None]]:
-        """Yield the places where the statistics of one run do not follow each other, with their lines."""
+        """Yield where the progress of statistics goes back or repeats: a message, and its line."""
         for curve, (key, progress) in self.progress.items():
             if progress.back is not None:
                 before, value, line = progress.back
@@ -192,7 +200,7 @@ class Statements:
         Args:
             benchmark: The name in MLPerf's rules.
             batch: The global batch size.
-            tags: What the log states.
+            tags: The tags of the log.
             epochs: The evaluations' progress in epochs.
             gpus: The largest possible number of GPUs, or None if it is unknown.
         """
@@ -206,7 +214,7 @@ class Statements:
             yield f"{key} is {steps:g}, which does not fit {of_log} of {benchmark}"
         samples = number(tags.get("train_samples"))
         if benchmark in _STEPS_OF_EPOCH and samples:
-            # Short of an exact count, rounding hides nothing: only whole steps are trained.
+            # Only whole steps are trained, so each evaluation comes after a whole number of them.
             of_epoch = math.ceil(samples / batch)
             off = max((abs(epoch * of_epoch - round(epoch * of_epoch)) for epoch in epochs), default=0.0)
             if off > _WHOLE_STEP:
@@ -217,7 +225,7 @@ class Statements:
 
         Args:
             benchmark: The name in MLPerf's rules.
-            tags: What the log states.
+            tags: The tags of the log.
         """
         yield from _other_hyperparameters(benchmark, self.stated)
         stated = number(tags.get("opt_base_learning_rate"))
@@ -234,7 +242,8 @@ class Statements:
 def _other_hyperparameters(benchmark: str, stated: Mapping[str, tuple[float, float]]) -> Iterator[str]:
     """Yield the hyperparameters that differ from those of the published logs, or are missing.
 
-    Each of the 6,601 published logs states each name of the table, so a log without one has lost a line.
+    Each of the 6,601 published logs states each name that the table has for its benchmark, so a log without
+    one has lost a line. ``stated`` has the smallest and largest stated value of each name.
     """
     for name, (least, most) in read_hyperparameters().get(benchmark, {}).items():
         if name not in stated:
@@ -270,7 +279,7 @@ def _against_local(benchmark: str, batch: float, tags: Mapping[str, str], gpus: 
 
 
 def _worse(worst: tuple[float, float] | None, pair: tuple[float, float]) -> tuple[float, float]:
-    """Return the pair of times that differs more."""
+    """Return the pair whose two times differ more."""
     return pair if worst is None or abs(pair[0] - pair[1]) > abs(worst[0] - worst[1]) else worst
 
 

@@ -1,9 +1,9 @@
-"""NVML's reasons for low clocks of a GPU: bits, names, and which are a fault.
+"""Describe NVML's reasons for low clocks of a GPU, and mark the reasons that are a fault. No I/O.
 
-The log parsers read them here. No I/O.
-
-The bits are those of ``nvmlClocksEventReasons`` (until driver 535 ``nvmlClocksThrottleReasons``) in NVML's
-reference. ``nvidia-smi --query-gpu=clocks_event_reasons.active`` prints their sum.
+The parsers of nvidia-smi and of ``gpu_state`` events use this table. Its bits are those of
+``nvmlClocksEventReasons`` (until driver 535 ``nvmlClocksThrottleReasons``) in NVML's reference. ``nvidia-smi
+--query-gpu=clocks_event_reasons.active`` prints their sum: ``0x0000000000000048`` is a hardware slowdown
+(0x8) by heat (0x40).
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ClockReason:
-    """A reason: NVML's bit, its name in the XML, in words, and whether heat or power slowed the GPU down."""
+    """A reason for low clocks.
+
+    Attributes:
+        bit: The bit of the reason in NVML's mask.
+        name: The name in nvidia-smi's XML, without its prefix (``clocks_event_reason_``).
+        words: The name in messages.
+        is_slowdown: Whether it is a fault: the GPU slowed down because of heat or its power supply.
+    """
 
     bit: int
     name: str
@@ -25,7 +32,7 @@ class ClockReason:
 CLOCK_REASONS = (
     ClockReason(0x1, "gpu_idle", "idle"),
     ClockReason(0x2, "applications_clocks_setting", "clocks that somebody set"),
-    # A GPU under full load is at its power limit.
+    # No fault: a healthy GPU under full load is at its power limit.
     ClockReason(0x4, "sw_power_cap", "power limit"),
     ClockReason(0x8, "hw_slowdown", "hardware slowdown", is_slowdown=True),
     ClockReason(0x10, "sync_boost", "in step with other GPUs"),
@@ -39,7 +46,7 @@ _MASK = re.compile(r"0x[0-9a-fA-F]{1,16}")
 
 
 def read_mask(text: str) -> int | None:
-    """Return the bits of ``0x0000000000000048``, or None if it is not a mask."""
+    """Return the number in a mask like ``0x0000000000000048``, or None for another text."""
     return int(text, 16) if _MASK.fullmatch(text) else None
 
 

@@ -1,7 +1,13 @@
-"""Parse the table and the JSON of ``dcgmi diag``, for :func:`rackproof.logs.parse`.
+"""Parse the table and the JSON of ``dcgmi diag``, NVIDIA's test of GPUs, for :func:`rackproof.logs.parse`.
 
-DCGM 2 and 3 print one row for each test, with the GPUs that failed (``Fail - GPU: 0``). DCGM 4 prints one
-more row for each GPU (``GPU0: Pass``). The JSON (``-j``) has the same words.
+DCGM 2 and 3 print one row for each test, with the GPUs that failed. DCGM 4 prints one more row for each GPU.
+The JSON (``-j``) has the same words. Rows of DCGM 4, and the message of a failed test::
+
+    | pcie                      | Fail                                           |
+    |                           | GPU0: Fail                                     |
+    | Warning: GPU0             | MESSAGE                                        |
+
+The parts of a test are the GPUs and other devices that it tested.
 """
 
 from __future__ import annotations
@@ -18,8 +24,10 @@ from rackproof.core.records import Direction, ParsedLog, Verdict
 from rackproof.logs._reading import Log, LogParser
 
 _TITLE = "Successfully ran diagnostic for group."
+"""Line above a table."""
 _ROW = re.compile(r"^\| (.{25}) \| (.*)\|$")
 _SECTION = re.compile(r"^[|+]-----  (\w{1,40})  -{2,40}\+-{20,80}[|+]$")
+"""Pattern of the heading of a group of tests: ``|-----  Hardware  -----+-----...-----|``."""
 _FOOTER = re.compile(r"^\+-{20,40}\+-{30,80}\+$")
 _PART = re.compile(r"^([A-Za-z]{1,20} ?\d{1,4}): (Pass|Fail|Warn|Skip)\b")
 _ERROR = re.compile(r"^Error: .{0,200}(?:diagnostic|host engine|GPU)", re.IGNORECASE)
@@ -37,7 +45,7 @@ narrow PCIe link, and an NVLink fabric that was not trained."""
 _JSON_ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 """Name of the document of DCGM 4, and of the releases before."""
 _WITHOUT_TOOL = re.compile(r"(?:cpu_?)?\s*eud\b|pulse", re.IGNORECASE)
-"""Pattern of tests that need a package of their own, or a board for which NVIDIA supports them."""
+"""Pattern of tests that may be skipped on a healthy node: they need a package or a certain board."""
 _SOFTWARE = (
     *("NVML Library", "CUDA Main Library", "Permissions and OS Blocks", "Persistence Mode"),
     *("Environment Variables", "Page Retirement", "Graphics Processes", "Inforom"),
@@ -54,7 +62,8 @@ _COMMAND = re.compile(
     r"(?:/\S{0,100}/)?dcgmi +diag +(?:[^|;&]{0,200} )?"
     r"(?:-r|--run)[ =]+([1-4]|medium|med|long|xlong|extended)(?:\s|$)"
 )
-"""Pattern of a command with a prompt and what starts it. Other sentences may name another level."""
+"""Pattern of a ``dcgmi diag`` command with its level, after a prompt or a launcher. It begins a line, because
+other sentences may name another level."""
 _LEVELS = {"medium": 2, "med": 2, "long": 3, "xlong": 4, "extended": 4}
 _TESTS_FROM_LEVEL = {
     "pcie": 2,
@@ -86,10 +95,12 @@ class DcgmDiagParser(LogParser):
         super().__init__(log)
         log.reads_line = lambda line: line.startswith(b"|")
         self.document: bytearray | None = None
+        """The JSON and any lines around it, or None for a table."""
         self.tests: dict[str, str] = {}
-        """The last word of each test."""
+        """The word for each test: pass, or the first other one."""
         self.section = ""
         self.test = ""
+        """The test of the last row, to which parts and remarks belong."""
         self.parts: dict[str, set[str]] = {}
         """GPUs and other parts that each test lists."""
         self.gpus: int | None = None
@@ -165,10 +176,10 @@ class DcgmDiagParser(LogParser):
             self._report(remark.line, self.test, " ".join(remark.words.split()), remark.excerpt)
 
     def _report(self, at: int | None, test: str, words: str, text: str, *, is_setting: bool = False) -> None:
-        """Record a problem in DCGM's own words, which name the setting to change, if it is one."""
+        """Record a fault or a wrong setting in DCGM's own words, which name the setting."""
         message = f"{test or 'DCGM'}: DCGM reports: {words:.300}"
         if is_setting:
-            # A test that a setting stopped proves no fault, and it proves no healthy GPU either.
+            # A setting stopped the test, so it shows neither a fault nor a healthy GPU.
             message = f"{test or 'DCGM'}: a setting is wrong: {words:.300}"
             self.log.find("dcgm_setting", message, Verdict.UNPROVEN, line=at, excerpt=text)
             return

@@ -1,7 +1,10 @@
-"""Read the lines of a kernel log that an operator declared harmless. No I/O.
+"""Check an operator's declarations of harmless lines of the kernel log, and find the one for a line. No I/O.
 
-``rackproof parse`` and job validate read the declarations here. They apply only to lines that no rule
-recognizes, so that a declared line with a known fault still counts.
+``rackproof parse`` and job validate pass the declarations to :func:`read_declared`. Each is a mapping::
+
+    {pattern: "foo_driver: link training retried", why: "vendor's ticket 123", until: 2027-01-31}
+
+They apply only to lines that no rule recognizes, so that a declared line with a known fault still counts.
 """
 
 from __future__ import annotations
@@ -16,15 +19,18 @@ from rackproof.core.records import Record
 from rackproof.core.text import sanitize
 
 MOST_DECLARED = 200
+"""Largest number of declarations."""
 LONGEST_PATTERN = 300
+"""Largest number of characters of a pattern."""
 FEWEST_LETTERS = 8
-"""Smallest number of literal characters in a pattern: with fewer, it would match lines not seen yet."""
+"""Smallest number of letters and digits that a pattern requires. With fewer, it may match unknown faults."""
 _NO_LETTERS = re.compile(
     r"(?s)\\Q.*?(?:\\E|$)|\\[pPx](?:\{[^}]*\}|[0-9A-Fa-f]{2}|.)|\\[0-7]+|\\."
     r"|\[\^?\]?(?:\[:[^]]*:\]|\\.|[^]\\])*\]|\(\?[A-Za-z-]*\)"
 )
-"""Pattern of quotations, escapes, sets and flags, which count as no letter."""
+"""Pattern of quotations, escapes, sets and flags of RE2, which count as no letter."""
 _COUNT = re.compile(r"\{(0*(?=[,}]))?\d*(?:,\d*)?\}\??")
+"""Pattern of a repetition such as ``{2,5}``. Its group matches if zero repetitions suffice."""
 _GROUP = re.compile(r"\((?:\?[A-Za-z-]*:|\?P?<\w+>)?([^()]*)\)([*?]\??)?")
 """Pattern of a group that contains no other group, with its contents and whether it is optional."""
 _KEYS = ("pattern", "why", "until")
@@ -35,7 +41,7 @@ class DeclaredLinesError(RackproofError):
 
 
 class DeclaredLine(Record):
-    """A pattern at the start of a kernel message, the reason why it is harmless, and its last day."""
+    """A pattern that matches the start of a harmless message, the reason, and the last day of validity."""
 
     pattern: str
     why: str
@@ -43,7 +49,7 @@ class DeclaredLine(Record):
 
 
 class DeclaredLines:
-    """The declarations of harmless lines, each with whether it is valid today."""
+    """The declarations of harmless lines, and the day on which they are compared with logs."""
 
     def __init__(self, lines: Sequence[DeclaredLine], today: date) -> None:
         self._today = today
@@ -51,7 +57,7 @@ class DeclaredLines:
 
     def declaration(self, message: str) -> DeclaredLine | None:
         """Return the declaration that matches a message, if possible one that is still valid."""
-        # A byte that is no UTF-8 is half a surrogate pair in the message.
+        # A byte that is not UTF-8 is a lone surrogate in the message, which cannot be encoded.
         begin = message[:500].encode("utf-8", "replace")
         fitting = [line for line, pattern in self._lines if pattern.match(begin)]
         return min(fitting, key=self.is_past, default=None)
@@ -122,7 +128,7 @@ def _until(raw: object, where: str) -> date | None:
 
 
 def _why_unusable(pattern: str) -> str:
-    """Return why a pattern cannot be used, or ""."""
+    """Return the reason why a pattern cannot be used, or ""."""
     try:
         compiled = compiled_pattern(pattern)
     except ValueError as error:

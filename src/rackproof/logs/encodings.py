@@ -1,4 +1,8 @@
-"""Recognise logs that are not plain text by their first bytes, with the command that converts them."""
+"""Describe why a log is not plain text, by its first bytes, and name the command that converts it.
+
+:func:`rackproof.logs.parse` puts the description into the finding of a log of no known format. The scores of
+MLPerf submissions name the first file that is not plain text.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from pathlib import Path
 from rackproof.logs.opening import open_log
 
 HEAD_BYTES = 64
+"""Number of bytes from the start of a log that are examined."""
 
 _COMPRESSED = (
-    # RFC 1952, the xz and zstd formats, bzip2's and zip's manuals.
+    # First bytes, format, and program that unpacks it: RFC 1952, the xz and zstd formats, bzip2's and zip's
+    # manuals.
     (b"\x1f\x8b", "gzip", "gunzip"),
     (b"\xfd7zXZ\x00", "xz", "unxz"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
@@ -19,15 +25,15 @@ _COMPRESSED = (
 
 
 def encoding_problem(head: bytes) -> str:
-    """Return the format of a log that is not plain text, and the remedy, or "" if nothing shows one.
+    """Return the format of a log that is not plain text, with the remedy, or "" if it seems to be plain text.
 
     Args:
-        head: Its first bytes, :data:`HEAD_BYTES` of them or more.
+        head: The first bytes of the log, :data:`HEAD_BYTES` of them or more.
     """
     for magic, name, program in _COMPRESSED:
         if head.startswith(magic):
             return f"it is compressed by {name}: unpack it first ({program} FILE)"
-    # Every other byte of ASCII in UTF-16 is zero, so a byte order mark is not needed.
+    # In UTF-16, every other byte of an ASCII text is zero. This shows UTF-16 without a byte order mark, too.
     few = head[:HEAD_BYTES]
     in_turn = 0 in (few[::2].count(0), few[1::2].count(0))
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (in_turn and few.count(0) * 3 > len(few)):
@@ -38,7 +44,11 @@ def encoding_problem(head: bytes) -> str:
 
 
 def encoding_problem_of(path: Path) -> str:
-    """Return the same for a log, which may be compressed, or "" if it cannot be read."""
+    """Return the result of :func:`encoding_problem` for the content of a file, which may be compressed.
+
+    If the content is plain text but the file is damaged, return that problem. Return "" if the file cannot be
+    opened.
+    """
     try:
         with open_log(path) as stream:
             return encoding_problem(stream.read(HEAD_BYTES)) or stream.problem

@@ -3,10 +3,14 @@
 :meth:`rackproof.logs._reading.Log.scan` passes the lines of a log to :func:`read_fault`, except events of
 MLPerf and lines that the parser reads itself. The scoring of MLPerf uses the same codes.
 :mod:`rackproof.logs.kernel_events` reads the kernel's own lines. To add a fault, add a rule to ``_RULES`` and
-its code to :data:`MEANING`. The table core/finding_codes.csv has the action for each code.
+its code to :data:`MEANING`. The table core/finding_codes.csv has the action for each code. Examples::
+
+    RuntimeError: CUDA error: an illegal memory access was encountered    gpu_error
+    slurmstepd: error: *** STEP 7.0 ON n07 CANCELLED AT ... ***           cancelled
 
 A rule is tried only on lines that contain one of its *triggers*. Triggers are short, because a block is
-searched for each of them in turn. One search by `re` with as many alternatives is slower.
+searched for each of them in turn. One search by `re` with as many alternatives is slower. Many triggers lack
+their first letter, so that they match it in both cases.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from rackproof.logs.kernel_events import KernelEvent, read_kernel_line, read_unk
 
 MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     # For each code: a message, the verdict without a proven good end, and the verdict of a line before such
-    # an end.
+    # an end. None makes the line a remark. Between a good end and the output of another tool, each line is a
+    # remark, except for the codes of OF_THE_MACHINE.
     "out_of_memory": ("a process ran out of memory", Verdict.FAIL, Verdict.FAIL),
     # Old versions of Slurm read a counter of the job's memory group, which the page cache alone can raise.
     "memory_limit_reached": ("the job reached its memory limit", Verdict.UNPROVEN, None),
@@ -68,11 +73,12 @@ MEANING: dict[str, tuple[str, Verdict | None, Verdict | None]] = {
     "kernel_fault_mild": ("the kernel reports a corrected error", Verdict.DEGRADED, Verdict.DEGRADED),
 }
 FAULT_TEXTS = frozenset(MEANING)
-"""Codes of all faults that are found by their text, whatever their verdict is."""
+"""Codes of all faults that are found by their text."""
 OF_THE_MACHINE = frozenset(
     {"ecc_error", "gpu_lost", "dcgm_fault", "node_failed", "io_error", "xid_reset", "kernel_fault"}
 )
-"""Faults whose lines keep their verdict even after a proven good end."""
+"""Faults of a GPU, a disk or a node. Their lines have the last verdict of :data:`MEANING` after a good end,
+too."""
 
 SLURM_CODES = (
     (b"TIME LIMIT", "time_limit"),
@@ -89,8 +95,9 @@ SLURM_CODES = (
     (b"Node failure", "node_failed"),
     (b"NODE FAILURE", "node_failed"),
 )
-"""Texts in error lines of Slurm, each with its code. :data:`_DIED` matches a task that a signal ended."""
+"""Texts in error lines of Slurm (``slurmstepd: error: ...``), each with its code."""
 _DIED = re.compile(rb"tasks? [\d,\-]{1,200}: (?!Exited with)[A-Z]")
+"""Pattern of a task that a signal ended: "srun: error: n07: task 3: Segmentation fault"."""
 _EXITED = re.compile(rb"Exited with exit code (?!0\b)")
 
 _ECHO = re.compile(rb"^\s*(?:\d{1,6}: |\[[\w,.-]{1,40}\]:? ?)?\++ ")
@@ -120,8 +127,8 @@ HARMLESS_TEXTS: tuple[tuple[str, str], ...] = (
 """Pattern and source of lines that contain the text of a fault but are harmless."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_TEXTS).encode())
 
-# TensorFlow's allocator announces retries with these words.
 _SOFT_MEMORY = re.compile(rb"ran out of memory trying|may encounter an out.of.memory|run out of memory")
+"""Pattern of the words with which TensorFlow's allocator announces a retry, which is no fault."""
 # Examples are "loss: nan (nan)", "loss_mask: 0.53 (nan)", "loss = NaN", "Loss function: nan", "loss=inf",
 # "'loss': nan", "\"lm loss\": NaN" and "loss: tensor(nan, device='cuda:0')". The last one is Megatron's.
 _NAN_WORD = re.compile(
@@ -136,12 +143,15 @@ _NAN_STEPS = re.compile(rb"number of nan iterations:\s{0,20}[1-9]")
 _BEST_SO_FAR = re.compile(rb"(?i)\b(?:best|lowest|min(?:imum)?|prev(?:ious)?|initial)[\w .-]{0,16}$")
 """Pattern of the text before a loss of inf that is only the start value of Keras or Lightning."""
 _CACHE_FAILED = re.compile(rb"(?i)denied|cannot|read-only|failed|no such|unable|error")
-"""Pattern of a line about drop_caches that reports a failure."""
+"""Pattern of the words of a failure in a line about drop_caches, the file that clears the page cache."""
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """A rule that finds the lines of a fault. Each such line contains a trigger, and matches the pattern."""
+    """A rule that finds the lines of a fault. Each such line contains a trigger, and matches the pattern.
+
+    Triggers are texts, in their case. ``code`` is a key of :data:`MEANING`.
+    """
 
     code: str
     triggers: tuple[bytes, ...]
@@ -149,6 +159,7 @@ class _Rule:
 
 
 def _make_rule(code: str, triggers: bytes, *patterns: bytes) -> _Rule:
+    """Return a rule for lines that match any of the patterns. Bars separate the triggers."""
     return _Rule(code, tuple(triggers.split(b"|")), re.compile(b"|".join(patterns)))
 
 
@@ -395,6 +406,7 @@ _KERNEL_CODES: dict[Verdict | None, str] = {
 }
 KERNEL_CODES = frozenset({"kernel_fault_mild", *_KERNEL_CODES.values()})
 """Codes of faults in lines of the kernel, without XIDs."""
+# An XID is the number of an error that NVIDIA's driver logs, and an SXid that of an NVSwitch.
 _BARE_XID = re.compile(
     rb"\bX[Ii][Dd](?: ?(?:error|code|number))?(?: ?[:=#] ?| )(\d{1,3})\b(?! *(?:errors|times))"
 )
@@ -414,6 +426,7 @@ _OF_KERNEL = re.compile(
     rb"Hardware Error\]|\bmce: |\bEDAC |Kernel panic - |kernel BUG at |LOCKUP|lockup - CPU|"
     rb"\bINFO: task \S{1,80}:\d{1,10} blocked for more than "
 )
+"""Pattern of the words that only the kernel uses for :data:`_PLAIN_WORDS`."""
 
 
 def _read_xid(line: bytes) -> str | None:
@@ -442,7 +455,10 @@ def _read_kernel(line: bytes) -> str | None:
 
 
 def _read_syslog(line: bytes) -> str | None:
-    """Return the code of a line that syslog or the journal wrote for the kernel, by the rules of nights."""
+    """Return the code of a kernel's line in syslog or the journal, or None.
+
+    As in the nightly check of nodes, an error that no rule reads counts, unless it is known to be harmless.
+    """
     text = _text(line[line.find(b" kernel: ") :])
     event = read_kernel_line(text) or read_unknown_line(text, None)
     return None if event is None or event.kind in _OF_PROGRAMS else _kernel_code(event)
@@ -457,6 +473,8 @@ def _text(line: bytes) -> str:
 
 
 _NAMED = re.compile(rb"(?<![`'\"\w])(?:CUDA_ERROR_|cudaError|hipError)([A-Z]\w{2,60})")
+"""Pattern of the name of an error: ILLEGAL_ADDRESS in ``CUDA_ERROR_ILLEGAL_ADDRESS``. The sets below have
+such names in lower case, without underscores."""
 _NO_FAULT = frozenset(
     b"success notready notsupported peeraccessalreadyenabled peeraccessnotenabled "
     b"hostmemoryalreadyregistered hostmemorynotregistered deinitialized cudartunloading string name".split()
@@ -472,8 +490,9 @@ _GPU_ERROR_NAMES = frozenset(
 
 
 def _read_named_error(line: bytes) -> str | None:
-    """Return the code for a CUDA or HIP error that a line gives by name."""
+    """Return the code for a CUDA or HIP error that a line gives by name, or None."""
     names = [match[1].replace(b"_", b"").lower() for match in _NAMED.finditer(line)]
+    # With "out of memory" in the line, _read_memory gives the code.
     if any(name in _GPU_ERROR_NAMES for name in names):
         return "gpu_error"
     if any(name in _OUT_OF_MEMORY_NAMES for name in names):
@@ -497,12 +516,14 @@ def _read_loss(line: bytes) -> str | None:
 
 
 def _read_cache(line: bytes) -> str | None:
+    """Return the code of a page cache that was not cleared, or None."""
     # sysctl prints "drop_caches = 3" after success.
     worked = b"drop_caches = " in line
     return "cache_clear_failed" if not worked and _CACHE_FAILED.search(line) else None
 
 
 _Reader = Callable[[bytes], str | None]
+"""A function from a line to the code of its fault, or None."""
 
 
 def _reader_of_rule(rule: _Rule) -> _Reader:
@@ -532,7 +553,7 @@ _READERS: tuple[tuple[bytes, _Reader], ...] = (
     (b" kernel: ", _read_syslog),
 )
 _CERTAIN = {"gpu_error_unclear": "gpu_error", "io_unclear": "io_error"}
-"""For each code of a doubtful fault, the code of a certain fault of the same part."""
+"""For each code of a doubtful fault, the code of a certain fault of the same part, which replaces it."""
 _SHARED = (
     *(b"error", b"xid", b"abort", b"fatal", b"atchdog", b"lockup", b"device handle", b"hip", b" signal"),
     *(b" fail", b"corrupt", b"assert", b"llegal ", b"imed out"),
@@ -546,7 +567,7 @@ def _searched(trigger: bytes) -> bytes:
 
 
 def _readers() -> dict[bytes, list[tuple[bytes, _Reader]]]:
-    """Return the triggers and readers of each searched text."""
+    """Return the triggers with their readers, by the text that is searched for instead of the trigger."""
     readers: dict[bytes, list[tuple[bytes, _Reader]]] = {}
     for triggers, read in _READERS:
         for trigger in triggers.split(b"|"):
@@ -577,6 +598,6 @@ def read_fault(word: bytes, before: bytes, after: bytes) -> tuple[str, ...]:
     readers = {id(read): read for trigger, read in _READERS_OF[word] if trigger in line}
     codes = [slurm] if slurm is not None else [read(line) for read in readers.values()]
     faults = [code for code in codes if code is not None]
-    # One line is no doubtful fault in addition to a certain one.
+    # If a line reports a certain fault, it does not report a doubtful one of the same part as well.
     faults = [code for code in faults if _CERTAIN.get(code) not in faults]
     return () if faults and (_ECHO.match(before) or _HARMLESS.search(line)) else tuple(faults)

@@ -1,6 +1,11 @@
-"""Parse gpu_burn's output, for :func:`rackproof.logs.parse`.
+"""Parse the output of gpu_burn, a stress test of GPUs, for :func:`rackproof.logs.parse`.
 
-Progress lines state speed, errors and temperature of every GPU, and ``GPU 0: OK`` follows.
+Progress lines state the number of products, speed, errors and temperature of every GPU. At the end, the
+program lists its own verdict on each GPU::
+
+    50.0%  proc'd: 31808 (6114 Gflop/s) - 31808 (6105 Gflop/s)   errors: 0 - 0   temps: 51 C - 49 C
+    Tested 2 GPUs:
+            GPU 0: OK
 """
 
 from __future__ import annotations
@@ -36,9 +41,10 @@ _MOST_TFLOP_S: Mapping[str, float] = {
     "H800": 495, "H20": 74, "A100": 156, "A800": 156, "A40": 74.8, "A30": 82.5, "A10": 62.5, "L40S": 183,
     "L40": 90.5, "L4": 60.5, "V100": 130, "T4": 65,
 }  # fmt: skip
-"""Largest dense TFLOP/s that gpu_burn reaches in fp32, by data sheets: those of TF32, or of fp16 on GPUs
+"""Largest dense TFLOP/s that gpu_burn reaches in fp32, from data sheets: those of TF32, or of fp16 on GPUs
 without TF32."""
 _WITHOUT_TF32 = ("V100", "T4")
+"""Models whose figure above is that of fp16."""
 _FP16_SHARE = 2
 """With -tc, cuBLAS may multiply fp32 in fp16, which has twice the speed of TF32."""
 _DOUBLES_SHARE = 1 / 7
@@ -46,11 +52,11 @@ _DOUBLES_SHARE = 1 / 7
 _FASTEST_GFLOP_S = 1e7
 """Upper limit for plausible speeds, in any format."""
 _ALIKE = 0.98
-"""Smallest ratio of the memory, and of its use, of equal GPUs; the driver's own share varies."""
+"""Smallest ratio of the memory, and of its use, of equal GPUs. The driver's own share varies."""
 _WHOLE = 100.0
 """Percentage in the last progress line of a test that ended by itself."""
 _SLOW, _BROKEN = 0.8, 0.5
-"""Shares of the usual speed below which a GPU is slow, or broken; eight A100 are within 2 %."""
+"""Shares of the usual speed below which a GPU is slow, or broken. Eight A100 are within 2 %."""
 _HEAD = re.compile(rb"\d%\s+proc'd: |Tested \d+ GPUs:")
 
 
@@ -68,6 +74,8 @@ class GpuBurnParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.uuids: dict[int, str] = {}
+        # Of each GPU, by its index: the last speed in GFLOP/s, the highest temperature in °C, and the sum of
+        # all errors, each with its line.
         self.speeds: dict[int, tuple[float, int]] = {}
         self.hottest: dict[int, tuple[float, int]] = {}
         self.errors: dict[int, tuple[float, int]] = {}
@@ -87,6 +95,7 @@ class GpuBurnParser(LogParser):
         self.labels: set[str] = set()
         """Up to two labels of a launcher before the lines. Two labels show that it started several tests."""
         self.tests = 1
+        """Number of tests of which the log has a start."""
         self.begun = False
         """True after a line that states the length of a test, which old versions do not print."""
         self.is_ending = False

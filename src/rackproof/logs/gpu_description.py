@@ -1,7 +1,11 @@
 """Find the parts that are missing in nvidia-smi's description of a GPU. No I/O.
 
-:data:`PARTS` lists what ``nvidia-smi -q`` prints for every GPU. The parsers of its text and of its XML
-compare each GPU of a log with this list, because a part that is missing may have been removed.
+:data:`PARTS` lists what ``nvidia-smi -q`` prints for every GPU, by the names of its XML (``-x``)::
+
+    <ecc_mode><current_ecc>Enabled</current_ecc> ...      the part ecc_mode/current_ecc
+
+The parsers of its text and of its XML compare each GPU of a log with this list, because a missing part may
+hide a fault: the log was edited or damaged.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ class Part:
     Attributes:
         section: The path of the section, or "" for the GPU itself.
         tags: The names of the part in different drivers and notations. One of them must be there.
-        since_driver: The first version of the driver that prints the part.
+        since_driver: The first major version of the driver that prints the part, or 0 for every version.
         models: The GPU models for which the part is printed. Empty means every model.
     """
 
@@ -178,18 +182,19 @@ _LISTS = frozenset(
 )
 """Elements whose content differs between healthy GPUs of one model, or that are long and never judged."""
 _MOST_LEVELS, _LONGEST_TAG = 6, 60
-"""Bounds of a path: no driver prints deeper levels or longer names."""
+"""Limits of a path against hostile text. No driver prints deeper levels or longer names."""
 
 
 def _is_printed(gpu: Described, part: Part) -> bool:
-    """Return whether the output has a part, even as N/A. A missing section counts as its own part."""
+    """Return whether the output has a part, even as N/A, or lacks the part's whole section."""
     section = gpu.find(part.section) if part.section else gpu
-    # A missing section is a missing part itself. "N/A" in place of a section comes from the driver.
+    # PARTS lists a needed section as a part of its own, so its parts are not reported, too. If "N/A" is all
+    # that a section has, the driver printed it in place of the parts.
     if section is None or (not section.children and "".join(section.text).strip()):
         return True
     positions = (section.find(tag) for tag in part.tags)
-    # The driver prints N/A for a missing value, so a text was removed from an empty field. Only the list of
-    # processes may be empty.
+    # The driver prints N/A for a missing value, so an empty field lost its text. Only the list of processes
+    # may be empty.
     return any(
         position is not None
         and (position.children or "".join(position.text).strip() or part.tags == ("processes",))
@@ -215,7 +220,7 @@ def missing_parts(gpu: Described, driver: float | None) -> list[str]:
 
 
 def readings_to_compare(gpu: Described) -> list[str]:
-    """Return what all GPUs of one model in a machine have: each printed line, and judged values.
+    """Return the printed lines and the judged values of a GPU, for :func:`lacking_beside`.
 
     One driver prints the same lines for each GPU of a model, with N/A if it has no value.
     """
@@ -233,7 +238,7 @@ def _printed_paths(element: Described, above: str = "", level: int = 1) -> Itera
 
 
 def lacking_beside(gpus: Sequence[tuple[str, Collection[str]]]) -> Iterator[tuple[int, list[str]]]:
-    """Yield each GPU that lacks readings of another GPU of its product: its index and these readings.
+    """Yield each GPU that lacks readings of another GPU of its product: its index, and these readings.
 
     Args:
         gpus: The product name and the readings of each GPU.

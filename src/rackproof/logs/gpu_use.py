@@ -1,8 +1,12 @@
 """Read a log's ``gpu_state`` events, which show whether another program used a GPU. No I/O.
 
 Rackproof's probes and trainings log the state of each GPU before their ranks start and after the ranks ended,
-so anything that uses the GPU then is another program. A missing reading never counts as idle. Trainings with
-another log format state the use on lines that begin with :data:`STATE_LINE`.
+so anything that uses the GPU then is another program. A missing reading never counts as idle. The parser of
+MLPerf events passes the value of each event to :func:`note_gpu_state`. Trainings with another log format
+(MXNet, tf_cnn_benchmarks) print the same value on a line, which :func:`note_state_line` reads::
+
+    :::RACKPROOF gpu_state {"gpu": "GPU-1a2b", "moment": "begin", "processes": [], "memory_used_mib": 0,
+    "utilisation_percent": 0, "throttle": 0}
 """
 
 from __future__ import annotations
@@ -18,20 +22,23 @@ from rackproof.logs._reading import Log, number, text_of
 from rackproof.logs.clock_reasons import slowdowns_of
 
 MOMENTS = {"begin": "before the run", "end": "after the run"}
+"""Moments of a state, as events and as messages name them."""
 STATE_LINE = ":::RACKPROOF gpu_state "
-"""The beginning of a line of ``workloads/state_gpus.py``; the value of the event follows as JSON."""
+"""Beginning of a line of ``workloads/state_gpus.py``. The value of the event follows as JSON."""
 BUSY_PERCENT = 5.0
-"""Least utilisation of a GPU that others use: an idle GPU shows 0 %, and another program that
-takes a tenth of the time shows 10 %."""
+"""Smallest utilisation of a GPU that another program uses. An idle GPU shows 0 %, and a program that takes a
+tenth of the time 10 %."""
 FOREIGN_MEMORY_MIB = 256.0
-"""Memory above which a GPU is in use by others, without the driver's reserve: an idle H100 or
-H200 shows 0 MiB, another program's context 714 to 723 MiB."""
+"""Largest memory in use, without the driver's reserve, of a GPU that no other program uses. An idle H100 or
+H200 shows 0 MiB, and with another program's context 714 to 723 MiB."""
 _EVIDENCE = {
     "processes": "its compute processes",
     "memory_used_mib": "its memory in use",
     "utilisation_percent": "its utilisation",
 }
+"""Evidence of other use: the keys of an event's value, and their names in messages."""
 _MOST_NAMED = 4
+"""Largest number of processes that a message names."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ def note_state_line(log: Log, at: int, text: str) -> bool:
 
 
 def gpus_with_states(tags: Mapping[str, str]) -> set[str]:
-    """Return the GPUs whose state is in a log's tags."""
+    """Return the UUIDs of the GPUs with a state of at least one moment in a log's tags."""
     marks = [f"gpu_state.{moment}." for moment in MOMENTS]
     return {key[len(mark) :] for key in tags for mark in marks if key.startswith(mark)}
 
@@ -142,7 +149,7 @@ def _reading(value: Mapping[str, object], key: str) -> float | None:
 
 
 def _process_evidence(processes: object) -> list[str]:
-    """Describe the processes on the GPU. An entry of any shape counts as a process."""
+    """Return a description of the processes on the GPU, or nothing. Any entry of the list is a process."""
     if not isinstance(processes, list) or not processes:
         return []
     named = ", ".join(_process_text(process) for process in processes[:_MOST_NAMED])
@@ -157,7 +164,7 @@ def _process_text(process: object) -> str:
 
 
 def _slowdowns(raw: object) -> tuple[str, ...]:
-    """Return the reasons that NVML's bits stand for, or none if the bits are invalid."""
+    """Return the faults among NVML's reasons for low clocks, in words. Invalid bits give no reason."""
     bits = None if isinstance(raw, str) else number(raw)
     if bits is None or not math.isfinite(bits) or not 0 <= bits < 2**63:
         return ()

@@ -1,7 +1,14 @@
-"""Read lines of a kernel log that report faults. No I/O.
+"""Read lines of a kernel log that report faults of a node. No I/O.
 
-The faults are of GPUs, switches, memory, processors, PCIe, disks and network. The actions for XIDs
-follow NVIDIA's catalog of XIDs, except where AWS, gpud, Azure and imbue disagree.
+The faults are of GPUs, switches, memory, processors, PCIe, disks and network. An *XID* is the number of an
+error that NVIDIA's driver logs, and an *SXid* is that of an NVSwitch. Examples::
+
+    [  412.118] NVRM: Xid (PCI:0000:07:00): 79, pid=1, GPU has fallen off the bus.
+    nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress
+
+The snapshots of nodes (nodes/kernel_log.py), the parser xid and :mod:`rackproof.logs.fault_texts` call
+:func:`read_kernel_line`. The actions for XIDs follow NVIDIA's catalog of XIDs, except where AWS, gpud, Azure
+and imbue disagree.
 """
 
 from __future__ import annotations
@@ -36,6 +43,7 @@ Kind = Literal[
     "declared_harmless",
     "damaged_line",
 ]
+"""The affected part of an event, or the kind of the line."""
 
 ACTIONS: Mapping[int, str] = {
     **dict.fromkeys((54,), "isolate"),
@@ -49,9 +57,12 @@ ACTIONS: Mapping[int, str] = {
     **dict.fromkeys((*range(96, 109), 121, *range(126, 136), 137, 139, 141, 152, 153), "watch"),
     **dict.fromkeys((159, 160, 162, 163, 164), "watch"),
 }
-"""Action for each XID. The sources list 79 under both isolate and reboot. The reboot comes first."""
+"""Action for each XID: ``isolate`` (drain the node, check power and cooling), ``reboot``, ``reset`` the GPU,
+``watch``, or ``nvlink`` (reset or watch, by the text of the line). The sources list 79 under both isolate and
+reboot. The reboot comes first."""
 
 _RECOVERY_ACTION_CHANGED = 154
+"""XID whose text states the action."""
 _RECOVERY = {"none": "watch", "reboot": "reboot", "reset": "reset", "drain": "reset"}
 """Action for each word in the recovery action that XID 154 announces. The first match is used."""
 
@@ -64,6 +75,7 @@ _DETAIL = re.compile(r"Severity \d|Data \{")
 _XID_LIKE = re.compile(r"\bS?Xid\b")
 _LOST = re.compile(r"NVRM: .{0,200}(?:fallen off the bus|GPU (?:is|has been) lost)", re.IGNORECASE)
 _INIT_FAILED = re.compile(r"NVRM: .{0,200}(?:RmInitAdapter failed|rm_init_adapter failed)", re.IGNORECASE)
+# Also matches the first two numbers of a time (13:00:01).
 _GPU_ADDRESS = re.compile(r"\b((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)\b")
 
 # A message that processors of 2005 log at each start is not a machine check.
@@ -77,6 +89,8 @@ _DECODED = re.compile(
 _UNCORRECTED_BIT = 1 << 61
 """Bit of a bank's status that is set if the error was not corrected."""
 _HANDLING = re.compile(r"\bEDAC .{1,40}: HANDLING MCE MEMORY ERROR")
+"""Pattern of the first line about a memory error. A line like ``... Bank 7: 9c00004001010090`` follows, with
+the bank's status."""
 _UNCORRECTED = re.compile(
     r"\bUncorrect|\bUE\b|\bDeferred error|severity: (?:fatal|recoverable)|machine check exception|"
     r"\bFatal\b|Processor context corrupt|Memory failure",
@@ -239,9 +253,10 @@ _FAULT_PATTERNS: tuple[tuple[Kind, Verdict, str], ...] = (
         r"temperature(?:/speed)?(?: is)? above threshold, cpu clock (?:is )?throttled",
     ),
 )
-"""Kind, verdict and pattern of lines without a number or part to read. The first match is used."""
+"""Kind, verdict and pattern of lines of which nothing but an address is read. The first match is used."""
 _FAULTS = tuple((kind, verdict, re.compile(pattern)) for kind, verdict, pattern in _FAULT_PATTERNS)
 _WITH_ADDRESS = ("gpu_driver_error", "pcie_error", "network_card_error")
+"""Kinds whose lines name the device by its bus address."""
 
 FAULT_WORDS = (
     "nvrm",
@@ -305,10 +320,10 @@ FAULT_WORDS = (
     "link down",
     "link up",
 )
-"""Lower-case words, one of which is in every line that a reader below accepts. Other lines are skipped
-quickly.
+"""Lower-case words, one of which is in every line that a reader below accepts, or that reports a link.
 
-Searching the words one after another takes a twelfth of the time of one pattern with all of them.
+Other lines are skipped quickly. The module that gathers a node's facts has the same words. Searching the
+words one after another takes a twelfth of the time of one pattern with all of them.
 """
 
 
@@ -318,8 +333,8 @@ class KernelEvent:
 
     Attributes:
         kind: The affected part. ``damaged_line`` means a damaged line about an XID.
-        verdict: The severity. A partly readable line is unproven. A line that is declared harmless gets no
-            verdict.
+        verdict: The severity. A partly readable line is unproven. A line that an operator declared harmless
+            has None.
         bus_id: The bus address as written in the line, or "".
         code: The number of an XID or SXid, or None for other kinds.
         action: The action that an XID requires, which is watch, reset, reboot, isolate or unknown. Empty
@@ -381,9 +396,9 @@ def read_kernel_line(line: str) -> KernelEvent | None:
 
 
 def is_detail(line: str) -> bool:
-    """Return whether another line states its severity.
+    """Return whether a line only belongs to an event whose severity another line states.
 
-    Examples are an SXid's registers, and the start of a memory error.
+    Examples are an SXid's registers (``Data {0x...}``), and the start of a memory error.
     """
     match = _SXID.search(line)
     return (match is not None and _DETAIL.match(match[3] or "") is not None) or bool(_HANDLING.search(line))
@@ -416,6 +431,7 @@ def read_unknown_line(
 
 
 def _read_xid(line: str) -> KernelEvent | None:
+    """Return an error of NVIDIA's driver with its number, or None."""
     match = _XID.search(line)
     if match is None:
         return None
@@ -438,6 +454,7 @@ def _read_sxid(line: str) -> KernelEvent | None:
 
 
 def _read_unreadable_xid(line: str) -> KernelEvent | None:
+    """Return a damaged line about an XID or SXid, or None. Readable ones were read before."""
     if _XID_LIKE.search(line) is None:
         return None
     return KernelEvent("damaged_line", Verdict.UNPROVEN, text=sanitize(line, 300))
@@ -452,6 +469,7 @@ def _read_failed_init(line: str) -> KernelEvent | None:
 
 
 def _read_gpu_fault(line: str, pattern: re.Pattern[str], kind: Kind) -> KernelEvent | None:
+    """Return a failed event with the GPU's address, if the line matches the pattern."""
     match = pattern.search(line)
     if match is None:
         return None
@@ -515,7 +533,7 @@ def _read_other_fault(line: str) -> KernelEvent | None:
 _READERS: tuple[Callable[[str], KernelEvent | None], ...] = (
     _read_xid,
     _read_sxid,
-    # The next readers come after the two readers of such lines, so any other line is damaged.
+    # Any other line with the word Xid or SXid is damaged.
     _read_unreadable_xid,
     _read_lost_gpu,
     _read_failed_init,

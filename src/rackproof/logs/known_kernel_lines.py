@@ -1,7 +1,11 @@
 """Decide whether a kernel line that no rule reads may be an error. No I/O.
 
 :mod:`rackproof.logs.kernel_events`, the parser xid and nodes/kernel_log.py use this module. Begin with
-:func:`unknown_error`. A line whose message it returns is unproven, unless the operator declared it harmless.
+:func:`unknown_error`. If it returns the message of a line, the line becomes an unproven finding, unless the
+operator declared it harmless::
+
+    <3>[    8.1] foo 0000:07:00.0: probe failed      (level 3, error: "foo 0000:07:00.0: probe failed")
+    <3>[    1.2] i8042: No controller found          (in HARMLESS_LINES: None)
 
 :data:`HARMLESS_LINES` lists lines of healthy machines. Add a line only with its source: a boot log of a
 machine that is known to work, a report that establishes that the line is harmless, or the source of the
@@ -238,7 +242,7 @@ HARMLESS_LINES: tuple[tuple[str, str], ...] = (
         "Dasharo/dasharo-issues/issues/746, minisforum-docs/MS-02-Ultra/issues/10: follows a line of AER",
     ),
 )
-"""Pattern of each harmless line, and its source with the reason."""
+"""Pattern of each harmless line, and its source, with the reason where it is not obvious."""
 _HARMLESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HARMLESS_LINES))
 
 _LEVEL_PREFIX = r"<\d{1,3}>|kern\s*:\w+\s*: |\d{1,4},\d{1,20},\d{1,20},[^;\n]{1,40};"
@@ -270,6 +274,7 @@ _PREFIX = re.compile(
 # The same forms as _LEVEL_PREFIX, with the level in a group.
 _LEVEL = re.compile(r"<(\d{1,3})>|kern\s*:(\w+)\s*: |(\d{1,4}),\d{1,20},\d{1,20},[^;\n]{1,40};")
 _ERROR_LEVELS = ("emerg", "alert", "crit", "err")
+"""Names of the levels 0 to 3."""
 _PROGRAM = re.compile(r"(?:traps: )?[\w.@:-]{1,40}\[\d{1,10}\]:? ")
 """Pattern of the name and process id of a program at the start of its message."""
 _HARDWARE = re.compile(
@@ -293,14 +298,14 @@ def unknown_error(line: str, level_is_error: bool | None) -> str | None:
     Args:
         line: A line that no rule reads, with or without time and hostname.
         level_is_error: True if the level is error or worse, False if it is lower, and None if it is
-            unknown. If it is unknown, the words of the message decide. For lines of the drivers above, they
-            also decide if the level is lower, because NVIDIA's driver writes most of its errors without a
-            level.
+            unknown. If it is unknown, the words of the message decide. For lines of the drivers of
+            :data:`_HARDWARE`, they also decide if the level is lower, because NVIDIA's driver writes most of
+            its errors without a level.
     """
     message = message_of(line)
     if not message or _HARMLESS.search(message):
         return None
-    # Most drivers of network cards write at a low level, or as an error, that a port lost its link.
+    # A lost link of a port counts at any level, because most drivers of network cards report it at a low one.
     if level_is_error or ((change := read_link_change(message)) and not change.is_up):
         return message
     if _HARDWARE.match(message):
@@ -329,7 +334,10 @@ def message_of(line: str) -> str:
 
 
 def shape_of(message: str) -> str:
-    """Return a message without its numbers. Lines that differ only in numbers count as one."""
+    """Return a message of at most 120 characters with ``#`` for each number.
+
+    Lines that differ only in numbers have one shape, and are reported once.
+    """
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", message)[:120]
 
 

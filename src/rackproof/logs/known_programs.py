@@ -1,7 +1,12 @@
-"""Read HPL and STREAM, which check their own results, by the rules of a definition's plain lines.
+"""Parse the output of HPL (linear equations) and STREAM (memory bandwidth), for :func:`rackproof.logs.parse`.
 
-A definition of such a program states the same rules (``result.lines``). Here they are fixed, so that
-``parse`` reads an output without a definition. Both programs also state figures twice, which are compared.
+Both programs check their own results. The parsers apply fixed rules for plain lines, as a benchmark's
+definition has them in ``result.lines``, so that an output is read without a definition. Both programs also
+state figures twice, which are compared. A row of HPL (variant, N, NB, P, Q, seconds, GFLOP/s), and a row of
+STREAM (MB/s, and the mean, smallest and largest time in seconds)::
+
+    WR11C2R4      100000   192     2     2             123.45              5.4004e+03
+    Triad:          181234.5     0.010614     0.010595     0.010702
 """
 
 from __future__ import annotations
@@ -60,7 +65,7 @@ _STREAM = LineRules.model_validate(
     }
 )
 _ARRAYS = {"Copy": 2, "Scale": 2, "Add": 3, "Triad": 3}
-"""Number of arrays that each kernel of STREAM reads or writes."""
+"""Number of arrays that each kernel (measured loop) of STREAM reads or writes."""
 _HPL_HEAD = re.compile(rb"(?m)^[^\n]{0,60}HPLinpack \d")
 _STREAM_HEAD = re.compile(rb"(?m)^[^\n]{0,60}STREAM version \$Revision")
 _LIKE_LABEL = re.compile(r"^(?:Copy|Scale|Add|Triad|N|NB|P|Q|PFACT|NBMIN|NDIV|RFACT|BCAST|DEPTH) *: ")
@@ -80,9 +85,10 @@ _HPL_MORE = re.compile(r"^\w+(?: +\w+){0,11}$")
 """Pattern of the next line of a list of more than eight values."""
 _HPL_LONGEST_LIST = 20
 _HPL_SIZES = ("N", "NB", "P", "Q")
-"""The parameters that each row repeats. A list of another one repeats each test."""
+"""Parameters that each row repeats: size of the problem, size of a block, and rows and columns of the grid of
+processes. For each value of another parameter, HPL repeats all tests."""
 _HPL_IGNORES = "ignores the following parameters from input file"
-"""Text of NVIDIA's HPL, which reads the lists of all parameters but those of :data:`_HPL_SIZES` in vain."""
+"""Text of NVIDIA's HPL, which ignores the lists of all parameters but those of :data:`_HPL_SIZES`."""
 _HPL_BOUND = re.compile(r"^- Computational tests pass if scaled residuals are less than +(\S{1,20})$")
 _HPL_RESIDUAL = re.compile(r"^\|\|Ax-b\|\|_oo ?/ ?\(.{10,60}\) ?= +(\S{1,30}) \.{6} (PASSED|FAILED)$")
 _HPL_ERROR = re.compile(r"\bHPL ERROR\b|^>>> .{1,300} <<<(?: Abort \.\.\.)?$")
@@ -95,6 +101,8 @@ _STREAM_FACT = re.compile(
     r"Your (?:clock|timer) (granularity)/precision appears to be|"
     r"\((=)(?= +\d+ (?:clock|timer) ticks\))) +(\S{1,20})"
 )
+"""Pattern of a number that STREAM prints beside its table. The group before the number names it, for example
+``Array size`` or ``counted``. An empty group names the repetitions, and ``=`` the clock ticks of a kernel."""
 _STREAM_THREAD = "Printing one line per active thread"
 """Text that each thread of version 5.9 and older prints once, in place of a number of counted threads."""
 _STREAM_TICKS = 20
@@ -153,7 +161,7 @@ class _KnownProgramParser(PlainLinesParser):
 
 
 class HplParser(_KnownProgramParser):
-    """The parser of HPL, of Netlib and of vendors, which solves equations and checks the residual."""
+    """The parser of HPL (Netlib's and the vendors'), which solves equations and checks the residual."""
 
     format: ClassVar[str] = "hpl"
     description: ClassVar[str] = "HPL (xhpl, NVIDIA HPL)"
@@ -300,7 +308,7 @@ class HplParser(_KnownProgramParser):
 
 
 def _is_share(one: float | None, total: float | None, count: int) -> bool:
-    """Return whether the speed of one GPU, times their count, is the speed of all, but for rounding."""
+    """Return whether the speed of one GPU, times the number of GPUs, is the speed of all, up to rounding."""
     return one is not None and total is not None and abs(one * count - total) <= _AGREE * total + 0.01 * count
 
 
@@ -378,7 +386,7 @@ class StreamParser(_KnownProgramParser):
         return super().finish()
 
     def _judge_threads(self) -> None:
-        """Compare the threads that were requested with those that were counted. Both are printed, or none."""
+        """Compare the requested with the counted threads. STREAM prints both numbers or neither."""
         requested, counted = self.facts.get("requested"), self.facts.get("counted")
         if counted is None and requested is not None and self.threads:
             counted = float(self.threads)
