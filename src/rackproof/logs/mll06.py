@@ -1,7 +1,12 @@
-"""Read MLPerf training 0.6: ``:::MLL 1575733913.169 submission_benchmark: {"value": "ssd", …}``.
+"""Parse logs of MLPerf Training 0.6 for :func:`rackproof.logs.parse`.
 
-Each of the six models reports throughput in its own format, on lines that are not events. minigo logs no
-``run_stop``.
+An event is a line with a time in seconds since 1970, a key and JSON. Throughput is on other lines, in another
+form for each of the six benchmarks (:data:`_SPEED`):
+
+    :::MLL 1575733913.169 eval_accuracy: {"value": 0.2305, "metadata": {"epoch_num": 49}}
+    Iteration:     20, Loss function: 20.630, Average Loss: 0.446, avg. samples / sec: 3805.07
+
+minigo logs no ``run_stop``. Its ``eval_result`` counts as the end of the run.
 """
 
 from __future__ import annotations
@@ -27,9 +32,11 @@ from rackproof.logs._reading import Log, Mean, number
 
 TOKEN = b":::MLL "
 _EVENT = re.compile(rb":::MLL ([0-9.eE+-]{1,30}|nan) ([A-Za-z0-9_]{1,80}): *")
+"""Pattern of an event up to its JSON, with its time and key."""
 _NUMBER = rb"(?P<%b>[0-9.eE+-]{1,30}|-?(?i:nan|inf))"
-# One alternative per model, each with one group whose name gives the meaning of the number. Each
-# includes the text after its number, so that a truncated line does not match.
+"""Pattern of a number in a group of a name to be inserted. NaN and infinity match, and become a finding."""
+# Each group is named after the meaning of its number. Text or the line's end must follow the number, so that
+# a number that was cut within a log does not match.
 _SPEED = re.compile(
     rb"avg\. samples / sec: " + _NUMBER % b"ssd" + rb"[ \r]*$"
     rb"|MLPERF METRIC THROUGHPUT= *" + _NUMBER % b"iterations" + rb" iterations"
@@ -40,12 +47,13 @@ _SPEED = re.compile(
     rb"|Iteration time: " + _NUMBER % b"iteration_time" + rb" seconds",
     re.MULTILINE,
 )
+"""Pattern of throughput lines: of ssd, maskrcnn, resnet, gnmt, transformer (two lines) and minigo."""
 MIN_TRAIN_BATCHES = 1000
-"""Smallest number of batches of a training: translation also prints ``generated N batches`` for
-validation, with few batches."""
+"""Number of batches above which a line is about training. transformer also prints ``generated 51 batches in``
+for validation, with few batches."""
 
 LONG_STARTUP_S = 600
-"""Seconds outside run_start to run_stop above which a remark is made."""
+"""Seconds by which the RESULT line may exceed the time from run_start to run_stop without a remark."""
 
 EXPECTED_SPEED = {
     "ssd": "samples_per_second",
@@ -55,6 +63,7 @@ EXPECTED_SPEED = {
     "transformer": "batches_per_second",
     "minigo": "epochs_per_minute",
 }
+"""Name of each benchmark's throughput as a measurement."""
 
 
 class Mll06Parser(Events):
@@ -72,11 +81,14 @@ class Mll06Parser(Events):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.speeds = {name: Mean() for name in ("ssd", "iterations", "images", "tokens", "iteration_time")}
+        """Mean of each number of :data:`_SPEED`, but not of transformer's."""
         self.warm_up_seen = False
         self.batches = 0
         self.epoch_seconds = 0.0
+        """Batches and seconds of all of transformer's epochs."""
         self.epoch_line = 1
         self.beaten: tuple[float, float | None, int] | None = None
+        """Seconds from run_start, iteration and line of minigo's first ``eval_result``."""
         self.handlers["eval_result"] = self.on_eval_result
 
     def block(self, data: bytes) -> None:
@@ -90,7 +102,7 @@ class Mll06Parser(Events):
         self.block_done()
 
     def one_event(self, data: bytes, position: int) -> None:
-        """Read the event at a position."""
+        """Read the event at a position. It ends with its line, or where another event begins in the line."""
         end = data.find(b"\n", position)
         end = len(data) if end < 0 else end
         following = data.find(TOKEN, position + len(TOKEN), end)
@@ -163,13 +175,16 @@ class Mll06Parser(Events):
     def on_eval_result(
         self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
     ) -> None:
-        """Store the time when minigo's model beat the target: ``timestamp`` seconds after run_start."""
+        """Store the time at which minigo's model beat the target: ``timestamp`` seconds after run_start."""
         seconds = number(meta.get("timestamp"))
         if self.beaten is None and seconds is not None and math.isfinite(seconds) and seconds > 0:
             self.beaten = (seconds, number(meta.get("iteration")), self.log.line_at(position))
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
-        """Judge the end: minigo proves it by an ``eval_result``, the others by ``run_stop``."""
+        """Return whether the log proves a good end, and add the wall time.
+
+        An ``eval_result`` proves the end of minigo, and ``run_stop`` that of the other benchmarks.
+        """
         log = self.log
         if log.results:
             # Published tables are based on this time, not on the minutes from run_start to run_stop. The wall
@@ -184,7 +199,7 @@ class Mll06Parser(Events):
         return self._judge_minigo_end(measurements)
 
     def _judge_minigo_end(self, measurements: list[Measurement]) -> bool:
-        """Use the iteration that beat the target as the end: minigo itself continues to play."""
+        """Return whether a model beat the target. This model counts as the end, although minigo plays on."""
         log = self.log
         if self.run_start is None:
             log.find("no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start"))
@@ -215,9 +230,7 @@ class Mll06Parser(Events):
         return True
 
     def note_long_result(self) -> None:
-        """Record a finding if the script's clock ran much longer than the training: start-up takes
-        at most a minute.
-        """
+        """Record a remark if the RESULT line has much more time than the training took."""
         if not self.log.results or self.run_start is None or self.run_stop is None:
             return
         line, wall, _name = self.log.results[0]
@@ -230,7 +243,7 @@ class Mll06Parser(Events):
             )
 
     def measure_speed(self, measurements: list[Measurement]) -> None:
-        """Add the throughput as each model reports it."""
+        """Add the throughput in the unit of the benchmark. An iteration of minigo counts as an epoch."""
         super().measure_speed(measurements)
         benchmark = self.log.tags.get("submission_benchmark", "")
         before = len(measurements)
@@ -256,6 +269,7 @@ class Mll06Parser(Events):
         self._find_missing_speed(benchmark, measurements[before:])
 
     def _find_missing_speed(self, benchmark: str, measurements: list[Measurement]) -> None:
+        """Record a remark if the benchmark's own throughput is not among the measurements."""
         expected = EXPECTED_SPEED.get(benchmark)
         if expected and not any(measurement.name == expected for measurement in measurements):
             # The minutes are valid without a throughput, but a rule about throughput is then unproven.

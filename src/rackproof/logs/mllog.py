@@ -1,6 +1,9 @@
-"""Parse MLLOG, the notation of MLPerf training 0.7 to 6.x and of Rackproof's own workloads.
+"""Parse MLLOG, the notation of MLPerf Training 0.7 to 6.x and of Rackproof's own workloads.
 
-``:::MLLOG {"namespace": "", "time_ms": 1759852232919, "event_type": "POINT_IN_TIME", "key": …}``
+:func:`rackproof.logs.parse` makes the parser. An event is one line, with a time in milliseconds since 1970:
+
+    :::MLLOG {"namespace": "", "time_ms": 1759852232919, "event_type": "POINT_IN_TIME",
+              "key": "eval_accuracy", "value": 0.921, "metadata": {"samples_count": 3072}}
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from rackproof.logs._statements import TIMED
 TOKEN = b":::MLLOG"
 _TOKEN_LENGTH = len(_reading.TOKEN)
 _REST_OF_NAME = len(TOKEN) - _TOKEN_LENGTH
-"""Number of bytes of :data:`TOKEN` after the token that splits blocks."""
+"""Number of bytes of :data:`TOKEN` (``LOG``) after the token at which :class:`Log` splits blocks."""
 
 
 class MllogParser(Events):
@@ -34,7 +37,7 @@ class MllogParser(Events):
         return TOKEN in head
 
     def block(self, data: bytes) -> None:
-        """Decode the events. The rest of the block is not examined here."""
+        """Decode the events in the log's current block. Its other text is not examined here."""
         loads, event, take, log = orjson.loads, self.event, self.take_stat, self.log
         curves = self.tracked
         following = len(log.pieces[0])

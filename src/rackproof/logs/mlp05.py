@@ -1,6 +1,8 @@
-"""Parse logs of MLPerf training 0.5 for :func:`rackproof.logs.parse`.
+"""Parse logs of MLPerf Training 0.5 for :func:`rackproof.logs.parse`.
 
-An event is a line ``:::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {…}``.
+An event is a line with benchmark, seconds since 1970, place in the source, key and, for many keys, a value:
+
+    :::MLPv0.5.0 resnet 1541053363 (solver.cpp:573) eval_accuracy: {"epoch": 59, "value": 0.74982}
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ _EVENT = re.compile(
     rb":::MLPv0\.5\.\d{1,3} ([A-Za-z0-9_-]{1,80}) ([0-9.]{1,30}) "
     rb"\(([^)\r\n]{0,200})\) ([A-Za-z0-9_]{1,80})(: *)?"
 )
+"""Pattern of an event up to its value: benchmark, time, place, key, and the colon before a value."""
 _RENAMED = {
     "run_set_random_seed": "seed",
     "input_batch_size": "global_batch_size",
 }
+"""Later rounds' names of events, by the name in round 0.5."""
 TARGETS_05: Mapping[str, tuple[QualityTarget, ...]] = {
     "gnmt": (QualityTarget(21.7999),),
     "ncf": (QualityTarget(0.635),),
@@ -36,7 +40,7 @@ TARGETS_05: Mapping[str, tuple[QualityTarget, ...]] = {
     "ssd": (QualityTarget(0.212),),
     "transformer": (QualityTarget(25.0),),
 }
-"""Targets of round 0.5, as stated in its logs; 21.8 in single precision is slightly less."""
+"""Targets of round 0.5, as stated in its logs. gnmt's 21.8 is slightly less in single precision."""
 
 
 class Mlp05Parser(Events):
@@ -63,7 +67,7 @@ class Mlp05Parser(Events):
         self.block_done()
 
     def one_event(self, raw: bytes, position: int) -> None:
-        """Read one event."""
+        """Read one event. A value that is an object also counts as the event's metadata."""
         head = _EVENT.match(raw)
         if head is None:
             self.unreadable(raw, position)

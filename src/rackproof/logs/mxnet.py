@@ -1,11 +1,15 @@
-"""Read MXNet's own training log: ``Epoch[0] Batch [0-50]  Speed: 3180.43 samples/sec accuracy=0.84``.
+"""Parse the log of MXNet's own training loop.
+
+    INFO:root:Epoch[0] Batch [0-50]  Speed: 3180.43 samples/sec  accuracy=0.842831
+    INFO:root:Epoch[0] Time cost=19.978
+    INFO:root:Epoch[0] Validation-accuracy=0.974609
 
 The format lacks an end marker. Either of two facts proves that a run ended:
 
 * It reached the number of epochs in the line ``start with arguments Namespace(… num_epochs=20 …)``.
 * The script prints its total time (``fit 43.4``, ``total 7.8``) after the last epoch.
 
-Rackproof's own training states what else used its GPUs on lines before and after it.
+Rackproof's own training states on lines before and after it whether other programs used its GPUs.
 
 :func:`rackproof.logs.parse` makes the parser. Begin with :meth:`MxnetParser.line`.
 """
@@ -22,20 +26,28 @@ from rackproof.logs._reading import Curve, Log, LogParser, Steps, number
 from rackproof.logs.gpu_use import STATE_LINE, note_state_line
 
 _EPOCH = re.compile(r"Epoch\[(\d{1,7})\] (.*)$")
+"""Pattern of a line about an epoch (from 0). The next three patterns match the text after it."""
 _SPEED = re.compile(r"^Batch \[(?:\d+-)?(\d{1,12})\]\s+Speed: (\S{1,30}) samples/sec(.*)$")
 _METRIC = re.compile(r"^(Train|Validation)-([A-Za-z0-9_-]{1,40})=(\S{1,30})\s*$")
 _TIME = re.compile(r"^Time cost=(\S{1,30})\s*$")
 _INLINE = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,40})=(\S{1,30})")
+"""Pattern of a metric at the end of a progress line (``accuracy=0.84``)."""
 _ARGUMENT = re.compile(
     r"\b(num_epochs|load_epoch|batch_size|network|gpus|lr|lr_step_epochs|num_examples|kv_store|optimizer|disp_batches|seed)=('[^']{0,100}'|[^,)\s]{1,100})"
 )
+"""Pattern of the arguments of the training that become tags."""
 _END = re.compile(r"^(?:fit|total) (\d[\d.]{0,30})\s*$")
+"""Pattern of the line with the total time in seconds."""
 _SHORTER, _LONGER = 0.5, 6.0
-"""Bounds for the time of an epoch, as a share of the time that its batches take at the logged speed. An
-epoch may also save and synchronise; waits for data count in the speed, and MXNet validates afterwards."""
+"""Bounds for the time of an epoch, as a share of the time that its batches take at the logged speed. The
+upper one leaves time to save and to synchronise. The speed already includes waits for data, and MXNet
+validates after the epoch's time."""
 _SHORT_S = 1.0
+"""Tolerance for these bounds in seconds."""
 _LOSS = re.compile(r"loss|entropy|perplexity|[rm][ma]s?e$")
+"""Pattern of the names of metrics that cannot be below 0."""
 MAX_VALUES = 100_000
+"""Largest number of stored speeds, of stored times, and of epochs whose batches are stored."""
 _HEAD = re.compile(
     rb"Epoch\[\d+\] (?:Batch \[|Train-|Time cost=|Validation-)|start with arguments Namespace\("
 )
@@ -55,18 +67,21 @@ class MxnetParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.speeds: list[float] = []
+        """Samples per second of each progress line."""
         self.speed_line = self.time_line = 1
         self.times: list[float] = []
         self.time_of: dict[int, float] = {}
-        """Time of each epoch."""
+        """Seconds of each epoch."""
         self.slowest: dict[int, float] = {}
         """Lowest speed in each epoch."""
         self.metrics: dict[str, tuple[float, int]] = {}
+        """Last value and its line, by the name of the measurement (``eval_accuracy``)."""
         self.batches: dict[int, Steps] = {}
         """The batches of each epoch."""
         self.ended_epochs: set[int] = set()
         self.validated: set[int] = set()
         self.last_epoch = -1
+        """Highest number of an epoch."""
         self.end_line: int | None = None
         self.last_line = self.last_epoch_line = 0
         self.wall: float | None = None
@@ -170,11 +185,11 @@ class MxnetParser(LogParser):
             self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def curve(self, name: str, unit: str) -> Curve:
-        """Return the curve with the name."""
+        """Return the curve with the name, and make it if necessary."""
         return self.curves.setdefault(name, Curve(name, unit, "epoch"))
 
     def finish(self) -> ParsedLog:
-        """Judge whether the last epoch is complete and the last requested one."""
+        """Return the parsed log. It passes if its last epoch is complete and the last requested one."""
         log = self.log
         proven = self.judge_end()
         self._judge_course()

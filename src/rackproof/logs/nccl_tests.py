@@ -1,12 +1,15 @@
-"""Read the output of nccl-tests.
+"""Parse the output of nccl-tests: tables on standard output, or the JSON of ``-J``.
 
-The output is tables on standard output (old and new columns), or the JSON of ``-J``. A ``#wrong`` other than
-0 means corrupted data and fails, whatever the speed is. ``N/A`` means that nothing was checked, and then
-there is no ``wrong_values`` measurement. Before 2.13, the column was ``error``, the largest deviation, which
+    #  size  count   type  redop  root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+    2224200 556050  float    sum    -1    10.00  222.42  222.42       0     9.58  232.17  232.17       0
+
+A collective is an operation of all ranks, such as all_reduce. The four figures are printed out of place (in
+another buffer) and in place. algbw is the size divided by the time, in GB/s. busbw is algbw times a factor
+that follows from collective and number of ranks. A ``#wrong`` other than 0 means corrupted data and fails.
+``N/A`` means that nothing was checked. Before 2.13, the column was ``error``, the largest deviation, which
 rounding makes slightly more than 0 (``5e-07``).
 
-A file may contain several tables, from several collectives, and from several processes whose lines a launcher
-labelled.
+A file may contain several tables, also of several processes whose lines a launcher labelled.
 
 :func:`rackproof.logs.parse` makes the parser. Begin with :meth:`NcclTestsParser.line`.
 """
@@ -42,22 +45,25 @@ COLLECTIVES = (
     "scatter",
     "hypercube",
 )
+"""Names of nccl-tests' programs without ``_perf``."""
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _NOT_REDUCING = frozenset({"all_gather", "alltoall", "alltoallv", "broadcast", "gather", "scatter"})
 """Collectives for which no version prints a reduction. For sendrecv and hypercube, some versions do."""
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""Collectives with a root, one rank that sends or receives everything. Others print the root -1."""
 _SHARED = frozenset({"all_gather", "reduce_scatter", "alltoall", "gather", "scatter"})
 """Collectives for which busbw is algbw times (n - 1)/n."""
 _WHOLE = frozenset({"broadcast", "reduce", "sendrecv"})
 """Collectives for which busbw equals algbw."""
 _PROGRAM = re.compile(r"(?<![A-Za-z0-9_])(" + "|".join(COLLECTIVES) + r")_perf")
 _STARTING = re.compile(r"^# Collective test starting: .{0,500}?(" + "|".join(COLLECTIVES) + r")_perf")
+"""Pattern of the line with which newer programs announce a table and its collective."""
 _OTHER_PROGRAM = re.compile(
     r"^# Collective test (?:starting|concluded): .{0,500}?(?<![A-Za-z0-9_])(\w{1,60})_perf\b"
     r"|(?<![A-Za-z0-9_])(\w{1,60})_perf(?= [^|;&\n]{0,500}?(?<= )-[befgtnw](?:\s|$))"
 )
-"""A program that a log names as the one that runs, known or not: by itself, or with options of nccl-tests."""
-# File names contain the name of a collective in many forms.
+"""Pattern of a program that is run, known or not: in its own line, or in a command with its options."""
+# File names contain the name of a collective in many forms, and each group has the usual one.
 _IN_NAME = re.compile(
     r"(?<![a-z0-9])(?:nccl[-_. ]?)?(?:"
     r"(?P<all_reduce>all[-_. ]?reduce)|(?P<all_gather>all[-_. ]?gather)|"
@@ -69,6 +75,7 @@ _IN_NAME = re.compile(
 _CONCLUDED = re.compile(r"^# Collective test concluded: .{0,500}?(" + "|".join(COLLECTIVES) + r")_perf")
 _HEADER = re.compile(r"^#\s+size\s+count\s+.*algbw\s+busbw")
 _ROW = re.compile(r"^\s*\d{1,20}\s+\d{1,20}\s+[a-z][a-z0-9_]{1,20}\s")
+"""Pattern of the beginning of a row: size, count and data type."""
 _NO_OUT_OF_PLACE = re.compile(r"\S {30,}\S")
 """In a replay of a trace, thirty blanks replace the out-of-place figures."""
 _BOUNDS = re.compile(r"^# Out of bounds values\s*: (\d{1,20}) (\w+)")
@@ -78,16 +85,19 @@ _DEVICE = re.compile(
     r".{0,200}?(?:\bPid\s+(\d{1,12}) on\s+(\S{1,200}) )?device\s+(\d{1,6}) "
     r"\[([0-9A-Fa-fx:.]{1,40})\] (.{1,100})$"
 )
+"""Pattern of a rank's GPU: rank, group, process, host, number, bus address and product, as in ``#  Rank  0
+Group  0 Pid      1 on host device  0 [0000:1b:00] NVIDIA H200``. Group, process and host may be missing."""
 _LARGE = 1 << 20
 """Messages of this size in bytes or more must have a printed bandwidth above 0.00 GB/s."""
 _RATIO_TOLERANCE = 0.03
 """Tolerance for the ratio of busbw to algbw. Both are rounded to two digits."""
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20})")
+"""Pattern of the new largest size, after the line of :data:`_CONFIG`."""
 _STEP = re.compile(r"step: (\d{1,18})\((factor|bytes)\)")
 _CONFIG = re.compile(r"^# nThread (\d{1,6}) nGpus (\d{1,6}) minBytes (\d{1,20}) maxBytes (\d{1,20})")
 _VALIDATION = re.compile(r"\bvalidation: (\d{1,9})\b")
 _FASTEST_GB_S = 10_000.0
-"""Upper limit for plausible bandwidths of any collective between any GPUs."""
+"""Upper limit for plausible bandwidths of any collective between any GPUs, in GB/s."""
 _LINK_SHARE = 1.5
 """Upper limit for an all-reduce, as a share of its link's bandwidth. With switches that reduce (NVLS),
 up to 1.1 was measured."""
@@ -104,14 +114,18 @@ _FAILED = re.compile(
 _MOST_RANKS_OF_NODE = 16
 """With more ranks, the NVLink of one GPU does not bound the bandwidth."""
 MAX_JSON = 32 << 20
+"""Largest number of bytes of the JSON."""
 MAX_RESULTS = 2000
-"""Largest number of results of the JSON that are read."""
+"""Largest number of results of the JSON that are read. Further ones are ignored."""
 PLACES = ("out_of_place", "in_place")
+"""Places of the result, in the order of a table's columns. They name it in the JSON and in labels."""
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
-"""Deviation between two ranks that programs with a column ``error`` allow. Integers must not deviate."""
+"""Deviation that is allowed for each rank but one in a column ``error`` (:func:`_is_beyond`). Integers must
+not deviate."""
 _MANY_RANKS = 4096
 """Assumed number of ranks if the output lists none. More ranks may deviate more."""
 MAX_STREAMS = 4096
+"""Largest number of processes that are distinguished by their labels."""
 _HEAD = re.compile(
     rb"#\s+size\s+count\s+type\s+redop|# nThread \d+ nGpus \d+|# Collective test starting: "
     rb'|^\s*\{.{0,4000}"nccl_version"\s*:',
@@ -128,13 +142,17 @@ class BandwidthTable:
     device: str = ""
     """Product name of a GPU of this table."""
     validates: bool | None = None
+    """See :attr:`LabelledLines.validates`."""
     off_count: int | None = None
     """Line of the first row whose count does not match its size and type."""
     candidates: tuple[str, ...] = ()
     """Collectives that were stated for another table, or several stated at once."""
     ranks: int = 0
+    """Number of ranks, or 0 if unknown."""
     with_root: bool = False
+    """True if the table has a column ``root``."""
     per_iteration: bool = False
+    """True if the table also shows the times of iterations, in four more columns of each place."""
     only_in_place: bool = False
     """True if the table has one set of columns, as ``-O 0`` of rccl-tests prints it."""
     deviations: bool = False
@@ -144,17 +162,19 @@ class BandwidthTable:
     """Largest size of a row, in bytes."""
     reduces: bool = False
     rooted: bool = False
+    """True if a row shows a reduction, or a root."""
     fastest: float = 0.0
-    """Highest busbw in the table."""
+    """Highest busbw in the table, in GB/s."""
     algbw: float = 0.0
+    """Highest algbw, in GB/s, of which ``ratio`` was computed."""
     ratio: float = 0.0
-    """busbw/algbw of the fastest row, since the figures have only two decimals."""
+    """busbw/algbw of the row with the highest algbw, since the figures have only two decimals."""
     ratios: tuple[float, float] = (math.inf, 0.0)
-    """Lowest and highest busbw/algbw of rows that are fast enough to compute it."""
+    """Lowest and highest busbw/algbw of rows with an algbw above 1 GB/s."""
     figures: Figures = field(default_factory=Figures)
     checked: set[str] = field(default_factory=set)
     unchecked: set[str] = field(default_factory=set)
-    """Places (in and out of place) whose values were not checked."""
+    """Places (:data:`PLACES`) with a value that was checked, and with one that was not. Both may have one."""
 
     def take_row(self, redop: str, root: str, algbw: float, busbw: float) -> None:
         """Record the facts of one row that identify the collective."""
@@ -171,8 +191,8 @@ class BandwidthTable:
     def contradicts(self, name: str) -> bool:
         """Return whether the busbw of a row contradicts a collective for its algbw.
 
-        If the collective is unknown, the rows must fit any one of the known ratios for the listed ranks. A
-        list that lost ranks fits none.
+        If the collective is unknown, the rows must fit any one of the known ratios for the listed ranks. If
+        the list of ranks is truncated, they fit none.
         """
         lowest, highest = self.ratios
         names = (name,) if name in COLLECTIVES else ("all_reduce", *_SHARED, *_WHOLE)
@@ -240,11 +260,12 @@ def collectives_in(name: str) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class LabelledLines:
-    """The lines of one process, or all lines if no launcher labels them."""
+    """The state of reading the lines of one process, or all lines if no launcher labels them."""
 
     stated: str = ""
     """Collective that the program itself states, until its table starts."""
     ranks: int = 0
+    """Number of ranks in the list of devices so far."""
     split: bool = False
     """True if the ranks form several groups of unknown sizes."""
     table: BandwidthTable | None = None
@@ -253,8 +274,8 @@ class LabelledLines:
     open: int = 0
     """Number of tables that started but did not end."""
     without_average: int = 0
-    """Number of ended tables without an average so far. Only the line of the average states that it was
-    too low."""
+    """Number of ended tables whose average was not read yet. Only the average's line shows that it was too
+    low."""
     least_bytes: int = 0
     most_bytes: int = 0
     """The smallest and the largest requested size."""
@@ -293,18 +314,25 @@ class NcclTestsParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.document: bytearray | None = None
+        """The JSON, or None for tables."""
         self.started = False
+        """True after the first text that is not blank, which shows whether the log is JSON."""
         self.streams: dict[str, LabelledLines] = {}
+        """State of each process, by its label, or "" without labels."""
         self.named: tuple[str, ...] = ()
-        """Collectives in commands outside a table."""
+        """Collectives in the last command outside a table."""
         self.named_is_new = False
+        """True if no table began since this command."""
         self.named_after_table = False
+        """True if a table began before this command."""
         self.unknown: tuple[str, int, str] | None = None
         """Message, line and text of a command of an unknown program since the last table began."""
         self.rows: list[tuple[BandwidthTable, Measurement]] = []
+        """Each measurement with its table, and without the collective's name."""
         self.row_count = 0
         self.wrong = 0.0
         self.checked = self.unchecked = 0
+        """Numbers of results: all, with the sum of wrong values, checked and not checked."""
         self.wrong_line: int | None = None
         self.tables = 0
         self.average_line = 0
@@ -343,6 +371,7 @@ class NcclTestsParser(LogParser):
             self._words(at, text, stream)
 
     def _stream(self, label: str) -> LabelledLines:
+        """Return the state of the process with the label. Both of its outputs are one stream."""
         label = label.replace("stderr", "stdout")
         if label not in self.streams and len(self.streams) >= MAX_STREAMS:
             label = ""
@@ -358,7 +387,7 @@ class NcclTestsParser(LogParser):
             self.log.find("nccl_error", "the test stopped with an error", Verdict.FAIL, line=at, excerpt=text)
 
     def _find_unknown_program(self, at: int, text: str) -> None:
-        """Find a program that is none of nccl-tests', so that its busbw cannot be checked."""
+        """Find a program that is not one of nccl-tests', so that its busbw cannot be checked."""
         match = _OTHER_PROGRAM.search(text)
         name = (match[1] or match[2]) if match else ""
         if match and name and name not in COLLECTIVES:
@@ -447,7 +476,7 @@ class NcclTestsParser(LogParser):
             self.log.find("rows_missing", missing, Verdict.UNPROVEN, line=at)
 
     def _judge_devices(self, at: int | None, devices: Devices) -> None:
-        """Record a list of devices that is incomplete or mixes several systems."""
+        """Record contradictions in a list of devices: missing ranks, one GPU twice, different products."""
         for line, message in devices.contradictions():
             self.log.find("devices_contradict", message, Verdict.UNPROVEN, line=line or at)
 
@@ -471,7 +500,7 @@ class NcclTestsParser(LogParser):
             self._below_minimum(at, text)
 
     def _take_config_line(self, text: str, stream: LabelledLines, config: re.Match[str]) -> None:
-        """Read sizes, step, GPUs per process and validation from a test's first line."""
+        """Read sizes, step, GPUs per process and validation from the line ``# nThread …`` above a table."""
         stream.begun += 1
         stream.ranks, stream.split = 0, False
         stream.devices = Devices(per_process=int(config[1]) * int(config[2]))
@@ -519,7 +548,7 @@ class NcclTestsParser(LogParser):
     def row(self, at: int, text: str, table: BandwidthTable) -> None:
         """Read one row.
 
-        The columns are size, count, type, [redop], [root], and then time, algbw, busbw, #wrong twice.
+        The columns are size, count, type, [redop], [root], and for each place time, algbw, busbw, #wrong.
         """
         words = text.split()
         redop, root, figures = _split_row(words[3:], with_root=table.with_root)
@@ -566,7 +595,7 @@ class NcclTestsParser(LogParser):
         busbw: float,
         wrong: float | None,
     ) -> None:
-        """Record the figures of one size in one place."""
+        """Record the figures of one size in one place. ``wrong`` is None if the values were not checked."""
         self.row_count += 1
         size = labels["size_bytes"]
         self._count_wrong(at, text, f"at {size} bytes {labels['place']}", wrong)
@@ -735,7 +764,7 @@ class NcclTestsParser(LogParser):
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> ParsedLog:
-        """Judge the values, not the speed, and return the parsed log."""
+        """Return the parsed log. Values and completeness are judged here, but not the speed."""
         log = self.log
         document = self.document
         proven = self._tables_ended() if document is None else self.read_document(document)
@@ -815,7 +844,7 @@ class NcclTestsParser(LogParser):
         return not message
 
     def _test_without_table(self) -> str:
-        """Return a message if a test started and has no table, or was named after the last one, or ""."""
+        """Return a message if a program has no table, although it started or was named at the end, or ""."""
         if started := next((stream.stated for stream in self.streams.values() if stream.stated), ""):
             return f"{started} was started and has no table"
         if any(stream.begun for stream in self.streams.values()):
@@ -844,7 +873,10 @@ def _split_row(words: list[str], *, with_root: bool) -> tuple[str, str, list[str
 
 
 def _figures(values: list[str]) -> tuple[float, float, float | None] | None:
-    """Return algbw, busbw and the column of wrong values, or None if they are unreadable."""
+    """Return algbw, busbw and the wrong values (None for ``N/A``), or None if a figure is unreadable.
+
+    The arguments begin with the columns time, algbw, busbw and #wrong.
+    """
     if len(values) < 4:
         return None
     time, algbw, busbw, wrong = map(number, values[:4])

@@ -1,7 +1,11 @@
-"""Read in a kernel log which ports of network cards lost their link. No I/O.
+"""Read from a kernel log which ports of network cards lost their link. No I/O.
 
-The parser xid and nodes/kernel_log.py use this module. Begin with :func:`read_link_change`. A port that only
-went down while its machine started is harmless: see :meth:`LinkHistory.harmless_ports`.
+The parser xid and nodes/kernel_log.py read lines such as these with :func:`read_link_change`:
+
+    [   12.500000] mlx5_core 0000:3b:00.0 ens1f0: Link Down
+    [   14.500000] mlx5_core 0000:3b:00.0 ens1f0: Link Up
+
+A port that only went down while its machine started is harmless (:meth:`LinkHistory.harmless_ports`).
 """
 
 from __future__ import annotations
@@ -11,11 +15,12 @@ from dataclasses import dataclass
 from math import inf
 
 MOST_LINK_CHANGES = 2
-"""A network card's port goes down this often while a node starts, and comes up again."""
+"""Largest number of times that a sound port goes down while its node starts, and comes up again."""
 START_S = 900
-"""A start takes no longer. A port that goes down later has a fault, although it comes up again."""
+"""Longest time from the boot to the end of a start. A port that goes down later has a fault, although it
+comes up again."""
 NO_CABLE_S = 180
-"""A port without a cable is reported down once in this time after a boot, when the network is set up."""
+"""Time after a boot in which a port without a cable is reported down, once, when the network is set up."""
 _LINK = re.compile(
     # The kernel writes driver, bus address and interface before the message of each Ethernet driver:
     # mlx5_core, ice, i40e, ixgbe, bnxt_en, tg3, sfc, cxgb4, ionic. Some repeat the driver and the interface.
@@ -27,13 +32,15 @@ _LINK = re.compile(
     r"(?:NIC |Device )?Link(?: is)? (up|down)\b",
     re.IGNORECASE,
 )
+"""Pattern of a change: the bus address, or the interface (two groups), and ``up`` or ``down``."""
 _SINCE_BOOT = re.compile(r"\[ *(\d{1,9}\.\d{1,9})\]|^\d{1,4},\d{1,20},(\d{1,15}),")
 """Pattern of the seconds in lines of dmesg, and of the microseconds in lines of /dev/kmsg."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DATE = re.compile(
     r"(?:\d{4}-(\d\d)-|\b(" + "|".join(_MONTHS) + r") )([ \d]\d)[T ](\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)"
 )
-"""Pattern of the date in lines of syslog, of journalctl and of `dmesg -T`."""
+"""Pattern of the date in lines of syslog, of journalctl and of `dmesg -T`: month as number or name, day,
+hour, minute and second."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +67,10 @@ class LinkHistory:
 
     def __init__(self) -> None:
         self._is_up: dict[str, bool] = {}
+        """True for each port that is up after its last change."""
         self._was_up: set[str] = set()
         self._latest_down: dict[str, float] = {}
+        """Seconds from the boot to the latest loss of each port's link."""
         self._downs_since_boot: dict[str, int] = {}
 
     def add(self, change: LinkChange, seconds: float) -> None:
@@ -69,7 +78,8 @@ class LinkHistory:
 
         Args:
             change: The change.
-            seconds: The seconds from the boot to it, negative before the boot, or infinity if unknown.
+            seconds: The seconds from the boot to the change, negative before the boot, or infinity if
+                unknown.
         """
         port = change.port
         self._is_up[port] = change.is_up
@@ -83,8 +93,8 @@ class LinkHistory:
         """Return the ports that went down only while the machine started.
 
         Such a port is up again, or it has no cable: it is reported down once, soon after the boot, and never
-        up. A port that a node needs has its own checks of state and counters. Names of interfaces change
-        during a start, and several ports have one name in turn.
+        up. Other checks read state and counters of the ports that a node needs. Names of interfaces change
+        during a start, and several ports have one name in turn, so one name may go down more than once.
         """
         return {
             port
@@ -104,7 +114,7 @@ class LinkHistory:
 
 
 class BootClock:
-    """The time of lines since the boot of their machine, as far as the lines themselves state it."""
+    """A clock that reads from lines how long after the boot of their machine they were written."""
 
     def __init__(self) -> None:
         self._booted = inf
@@ -123,9 +133,9 @@ class BootClock:
 
 
 def _date_s(line: str) -> float:
-    """Return a line's date in seconds that only compare with other dates, or infinity without a date.
+    """Return a line's date as seconds to compare with other dates of its year, or infinity without a date.
 
-    Every month counts 31 days, so that two dates of different months are never closer than they are.
+    Every month counts as 31 days, so two dates of different months are never closer here than in reality.
     """
     if not (date := _DATE.search(line[:200])):
         return inf

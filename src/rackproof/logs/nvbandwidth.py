@@ -1,8 +1,17 @@
-"""Read the output of nvbandwidth, as text or as the JSON of ``-j`` (since 0.5).
+"""Parse the output of nvbandwidth, as text or as the JSON of ``-j`` (since 0.5).
 
-Each test case prints matrices. Before their JSON, 0.5 to 0.7 print the devices as text. In 0.8, the JSON
-lists the devices of the first process's node. A bidirectional test between GPUs prints three matrices, which
-are both directions and their total. Their cells are named after the test and the part
+Each test case prints matrices, here of bandwidths between two GPUs:
+
+    Running device_to_device_memcpy_read_ce.
+    memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
+               0         1
+     0       N/A    394.00
+     1    396.00       N/A
+    SUM device_to_device_memcpy_read_ce 790.00
+
+Before their JSON, 0.5 to 0.7 print the devices as text. In 0.8, the JSON lists the devices of the first
+process's node. A bidirectional test between GPUs prints three matrices, its parts: both directions and their
+total. Their cells are named after the test and the part
 (``device_to_device_bidirectional_memcpy_read_ce_total``), like the tool's own sums.
 
 :func:`rackproof.logs.parse` makes the parser. Begin with :meth:`NvbandwidthParser.line`.
@@ -30,9 +39,12 @@ _ROW = re.compile(rf"^\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _LABELLED_ROW = re.compile(rf"^\s*(\d{{1,6}} ?-> ?\d{{1,6}})((?:\s+{_CELL})+)\s*$")
 """Pattern of a row of the bisection between nodes, with the sending and the receiving process."""
 _SUM = re.compile(r"^\s*(?:SUM|&&&& PERF) ([A-Za-z0-9_]{1,120}) ([-+0-9.eEinfa]{1,30})(?: ?(?:GB/s|ns))?\s*$")
+"""Pattern of the line below a matrix: the test, with its part, and the sum of the cells."""
 _PART = re.compile(r"_((?:read|write)[12]|total)$")
+"""Pattern of the part at the end of a sum's name."""
 _PART_IN_WORDS = re.compile(r"\b((?:Read|Write)[12]|Total) bandwidth\b")
 _DIRECTIONS = (("read1", "write1"), ("read2", "write2"))
+"""Possible names of the first and of the second direction of a bidirectional test."""
 _ERROR = re.compile(
     r"\[?ERROR\]?|CUDA_ERROR_\w+|error .{0,60}in file|Invalid value when checking the pattern", re.IGNORECASE
 )
@@ -47,12 +59,15 @@ _BETWEEN_GPUS = re.compile(r"(?:^|_)device_to_device_")
 _WITH_HOST = re.compile(r"(?:^|_)(?:host|all)_")
 """Pattern of tests of the path to the host's memory, including ``all_to_host``."""
 _FASTEST_GB_S, _FASTEST_TO_HOST_GB_S = 10_000.0, 1_000.0
-"""Upper limits for a cell: memory reaches 8 TB/s, and NVLink-C2C 450 GB/s in each direction."""
+"""Upper limits for a cell in GB/s: memory reaches 8 TB/s, and NVLink-C2C 450 GB/s in each direction."""
 _BEGIN = re.compile(rb'\{[^\S\n]*(?:\n[^"\n]{0,120}){0,40}"nvbandwidth"\s*:')
-"""The JSON begins, perhaps with a launcher's labels, and the lines of other processes between."""
+"""Pattern of the beginning of the JSON, perhaps with a launcher's labels and lines of other processes."""
 _LISTED_DEVICE = re.compile(r"(\d{1,4}): (.{1,100}?)\s*\([0-9A-Fa-f:.]+\)(?:: \(.*\))?")
+"""Pattern of a device in the JSON: number and product, before its bus address."""
 MAX_JSON = 32 << 20
+"""Largest number of bytes of the JSON."""
 MAX_CELLS = 4000
+"""Largest number of stored cells, rows and devices."""
 
 
 class NvbandwidthParser(LogParser):
@@ -72,11 +87,14 @@ class NvbandwidthParser(LogParser):
         """Everything from the first line of JSON on."""
         self.document_line = 1
         self.has_text = False
+        """True if the heading of a run was printed as text."""
         self.test = ""
+        """Name of the current test, or "" outside a test."""
         self.unit = "GB/s"
         self.columns: list[str] = []
         self.cells: list[Measurement] = []
         self.open_line = 0
+        """Line at which the current test started."""
         self.part = ""
         """The part in the description of the current matrix."""
         self.row_names: list[str] = []
@@ -86,18 +104,22 @@ class NvbandwidthParser(LogParser):
         self.parts: dict[str, float] = {}
         """Sums of the current test's matrices, by part ("" for the only one)."""
         self.total = 0.0
+        """Sum of the cells of the current matrix."""
         self.sums = self.waived = 0
+        """Numbers of matrices with a sum, and of tests that do not apply to the machine."""
         self.noted = self.note_first = False
+        """True if the closing note was read, and if the older note of the heading was read."""
         self.devices: dict[str, str] = {}
         """Product names of the devices in the heading, by number."""
         self.of_processes = False
+        """True if a run on several nodes lists processes in place of all devices."""
         self.widest = 0
         """Number of columns of the widest matrix with a column for each device."""
         self.absent: set[tuple[str, str]] = set()
         """Rows and columns of the current matrix whose cells are N/A."""
 
     def block(self, data: bytes) -> None:
-        """Read text, or gather the documents."""
+        """Read text, or collect everything from the first JSON on."""
         if self.document is None and (match := _BEGIN.search(data)):
             begin = data.rfind(b"\n", 0, match.start()) + 1
             self.document_line = self.log.line_at(begin)
@@ -169,7 +191,7 @@ class NvbandwidthParser(LogParser):
         return True
 
     def _row(self, at: int, text: str, name: str, values: list[str]) -> None:
-        """Read a row of a matrix. A row of another length than the header is unproven."""
+        """Read a row of a matrix. A row with another number of values than columns is unproven."""
         if len(values) != len(self.columns):
             self.log.find(
                 "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
@@ -189,6 +211,7 @@ class NvbandwidthParser(LogParser):
         self.test, self.part, self.parts, self.unit = "", "", {}, "GB/s"
 
     def _without_result(self, message: str) -> None:
+        """Record that a part of the current test is missing."""
         self.log.find("cut_off", message, Verdict.UNPROVEN, line=self.open_line)
 
     def _matrix_without_sum(self) -> bool:
@@ -201,7 +224,7 @@ class NvbandwidthParser(LogParser):
         return begun
 
     def _keep_matrix(self, part: str) -> None:
-        """Name the cells after the part, and prepare for the next matrix."""
+        """Store the cells of the current matrix, named after the part, and prepare for the next matrix."""
         for cell in self.matrix:
             name = f"{cell.name}_{part}" if part else cell.name
             self.cells.append(cell.model_copy(update={"name": name}))
@@ -224,7 +247,14 @@ class NvbandwidthParser(LogParser):
             self.log.find("sum_mismatch", message, Verdict.UNPROVEN, line=line)
 
     def sum_line(self, at: int, text: str, name: str, value: float | None) -> None:
-        """End a matrix. Its sum must match its cells."""
+        """End the current matrix. Its sum must match its cells.
+
+        Args:
+            at: The number of the line.
+            text: The line.
+            name: The test that the line names, with the part.
+            value: The stated sum, or None if it cannot be read.
+        """
         part = self._part_of(name)
         if part is None or part in self.parts or value is None or not _is_sum(value, self.total):
             self.log.find(
@@ -249,7 +279,7 @@ class NvbandwidthParser(LogParser):
             self.log.find("rows_missing", message, Verdict.UNPROVEN, line=at)
 
     def _gap_of_matrix(self) -> str:
-        """Return the numbers or counts that show a gap in the current matrix, or "" if there is none.
+        """Return the gap in the current matrix as text, or "" if there is none.
 
         Rows and columns are numbered, and between GPUs their numbers are equal.
         """
@@ -285,14 +315,14 @@ class NvbandwidthParser(LogParser):
         return bool(is_known) and "->" not in "".join(self.row_names)
 
     def _part_of(self, name: str) -> str | None:
-        """Return the part that a sum belongs to, or None if it belongs to another test."""
+        """Return the part of the sum ("" for the only matrix), or None if it belongs to another test."""
         if name == self.test:
             return self.part
         part = _PART.search(name)
         return part[1] if part and name[: part.start()] == self.test else None
 
     def cell(self, at: int, test: str, row: str, column: str, raw: str) -> None:
-        """Read one cell of a matrix."""
+        """Read one cell of a matrix. N/A has no value, and between two GPUs it is a gap."""
         if raw == "N/A":
             if _BETWEEN_GPUS.search(test) and len(self.absent) < MAX_CELLS:
                 self.absent.add((row, column))
@@ -323,7 +353,7 @@ class NvbandwidthParser(LogParser):
         return any(ended) and False not in ended
 
     def _read_process(self, text: str) -> bool | None:
-        """Return whether each document of a process contains a test that ended, None without a document."""
+        """Return whether each document of a process contains a test that passed, None without a document."""
         ended = None
         for part in _documents(text):
             if isinstance(part, str):
@@ -338,7 +368,7 @@ class NvbandwidthParser(LogParser):
         return ended
 
     def read_document(self, root: Any) -> bool:
-        """Read one document. Return whether a test in it ended."""
+        """Read one document. Return whether a test in it passed."""
         try:
             top = root["nvbandwidth"]
             tests = top["testcases"]
@@ -376,6 +406,7 @@ class NvbandwidthParser(LogParser):
             self.log.tag("device", entry)
 
     def _note_error(self, top: Any) -> None:
+        """Record the error that a document states."""
         if isinstance(top, dict) and top.get("error"):
             excerpt = text_of(top["error"])
             self.log.find("tool_error", "nvbandwidth reports an error", Verdict.FAIL, excerpt=excerpt)
@@ -433,6 +464,7 @@ class NvbandwidthParser(LogParser):
         self._judge_parts(name, None)
 
     def _take_cells(self, name: str, rows: list[Any]) -> None:
+        """Read the cells of one matrix of the JSON, which numbers neither rows nor columns."""
         self.test, self.row_names = name, [str(row) for row in range(len(rows))]
         for row, cells in enumerate(rows):
             values = cells[:1000] if isinstance(cells, list) else []
@@ -490,6 +522,7 @@ def _by_process(text: str) -> Iterator[str]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raise a ValueError if it has a key twice, because either value may be meant."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a key occurs twice")
@@ -497,9 +530,9 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _documents(text: str) -> Iterator[Any]:
-    """Yield the JSON objects of a text, and the texts between them.
+    """Yield the JSON objects of a text, and as str the texts between them.
 
-    If an object cannot be read, yield a ValueError at the end.
+    If an object cannot be read, yield a ValueError as the last item.
     """
     decoder = json.JSONDecoder(object_pairs_hook=_distinct)
     position = 0

@@ -1,4 +1,12 @@
-"""Parse ``nvidia-smi -q``, as XML and text, for :func:`rackproof.logs.parse` and nodes' snapshots."""
+"""Parse ``nvidia-smi -q``, as XML (``-x``) and text, for :func:`rackproof.logs.parse` and nodes' snapshots.
+
+Both notations become one tree of elements with the tags of the XML. A path such as
+``fb_memory_usage/total`` names the element in
+
+    <gpu id="00000000:00:06.0"> … <fb_memory_usage><total>143771 MiB</total> … </fb_memory_usage> … </gpu>
+
+A GPU divided by MIG shows instances, its parts. The fabric is the network of NVSwitches.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +41,10 @@ from rackproof.logs.clock_reasons import CLOCK_REASONS
 from rackproof.logs.gpu_description import lacking_beside, missing_parts, readings_to_compare
 
 MAX_XML = 32 << 20
+"""Largest number of bytes of an answer, in XML or text."""
 MAX_DEPTH = 40
 MAX_ELEMENTS = 200_000
+"""Limits for nested elements, and for all elements or lines of text."""
 _MAX_REREAD = 512 << 10
 """Largest XML whose tree is kept for the next reader; a node with eight GPUs writes a third of it."""
 DOUBLE_BIT = "ecc_errors/volatile/double_bit"
@@ -50,6 +60,8 @@ _UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 @dataclass(slots=True)
 class _Element:
+    """An element of an answer, with its line, and the pieces of its text."""
+
     tag: str
     line: int
     attributes: dict[str, str]
@@ -73,11 +85,11 @@ class _Element:
 
 
 class _RefusedError(ValueError):
-    """A document that must not be read, even if it is well-formed."""
+    """An error for a document that must not be read, even if it is well-formed."""
 
 
 def _read_xml(data: bytes) -> _Element:
-    """Parse XML without entities or external content, with limits for depth and number of elements.
+    """Return an element above the root of a document, without entities or external content.
 
     Raises:
         ValueError: The document cannot be parsed, or is refused.
@@ -127,6 +139,7 @@ def _size(text: str) -> int:
 
 
 def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
+    """Return each GPU with its element. Raise a ValueError without an answer, or for too many GPUs."""
     log = root.find("nvidia_smi_log")
     if log is None:
         raise ValueError("no nvidia_smi_log element")
@@ -151,7 +164,7 @@ def _gpus_of(root: _Element) -> list[tuple[Gpu, _Element]]:
 
 
 def _power_limit(element: _Element) -> float | None:
-    """Return a GPU's power limit in watts. Drivers moved the field three times."""
+    """Return a GPU's power limit in watts, or None. Drivers moved the field three times."""
     for path in (
         "gpu_power_readings/current_power_limit",
         "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit",
@@ -169,15 +182,15 @@ _END = b"</nvidia_smi_log>"
 
 
 def _document(data: bytes) -> tuple[int, int]:
-    """Return the start and end of the XML in nvidia-smi's output, where warnings may surround the XML."""
+    """Return the positions of start and end of the XML in nvidia-smi's output. Warnings may surround it."""
     begin = next((at for mark in _BEGINS if (at := data.find(mark)) >= 0), 0)
     end = data.rfind(_END) + len(_END)
-    # Any other line is part of a document that cannot be read.
+    # Text with "<" below the XML is part of a document that cannot be read.
     return begin, end if end > begin + len(_END) and b"<" not in data[end:] else len(data)
 
 
 def lines_beside(data: bytes) -> list[tuple[int, str]]:
-    """Return number and text of the first few lines above and below the XML of ``nvidia-smi -q -x``."""
+    """Return number and text of lines above and below the XML of ``nvidia-smi -q -x``, at most 1000 each."""
     begin, end = _document(data)
     below = data[:end].count(b"\n") + 1
     numbered = [*enumerate(data[:begin].split(b"\n")[:1000], start=1)]
@@ -186,10 +199,13 @@ def lines_beside(data: bytes) -> list[tuple[int, str]]:
 
 
 def _read_document(data: bytes) -> _Element:
-    """Return the tree of the XML in nvidia-smi's output. Callers share the tree, and must not change it.
+    """Return the tree of the XML in nvidia-smi's output. Callers share it, and must not change it.
 
     Facts, snapshot and parser each read the answer of a node, one after the other, and reading it
     is half of a night's processor time.
+
+    Raises:
+        ValueError: The document cannot be parsed, or is refused.
     """
     begin, end = _document(data)
     document = data[begin:end]
@@ -221,7 +237,7 @@ class GpuTexts(NamedTuple):
         gpu: The GPU.
         text: A function that returns the cleaned text at a path of tags, or "" for a missing value or
             ``N/A``.
-        unknown: The values of :func:`_unknown_values`.
+        unknown: The values that no check recognizes, as ``path: words``.
         lacking: The readings and lines that another GPU of its model has and this one lacks. It is empty for
             a GPU that is divided (MIG), because the driver shows less of it.
     """
@@ -254,7 +270,7 @@ RECOVERY_WORDS = ("reset", "reboot", "drain")
 
 
 def recovery_verdict(action: str) -> Verdict | None:
-    """Return the verdict for a GPU's recovery action, or None if it needs none.
+    """Return the verdict for the action that the driver requests (``Reset``), or None if it requests none.
 
     An unknown action is unproven.
     """
@@ -264,7 +280,7 @@ def recovery_verdict(action: str) -> Verdict | None:
 
 
 def is_fabric_unhealthy(summary: str) -> bool:
-    """Return whether the fabric's health is a value that no working GPU reports."""
+    """Return whether a summary of the fabric's health is not one of those that a working GPU reports."""
     return summary not in ("", "Healthy", "Not Supported")
 
 
@@ -281,7 +297,7 @@ _WORDS: Mapping[str, frozenset[str]] = {
     "remapped_rows/remapped_row_pending": _YES_NO,
     "remapped_rows/remapped_row_failure": _YES_NO,
 }
-"""Words that checks recognize, by path. Any other word counts as bad until it is listed here."""
+"""Words that checks recognize, by path. Any other word is unproven until it is listed here."""
 WELL = frozenset(
     {
         *("", "No", "None", "False", "Full", "Not Supported"),
@@ -296,10 +312,13 @@ _SCANNED = (
     "retired_pages",
 )
 _HEALTH = "fabric/health"
-"""Sections in which a future driver may report a fault with a new name."""
+"""The last of the sections in which a future driver may report a fault with a new name."""
 _PROCESSES = ("processes", "accounted_processes")
+"""Elements with names of programs, which may be any text."""
 _LISTS = ("summary", "partition_assigned", "remapped_row_histogram")
+"""Elements of these sections that are not searched for unknown words."""
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
+"""Section of the reasons for low clocks, of new and of old drivers."""
 _REASON_PREFIX = re.compile("clocks_(?:event|throttle)_reason_")
 _KNOWN_REASONS = frozenset(
     {
@@ -311,13 +330,13 @@ _KNOWN_REASONS = frozenset(
 
 
 def _unknown_values(gpu: _Element) -> Iterator[str]:
-    """Yield, as ``path: words``, the values in a GPU's description that no check recognizes."""
+    """Yield the values in a GPU's description that no check recognizes, as ``path: words``."""
     found = (_unknown_words(gpu), _unknown_sections(gpu), _unknown_reasons(gpu), _error_texts(gpu))
     yield from dict.fromkeys(chain.from_iterable(found))
 
 
 def _error_texts(gpu: _Element, path: str = "") -> Iterator[str]:
-    """Yield the texts of errors in place of values, wherever they are except for names of processes."""
+    """Yield texts such as ``Unknown Error`` in place of any value. Names of processes are left out."""
     for child in gpu.children:
         where = f"{path}{child.tag}"
         text = clean("".join(child.text)[:2000])
@@ -336,7 +355,7 @@ def _unknown_words(gpu: _Element) -> Iterator[str]:
 
 
 def _unknown_sections(gpu: _Element) -> Iterator[str]:
-    """Yield the values in sections about faults other than numbers and words for "no fault"."""
+    """Yield values directly in sections about faults that are neither numbers nor words for "no fault"."""
     # Another finding reports a bad health summary. Its parts only add detail.
     has_finding = is_fabric_unhealthy(gpu.get("fabric/health/summary"))
     for section in _SCANNED if has_finding else (*_SCANNED, _HEALTH):
@@ -372,7 +391,7 @@ class _Whole(LogParser):
         self.data = bytearray()
 
     def block(self, data: bytes) -> None:
-        """Store the block. Beyond the limit, record only that there was more."""
+        """Store the block. After the block that exceeds the limit, store nothing."""
         if len(self.data) <= MAX_XML:
             self.data += data
 
@@ -389,7 +408,7 @@ class NvidiaSmiXmlParser(_Whole):
         return b"<nvidia_smi_log" in head or b"<!DOCTYPE nvidia_smi_log" in head
 
     def finish(self) -> ParsedLog:
-        """Return temperatures, power, memory and errors of every GPU."""
+        """Return the log with temperatures, power, memory and faults of every GPU."""
         log = self.log
         measurements: list[Measurement] = []
         data = bytes(self.data)
@@ -469,9 +488,7 @@ class NvidiaSmiXmlParser(_Whole):
                 )
 
     def judge_state(self, gpu: Gpu, element: _Element) -> None:
-        """Judge the requested recovery action, the reasons for slowdowns, and error texts in place
-        of values.
-        """
+        """Judge the requested recovery, the fabric, slowdowns, MIG instances, and values that cannot be."""
         log = self.log
         self._recovery(gpu, element)
         self._fabric(gpu, element)
@@ -493,7 +510,7 @@ class NvidiaSmiXmlParser(_Whole):
         self._instances(gpu, element)
 
     def _slowdowns(self, gpu: Gpu, element: _Element) -> None:
-        """Find slowdowns that are longer than a day. The report does not state the start of the count."""
+        """Find slowdowns that lasted over a minute since the driver was loaded, at a time that is unknown."""
         for reason, slowed_s in _slowdown_counters(element):
             if reason not in _HARMLESS_COUNTERS and slowed_s is not None and slowed_s > MOST_SLOWDOWN_S:
                 since = f"{reason} for {slowed_s:.0f} s since the driver was loaded"
@@ -561,12 +578,14 @@ def _contradictions(gpu: Gpu, element: _Element) -> Iterator[str]:
 
 
 def _address_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
+    """Yield a sentence if a GPU has two bus addresses."""
     bus_id = element.get("pci/pci_bus_id") or element.get("pci/bus_id")
     if bus_id and bus_id.lower() != gpu.bus_id.lower():
         yield f"it is at {gpu.bus_id:.20}, and its PCI section has {bus_id:.20}"
 
 
 def _draw_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
+    """Yield a sentence for each power far above the limit."""
     limit = gpu.power_limit_w or 0
     for draw in (_first_number(element, (path,)) for path in _POWER_DRAWS):
         if limit and draw is not None and draw > limit * _MOST_OVER_LIMIT:
@@ -574,6 +593,7 @@ def _draw_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
 
 
 def _memory_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
+    """Yield a sentence if the parts of the memory are not the total, or too much is reserved."""
     texts = [element.get(f"fb_memory_usage/{name}") for name in ("reserved", "used", "free")]
     parts = [_size(text) for text in texts]
     total, mebibyte = gpu.memory_bytes, _UNIT["MiB"]
@@ -587,14 +607,12 @@ def _memory_faults(gpu: Gpu, element: _Element) -> Iterator[str]:
 
 
 def _has_instances(element: _Element) -> bool:
+    """Return whether a GPU is divided (MIG)."""
     return element.get("mig_mode/current_mig") == "Enabled"
 
 
 def _instances_of(element: _Element) -> Iterator[_Element]:
-    """Yield MIG instances.
-
-    In the XML, they are in one element. In the text, they are beside the other values.
-    """
+    """Yield the MIG instances: from one element of the XML, or from beside the other values of the text."""
     container = element.find("mig_devices")
     for child in (*element.children, *(container.children if container else ())):
         if child.tag == "mig_device":
@@ -602,6 +620,7 @@ def _instances_of(element: _Element) -> Iterator[_Element]:
 
 
 def _error_counts(instance: _Element) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each count of ECC errors of a MIG instance (``volatile sram_uncorrectable``)."""
     for section in ("ecc_error_count", "ecc_errors"):
         section_element = instance.find(section)
         for kind in section_element.children if section_element else ():
@@ -671,20 +690,24 @@ _ROUNDED_MIB, _MOST_RESERVED_SHARE = 4, 0.1
 """Rounding of sizes in MiB, and the largest plausible share of reserved memory; real GPUs reserve
 at most 1.3 %."""
 _HARMLESS_COUNTERS = frozenset({"sw_power_cap", "sw_power_capping", "sync_boost"})
+"""Reasons for low clocks that are no fault, however long they last."""
 
 _DEFAULT_LIMITS = (
     "gpu_power_readings/default_power_limit",
     "gpu_power_readings/gpu_ceiling_power_limit/default_power_limit",
     "power_readings/default_power_limit",
 )
+"""Paths of the default power limit, which drivers moved."""
 _SPENT_BANKS = (
     "remapped_rows/row_remapper_histogram/row_remapper_histogram_none",
     "remapped_rows/bank_remap_availability_histogram/none",
 )
+"""Paths of the number of memory banks without a spare row, in XML and text."""
 _REMAPPED = (
     ("remapped_rows/remapped_row_corr", "remapped_rows/correctable_error"),
     ("remapped_rows/remapped_row_unc", "remapped_rows/uncorrectable_error"),
 )
+"""Paths of the rows that were remapped after correctable and after uncorrectable errors, in XML and text."""
 
 
 def _fabric_of(element: _Element) -> str:
@@ -700,7 +723,7 @@ def _fabric_of(element: _Element) -> str:
 
 
 def _first_number(element: _Element, paths: tuple[str, ...]) -> float | None:
-    """Return the number at the first path with a number."""
+    """Return the number at the first path with a number, or None."""
     first = _first_value(element, paths)
     return first[0] if first else None
 
@@ -732,7 +755,7 @@ def _driver_number(driver: str) -> float | None:
 
 
 def _first_value(element: _Element, paths: tuple[str, ...]) -> tuple[float, int] | None:
-    """Return the value at the first path with a number, together with its line."""
+    """Return the number at the first path with a number, together with its line, or None."""
     for path in paths:
         value = leading(element.get(path))
         if value is not None:
@@ -750,7 +773,7 @@ _MORE_NUMBERS = (
     ("utilisation", ("utilization/gpu_util",)),
     ("pcie_link_width", ("pci/pci_gpu_link_info/link_widths/max_link_width",)),
 )
-"""Numbers that are not used as measurements but must still be plausible."""
+"""Name and paths of numbers that are not used as measurements but must still be plausible."""
 _SLOWED = tuple(
     f"{section}/{name}"
     for section, prefix in (
@@ -784,6 +807,7 @@ _XML_VALUES: tuple[tuple[str, str, Direction | None, tuple[str, ...]], ...] = (
     ("pcie_link_generation", "", None, ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",)),
     ("pcie_link_width", "", None, ("pci/pci_gpu_link_info/link_widths/current_link_width",)),
 )
+"""Name, unit, better direction and possible paths of each measurement."""
 _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
     ("ecc_errors/volatile/sram_uncorrectable_parity", "ecc_uncorrected", Verdict.FAIL, "SRAM parity errors"),
     (
@@ -822,11 +846,12 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
         for path in PENDING_PAGES
     ),
 )
+"""Path, code of the finding, verdict and message of each fault that is a count above 0 or ``Yes``."""
 
 _TEXT_LINE = re.compile(r"^( *)(\S.{0,200}?) *(?:(?<= ): ?(.*))?$")
 _TEXT_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
+"""Patterns of a line of the text (indentation, name, value after a colon), and of the heading of a GPU."""
 _TEXT_TAGS: dict[str, dict[str, str]] = {
-    # By the parent's tag: the names in the text, with underscores, and the XML's tag if it differs.
     "gpu": {"serial_number": "serial", "gpu_uuid": "uuid"},
     "temperature": {
         "gpu_current_temp": "gpu_temp",
@@ -853,6 +878,7 @@ _TEXT_TAGS: dict[str, dict[str, str]] = {
         "remapping_failure_occurred": "remapped_row_failure",
     },
 }
+"""The XML's tag by the parent's tag and the name in the text, with underscores, if both names differ."""
 _BANNER = b"==NVSMI LOG=="
 
 
@@ -896,7 +922,7 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
         return _BANNER in head
 
     def finish(self) -> ParsedLog:
-        """Return temperatures, power, memory and errors of every GPU of every report."""
+        """Return the log with temperatures, power, memory and faults of every GPU of every report."""
         log = self.log
         measurements: list[Measurement] = []
         reports = self._reports()
@@ -914,7 +940,7 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
         return log.parsed(self.format, Verdict.PASS if reports else Verdict.UNPROVEN, measurements)
 
     def _reports(self) -> list[list[tuple[int, str]]]:
-        """Return the numbered lines of each report, and record GPUs that do not answer."""
+        """Return the numbered lines below each banner, and record GPUs that do not answer."""
         reports: list[list[tuple[int, str]]] = []
         for at, raw in enumerate(bytes(self.data).split(b"\n"), start=1):
             text = raw[:2000].decode("utf-8", "replace").rstrip("\r")

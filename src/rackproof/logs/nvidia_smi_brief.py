@@ -1,7 +1,11 @@
-"""Read the brief outputs of nvidia-smi: its table without options, and ``nvidia-smi dmon``.
+"""Parse the brief outputs of nvidia-smi: its table without options, and ``nvidia-smi dmon``.
+
+    |   0  Tesla V100-SXM2...  Off  | 00000000:00:00.0 Off |                    0 |
+    | N/A   40C    P0    43W / 300W |      0MiB / 32510MiB |      0%      Default |
 
 Both show faults: a GPU that does not answer, uncorrected memory errors, heat. They show no repairs of memory,
-no links, and no reason for low clocks, so that a log without a fault is unproven.
+no links, and no reason for low clocks, so a log without a fault is unproven. :func:`rackproof.logs.parse`
+makes the parsers, and reads tables in the logs of jobs with :class:`TableFaults`.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ _FIRST_ROW = re.compile(
     r"^\|\s+(\d{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|ERR!|WDDM|TCC|MCDM)\s*"
     r"\|\s*([0-9A-Fa-f:.]{7,20})\s+\S{1,10}\s*\|\s*(\S{1,20})\s*\|"
 )
-"""Pattern of a GPU's first row: index, name, bus address, and uncorrected errors since the driver's start."""
+"""Pattern of a GPU's first row: index, name, bus address, and uncorrected memory errors (volatile)."""
 _SECOND_ROW = re.compile(r"^\|\s*\S{1,6}\s+(\S{1,6})\s.{0,40}\|.{0,24}/\s*(\d{1,9})MiB\s*\|")
 """Pattern of a GPU's second row: temperature, and total memory in MiB."""
 _FAILED_HEAD = re.compile(
@@ -43,9 +47,11 @@ _FAILED_HEAD = re.compile(
 _DMON_HEAD = re.compile(
     rb"(?m)^#[^\n]{0,40}\bgpu,? +(?!pid\b)(?:[a-z]+,? +){0,30}(?:pwr|sm|fb|mclk|pviol|dbecc|rxpci)\b"
 )
+"""Pattern of dmon's header (``# gpu   pwr gtemp mtemp``). That of pmon has ``pid``."""
 _FAULTS_BESIDE_A_JOB = ("gpu_lost", "ecc_uncorrected", "too_hot")
 """The faults that fail a job's log. Settings, such as ECC that is off, are the choice of a job's owner."""
 _NO_VALUE = ("-", "N/A")
+"""Cells of dmon for a value that the GPU lacks."""
 _NO_PROOF = "save nvidia-smi -q, which also shows repairs of memory, PCIe, and reasons for low clocks"
 
 
@@ -73,7 +79,7 @@ class NvidiaSmiTableParser(LogParser):
         """The GPU of the current row, or "" outside the list of GPUs."""
 
     def line(self, at: int, text: str) -> None:
-        """Read a row of a GPU, or a message beside the table."""
+        """Read the heading or a row of a table, or a message beside it."""
         if _HEADING.match(text):
             self._close()
         elif "Processes:" in text:
@@ -115,9 +121,10 @@ class NvidiaSmiTableParser(LogParser):
         judge_gpu(self.log, self.gpus[index], at)
 
     def _find_errors(self, at: int, text: str) -> None:
-        """Record cells that nvidia-smi could not read.
+        """Record ``ERR!``, which nvidia-smi prints for a value that it could not read.
 
-        Drivers also fail to read one sensor of a GPU that works, such as its fan.
+        Drivers also fail to read one sensor of a GPU that works (its fan). A single ``ERR!`` in a row's
+        first cell is therefore unproven, except beside the GPU's name. Any other one means a lost GPU.
         """
         sensors, _, others = text.removeprefix("|").partition("|")
         is_named_error = bool(_FIRST_ROW.match(text)) and "ERR!" in sensors
@@ -129,13 +136,13 @@ class NvidiaSmiTableParser(LogParser):
             self.log.find("gpu_value_unknown", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _close(self) -> None:
-        """Compare the GPUs of a table with each other."""
+        """Compare the GPUs of the finished table with each other, and forget them."""
         find_missing_indexes(self.log, "the table", self.gpus)
         judge_neighbours(self.log, [(gpu, None) for gpu in self.gpus.values()])
         self.gpus, self.label = {}, ""
 
     def finish(self) -> ParsedLog:
-        """Return the faults. Without one, the log is unproven."""
+        """Return the log with its faults. Without one, it is unproven."""
         self._close()
         _find_no_proof(self.log, "the table of nvidia-smi")
         return self.log.parsed(self.format, Verdict.UNPROVEN, [])
@@ -229,7 +236,7 @@ class NvidiaSmiDmonParser(LogParser):
         return value or 0.0
 
     def finish(self) -> ParsedLog:
-        """Return the faults. Without one, the log is unproven."""
+        """Return the log with its faults. Without one, it is unproven."""
         # Only some GPUs may be selected (-i), so that a missing index is no fault.
         if not self.gpus:
             self.log.find("no_rows", "no row of a GPU", Verdict.UNPROVEN)

@@ -1,4 +1,12 @@
-"""Parse ``nvidia-smi --query-gpu=… --format=csv``, once or in a loop, for :func:`rackproof.logs.parse`."""
+"""Parse ``nvidia-smi --query-gpu=… --format=csv``, once or in a loop, for :func:`rackproof.logs.parse`.
+
+A header names the requested columns, with units, and each row describes one GPU at one moment:
+
+    index, name, uuid, memory.total [MiB], temperature.gpu, ecc.mode.current
+    0, NVIDIA H200, GPU-00000000-0000-4000-8000-000000000001, 143771 MiB, 31, Enabled
+
+In a loop, the rows repeat. GPUs are compared only by values that last (:data:`_LASTING`).
+"""
 
 from __future__ import annotations
 
@@ -33,9 +41,11 @@ _LOWER = Direction.LOWER
 MAX_COLUMNS = 1000
 """Largest number of columns; current drivers have 226."""
 _KEYS = frozenset({"index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"})
+"""Columns with different values for all GPUs of a machine."""
 _NAMED = re.compile(r"[0-9A-Za-z]")
 """Pattern of the start of a text that identifies a GPU, unlike `[N/A]`."""
 _TO_THE_SECOND = len("2024/01/31 12:00:00")
+"""Length of a time without its fraction of a second."""
 _MEASURED: Mapping[str, tuple[str, Direction | None]] = {
     "temperature.gpu": ("gpu_temperature", _LOWER),
     "power.draw": ("gpu_power", None),
@@ -44,12 +54,14 @@ _MEASURED: Mapping[str, tuple[str, Direction | None]] = {
     "pcie.link.gen.current": ("pcie_link_generation", None),
     "pcie.link.width.current": ("pcie_link_width", None),
 }
+"""Name and better direction of the measurement of a column."""
 _AS_MEASURED: Mapping[str, str] = {
     **{column: name for column, (name, _direction) in _MEASURED.items()},
     **dict.fromkeys(("power.draw.average", "power.draw.instant"), "gpu_power"),
     "temperature.gpu.tlimit": "gpu_temperature_margin",
     "memory.total": "gpu_memory_total",
 }
+"""Name of a column's quantity in :func:`is_possible`, which has the limits."""
 _NUMBER_COLUMN = re.compile(
     r"(?:temperature|power\.(?!management)|clocks|utilization|memory|pcie\.link|ecc\.errors|enforced\.power"
     r"|remapped_rows\.(?:correctable|uncorrectable|histogram))[a-z0-9_.]*"
@@ -63,13 +75,16 @@ _OTHER_LISTS = {
 }
 """Columns of lists about other subjects than GPUs, with the subject."""
 _NAMES = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
+"""Columns that identify a GPU. The first one with a value does."""
 _HEALTH_WORDS = re.compile(
     r"ecc\.(?:mode|errors)\.|remapped_rows\.|retired_pages\.|gpu_recovery_action|fabric\.|inforom\.checksum|mig\.mode"
     r"|clocks_(?:event|throttle)_reasons\."
 )
 """Pattern of columns of words that show something of a GPU's state, in addition to numeric columns."""
 _NOTHING = re.compile(r"\[?(?:N/A|Not Supported|Requested functionality has been deprecated)\]?")
+"""Pattern of cells without a value."""
 _REASONS = re.compile(r"clocks_(?:event|throttle)_reasons\.([a-z_]+)")
+"""Pattern of columns with reasons for low clocks, whose older name is throttle reasons."""
 _CELL = rb"[A-Za-z0-9_.]+(?: \[[^\]\n]{1,20}\])?"
 _HEAD = re.compile(
     rb"(?:\A|\n)(?:(?:index|name|uuid|timestamp|count|gpu_name|gpu_uuid)(?:, " + _CELL + rb"){1,1000}|"
@@ -77,6 +92,7 @@ _HEAD = re.compile(
     rb"|fabric|retired_pages|remapped_rows|mig|driver_version|serial|vbios_version|pstate)(?:\.[a-z0-9_.]+)?"
     rb"(?: \[[^\]\n]{1,20}\])?(?:, " + _CELL + rb"){0,1000})\r?\n"
 )
+"""Pattern of a header's line, by its first column."""
 # The group is atomic. Otherwise, the cells of a long line that is no row would be tried in all combinations.
 _VALUE = (
     rb"(?>(?:\d{4}/\d\d/\d\d [\d:.]+|-?\d[\d.]*(?: (?:MiB|W|MHz|%|us))?|0x[0-9A-Fa-f]+|GPU-[0-9A-Fa-f-]+"
@@ -96,7 +112,7 @@ _HEADLESS = re.compile(
 
 
 class NvidiaSmiCsvParser(LogParser):
-    """The parser of ``nvidia-smi --query-gpu=… --format=csv`` with its header line."""
+    """The parser of ``nvidia-smi --query-gpu=… --format=csv``. Without its header line, rows are unproven."""
 
     format: ClassVar[str] = "nvidia_smi_csv"
     description: ClassVar[str] = "nvidia-smi --query-gpu=… --format=csv"
@@ -109,12 +125,14 @@ class NvidiaSmiCsvParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.columns: list[tuple[str, str]] = []
+        """Name and unit of each column, "" without one."""
         self.header: list[str] = []
         self.numbers: list[int] = []
         """Positions of the columns whose cells are numbers."""
         self.reasons: list[tuple[int, str]] = []
         """Positions and names of the columns with reasons for low clocks."""
         self.moment = ""
+        """Time of the last row, to the second, or "" without the column."""
         self.seen: set[tuple[str, str]] = set()
         """Names of GPUs in the rows of one second: column and value."""
         self.measurements: list[Measurement] = []
@@ -126,6 +144,7 @@ class NvidiaSmiCsvParser(LogParser):
         self.other_list = ""
         """Subject of the table, if it is not GPUs."""
         self.shows_health = False
+        """True if any cell shows something of a GPU's state."""
         self.gpus: dict[str, int] = {}
         """Number of rows of each GPU."""
         self.judged: list[str] = []
@@ -249,7 +268,7 @@ class NvidiaSmiCsvParser(LogParser):
                 self.seen.add(cell)
 
     def _cell(self, at: int, gpu: str, name: str, unit: str, cell: str) -> float | None:
-        """Return the number in a cell, or None for other text, which is judged."""
+        """Return the number in a cell, or None if it has none or an impossible one, which is a finding."""
         value = leading(cell)
         self.shows_health = self.shows_health or not _NOTHING.fullmatch(cell)
         if value is None:
@@ -290,7 +309,7 @@ class NvidiaSmiCsvParser(LogParser):
             self.log.find("slowed_down", message, Verdict.DEGRADED, line=at)
 
     def _judge_words(self, at: int, gpu: str, values: Mapping[str, str]) -> None:
-        """Judge columns of words as in the XML: pending repairs, the recovery action, the infoROM."""
+        """Judge columns of words as in the XML: repairs, the fabric, the recovery action, the infoROM."""
         log = self.log
         for column, (code, fault) in _FAULTS.items():
             cell = values.get(column, "N/A")
@@ -326,7 +345,7 @@ class NvidiaSmiCsvParser(LogParser):
             find_lacking_readings(self.log, f"GPU {gpus[index]}", sorted(lacking))
 
     def finish(self) -> ParsedLog:
-        """Return the parsed values."""
+        """Return the parsed log. It passes only if it has rows, and no finding that is worse."""
         judge_neighbours(self.log, list(self.readings.items()))
         self._find_lacking()
         if self.other_list:
@@ -367,6 +386,7 @@ class NvidiaSmiCsvParser(LogParser):
 
 
 _YES, _NO = ("Yes", "1"), ("No", "0")
+"""Cells of the columns of :data:`_FAULTS`."""
 _FAULTS: Mapping[str, tuple[str, str]] = {
     "remapped_rows.pending": ("remap_pending", "a row remap waits for a reset"),
     "retired_pages.pending": ("remap_pending", "a page waits for a reset to be retired"),
@@ -384,17 +404,27 @@ _JUDGED = re.compile(
 )
 """Pattern of judged columns: if one GPU of a model has a value, every other one in the machine has it."""
 _BIT_OF = {reason.name: reason.bit for reason in CLOCK_REASONS}
+"""Bit of each reason by its name in a column."""
 
 
 def _bits(reason: str, cell: str) -> int | None:
-    """Return the bits for a cell in a reason's column, or None if unknown."""
+    """Return the bits of the active reasons in a reason's column, or None if they are unknown.
+
+    The column ``active`` has a mask of all reasons. Other columns have ``Active`` or ``Not Active``.
+    """
     if reason == "active":
         return read_mask(cell)
     return {"Active": _BIT_OF.get(reason), "Not Active": 0}.get(cell)
 
 
 def _readings(label: str, values: Mapping[str, str], numbers: Mapping[str, float]) -> GpuReadings:
-    """Return the judged readings of a GPU in any notation."""
+    """Return a row's judged readings in the form that all notations share.
+
+    Args:
+        label: The name of the GPU in messages.
+        values: The cells by column.
+        numbers: The possible numbers in these cells, by column.
+    """
     return GpuReadings(
         label=label,
         name=values.get("name", values.get("gpu_name", "")),
@@ -435,12 +465,13 @@ def _filled_ones(columns: Iterable[str], values: Mapping[str, str]) -> list[str]
 
 
 def _word(values: Mapping[str, str], *columns: str) -> str:
-    """Return the first non-empty cell of some columns."""
+    """Return the first cell of some columns that has a value, or ""."""
     cells = (values.get(column, "") for column in columns)
     return next((cell for cell in cells if cell and not _NOTHING.fullmatch(cell)), "")
 
 
 _FABRIC = ("fabric.clusterUuid", "fabric.cliqueId")
+"""Columns that identify the GPU's part of its NVLink fabric."""
 _LASTING = (
     *("name", "gpu_name", "ecc.mode.current", "ecc.mode.pending", "memory.total"),
     *("pcie.link.width.current", "pcie.link.width.max", "pcie.link.gen.max", "power.limit", "clocks.max.sm"),

@@ -1,4 +1,16 @@
-"""Parse ``nvidia-smi nvlink --status`` and ``topo -m``, for :func:`rackproof.logs.parse`."""
+"""Parse ``nvidia-smi nvlink --status`` and ``topo -m``, for :func:`rackproof.logs.parse`.
+
+The first lists the NVLinks of each GPU. The second is a matrix of the connections between GPUs:
+
+    GPU 0: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-000000000001)
+             Link 0: 26.562 GB/s
+
+            GPU0    GPU1    CPU Affinity
+    GPU0     X      NV18    0-63
+    GPU1    NV18     X      0-63
+
+``NV18`` means 18 NVLinks. Other words mean a path over PCIe (:data:`_KINDS`).
+"""
 
 from __future__ import annotations
 
@@ -27,6 +39,7 @@ from rackproof.logs._reading import Log, LogParser, clean, number
 
 _GPU_LINE = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
 _LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))\s*$")
+"""Pattern of a link: its number, and its speed in one direction, or words such as ``<inactive>``."""
 _NO_LINK_LINE = re.compile(
     r"(?:NVML: .{0,80}|unable to retrieve .{0,40})(?:links are inactive|NVLink)|"
     r"(?P<lacks>Device does not have or support Nvlink)|"
@@ -40,10 +53,13 @@ _NVLINK_HEAD = re.compile(
     rb"NVLink queries are not )",
     re.IGNORECASE,
 )
+"""Pattern of a GPU's heading above a list of links, or above words in its place."""
 
 
 @dataclass
 class _Gpu:
+    """The links of one GPU in the list, and the line and product name of its heading."""
+
     line: int
     name: str
     speeds: list[float] = field(default_factory=list)
@@ -74,10 +90,12 @@ class NvlinkStatusParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.gpus: dict[str, _Gpu] = {}
+        """Each GPU by its UUID."""
         self.indexes: set[str] = set()
         self.of_gpu: set[str] = set()
-        """Links in the current GPU's list."""
+        """Numbers of the links below the current heading."""
         self.uuid = ""
+        """UUID of the current heading, or "" if it cannot be read."""
 
     def line(self, at: int, text: str) -> None:
         """Read a GPU's heading or a link."""
@@ -99,6 +117,7 @@ class NvlinkStatusParser(LogParser):
             gpu.lacks_links, gpu.is_divided = bool(match["lacks"]), bool(match["divided"])
 
     def _other(self, at: int, text: str) -> None:
+        """Read a line that is no link: a heading without a UUID, or a message of nvidia-smi."""
         is_heading = text.startswith("GPU ")
         if is_heading:
             # Do not add the links to the previous GPU.
@@ -107,6 +126,7 @@ class NvlinkStatusParser(LogParser):
             self.log.find("gpu_lost", "a GPU has no UUID", Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _heading(self, at: int, text: str, index: str, name: str, uuid: str) -> None:
+        """Begin the list of a GPU's links."""
         self.uuid = uuid
         self.of_gpu.clear()
         if uuid in self.gpus or index in self.indexes:
@@ -117,6 +137,7 @@ class NvlinkStatusParser(LogParser):
         self.log.tag("device", name)
 
     def _link(self, at: int, text: str, link: str, speed: float | None) -> None:
+        """Record a link. A speed of None, or of 0 GB/s, means that it is down."""
         if self.uuid not in self.gpus:
             return
         if link in self.of_gpu:
@@ -144,7 +165,7 @@ class NvlinkStatusParser(LogParser):
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def finish(self) -> ParsedLog:
-        """Return the number of active links of each GPU, and their bandwidth in one direction."""
+        """Return the log with the number of active links of each GPU, and the sum of their speeds in GB/s."""
         measurements = []
         for uuid, gpu in self.gpus.items():
             for name, value, unit in (
@@ -176,7 +197,7 @@ class NvlinkStatusParser(LogParser):
             self.log.find("nvlink_uneven", message, Verdict.FAIL)
 
     def _judge_down(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
-        """Record inactive links. ``linked`` lists the models of which a GPU is linked."""
+        """Record inactive links. ``linked`` has the models of which a GPU has an active link."""
         is_unbridged = has_own_links(gpu.name) is False and gpu.name not in linked
         for link, at, text in gpu.down:
             # A card without a bridge shows its links in this way. Other words never mean a sound link.
@@ -185,7 +206,7 @@ class NvlinkStatusParser(LogParser):
                 self.log.find("nvlink_down", message, Verdict.FAIL, line=at, excerpt=text)
 
     def _judge_unlinked(self, uuid: str, gpu: _Gpu, linked: Set[str]) -> None:
-        """Record a GPU without an active link although GPUs of its model are linked."""
+        """Record a GPU without an active link. A card may have none if no other of its model has one."""
         if gpu.is_divided:
             message = f"no NVLink of {uuid} is shown, because the GPU is divided (MIG)"
             self.log.find("nvlink_unclear", message, Verdict.UNPROVEN, line=gpu.line)
@@ -197,7 +218,7 @@ class NvlinkStatusParser(LogParser):
             self.log.find("nvlink_absent", message, Verdict.UNPROVEN, line=gpu.line)
 
     def _judge_whole(self) -> None:
-        """Record links and GPUs that the list lacks: it is truncated, filtered, or something is missing."""
+        """Record links and GPUs that the list lacks, links beyond the model's, and several models."""
         for uuid, gpu in self.gpus.items():
             expected = links_of(gpu.name) or 0
             if not gpu.numbers or (
@@ -215,6 +236,7 @@ class NvlinkStatusParser(LogParser):
         find_mixed_models(self.log, (gpu.name for gpu in self.gpus.values()))
 
     def _judge_speeds(self) -> None:
+        """Record links that are much slower than the fastest link of a GPU of the model."""
         fastest: dict[str, float] = {}
         for gpu in self.gpus.values():
             fastest[gpu.name] = max([fastest.get(gpu.name, 0.0), *gpu.speeds])
@@ -232,13 +254,14 @@ _TOPO_HEAD = re.compile(
     rb"|\A(?:[^\n]*\n){0,3}(?:  +|\t)GPU0(?:(?:  +|\t)GPU\d+)*(?:  |\t|\s*\n)"
 )
 _KINDS = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC|C2C")
-"""Pattern of the ways in which two GPUs can be connected; old drivers print SOC for SYS."""
+"""Pattern of the ways in which two GPUs can be connected: NVLinks with their number, PCIe (from near to far),
+or C2C. Old drivers print SOC for SYS."""
 _ACCESS = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 """The words of ``nvidia-smi topo -p2p``, whose matrix shows which GPUs may access each other."""
 _MOST_LINKS = 18
-"""Largest number of NVLinks of a GPU. If the links to its peers add up to more, switches are between them."""
+"""Largest number of NVLinks of a GPU. If those to its peers add up to more, they lead through switches."""
 _QUAD_OF_DGX1 = [[1, 1, 2], [1, 1, 2], [1, 2, 2], [1, 2, 2]]
-"""Unequal numbers of NVLinks that four V100 of a DGX-1 have, as in a virtual machine with half of them."""
+"""NVLinks of each of four V100 of a DGX-1 to the others. A virtual machine with half a DGX-1 has them."""
 
 
 class NvidiaSmiTopoParser(LogParser):
@@ -255,7 +278,9 @@ class NvidiaSmiTopoParser(LogParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.columns: list[str] = []
+        """Cells of the header, with "" above the names of the rows."""
         self.pairs: dict[tuple[int, int], tuple[str, int]] = {}
+        """Kind of connection (``NV18``) and line, by the GPUs of row and column."""
         self.rows: set[int] = set()
         self.own: set[str] = set()
         """Text where the row and column of the same GPU cross."""
@@ -286,7 +311,7 @@ class NvidiaSmiTopoParser(LogParser):
                 self.pairs[row, int(column_gpu[1])] = (clean(cell, 20), at)
 
     def finish(self) -> ParsedLog:
-        """Return the NVLinks of each pair. Report connections that are not those of a sound machine."""
+        """Return the log with the number of NVLinks of each pair, and a verdict on the whole matrix."""
         measurements: list[Measurement] = []
         for (first, second), (kind, at) in self.pairs.items():
             # Each pair appears in the rows of both its GPUs.
@@ -336,9 +361,12 @@ def _links(kind: str) -> int:
 def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
     """Return the fault in the NVLinks of all pairs, or "" if machines are built in this way.
 
-    Through switches, each GPU reaches all others equally. Without switches, GPUs are linked in pairs, rings
-    or meshes with equal links for each GPU, as bridged cards and a DGX-1 are. Pairs without NVLink differ by
-    their PCIe switch and socket, which is irrelevant.
+    Through switches, each GPU reaches all others by equally many links. Without switches, GPUs are linked in
+    pairs, rings or meshes with equal links for each GPU, as bridged cards and a DGX-1 are. Pairs without
+    NVLink differ by their PCIe switch and socket, which is irrelevant.
+
+    Args:
+        links: The number of NVLinks of each pair, in both orders.
     """
     for first, second in links:
         if links[first, second] != links[second, first]:
@@ -352,7 +380,7 @@ def _topology_fault(links: Mapping[tuple[int, int], int]) -> str:
 
 
 def _direct_fault(links_of_gpu: Mapping[int, list[int]]) -> str:
-    """Return the GPUs whose NVLinks differ from those of most GPUs without switches, or ""."""
+    """Return a text about GPUs whose NVLinks differ from those of most GPUs without switches, or ""."""
     if not links_of_gpu or sorted(links_of_gpu.values()) == _QUAD_OF_DGX1:
         return ""
     usual, _count = Counter(map(tuple, links_of_gpu.values())).most_common(1)[0]
@@ -361,7 +389,7 @@ def _direct_fault(links_of_gpu: Mapping[int, list[int]]) -> str:
 
 
 def _switched_fault(links_of_gpu: Mapping[int, list[int]], most: int) -> str:
-    """Return the GPUs that reach others by fewer NVLinks than the switches provide."""
+    """Return a text about GPUs that reach others by fewer than the ``most`` NVLinks of a pair, or ""."""
     # No connection of the GPU that lost links is complete. Its neighbours lost only the connection to it.
     odd = [gpu for gpu, counts in links_of_gpu.items() if counts[-1] < most]
     odd = odd or [gpu for gpu, counts in links_of_gpu.items() if counts[0] < most]

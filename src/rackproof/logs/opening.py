@@ -1,9 +1,8 @@
-"""Open logs, also compressed ones (gzip, xz, bzip2), and name files that cannot be read as a log.
+"""Open logs, also compressed ones (gzip, xz, bzip2), and find files that cannot be read as a log.
 
-The first bytes of a file show its type, whatever its name. Unpacking is bounded, because a few bytes may
+Callers are :func:`rackproof.logs.parse_path`, job bench and the scores, which begin with :func:`open_log`.
+The first bytes of a file show its type, whatever its name is. Unpacking is bounded, because a few bytes may
 expand to terabytes.
-
-Begin with :func:`open_log`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,13 @@ from rackproof.core.records import Finding, ParsedLog, Source, Verdict, worst
 MOST_UNPACKED = 8 << 30
 """Largest number of bytes that are unpacked from a log: sixteen times the log of a week's training."""
 _HEAD = 512
+"""Number of bytes that show the type of a file. The mark of a tar archive is at byte 257."""
 _UNPACK: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"\x1f\x8b": lambda raw: cast("BinaryIO", gzip.GzipFile(fileobj=raw)),
     b"\xfd7zXZ\x00": lambda raw: cast("BinaryIO", lzma.LZMAFile(raw)),  # noqa: SIM115
     b"BZh": lambda raw: cast("BinaryIO", bz2.BZ2File(raw)),
 }
+"""Function that unpacks a file, by the file's first bytes."""
 _NOT_READABLE = (
     (0, b"\x28\xb5\x2f\xfd", "compressed by zstd, which is not read: unpack it with `unzstd`"),
     (0, b"\x04\x22\x4d\x18", "compressed by lz4, which is not read: unpack it with `unlz4`"),
@@ -37,6 +38,7 @@ _NOT_READABLE = (
     (0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive: unpack it"),
     (257, b"ustar", "a tar archive: unpack it"),
 )
+"""Position and bytes that show another type of file, and the reason for an operator."""
 _SPECIAL: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -44,6 +46,7 @@ _SPECIAL: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISBLK, "a device"),
 )
 _DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, ValueError)
+"""Errors of the three unpackers for damaged content."""
 _SUFFIXES = (".gz", ".xz", ".bz2", ".zst", ".lz4", ".zip")
 
 
@@ -51,7 +54,8 @@ class LogStream:
     """A log's bytes as they were written, whether or not its file is compressed.
 
     Attributes:
-        problem: The reason why it could not be unpacked completely, or empty.
+        problem: The reason why the log could not be unpacked completely, or "". It is set while the log is
+            read, and the stream then ends.
     """
 
     def __init__(self, raw: BinaryIO) -> None:
@@ -63,11 +67,11 @@ class LogStream:
         self.problem = ""
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, none at the end."""
+        """Return the next bytes, or no bytes at the end."""
         return self._bounded(self._stream.read, size)
 
     def readline(self, limit: int = -1) -> bytes:
-        """Return the rest of the line, or as much of it."""
+        """Return the rest of the line, or at most ``limit`` bytes of it."""
         return self._bounded(self._stream.readline, limit)
 
     def _bounded(self, read: Callable[[int], bytes], size: int) -> bytes:
@@ -104,7 +108,7 @@ def open_log(path: str | Path) -> Iterator[LogStream]:
 
 
 def with_problem(log: ParsedLog, problem: str) -> ParsedLog:
-    """Return a log with the reason if it could not be read whole: it is then unproven."""
+    """Return the log. If a reason says that it could not be read whole, it is unproven, with a finding."""
     if not problem:
         return log
     finding = Finding(
@@ -118,7 +122,7 @@ def with_problem(log: ParsedLog, problem: str) -> ParsedLog:
 
 
 def why_no_log(path: Path) -> str:
-    """Return why a file cannot be read as a log, and the remedy, or "" if it can.
+    """Return why a file cannot be read as a log, and the remedy, or "" if it can. Only its head is read.
 
     Raises:
         OSError: The file cannot be read.
@@ -134,7 +138,11 @@ def why_no_log(path: Path) -> str:
 
 
 def special_file(path: Path) -> str:
-    """Return the type of a path as text, or "" for a file or folder."""
+    """Return the type of a path as text (``a FIFO``), or "" for a file or folder.
+
+    Raises:
+        OSError: The path does not exist or is not accessible.
+    """
     mode = os.stat(path).st_mode
     return next((text for is_one, text in _SPECIAL if is_one(mode)), "")
 

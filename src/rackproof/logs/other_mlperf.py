@@ -1,8 +1,9 @@
-"""Recognize logs of MLPerf's other suites, which the rules of Training do not cover.
+"""Recognize logs of MLPerf HPC and MLPerf Inference, which the rules of MLPerf Training do not cover.
 
-HPC logs the same events as Training (``:::MLLOG``) for other benchmarks with other rules. LoadGen
-of Inference writes ``mlperf_log_summary.txt`` and ``mlperf_log_detail.txt``, before round 1.0
-without MLLOG events.
+:func:`rackproof.logs.parse` uses the parsers and :func:`named_by_suite`. HPC logs the same events as Training
+(``:::MLLOG``) for other benchmarks with other rules. LoadGen, the load generator of Inference, writes
+``mlperf_log_summary.txt`` (``Scenario : Offline``) and ``mlperf_log_detail.txt``, before round 1.0 without
+MLLOG events.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ from rackproof.logs.mllog import MllogParser
 HPC_BENCHMARKS = frozenset({"cosmoflow", "deepcam", "oc20", "openfold"})
 """Benchmarks of MLPerf HPC, rounds 0.7 to 3.0, named as in its logs."""
 _LOADGEN = (b"MLPerf Results Summary", b'"loadgen_version"', b": LoadgenVersionInfo:", b'"qsl_idx"')
-"""Texts in summaries, events, the details before 1.0, and the JSON of an accuracy run."""
+"""Texts of LoadGen: in summaries, events, the details before 1.0, and the JSON of an accuracy run."""
 _OLD_ACCURACY = b"No warnings encountered during test."
 """First text in the summary of an accuracy run before 1.0."""
 _HEAD_BYTES = 4096
+"""Number of bytes of a log in which these texts are searched."""
 _FACT = re.compile(r"^(SUT name|Scenario|Mode|Result is)\s*: (.{1,100})$")
 _FACTS = {"SUT name": "system", "Scenario": "scenario", "Mode": "mode", "Result is": "result"}
+"""Tag of each fact. SUT is the system under test."""
 
 
 class MlperfHpcParser(MllogParser):
-    """The parser of HPC's events. If this format is requested by name, the end of the run is judged."""
+    """The parser of HPC's events, if this format is requested by name. It judges the end of the run."""
 
     format: ClassVar[str] = "mlperf_hpc"
     description: ClassVar[str] = "MLPerf HPC: named, and judged by `rackproof score DIR --usage hpc` alone"
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return False: its events are Training's, and only :func:`named_by_suite` distinguishes them."""
+        """Return False, because the events look like Training's. :func:`named_by_suite` finds them later."""
         return False
 
 
@@ -66,7 +69,7 @@ class MlperfInferenceParser(LogParser):
 
 
 def named_by_suite(log: ParsedLog) -> ParsedLog:
-    """Return a log with the name of its own suite: HPC's events prove nothing by Training's rules."""
+    """Return a log of Training unchanged, and one of HPC as unproven, because other rules apply to it."""
     benchmark = log.tags.get("submission_benchmark", "")
     if benchmark not in HPC_BENCHMARKS:
         return log

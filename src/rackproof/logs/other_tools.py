@@ -35,16 +35,17 @@ MARKS: Mapping[str, re.Pattern[bytes]] = {
     "hpl": re.compile(rb"(?m)^HPLinpack \d"),
     "stream": re.compile(rb"(?m)^STREAM version "),
 }
-"""Patterns of text that only one tool prints, by the tool's format. A training's log is not searched for
-them, because its launcher may run tools."""
+"""Patterns of text that only one tool prints, by the tool's format. The log of a training is not searched
+for them, because its launcher may run tools."""
 
 
 _KERNEL_LOG = "xid"
 _ABOUT_NODE = frozenset({"nvidia_smi_dmon", "nvidia_smi_table"})
-"""Formats of descriptions of a node. Another format may replace them in a later block."""
+"""Formats of descriptions of a node, which another format may replace in a later block."""
 _NOT_YET_KNOWN = ""
 """Name of the format before a block shows one."""
 _SEARCHED_FORMATS = frozenset({_NOT_YET_KNOWN, *MARKS, *_ABOUT_NODE, _KERNEL_LOG})
+"""Formats of the logs that are searched for other tools."""
 
 
 class OtherTools:
@@ -62,8 +63,8 @@ class OtherTools:
         Args:
             log: The log, before the lines of the block are counted.
             block: Whole lines.
-            own: The format by which the block is judged, or "" if it is not known yet. The log of a
-                training is not searched.
+            own: The format by which the block is judged, or "" if it is not known yet. A log of another
+                format, such as a training's, is not searched.
         """
         if own not in _SEARCHED_FORMATS:
             return
@@ -83,7 +84,7 @@ class OtherTools:
         return name, reason_of(name)
 
     def add_to(self, log: Log, own: str) -> None:
-        """Record the tools as findings of a log that is judged by the format of one tool."""
+        """Record the tools as findings of a log that is judged by the format of one tool, and their lines."""
         if own not in _SEARCHED_FORMATS:
             return
         unread = {name: lines for name, lines in self.lines_of_unread.items() if has_result(name)}
@@ -94,7 +95,7 @@ class OtherTools:
 
 
 def _marked_tools(text: bytes, own: str) -> dict[str, list[int]]:
-    """Return the formats of other tools in :data:`MARKS`, and the positions of their lines."""
+    """Return the positions of lines of other tools in :data:`MARKS`, by the tool's format."""
     marks = ((name, mark) for name, mark in MARKS.items() if name != own)
     places_of = {
         name: [match.start() for match in islice(mark.finditer(text), MOST_PLACES)] for name, mark in marks

@@ -1,10 +1,16 @@
-"""Read the output of perftest (``ib_write_bw``, ``ib_write_lat`` and related programs).
+"""Parse the output of perftest (``ib_write_bw``, ``ib_write_lat`` and related RDMA programs).
 
-The output is tables of message sizes, with columns named in each table's header. ``-D`` measures no peak
-(0.00), ``--cpu_util`` and ``--report-per-port`` add columns, and ``--raw_qos`` inserts one in the middle.
-Client and server may print into the same file, and the worst row of each size counts.
+The output is tables of message sizes, between rules of hyphens, with columns named in each table's header:
 
-The file of ``--out_json`` contains one result without a unit, so a bandwidth in it proves nothing.
+     #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+     65536      5000             395.10             394.20             0.751895
+
+``-D`` measures no peak (0.00), ``--cpu_util`` and ``--report-per-port`` add columns, and ``--raw_qos``
+inserts one in the middle. Client and server may print into the same file, and the worst row of each size
+counts.
+
+The file of ``--out_json`` contains the figures of one size. It states no unit of a bandwidth, which therefore
+proves nothing.
 
 :func:`rackproof.logs.parse` makes the parser. Begin with :meth:`PerftestParser.line`.
 """
@@ -27,13 +33,17 @@ _TITLE = re.compile(
     r"^\s*(RDMA_Write|RDMA_Read|Send|Atomic)(?:_(imm))? (?:(?:CMP_AND_SWAP|FETCH_AND_ADD) )?(Bidirectional )?"
     r"(?:Post List )?(BW|Latency) (?:forwarding )?(?:Multicast )?Test\s*$"
 )
+"""Pattern of a test's title (``RDMA_Write Bidirectional BW Test``): verb, imm, both ways, BW or Latency."""
 _COLUMN = re.compile(
     r"#bytes|#iterations|#sl|BW (?:peak|average|Port\d) ?\[[A-Za-z/]{1,10}\]|MsgRate(?: Port\d)?\[Mpps\]|"
     r"t_[a-z]{1,10}\[[a-z]{1,10}\]|99(?:\.9{1,3})?% percentile\[[a-z]{1,10}\]|tps average|CPU_Util\[%{1,2}\]"
 )
+"""Pattern of one heading in the header of a table."""
 _ROW = re.compile(r"^\s*\d{1,15}(?:\s+\S{1,30}){2,20}\s*$")
 _LIKE_ROW = re.compile(r"^\s*\d+\s+\d+")
+"""Pattern of a row that may be damaged."""
 _LINE = re.compile(r"^\s*-{20,}\s*$")
+"""Pattern of a rule of hyphens."""
 _FACT = re.compile(
     r"^\s*(Transport type|Link type|Mtu|Number of qps|Connection type)\s*:\s*(\S+)"
     r"(?:\s+(Transport type)\s*:\s*(\S+))?"
@@ -49,24 +59,33 @@ _ERROR = re.compile(
     r"Data validation.{0,40}(?:fail|error|mismatch)",
     re.I,
 )
+"""Pattern of errors, which fail the log, except for a varying CPU clock."""
 _VERBS = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send", "Atomic": "atomic"}
+"""Part of a program's name (``ib_write_bw``), by the first word of its title."""
 # perftest's "MB" is 2**20 bytes (its own message rate times the size confirms this).
 _TO_GBIT = {"MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9, "Gb/sec": 1.0}
 _FEWEST_SIZES, _FEWEST_ROWS, _LAST_POWER, _LARGEST_PACKET = 2, 5, 23, 4096
+"""Limits for the check of missing sizes: the fewest sizes of a test, the fewest rows of a table if there are
+several, the largest size of ``-a`` as a power of 2, and the largest packet in bytes."""
 _FASTEST_GBIT_S = 4000.0
-"""Upper limit for the bandwidth of a port, in both directions together."""
+"""Upper limit for the bandwidth of a port in Gbit/s, in both directions together."""
 _AGREE = 0.05
 """Relative tolerance for figures of a row that are taken at slightly different times."""
 _FEWEST_ITERATIONS = 5
 """Smallest number of iterations that the program accepts."""
 MAX_ROWS = 1000
 MAX_JSON = 1 << 20
+"""Limits for the stored rows, and for the bytes of the JSON."""
 _JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of a table. ``suffix`` names it in a measurement, and is None for sizes and counts."""
+    """A column of a table.
+
+    ``suffix`` ends the name of its measurement (``_peak``). It is "" for the main column, and None for sizes
+    and counts. ``factor`` turns the printed unit into ``unit``. ``direction`` is the better one, or None.
+    """
 
     suffix: str | None = None
     unit: str = ""
@@ -84,7 +103,7 @@ _HIGHER, _LOWER = Direction.HIGHER, Direction.LOWER
 
 
 def _column(words: str) -> _Column:
-    """Return the meaning of a column heading."""
+    """Return the column with a heading such as ``BW average[Gb/sec]`` or ``t_avg[usec]``."""
     name, _bracket, unit = words.partition("[")
     name, unit = name.strip(), unit.rstrip("]")
     unit = "us" if unit == "usec" else unit
@@ -108,6 +127,7 @@ def _column(words: str) -> _Column:
 
 
 def _bandwidth_column(name: str, unit: str) -> _Column:
+    """Return the column of a bandwidth: the average, the peak, or that of a port."""
     factor = _TO_GBIT.get(unit)
     if factor is None:
         return _Column("_unknown", unit)
@@ -127,6 +147,8 @@ class _Test:
 
 @dataclass(slots=True)
 class _Row:
+    """The worst row of a size, with its values, the main one of them, and its line."""
+
     values: list[tuple[_Column, float]]
     main: float
     direction: Direction | None
@@ -134,7 +156,7 @@ class _Row:
 
 
 class PerftestParser(LogParser):
-    """The parser of the rows between header and closing rule."""
+    """The parser of tables, from a header to the rule that closes the table, and of the JSON."""
 
     format: ClassVar[str] = "ib_write_bw"
     description: ClassVar[str] = "perftest: ib_write_bw, ib_write_lat and their kin"
@@ -153,25 +175,26 @@ class PerftestParser(LogParser):
         self.headers: dict[int, list[_Column]] = {}
         """Columns of the open tables, by their number. The tables of two processes may differ."""
         self.rows: dict[tuple[str, ...], _Row] = {}
+        """Worst row by test, both ways ("yes" or ""), device, service level ("" without one) and size."""
         self.devices: set[str] = set()
         self.open = 0
         """Number of tables that started but did not end."""
         self.tables = 0
         self.titles = 0
         self.rows_open = 0
-        """Number of rows since no table was open. If two processes print tables, each needs its own row."""
+        """Number of rows since a table began while no other was open. Each open table needs its own row."""
         self.ends = 0
-        """Number of tables that ended since no table was open."""
+        """Number of tables that ended since then."""
         self.rows_since = 0
-        """Number of rows since the last header. The same rule is above the header, and ends a table only
-        below a row."""
+        """Number of rows since the last header. A rule is also above the header, and ends a table only below
+        a row."""
         self.longest = 0
         """Largest number of rows below one header."""
         self.rule_at = 0
         """Line of a rule that ends a table unless the next line is a heading."""
         self.document: bytearray | None = None
         self.sends = False
-        """True if a test sends. It may print no remote address, and with raw Ethernet none at all."""
+        """True if a test is of Send. It may print no remote address, and no address with raw Ethernet."""
         self.queue_pairs: list[float] = []
         """Number of queue pairs that each heading states."""
         self.addresses = {"local": 0, "remote": 0}
@@ -187,7 +210,10 @@ class PerftestParser(LogParser):
             self.document += data
 
     def _read_document(self, document: bytearray) -> list[Measurement]:
-        """Return the latencies of a JSON. A bandwidth in the JSON lacks a unit, and proves nothing."""
+        """Return the latencies of a JSON, or an empty list if it has none or cannot be read.
+
+        A bandwidth in the JSON lacks a unit, and proves nothing.
+        """
         try:
             root = orjson.loads(bytes(document))
             results, test = root["results"], str(root["test_info"]["test"])
@@ -224,6 +250,7 @@ class PerftestParser(LogParser):
                 self._words(at, text)
 
     def _words(self, at: int, text: str) -> None:
+        """Read a line that is not of a table or its heading."""
         self._close()
         if _ERROR.search(text):
             # If the CPU clock varies, a result is less exact, but not wrong.
@@ -294,7 +321,7 @@ class PerftestParser(LogParser):
         self.rows_since = 0
 
     def row(self, at: int, text: str) -> None:
-        """Read the row of one size."""
+        """Read the row of one size. Its number of words identifies the header that it belongs to."""
         words = text.split()
         columns = self.headers.get(len(words))
         if columns is None:
@@ -341,6 +368,7 @@ class PerftestParser(LogParser):
         return values
 
     def _impossible(self, at: int, text: str, column: _Column) -> None:
+        """Record an impossible value of a row."""
         quantity = "latency" if column.direction is _LOWER else "bandwidth"
         message = f"a {quantity} that is not a positive number"
         self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
@@ -382,7 +410,7 @@ class PerftestParser(LogParser):
         return self.log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _of_row(self, key: tuple[str, ...]) -> Iterator[Measurement]:
-        """Yield the measurements of one size, starting with the main one."""
+        """Yield the measurements of one key of ``rows``, starting with the main one."""
         name, both_ways, device, level, size = key
         row = self.rows[key]
         labels = {"size_bytes": size}

@@ -1,6 +1,8 @@
 """Parse a program's plain output for job bench, with the patterns in a benchmark's definition.
 
-:func:`rackproof.logs.parse` makes the parser. Begin with :meth:`PlainLinesParser.line`.
+The definition (``result.lines``, :mod:`rackproof.core.line_rules`) has one pattern for each metric and one
+for a good end. ``^Triad: +([0-9.]+)`` finds 310.5 in ``Triad:   310.5 GB/s``. :func:`rackproof.logs.parse`
+makes the parser if it gets such rules.
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ PROGRAM_LINE = re.compile(r"^rackproof: program (\S.{0,1000}), sha256 ([0-9a-f]{
 
 
 class _Reading:
-    """The current number of one metric, its line, and how many lines stated a number of the metric."""
+    """The number of one metric so far, its line, and how many lines stated a number of the metric."""
 
     def __init__(self, rule: LineMetric) -> None:
         self.rule = rule
         self.pattern = compiled_pattern(rule.pattern)
         self.value, self.line, self.count = math.nan, 0, 0
         self.samples: list[float] = []
-        """The numbers of repetitions, in their order."""
+        """The numbers of repetitions in order, if the rule takes their median."""
         self.group: int = self.pattern.groupindex.get(b"value", 1)
 
     def take(self, at: int, value: float) -> None:
-        """Record a number that was read in a line."""
+        """Record a number from a line. The rule's ``take`` decides whether it replaces the one before."""
         self.count += 1
         better = {
             "only": self.count == 1,
@@ -105,9 +107,9 @@ class PlainLinesParser(LogParser):
         reading.take(at, value)
 
     def finish(self) -> ParsedLog:
-        """Return the measurements.
+        """Return the log with its measurements.
 
-        Without all of them, or a line that shows a good end, the log is unproven.
+        If a measurement or the line of a good end is missing, the log is unproven.
         """
         log = self.log
         measurements = [measurement for name in self.readings if (measurement := self._measurement(name))]
@@ -118,7 +120,7 @@ class PlainLinesParser(LogParser):
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
 
     def _measurement(self, name: str) -> Measurement | None:
-        """Return a metric's measurement, or None if the output states none, or several instead of one."""
+        """Return a metric's measurement, or None if the output has no number of it, or too many."""
         reading = self.readings[name]
         if reading.count == 0:
             message = f"{name}: no line fits its pattern {reading.rule.pattern!r:.120}"

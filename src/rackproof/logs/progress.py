@@ -1,6 +1,7 @@
 """Follow a log while it grows, for job bench's live display of a job. Nothing is judged here.
 
-:mod:`rackproof_ansible.bench_follow` feeds a :class:`Follower`. Begin there.
+:mod:`rackproof_ansible.bench_follow` passes the log's new bytes to a :class:`Follower` every few seconds. The
+:class:`Progress` that it returns has a message such as ``training, epoch 2/4, step 50/100, loss 0.5``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import orjson
 from rackproof.logs._mlperf import TARGETS, TARGETS_06
 from rackproof.logs._reading import MAX_LINE, clean, number, whole
 
+# The patterns of lines that show progress, as the parser of each format describes them.
 _MLL = re.compile(rb":::MLL [0-9.]{1,30} ([A-Za-z0-9_]{1,80}): *(\{.*)")
 _TF_STEP = re.compile(rb"^(\d{1,12})\s+images/sec: (\S{1,30}) \+/- \S+ \(jitter = [^)]{1,30}\)\s+(\S{1,30})")
 _TF_TOTAL = re.compile(rb"^total images/sec: (\S{1,30})")
@@ -39,6 +41,7 @@ _PHASES = {
     "eval_start": "evaluating",
     "run_stop": "ended",
 }
+"""Phase of a job after an event of MLPerf. The status of run_stop, if stated, replaces its phase."""
 _AT_WORK = ("run_start", "eval_stop")
 """Events after which a job trains or measures. The benchmark decides the name of this phase."""
 
@@ -48,10 +51,14 @@ class Progress:
     """The progress of a job as shown live. A value that the log does not show is ``None`` or "".
 
     Attributes:
-        step: The current step of ``steps``. For nccl-tests, it is the message size in bytes.
+        step: The current step of ``steps``. For nccl-tests, it is the message size in bytes, and for gpu_burn
+            the percentage of the time.
         epoch: The current epoch of ``epochs`` (from 1; fractions are possible).
         throughput: The throughput in ``throughput_unit``.
-        target: The quality to reach, in the units of ``accuracy``.
+        loss: The loss of the last step.
+        accuracy: The last evaluation in the benchmark's own unit, which may be a loss.
+        target: The quality to reach, in the unit of ``accuracy``.
+        phase: The job's present work (``training``), or after the end the log's status (``success``).
         done_bytes: The downloaded bytes.
         all_bytes: The approximate size of the download, in bytes.
         fraction: The completed share, between 0 and 1.
@@ -75,13 +82,13 @@ class Progress:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the log shows the end of the job."""
+        """Return whether the log shows a good end. A status such as ``aborted`` does not count."""
         return self.phase in ("ended", "success")
 
     def count(self, name: str, format_number: Callable[[float], str]) -> str:
-        """Return the current epoch or step with the last one, or "" if it is unknown.
+        """Return the current epoch or step with the last one (``step 50/100``), or "" if it is unknown.
 
-        A job that stops at a target shows "at most N", because it may end before its last epoch or step.
+        A job that stops at a target has "at most N", because it may end before its last epoch or step.
 
         Args:
             name: ``epoch`` or ``step``.
@@ -102,9 +109,11 @@ class Progress:
 class Follower:
     """A reader of a log in chunks that may split lines anywhere, with limited memory.
 
+    A line of more than :data:`MAX_LINE` bytes may be ignored.
+
     Args:
         format: The name of a format, or ``auto``. A line's own text shows its format, so the name only
-            excludes foreign lines. ``mllog`` and ``mlp05`` read only events.
+            excludes other lines: with ``mllog`` and ``mlp05``, only MLLOG events are read.
         epochs: The requested number of epochs, used if the log does not show it.
         steps: The requested number of steps, used likewise.
     """
@@ -112,11 +121,15 @@ class Follower:
     def __init__(self, format: str = "auto", *, epochs: int | None = None, steps: int | None = None) -> None:
         self._events_only = format in ("mllog", "mlp05")
         self._rest = b""
+        """Beginning of the line whose end was not read yet."""
         self._skipping = False
+        """True within a line that is too long to store."""
         self._now = Progress(epochs=epochs, steps=steps)
         self._own_progress = False
+        """True if the log has progress events of Rackproof's own workloads."""
         self._batch_size: float | None = None
         self._work = "training"
+        """Name of the phase in which the job does its work."""
 
     @property
     def progress(self) -> Progress:
@@ -174,6 +187,7 @@ class Follower:
         self._update({"phase": clean(phase, 80), "done_bytes": finished, "all_bytes": total or None})
 
     def _event_json(self, payload: bytes) -> None:
+        """Read the JSON of an MLLOG event."""
         try:
             entry: Any = orjson.loads(payload)
         except ValueError:
@@ -182,6 +196,7 @@ class Follower:
             self._event(entry["key"], entry.get("value"), entry.get("metadata"), old=False)
 
     def _event(self, key: str, value: object, meta: object, *, old: bool) -> None:
+        """Read an event. ``old`` means round 0.6."""
         changes = self._position(key, meta if isinstance(meta, dict) else {})
         # A progress event's own step and epoch override those in the metadata around it.
         changes.update(self._event_value(key, value, old=old))
@@ -207,7 +222,7 @@ class Follower:
         return changes
 
     def _event_value(self, key: str, value: object, *, old: bool) -> dict[str, Any]:
-        """Return the changes from an event's value. ``old`` means round 0.6 with its other targets."""
+        """Return the changes from an event's value. ``old`` means round 0.6, which has other targets."""
         if key == "global_batch_size":
             self._batch_size = number(value)
             return {}
@@ -257,6 +272,7 @@ class Follower:
                 return
 
     def _update(self, changes: Mapping[str, Any]) -> None:
+        """Store the changed values by their names in :class:`Progress`. None leaves a value unchanged."""
         stated = {name: value for name, value in changes.items() if value is not None}
         if stated:
             self._now = replace(self._now, **stated)
@@ -291,6 +307,7 @@ class Follower:
 
 
 def _benchmark_target(benchmark: str, *, old: bool) -> dict[str, Any]:
+    """Return the first target of a benchmark of MLPerf."""
     targets = (TARGETS_06 if old else TARGETS).get(benchmark)
     return {"target": targets[0].value} if targets else {}
 

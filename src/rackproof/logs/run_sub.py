@@ -1,9 +1,15 @@
-"""Read the parts of a Slurm job's output that are not MLPerf events.
+"""Read and judge the parts of a Slurm job's output that are not MLPerf events.
 
-This text shows the job's nodes, slow parts and failures. The job's own run script prints markers with the
-time, the node list, the table of the NCCL preflight, and the result of clearing the caches.
-workloads/slurm_run.py adds lines `:::RACKPROOF {JSON}`. Job bench reads this text from nodes with
-:class:`RunSubReader`, in the same pass as the parser, and judges it with :func:`run_sub_findings`.
+This text shows the job's nodes, slow parts and failures. The job's run script, run.sub, prints markers with
+the time, the node list, the table of the NCCL preflight (nccl-tests before the training), and the result of
+clearing the page caches. workloads/slurm_run.py adds lines `:::RACKPROOF {JSON}`:
+
+    :::DLPAL image#x 7 3 n[1-3] 'unknown' GB300_3x4x1
+    RUNANDTIME_START 1700000020
+    :::RACKPROOF {"end": {"job": "7", "state": "COMPLETED", "exit_code": "0:0", "steps": [...], ...}}
+
+Job bench reads this text with :class:`RunSubReader`, in the same pass as the parser, and judges it with
+:func:`run_sub_findings`. A second part judges Slurm's own record of a job (``end``).
 """
 
 from __future__ import annotations
@@ -27,27 +33,34 @@ from rackproof.logs import parse
 from rackproof.logs._reading import observe_path
 
 CLOCK_SLACK_S = 300.0
-"""Largest difference between the clocks of a cluster's nodes. munge refuses older messages."""
+"""Largest difference between the clocks of a cluster's nodes: munge, Slurm's authentication, refuses older
+messages."""
 ZONE_SLACK_S = 14 * 3600.0
 """Largest offset from UTC of a time without a time zone."""
 _SECONDS = re.compile(r"\d{9,11}")
+"""Pattern of a Unix time."""
 MARK = ":::RACKPROOF "
+"""Beginning of the launcher's lines."""
 _MARKER = re.compile(
     r"\b(PROLOG_START|NCCL_TEST_START|NCCL_TEST_STOP|PROLOG_STOP|EXPERIMENT_START|RUNANDTIME_START|"
     r"RUNANDTIME_STOP|EXPERIMENT_STOP) (\d{9,11})\b"
 )
 _NODE_LIST = re.compile(r"^:::DLPAL (\S+) (\S*) (\d+) (\S+)")
+"""Pattern of the line with image, job number, number of nodes, and nodes."""
 _CLEARING = re.compile(r"Clearing cache on ")
 _CLEARED = re.compile(r"vm\.drop_caches = \d")
 _CLEARING_COMMAND = re.compile(r"vm\.drop_caches=\d|> ?/proc/sys/vm/drop_caches")
+"""Patterns of the start and the success of clearing a page cache, and of the command itself."""
 _PROCESS_COUNT = re.compile(r"Starting with (\d{1,6}) processes")
 _LABEL = re.compile(r"^\s*(\d{1,6}): ")
+"""Pattern of the rank that ``srun --label`` writes before a line."""
 _MPI_ERROR = re.compile(
     r"mpi/\w+: .{0,100}(?:not load|not found)|[Cc]ouldn't find the specified plugin name for mpi/"
 )
 # A task that exited with 0 did not fail.
 _TASK_DEATH = re.compile(r"srun: error: (\S+: tasks? [\d,\-]+: (?!Exited with exit code 0).{1,100})")
 _MOUNT_WARNING, _MOUNT_NOT_NAMED = "mountcheck WARNING ", "missing key:path mapping"
+"""Texts of run.sub's check of the mounted folders."""
 _RANK = re.compile(r"\[rank:? ?(\d{1,6})\]")
 _PREFLIGHT_RANK = re.compile(r"^#\s+Rank\s+(\d{1,6})\s.*\bdevice\b", re.MULTILINE)
 _SLOW_NODE = re.compile(r"Rank=(\d+) Node=(\S+) Score=([0-9.]+)")
@@ -56,14 +69,16 @@ _EPOCH = re.compile(r'"epoch_num": ?(\d{1,15}(?:\.\d{1,30})?)')
 _PREFLIGHT_DEVICE = re.compile(r"(?m)^#\s+Rank\s+\d{1,6} .*\bon (\S+) device\s+\d")
 _SCORE = re.compile(r"\d*\.?\d+")
 MAX_LINE_BYTES = 20_000
+"""Number of bytes of a line that are read."""
 MAX_KEPT = 20
 """Largest number of stored lines of one kind. In a job of thousands of ranks, each may repeat an error."""
 MAX_NCCL = 1 << 20
+"""Largest number of characters of the preflight's output that are stored."""
 SLOW_SCORE = 0.7
 """Relative performance below which a node slows the others down: NeMo's own threshold."""
 SLOW_REPEAT, REMARKABLE_REPEAT = 0.1, 0.04
-"""Least slowdown of a degraded repeat, and of a repeat with a remark. It is relative to the median
-of earlier ones."""
+"""Share of the usual throughput (the median of earlier repeats) that a degraded repeat, and one with a
+remark, lacks at least."""
 
 START, STOP = "RUNANDTIME_START", "RUNANDTIME_STOP"
 """Markers that run.sub prints right before and after the training."""
@@ -80,7 +95,7 @@ _PHASES = {
 
 
 class RunSubOutput(Record):
-    """The contents of the output, without a verdict."""
+    """The contents of the output as read, without a verdict."""
 
     launcher_report: dict[str, Any] = Field(
         default={}, description="Keys of `:::RACKPROOF` lines, the last of each."
@@ -97,8 +112,10 @@ class RunSubOutput(Record):
     cache_clearings: int = 0
     """Number of nodes that started to clear their page cache."""
     caches_cleared: int = 0
+    """Number of nodes that reported the cleared cache."""
     cache_errors: tuple[str, ...] = ()
     ranks: int = 0
+    """Number of processes that trained, or 0 if the log does not show it."""
     slow_nodes: dict[str, float] = {}  # noqa: RUF012
     """Lowest relative performance of each slow node."""
     task_deaths: tuple[str, ...] = ()
@@ -112,10 +129,11 @@ class RunSubOutput(Record):
     preflight_enabled: bool | None = None
     """True if the NCCL preflight was switched on, or None if the log does not show this."""
     preflight_text: str = ""
+    """Lines between the preflight's markers, for the parser of nccl-tests."""
 
     @property
     def end(self) -> dict[str, Any]:
-        """Return Slurm's report of the job's end."""
+        """Return the launcher's report of the job's end, which has Slurm's record, or an empty dict."""
         end = self.launcher_report.get("end")
         return end if isinstance(end, dict) else {}
 
@@ -130,7 +148,7 @@ class RunSubOutput(Record):
 
 
 class RunSubReader:
-    """An observer for :func:`rackproof.logs.parse` that reads run.sub's lines. No line raises an error."""
+    """A line observer for :func:`rackproof.logs.parse`, for run.sub's lines. No line raises an error."""
 
     def __init__(self) -> None:
         self._launcher_report: dict[str, Any] = {}
@@ -203,6 +221,7 @@ class RunSubReader:
         )
 
     def _take_launcher_report(self, payload: str) -> None:
+        """Add the keys of one `:::RACKPROOF` line. Damaged JSON is ignored."""
         try:
             report = json.loads(payload)
         except (ValueError, RecursionError):
@@ -323,7 +342,9 @@ def run_sub_findings(
     run_id: str = "",
     script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return the findings from the output. Rows of a table report required lines that are missing.
+    """Return the findings from the output.
+
+    Required lines that are missing are findings of ``jobs.bench.required_evidence``.
 
     Args:
         output: The parsed output.
@@ -361,7 +382,10 @@ def run_sub_findings(
 
 
 def ended_before_training(output: RunSubOutput) -> bool:
-    """Return whether a job ended before its training started, for a known cause."""
+    """Return whether a job ended before its training started.
+
+    Without the marker of the start, it did if a cause is known or the launcher reports no end of the job.
+    """
     if START in output.times:
         return False
     causes = [*_mpi_findings(output), *_end_findings(output), *state_findings(output.end)]
@@ -381,6 +405,7 @@ def _mpi_findings(output: RunSubOutput) -> list[Finding]:
 
 
 def _marker_findings(output: RunSubOutput) -> list[Finding]:
+    """Return a finding if markers contradict each other."""
     if not output.contradictions:
         return []
     message = f"run.sub's markers contradict each other: {output.contradictions[0]}"
@@ -414,7 +439,7 @@ def _hang_finding(hang: Mapping[str, Any]) -> Finding:
 
 
 def node_of_rank(output: RunSubOutput, rank: int) -> str:
-    """Return the node of a rank, or "" if unknown. Ranks fill the nodes in order of their names."""
+    """Return the node of a rank, or "" if unknown. Ranks fill the nodes in the order of the node list."""
     nodes = output.node_list
     if not nodes or not output.ranks or output.ranks % len(nodes) or rank >= output.ranks:
         return ""
@@ -426,9 +451,9 @@ _STEP_STATES = ("", "COMPLETED", "COMPLETING", "RUNNING")
 
 
 def _training_step(output: RunSubOutput) -> Mapping[str, Any] | None:
-    """Return the training step.
+    """Return Slurm's record of the training's step, or None if the job has no steps.
 
-    The longest of the steps that started between run.sub's own markers is the training.
+    It is the longest of the steps (calls of srun) that started between run.sub's own markers.
     """
     first_time, last_time = output.times.get(START, 0), output.times.get(STOP, 0)
     steps = job_steps(output.end)
@@ -466,6 +491,7 @@ def _step_time_findings(output: RunSubOutput, step: Mapping[str, Any]) -> list[F
 
 
 def _elapsed_s(step: Mapping[str, Any]) -> float:
+    """Return the duration of a step in seconds, or 0 if unknown."""
     elapsed = step.get("elapsed_s")
     return elapsed if isinstance(elapsed, int | float) else 0.0
 
@@ -515,7 +541,10 @@ def _rank_findings(output: RunSubOutput, nodes: Sequence[str], gpus: int, script
 
 
 def _cache_findings(output: RunSubOutput, nodes: Sequence[str]) -> list[Finding]:
-    """Judge the caches by each node's `sysctl` output. An event `cache_clear: true` proves nothing."""
+    """Return a finding if some nodes' `sysctl` output does not show a cleared page cache.
+
+    An event `cache_clear: true` proves nothing.
+    """
     is_shown = output.cache_clearings or output.caches_cleared or output.cache_errors
     if not is_shown or (output.caches_cleared >= len(nodes) and not output.cache_errors):
         return []
@@ -531,7 +560,7 @@ def preflight_findings(
     nodes: Sequence[str] = (),
     gpus: int = 0,
 ) -> list[Finding]:
-    """Return the findings of the NCCL preflight. The run script itself ignores its failures.
+    """Return the findings on the NCCL preflight, whose failures the run script itself ignores.
 
     Args:
         output: The parsed output.
@@ -540,7 +569,7 @@ def preflight_findings(
         gpus: The number of GPUs of each node, or 0 if unknown.
     """
     if PREFLIGHT_START not in output.times:
-        # If the preflight is required, its row in the table reports that it is missing.
+        # If the preflight is required, required_evidence reports that it is missing.
         lacks = "nccl_preflight" in script.lacks
         message = "the run script has no" if lacks else "the run was planned without the"
         skipped = skips_preflight(output, script)
@@ -595,7 +624,7 @@ def _preflight_failures(parsed: Sequence[Finding]) -> list[Finding]:
 
 
 def run_sub_measurements(output: RunSubOutput, file: str) -> list[Measurement]:
-    """Return phases and the preflight's bandwidths as measurements."""
+    """Return the times of phases, and the lowest busbw of the preflight's largest size, as measurements."""
     source = Source(file=file)
     measurements = [
         Measurement(name="phase_time", value=value, unit="s", labels={"phase": name}, source=source)
@@ -636,7 +665,7 @@ def _preflight_bandwidths(output: RunSubOutput) -> list[tuple[int, str, float]]:
 
 
 def repeat_findings(own: Sequence[Measurement], earlier: Sequence[Sequence[Measurement]]) -> list[Finding]:
-    """Compare a repeat with earlier ones, and report the phase that was slow.
+    """Return a finding if a repeat is slower than earlier ones. It names the phase that took longer.
 
     Args:
         own: The measurements of the repeat.
@@ -692,6 +721,7 @@ def _values(
 
 
 def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:
+    """Return a finding with a message of limited length."""
     return Finding(code=code, verdict=verdict, message=message[:4000])
 
 
@@ -701,7 +731,7 @@ def _finding(code: str, verdict: Verdict | None, message: str) -> Finding:
 
 
 class JobTimes(NamedTuple):
-    """The start and end of a job according to Slurm, in seconds since 1970, with their possible error."""
+    """Start and end of a job by Slurm in seconds since 1970, and their possible error in seconds."""
 
     start_s: float
     end_s: float
@@ -712,7 +742,7 @@ def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: 
     """Return the findings from Slurm's record of a job, independent of the job's log.
 
     Args:
-        end: The launcher's report on the end of the job.
+        end: The launcher's report on the end of the job, with Slurm's record.
         nodes: The requested nodes.
         run_id: The id of the run, which is the name of its job. If it is empty, the names are not
             compared.
@@ -726,7 +756,7 @@ def slurm_record_findings(end: Mapping[str, Any], nodes: Sequence[str], run_id: 
 
 
 def slurm_time_findings(end: Mapping[str, Any], moments: Iterable[tuple[str, float]]) -> list[Finding]:
-    """Return a finding about times in a log that are before its job's start or after its end in Slurm.
+    """Return a finding for each time in a log that is before its job's start or after its end in Slurm.
 
     Args:
         end: The launcher's report on the end of the job.
@@ -778,6 +808,7 @@ def record_moment(value: object) -> tuple[float, float] | None:
 
 
 def _job(end: Mapping[str, Any]) -> str:
+    """Return the job as text (``Slurm job 7``)."""
     return f"Slurm job {sanitize(end.get('job') or '(no number)', 20)}"
 
 
@@ -820,7 +851,7 @@ def wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
     """Return a finding if a run used other nodes than the requested ones.
 
     Args:
-        origin: A text about the source of the names.
+        origin: The source of the names, as text (``the log``).
         used: The nodes in the source.
         asked: The requested nodes.
     """
@@ -832,4 +863,5 @@ def wrong_nodes(origin: str, used: set[str], asked: set[str]) -> list[Finding]:
 
 
 def _unproven(code: str, message: str) -> Finding:
+    """Return an unproven finding."""
     return Finding(code=code, verdict=Verdict.UNPROVEN, message=message[:4000])

@@ -1,7 +1,9 @@
-"""Read the parts of the output of an MLPerf Training 0.6 run other than its events.
+"""Read and judge the parts of the output of an MLPerf Training 0.6 run that are not its events.
 
-Job bench calls this module. run.sub of that round ends with the status of its own cleanup and does not count
-failed steps, so only its text from nodes shows a failure.
+Job bench reads the text with :class:`RunSub06Reader` and judges it with :func:`run_sub06_findings`. run.sub
+of that round ends with the status of its own cleanup and does not count failed steps, so only its text shows
+a failure, such as ``ERR: …``. The launcher adds ``:::RACKPROOF {"end": {"status": 0}}`` on a single node, and
+Slurm's record on several nodes.
 """
 
 from __future__ import annotations
@@ -25,24 +27,26 @@ from rackproof.logs.run_sub import (
 )
 
 _CLEARED = re.compile(r":::MLL \S+ cache_clear: .*\"value\": *true", re.IGNORECASE)
+"""Pattern of the event of a cleared page cache."""
 # With several nodes, resnet's run script lets each print this, after the number that srun adds.
 _NODE = re.compile(r"(?:\d{1,6}: )?Launching on node (\S{1,200})")
 
 
 class RunSub06Output(Record):
-    """The contents of the output, without a verdict."""
+    """The contents of the output as read, without a verdict."""
 
     caches_cleared: int = 0
-    """Number of nodes whose page cache was cleared: the event follows the clearing, and only if it worked."""
+    """Number of events of a cleared page cache. A node logs it after the clearing, and only if it worked."""
     trained: bool = False
+    """True if the log has a ``run_start``."""
     nodes: tuple[str, ...] = ()
-    """Nodes on which run.sub started the training, by their own names."""
+    """Nodes on which run.sub started the training, by their own names, if the script prints them."""
     errors: tuple[tuple[int, str], ...] = ()
     """Line number and text of error messages by run.sub."""
 
 
 class RunSub06Reader:
-    """An observer for :func:`rackproof.logs.parse` that reads round 0.6's lines. No line raises an error."""
+    """A line observer for :func:`rackproof.logs.parse`, for round 0.6. No line raises an error."""
 
     def __init__(self) -> None:
         self._caches_cleared = 0
@@ -92,7 +96,7 @@ def run_sub06_findings(
     run_id: str = "",
     script: RunScript = RunScript(),  # noqa: B008  (it cannot be changed)
 ) -> list[Finding]:
-    """Return the findings from the output about a run. A table lists the required lines.
+    """Return the findings from the output. Missing lines are findings of ``jobs.bench.required_evidence``.
 
     Args:
         output: The output as read here.
@@ -100,7 +104,7 @@ def run_sub06_findings(
         asked_nodes: The requested nodes.
         run_id: The id of the run, which is the name of its Slurm job on several nodes. If it is empty, the
             names are not compared.
-        script: The outputs of the script.
+        script: What the run script prints.
     """
     refused, hang = launcher.launcher_report.get("refused"), launcher.launcher_report.get("hang")
     if refused:
@@ -129,6 +133,7 @@ def run_sub06_findings(
 
 
 def _hang_finding(hang: Mapping[str, Any]) -> Finding:
+    """Return the finding on a run that was ended because it printed nothing for too long."""
     step = sanitize(hang.get("step") or "before the first epoch", 60)
     message = f"hung at {step}: no output for {sanitize(hang.get('silent_s'), 20)} s; ended"
     if hang.get("last"):
@@ -152,7 +157,7 @@ def ended_before_training06(output: RunSub06Output, launcher: RunSubOutput, *, b
 
 
 def _end_findings(end: Mapping[str, Any]) -> list[Finding]:
-    """Return a finding if the launcher on one node reported a bad end."""
+    """Return a finding if the launcher of a run on one node reported a bad end."""
     status, state = end.get("status", 0), end.get("state")
     if state is not None and state != "COMPLETED":
         message = f"Slurm job {sanitize(end.get('job'), 20)} ended as {sanitize(state, 40) or 'unknown'}"
@@ -163,7 +168,7 @@ def _end_findings(end: Mapping[str, Any]) -> list[Finding]:
 
 
 def _node_findings(output: RunSub06Output, asked_nodes: Sequence[str]) -> list[Finding]:
-    """Compare the requested nodes with the nodes on which run.sub started the training."""
+    """Return a finding if run.sub started the training on another number of nodes than requested."""
     started = len(set(output.nodes))
     if started in (0, len(asked_nodes)):
         return []

@@ -1,20 +1,24 @@
-"""Read the output of tf_cnn_benchmarks: a table of steps and ``total images/sec: 2544.13``.
+"""Parse the output of tf_cnn_benchmarks: a heading with facts, a table of steps, and a total.
 
-The last column may be followed by a Unix time. TensorFlow's memory allocator writes of running out
-of memory even if it only retries, so such text together with a good total is a remark.
+    Step    Img/sec total_loss
+    100     images/sec: 326.7 +/- 0.1 (jitter = 0.7)        7.839 1593278768
+    total images/sec: 326.58
+
+The last column may be followed by a Unix time. TensorFlow's memory allocator writes that it ran out of memory
+even if it only retries, so such text together with a good total is a remark.
 
 Each step states its worker's mean speed so far. The total must match the last step's speed and, with one
 worker, the speed by the times of the steps. Otherwise this run did not measure the total. With several
 workers (Horovod's ranks, ``/job:worker``), the total is the total of all workers.
 
-Under mpirun every rank writes, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI writes a line
-in pieces, between the pieces of other ranks, so the parser joins pieces by rank and stream. With Horovod each
-rank prints the total of all ranks. Otherwise a total covers all ranks if the heading lists the devices, and
-the global batch is the batch of one worker times the number of ranks. Each rank must state a total, and the
-lowest total counts.
+Under mpirun, every rank prints, each line with its rank (``[1,3]<stdout>:``, ``3: ``). Open MPI writes a line
+in pieces, between the pieces of other ranks, so the parser joins pieces by rank and stream. With Horovod,
+each rank prints the total of all ranks. Otherwise, a total covers all ranks if the heading lists the devices,
+and the global batch is the batch of one worker times the number of ranks. Each rank must state a total, and
+the lowest total counts.
 
 An evaluation prints ``Accuracy @ 1 = 0.7318 Accuracy @ 5 = 0.9107 [50000 examples]``. Rackproof's launcher
-states what else used the GPUs on lines before and after the training.
+states on lines before and after the training whether other programs used the GPUs.
 
 :func:`rackproof.logs.parse` makes the parser. Begin with :meth:`TfCnnParser.line`.
 """
@@ -33,7 +37,9 @@ _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec:\s+(\S{1,30})\s+\+/-\s+\S{1,30}\s+\(jitter = [^)]{1,30}\)"
     r"\s+(\S{1,30})(?:\s+(?:(?P<time>\d{10})|\S+)){0,4}\s*$"
 )
+"""Pattern of a whole step: number, speed, loss or another last column, and perhaps a Unix time."""
 _HALF_STEP = re.compile(r"^\d{1,12}\s+images/sec:")
+"""Pattern of a step that may be damaged."""
 _TOTAL = re.compile(r"^total images/sec:\s*(\S{0,40})\s*$")
 _FACT = re.compile(
     r"^(TensorFlow|Model|Dataset|Mode|Num batches|Data format|Optimizer|Variables|AllReduce):\s+(\S.*)$"
@@ -46,6 +52,7 @@ _TAG = re.compile(r"\[\d{1,6},(\d{1,6})\]<std(out|err)>: ?")
 _MAX_UNFINISHED_LINES, _MAX_UNFINISHED_CHARACTERS = 10_000, 1000
 """Largest number of unfinished lines that are stored, and of characters of each."""
 _MAX_RANKS = 100_000
+"""Largest number of ranks and of GPUs that are stored."""
 _TOTALS_TOLERANCE = 0.05
 """Largest relative difference between totals of the same run."""
 _MAX_TOTAL_TO_STEPS, _MIN_TOTAL_TO_STEPS = 1.05, 0.95
@@ -60,7 +67,7 @@ _MIN_TOTAL_WITH_PAUSES = 0.5
 _PAUSE = re.compile(r"checkpoint|[Ss]aving|[Ss]ummar(?:y|ies)|Accuracy @")
 """Pattern of lines that show work between the steps. Such work lowers only the total."""
 _HEADING_TAGS = frozenset({"model", "global_batch_size"})
-"""Tags of values that the program states above its first step."""
+"""Tags of values that the program always states above its first step."""
 _MIN_CLOCK_SPAN_S = 10
 """Smallest time between the first and the last step that gives a speed. Step times are whole seconds."""
 _DEVICES = re.compile(r"^Devices:\s+(.*)$")
@@ -81,14 +88,13 @@ class TfCnnParser(LogParser):
 
     @staticmethod
     def recognises(head: bytes) -> bool:
-        """Return whether the bytes look like tf_cnn_benchmarks (or TensorFlow that failed before its first
-        step).
-        """
+        """Return whether the bytes look like tf_cnn_benchmarks, or TensorFlow that failed before a step."""
         return _HEAD.search(head) is not None
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.total: tuple[float, int] | None = None
+        """The total that counts in images/s, and its line."""
         self.totals = 0
         self.lowest, self.highest = math.inf, -math.inf
         """Range of the totals."""
@@ -96,6 +102,7 @@ class TfCnnParser(LogParser):
         self.steps = Steps()
         self.first_step: float | None = None
         self.last_speed, self.has_loss = 0.0, False
+        """Speed in images/s of the last step, and whether any step has a loss other than 0."""
         self.pauses = False
         """True if the run did other work between its steps."""
         self.clock: tuple[float, float, float, float] | None = None
@@ -104,9 +111,11 @@ class TfCnnParser(LogParser):
         self.speed = Curve("images_per_second", "images/s", "step")
         self.losses = Curve("train_loss", "", "step")
         self.memory: tuple[int, str] | None = None
+        """First line about a lack of memory, and its text."""
         self.memory_count = 0
         self.last_line = 0
         self.accuracy: tuple[float, float, int] | None = None
+        """Top-1 and top-5 accuracy of the last evaluation, and its line."""
         self.rank: int | None = None
         """Rank of the current line, if a launcher wrote it."""
         self.ranks: dict[int, tuple[float, int] | None] = {}
@@ -243,7 +252,7 @@ class TfCnnParser(LogParser):
             self.ranks[self.rank] = (value, at)
 
     def record_accuracy(self, at: int, text: str) -> None:
-        """Record the result of an evaluation."""
+        """Record the accuracies of an evaluation."""
         match = _ACCURACY.match(text)
         accuracies = (number(match[1]), number(match[2])) if match else (None, None)
         # A right first guess is always among the top five.
@@ -261,7 +270,7 @@ class TfCnnParser(LogParser):
             self.accuracy = (accuracies[0] or 0.0, accuracies[1] or 0.0, at)
 
     def combine_totals(self) -> None:
-        """Combine the totals of several ranks into one, or record why that is impossible."""
+        """Use the lowest total of several ranks. Record totals that are missing, unclear or unequal."""
         stated = {rank: total for rank, total in self.ranks.items() if total is not None}
         if len(self.ranks) < 2 or not stated:
             return
@@ -316,7 +325,7 @@ class TfCnnParser(LogParser):
             self.log.find("several_runs", message, Verdict.UNPROVEN, line=self.last_step_at)
 
     def finish(self) -> ParsedLog:
-        """Judge the log by its total."""
+        """Return the parsed log. It passes only with a total, and steps or an evaluation that fit it."""
         log = self.log
         self._tag_devices_and_clock()
         self.combine_totals()
@@ -407,7 +416,7 @@ class TfCnnParser(LogParser):
             self.log.find("total_contradicts_steps", message, Verdict.UNPROVEN, line=at)
 
     def _workers(self) -> float:
-        """Return the number of workers of the global batch, which the total covers."""
+        """Return the number of workers that share the global batch, which the total covers."""
         tags = self.log.tags
         batch, share = number(tags.get("global_batch_size")), number(tags.get("batch_size_per_device"))
         # Horovod lists the devices of all ranks, one for each rank.

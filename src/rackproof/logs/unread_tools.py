@@ -1,7 +1,8 @@
-"""Name tools whose output :func:`rackproof.logs.parse` does not read, with what to give instead. No I/O.
+"""Name the tools whose output :func:`rackproof.logs.parse` does not read, and what to use instead. No I/O.
 
-A log of no known format is unproven. Its finding then names the tool, so that an operator does not search the
-log for damage.
+A log of no known format is unproven. Its finding names the tool (``# OSU MPI Latency Test`` is a line of the
+OSU Micro-Benchmarks), so that an operator does not search the log for damage. The caller is
+:mod:`rackproof.logs.other_tools`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _PORTS = "the nights of validate.yml check the ports of a node"
 _GPUS = "save nvidia-smi -q instead"
 
 _OF_SOURCE = r"(?:ERROR|WARNING): .{1,300}\("
-"""Pattern of the begin of an error whose end names a file of the tool's source."""
+"""Pattern of the beginning of an error whose end names a file of the tool's source."""
 _LINK_COUNTERS = "nvidia-smi nvlink --errorcounters"
 _GPU_LIST = "nvidia-smi -L"
 _GPU_PROCESSES = "nvidia-smi pmon"
@@ -108,7 +109,7 @@ _TOOLS: tuple[tuple[str, str, str], ...] = (
         "only NVIDIA GPUs are judged",
     ),
 )
-"""Name, pattern of the begin of lines that only the tool prints, and the remedy."""
+"""Name of each tool, pattern of the beginning of lines that only this tool prints, and remedy."""
 _LABEL = (
     r"(?:[^<>\n]{0,200}<std(?:out|err|diag)>: ?|[ \t]{0,20}\d{1,6}: "
     r"|\[[\w.,:/@-]{1,120}\]:? |[A-Za-z][\w.-]{0,120}: )?"
@@ -117,7 +118,7 @@ _LABEL = (
 
 
 def _compiled(text: str) -> re.Pattern[bytes]:
-    """Return a pattern of lines that begin with the text, with or without a launcher's label."""
+    """Return a pattern of lines that begin with a pattern, with or without a launcher's label."""
     return re.compile(f"^{_LABEL}(?:{text})".encode(), re.MULTILINE)
 
 

@@ -1,6 +1,11 @@
-"""Parse a kernel log for :func:`rackproof.logs.parse`.
+"""Parse a kernel log (dmesg, journalctl -k, syslog) for :func:`rackproof.logs.parse`.
 
-Its errors are XIDs of GPUs, SXids of NVSwitches, lost GPUs, and errors of memory, processors and PCIe.
+XIDs are numbered errors of NVIDIA's GPU driver, and SXids those of NVSwitches:
+
+    [ 1234.567890] NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.
+
+:mod:`rackproof.logs.kernel_events` reads such lines, and those about memory, processors, PCIe, disks and
+networks. This module recognizes the notations of kernel logs, and judges what several lines show together.
 """
 
 from __future__ import annotations
@@ -22,12 +27,13 @@ _LABEL = (
     r"<\d{1,3}>|kern *:|\d{1,4},\d{1,20},\d|(?:\w{3} )?\d{4}-\d\d-\d\d[T ]|1 \d{4}-\d\d-\d\dT|"
     r"\w{3} [ \d]\d \d\d:\d\d|\d{9,12}\.\d)"
 )
-"""Pattern of the host that pdsh and clush write before each line."""
+"""Pattern of the host that pdsh and clush write before a line (``n01: ``), if a kernel's prefix follows."""
 _OF_HOST, _OF_HOST_BYTES = re.compile(_LABEL), re.compile(_LABEL.encode())
 _HEAD = re.compile(
     rb"NVRM: Xid|NVRM: [^\n]{0,200}(?:fallen off the bus|RmInitAdapter failed)|SXid \(|\[Hardware Error\]|"
     rb"EDAC \w{1,20}: [^\n]{0,20}\b[CU]E\b|PCIe Bus Error: severity="
 )
+"""Pattern of faults that identify a kernel log wherever they are."""
 _RING = re.compile(
     rb"\s*(?:-- (?:Logs|Journal) [^\n]*\n)?(?:(?:" + _LABEL.encode() + rb")?(?:"
     rb"(?:<\d{1,3}>|kern *:\w+ *: )?"
@@ -39,12 +45,12 @@ _RING = re.compile(
     rb"\d{9,12}\.\d{1,9} \S{1,255} kernel: "
     rb")[^\n]*\n){3}"
 )
-"""Pattern of lines of dmesg, /dev/kmsg and ``journalctl -k``, which identify a kernel log without a fault."""
+"""Pattern of three lines of dmesg, /dev/kmsg or ``journalctl -k`` at the start of a log without a fault."""
 _DATED = re.compile(
     rb"\s*(?:(?:" + _LABEL.encode() + rb")?(?:(?:\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\]|"
     rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d) [^\n]*\n)){3}"
 )
-"""Pattern of the lines of `dmesg -T` and `--time-format iso`. Programs write such dates, too."""
+"""Pattern of three lines of `dmesg -T` or `--time-format iso`. Programs write such dates, too."""
 _SUBSYSTEM = re.compile(
     rb":\d\d(?: \d{4}\]|,\d{6}[+-]\d\d:\d\d) (?:\[drm\] |(?:ACPI|BIOS|EXT4-fs|IPv6|NVRM|PCI|XFS|audit|"
     rb"clocksource|mlx5_core|nvidia|nvme|pci|pcieport|rcu|scsi|systemd|usb)\b)"
@@ -103,10 +109,12 @@ _MESSAGES = {
     "declared_harmless": "a line that is declared harmless",
     "damaged_line": "an XID line that cannot be read",
 }
+"""Message of a finding, by the kind of event. XIDs have messages of their own."""
 
 
 _MOST_LINKS_DOWN = 200
-"""Number of lines about a lost link that are kept for each host. More of them are no start of a machine."""
+"""Number of lines about lost links that wait for a verdict on each host's start. Further ones are findings
+at once, because a start has fewer."""
 
 
 class _HostLinks:
@@ -120,7 +128,7 @@ class _HostLinks:
 
 
 class XidParser(LogParser):
-    """Parses a kernel log: errors of GPUs, switches, memory, PCIe and disks, and killed or hung tasks."""
+    """The parser of kernel logs: errors of GPUs, switches, memory, PCIe and disks, killed or hung tasks."""
 
     format: ClassVar[str] = "xid"
     description: ClassVar[str] = "kernel log with XIDs of GPUs and SXids of switches"
@@ -139,11 +147,15 @@ class XidParser(LogParser):
         super().__init__(log)
         log.reads_line = _is_of_kernel
         self.xids: Counter[tuple[str, str]] = Counter()
+        """Number of lines by kind (``xid``, ``sxid``) and code."""
         self.first: dict[tuple[str, str], int] = {}
+        """First line of each of these."""
         self.details: dict[tuple[str, int | None], int] = {}
+        """Line of the registers of an SXid without a severity so far, by bus address and code."""
         self.links: dict[str, _HostLinks] = {}
-        """The links of each host that pdsh names."""
+        """The links by the label of a host that pdsh writes, or "" without one."""
         self.kernel_lines = 0
+        """Number of lines with an event, or with a prefix of the kernel or syslog."""
         self.moment: re.Match[str] | None = None
         """Date of the last line with a date."""
 
@@ -169,14 +181,17 @@ class XidParser(LogParser):
         self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=excerpt)
 
     def _event(self, text: str) -> KernelEvent | None:
-        """Return the event of a line without a host's label, or None."""
+        """Return the event in a line whose host's label was removed, or None."""
         event = read_kernel_line(text)
         if event is None and _is_of_kernel(text[:300].encode()):
             event = read_unknown_line(text, level_is_error(text), self.log.declared)
         return event
 
     def _is_follow_up(self, event: KernelEvent, at: int, text: str) -> bool:
-        """Return whether a line only adds registers to an SXid. The line with its severity may follow."""
+        """Return whether a line only adds registers to an SXid, without saying how bad it was.
+
+        A line with the severity may come before or after it. Without one, the SXid is unproven at the end.
+        """
         key = (event.bus_id, event.code)
         if is_detail(text):
             if ("sxid", str(event.code)) not in self.xids and len(self.details) < 1000:
@@ -213,7 +228,7 @@ class XidParser(LogParser):
                 self.log.find(event.name, _message(event), event.verdict, line=at, excerpt=excerpt)
 
     def count(self, kind: str, code: str, at: int) -> None:
-        """Count an XID. Of absurdly many different XIDs, only the first are counted separately."""
+        """Count an XID or SXid. At most 1000 different ones are counted separately."""
         key = (kind, code)
         if key in self.xids or len(self.xids) < 1000:
             self.xids[key] += 1
@@ -222,7 +237,7 @@ class XidParser(LogParser):
             self.log.find("more_xids", "more kinds of XID than are listed", Verdict.FAIL, line=at)
 
     def _tag_moment(self) -> None:
-        """Store the time of the log's end, if its lines state it."""
+        """Store the last date as the tag ``ended``, as if it were in UTC."""
         if self.moment is None:
             return
         of_dmesg, day, time = self.moment.groups()
@@ -238,9 +253,9 @@ class XidParser(LogParser):
             self.log.tags["ended"] = moment.isoformat()
 
     def finish(self) -> ParsedLog:
-        """Return the record with the number of each error.
+        """Return the log with the number of each XID and SXid.
 
-        A kernel log without errors passes. Text that is not a kernel log is unproven.
+        A kernel log without faults passes. Text that is not a kernel log is unproven.
         """
         measurements = [
             self.measure(
@@ -283,7 +298,10 @@ def _without_host(line: str) -> str:
 
 
 def _is_of_kernel(line: bytes) -> bool:
-    """Return whether a line is the kernel's own message, with or without the label of a host."""
+    """Return whether a line is the kernel's own message, with or without the label of a host.
+
+    :class:`Log` then does not search the line for texts of failures, because the rules here judge it.
+    """
     label = _OF_HOST_BYTES.match(line)
     return _OF_KERNEL.search(line[label.end() if label else 0 :][:300]) is not None
 
