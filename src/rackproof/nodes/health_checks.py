@@ -603,8 +603,8 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a PCIe link with lost lanes, or else one of a lower generation."""
     gpu = subject.gpu
-    # A slot may be built with fewer lanes than the card, which the SKU states. A worn contact also lowers
-    # the maximum, so last night's maximum counts, too.
+    # If a slot is built with fewer lanes than the card, the SKU states their number. A worn contact also
+    # lowers the maximum, so last night's maximum counts, too.
     usual = subject.before.pcie_width_max if subject.before else None
     expected_width = subject.node.expected.pcie_width or max(gpu.pcie_width_max or 0, usual or 0)
     if gpu.pcie_width is not None and expected_width and gpu.pcie_width < expected_width:

@@ -301,8 +301,9 @@ class GpuChanges:
     """The GPUs that were added to a node and removed since earlier nights.
 
     ``known`` has the GPUs of earlier nights by UUID, and ``gone`` those of them that are missing tonight.
-    ``replaced`` maps the UUID of a GPU in ``gone`` to the GPU in its place, which is in ``new``.
-    ``last_night`` has the UUIDs of the GPUs in the last snapshot.
+    If the node is complete, ``gone`` has only GPUs of the last night. ``replaced`` maps the UUID of a GPU in
+    ``gone`` to the GPU in its place, which is in ``new``. ``last_night`` has the UUIDs of the last
+    snapshot's GPUs.
     """
 
     known: Mapping[str, GpuSnapshot]
