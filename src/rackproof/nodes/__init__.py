@@ -1,4 +1,4 @@
-"""Read a node's answers, and judge them.
+"""Turn a node's raw answers into facts and a snapshot, and check health, packages and Slurm.
 
-The modules turn answers into facts and snapshots, and check health and packages. None contacts a node.
+No module here contacts a node. The jobs gather the answers, and call these modules with them.
 """

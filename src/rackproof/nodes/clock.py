@@ -1,7 +1,7 @@
 """Read the offset of a node's clock, and whether the clock is synchronized. No I/O.
 
-The preflight of the playbooks and the snapshots of job validate call :func:`clock_offset` and
-:func:`read_synchronized` with the node's answers.
+The preflight of the playbooks and job validate call :func:`clock_offset` and :func:`read_synchronized` with
+the node's answers. All times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _SYNCHRONIZED = re.compile(r"^NTPSynchronized=(yes|no)$", re.MULTILINE)
 
 
 def clock_offset(asked: float, answered: float, begin: object, end: object) -> float | None:
-    """Return how many seconds a node's clock is certainly off, or None if that is unknown.
+    """Return the least number of seconds by which a node's clock is off, or None if it is unknown.
 
-    The offset is 0 if the node's time fits between the query and the answer on the controller's clock.
-    The delay of a busy controller is not a fault of the node.
+    The offset is negative if the clock is behind. It is 0 if the node's time fits between the query and
+    the answer on the controller's clock, because the delay of a busy controller is no fault of the node.
 
     Args:
         asked: The moment of the query, by the controller's clock.

@@ -1,8 +1,10 @@
 """Turn a node's raw facts into the record of a node. No I/O.
 
-The facts come from module ``rackproof_facts``, subset ``record``. Job bench stores the :class:`Node` in
-the record of a run. Job reimage stores it in the hardware record, and job validate in a snapshot.
-:func:`findings_from_facts` and :func:`sku_findings` return the faults that count against a run.
+The facts come from module ``rackproof_facts``, subset ``record``. They are texts of the node: ``files`` and
+``dmi`` by name, and ``tools`` with an answer of each tool (``status``, ``rc``, ``stdout``, ``stderr``). Job
+bench stores the :class:`Node` in the record of a run, job reimage in the hardware record, and job validate
+beside a snapshot. :func:`findings_from_facts` and :func:`sku_findings` return the faults that count against a
+run.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from rackproof.logs import parse, read_gpus
 from rackproof.logs._nvidia_smi import INFOROM_REMEDY, inforom_address
 from rackproof.logs.nvidia_smi import lines_beside
 
-# Placeholders of board makers in fields that they did not fill in. As a serial number, one would
-# turn a whole fleet into a single machine.
+# Placeholders of board makers in fields of the DMI table, such as "To Be Filled By O.E.M.". If one counted
+# as a serial number, all machines with it would look like one machine.
 _FILLER = re.compile(
     r"(?:|0+|x+|n/?a|none|null|unknown|default string|not (?:specified|available|applicable|present|provided)"
     r"|to be filled by o\.?e\.?m\.?|(?:(?:system|chassis|base ?board|board) )?serial(?: number)?"
@@ -30,8 +32,11 @@ _FILLER = re.compile(
     re.IGNORECASE,
 )
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
+"""Form of the id in /etc/machine-id."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+~-]*")
+"""A version such as ``570.86.15`` or ``1.17.4-1``."""
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
+"""The version at the end of a library's file name, such as 2.21.5 in ``libnccl.so.2.21.5``."""
 _LIBRARIES = {"libnccl.so": "nccl", "libcudnn.so": "cudnn"}
 
 
@@ -65,20 +70,24 @@ def node_from_facts(name: str, raw: Mapping[str, Any], sku: str = "") -> Node:
 
 
 def _machine_id(files: Mapping[str, Any]) -> str:
-    """Return the id of the installed system, or "" if invalid. The id in an image is `uninitialized`."""
+    """Return the id of the installed system, or "" if it is invalid.
+
+    An image has the text ``uninitialized`` in place of an id. A single repeated digit is no id either.
+    """
     text = text_at(files, "machine_id").strip()
     is_valid = _MACHINE_ID.fullmatch(text) is not None and len(set(text)) > 1
     return text if is_valid else ""
 
 
 def _cpu_model(raw: Mapping[str, Any], files: Mapping[str, Any]) -> str:
+    """Return the product name of the CPU, or "" if it is unknown."""
     # lscpu prints the names of Arm's cores. On Arm, /proc/cpuinfo contains only numbers.
     by_lscpu = _colons(stdout_of(mapping_at(raw, "tools"), "lscpu")).get("model name")
     return sanitize(by_lscpu or _colons(text_at(files, "cpuinfo")).get("model name") or "", 200)
 
 
 def gpus_from_facts(raw: Mapping[str, Any]) -> tuple[Gpu, ...]:
-    """Return the node's GPUs, or none if ``nvidia-smi`` is absent or its answer is incomplete."""
+    """Return the node's GPUs. Return none if ``nvidia-smi`` did not end well, or its answer is incomplete."""
     answer = mapping_at(mapping_at(raw, "tools"), "nvidia_smi_xml")
     if answer.get("status") != "ok" or answer.get("truncated"):
         return ()
@@ -125,8 +134,8 @@ def sku_findings(
 
     Args:
         name: The name of the node.
-        gpus: The GPUs of the node. If there are none, the model cannot be checked. Other findings report
-            the missing GPUs.
+        gpus: The GPUs of the node. If there are none, their model cannot be checked, and
+            :func:`findings_from_facts` reports them as missing.
         sku: The SKU of the node in the inventory. Without a SKU, nothing is expected.
         gpu_name: The text that its GPUs' product name must contain. Empty means the SKU's own name.
         expected_gpus: The number of GPUs in the SKU, or 0 if unknown.
@@ -175,8 +184,9 @@ _FAULTS_BY_DRIVER = frozenset(
         "ecc_uncorrected",
     )
 )
-"""Codes of the findings of nvidia-smi's parser that count against a run: the driver itself reports that a GPU
-is faulty or needs a reset. Nights judge settings, links and temperatures, for which they need a SKU."""
+"""Codes of the findings of nvidia-smi's parser that count against a run, because the driver itself reports
+that a GPU is faulty or needs a reset. The parser's other findings are on settings, links and temperatures.
+Only nights judge these, because they need a SKU."""
 
 
 def _driver_findings(name: str, raw: Mapping[str, Any], source: Source) -> Iterator[Finding]:
@@ -195,7 +205,7 @@ def _driver_findings(name: str, raw: Mapping[str, Any], source: Source) -> Itera
 
 
 def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:
-    """Yield the warnings of nvidia-smi above and below its answer."""
+    """Yield a finding for each line that nvidia-smi prints above or below its XML, which is a warning."""
     for _at, remark in lines_beside(xml.encode("utf-8", "replace")) if "<" in xml else ():
         if inforom_address(remark) is None:
             text = f"{name}: nvidia-smi prints an unknown warning; look it up"
@@ -206,7 +216,7 @@ def _smi_remarks(name: str, xml: str, source: Source) -> Iterator[Finding]:
 
 
 def _tool_finding(name: str, tool: str, answer: Mapping[str, Any], raw: Mapping[str, Any]) -> Finding | None:
-    """Return the finding about a tool's answer, or None. Only nvidia-smi affects the verdict."""
+    """Return the finding about a tool's answer, or None. Only one about nvidia-smi has a verdict."""
     status = answer.get("status")
     label = sanitize(tool, 60).replace("_", "-")
     is_gpu = tool == "nvidia_smi_xml"
@@ -227,6 +237,7 @@ def _tool_finding(name: str, tool: str, answer: Mapping[str, Any], raw: Mapping[
 
 
 def _finding(code: str, message: str, verdict: Verdict | None, excerpt: str, source: Source) -> Finding:
+    """Return a finding, whose message is made safe to show."""
     return Finding(code=code, message=sanitize(message), verdict=verdict, excerpt=excerpt, source=source)
 
 
@@ -253,6 +264,7 @@ def _software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _system_software(raw: Mapping[str, Any], files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and version of the system. /etc/os-release has lines such as ``NAME="Ubuntu"``."""
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text_at(files, "os_release"), re.MULTILINE))
     yield "os", sanitize(release.get("PRETTY_NAME") or release.get("NAME", ""), 100)
     yield "kernel", sanitize(raw.get("kernel") or "", 100)
@@ -295,6 +307,7 @@ def _tuning(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _tuning_profile(text: str) -> str:
+    """Return the profile in the JSON file that role node_tuning writes, or ""."""
     try:
         applied = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -303,6 +316,7 @@ def _tuning_profile(text: str) -> str:
 
 
 def _firmware(raw: Mapping[str, Any], dmi: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and version of each firmware. Different versions of GPUs are joined by blanks."""
     yield "bios", _serial(dmi, "bios_version")
     for device, device_facts in sorted(mapping_at(raw, "infiniband").items()):
         if isinstance(device_facts, Mapping):
@@ -335,6 +349,7 @@ def _colons(text: str) -> dict[str, str]:
 
 
 def _memory_bytes(meminfo: str) -> int:
+    """Return the size of the memory from /proc/meminfo (``MemTotal:  263856496 kB``), or 0 if unknown."""
     match = re.search(r"^MemTotal:\s+(\d{1,15}) kB", meminfo, re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
 
@@ -345,7 +360,7 @@ def _count(value: object) -> int:
 
 
 def _tag(xml: str, name: str) -> str:
-    """Return the text of the first element with the name."""
+    """Return the text of the first XML element with the name, or "" if there is none or a placeholder."""
     match = re.search(rf"<{name}>([^<]{{1,100}})</{name}>", xml)
     text = sanitize(match[1], 60) if match else ""
     return "" if _FILLER.fullmatch(text) else text
@@ -358,4 +373,5 @@ def _first_version(text: str) -> str:
 
 
 def _first_line(text: str) -> str:
+    """Return the first line of a text that is not empty."""
     return sanitize(text.strip().partition("\n")[0], 100)

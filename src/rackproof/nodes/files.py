@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-# Roles write the system's files as root.
+# User and group id of the files, because roles write the system's files as root.
 OWNER = "0:0"
 
 
@@ -24,7 +24,8 @@ def lacking_files(
         wanted: Files with ``path`` and ``content``. If modes are compared, also ``mode``, such as
             ``0644``.
         checksums: The SHA-256 of each path, as in ``rackproof_node.files``, or None for an unreadable file.
-        modes: The mode and owner of each path, as in ``rackproof_node.modes``. None skips this comparison.
+        modes: The mode and owner of each path, as in ``rackproof_node.modes``, such as ``0644 0:0``. None
+            skips this comparison.
     """
     return [
         file
@@ -35,5 +36,5 @@ def lacking_files(
 
 
 def _sha256(content: str) -> str:
-    # Ansible decodes files in this way. Bytes that are not UTF-8 are hashed unchanged.
+    # Ansible decodes files with surrogateescape. So the bytes of the file are hashed, UTF-8 or not.
     return sha256(content.encode(errors="surrogateescape")).hexdigest()

@@ -1,4 +1,4 @@
-"""Turn a node's snapshot into findings. No I/O.
+"""Compare a node's snapshot with its expectations, and return the differences as findings. No I/O.
 
 Job validate calls :func:`check_node` for each node when it judges a night. A finding states the affected
 part, the fault, the next action and the confidence. To add a check, write a function that yields
@@ -6,8 +6,8 @@ findings on a :class:`NodeSubject`, a :class:`GpuSubject` or a :class:`PortSubje
 ``NODE_CHECKS``, ``GPU_CHECKS`` or ``PORT_CHECKS`` at the end of this file. ``subject.finding(...)`` creates a
 finding on the right part.
 
-If a tool did not answer, the result is unproven, never healthy. A finding remains until a snapshot no
-longer shows it.
+If the answer of a needed tool is missing, the node is unproven or fails, and never healthy. A finding remains
+until a snapshot no longer shows it.
 """
 
 from __future__ import annotations
@@ -86,16 +86,17 @@ _COUNTER_LIMITS: Mapping[str, str] = {
 }
 """The limit in :class:`Limits` of a counter, by the counter's name in /sys or perfquery."""
 _RARE_ON_PORTS = ("link_recoveries", "link_downs")
-"""A port is degraded by one of these. A restart of its switch has the same effect as a bad cable."""
+"""A single such event degrades a port. Only many fail it, because the restart of a switch causes one, too."""
 _RATES_OF_PACKETS = ("receive_errors", "transmit_discards")
-"""These limits are rates, so that an hour allows a 24th of a day."""
+"""These limits are rates of many packets, so that one hour allows a 24th of the day's number."""
 
 
 def check_sku(snapshot: NodeSnapshot, expected: Expectation) -> Iterator[HealthFinding]:
     """Find GPUs that differ from the SKU in model or number, and a SKU without a number or model.
 
-    A node with more GPUs than its SKU belongs to another SKU, which may require more of each GPU. A
-    slice with one GPU needs no NVLink, for example, but the whole machine needs all of them.
+    Job validate adds these findings to those of :func:`check_node`. A node with more GPUs than its SKU
+    belongs to another SKU, which may require more of each GPU. A slice with one GPU needs no NVLink, for
+    example, but the whole machine needs all of them.
     """
     node = NodeSubject(snapshot, None, expected, {}, Limits(), False)
     if expected.skeleton:
@@ -171,9 +172,9 @@ def _with_count(node: NodeSubject, findings: Sequence[HealthFinding]) -> list[He
 
 
 def majority_versions(snapshots: Iterable[NodeSnapshot], least: int = 3) -> dict[str, dict[str, str]]:
-    """Return the majority's version of each component, by SKU.
+    """Return the majority's version of each component, by SKU and by the component's name.
 
-    A majority is more than half of at least three nodes.
+    A majority is more than half of at least ``least`` nodes that report the component.
     """
     counts: dict[str, dict[str, Counter[str]]] = {}
     for snapshot in snapshots:
@@ -194,8 +195,9 @@ def mark_fleetwide(
 ) -> tuple[tuple[HealthFinding, ...], tuple[str, ...]]:
     """Mark a fleet's findings that affect too many nodes, and return remarks about them.
 
-    If more than ``share`` of ``nodes`` (and at least ``least``) have a finding, the tool or fabric is
-    probably at fault. The finding becomes unproven, and drains no node.
+    If more than ``share`` of the nodes, and at least ``least``, have findings of one code, a tool or the
+    fabric is probably at fault. A failure then becomes unproven, and drains no node. ``nodes`` is the number
+    of all nodes.
     """
     nodes_by_code: dict[str, set[str]] = {}
     for finding in findings:
@@ -272,7 +274,7 @@ def _lacking_finding(lacking: Sequence[LackingEvidence]) -> tuple[str, Verdict, 
 
 
 def _other_hung_tools(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find hung tools that the night itself does not need. Other gatherers need them."""
+    """Find hung tools without a row in TOOL_EVIDENCE. A hung query of the driver needs a reboot."""
     evidence_tools = {row.name for row in TOOL_EVIDENCE}
     for tool, status in node.snapshot.tools.items():
         if status != "hung" or tool in evidence_tools or tool.startswith("statfs "):
@@ -395,7 +397,7 @@ def _new_gpus(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 def _gpu_serials(node: NodeSubject) -> Iterator[HealthFinding]:
-    """Find GPUs whose serial number differs from that of earlier nights."""
+    """Find GPUs with the UUID of earlier nights but another serial number."""
     for gpu in {gpu.uuid: gpu for gpu in node.snapshot.gpus}.values():
         before = node.gpu_changes.known.get(gpu.uuid)
         if before and before.serial and gpu.serial and before.serial != gpu.serial:
@@ -576,7 +578,7 @@ def _memory_of_gpu(subject: GpuSubject) -> Iterator[HealthFinding]:
     now = subject.gpu.memory_total_bytes
     gpus_alike = [*_gpus_alike(subject), subject.before or subject.gpu]
     most = max((gpu.memory_total_bytes or 0 for gpu in gpus_alike), default=0)
-    # The driver's share of memory varies less than this between versions.
+    # The driver reserves some memory, and the size varies by less than 2 % between versions.
     if now is not None and now < 0.98 * most:
         evidence = f"{size(now)} of memory, where {size(most)} were or are beside it"
         yield subject.finding("gpu_memory", Verdict.FAIL, "rma", evidence, "likely")
@@ -601,7 +603,8 @@ def _recovery_action(subject: GpuSubject) -> Iterator[HealthFinding]:
 def _pcie_link(subject: GpuSubject) -> Iterator[HealthFinding]:
     """Find a PCIe link with lost lanes, or else one of a lower generation."""
     gpu = subject.gpu
-    # A slot may be built with fewer lanes than the card. A worn contact also lowers the maximum.
+    # If a slot is built with fewer lanes than the card, the SKU states their number. A worn contact also
+    # lowers the maximum, so last night's maximum counts, too.
     usual = subject.before.pcie_width_max if subject.before else None
     expected_width = subject.node.expected.pcie_width or max(gpu.pcie_width_max or 0, usual or 0)
     if gpu.pcie_width is not None and expected_width and gpu.pcie_width < expected_width:
@@ -737,9 +740,9 @@ def _temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _absolute_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find a GPU outside the temperature range of all models.
+    """Find a GPU that is hotter than any model may be.
 
-    The margin that the driver reports is not used.
+    The driver's margin is not used, because some drivers report none.
     """
     if (subject.gpu.temperature_c or 0) >= subject.node.limits.gpu_c:
         evidence = f"at {_degrees_text(subject.gpu.temperature_c)}"
@@ -757,8 +760,7 @@ def _memory_temperature(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 ALIKE_SETTINGS = 0.98
-"""Clocks, limits and sizes of GPUs of one name, such as the highest clock, differ by no more than this
-ratio."""
+"""Clocks, limits and sizes of GPUs of one name are alike if each is at least this share of the largest."""
 
 
 def _power_limit(subject: GpuSubject) -> Iterator[HealthFinding]:
@@ -825,7 +827,7 @@ def _unusual_modes(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _is_explained(subject: GpuSubject, field: str) -> bool:
-    """Return whether another setting has a finding of its own, or comes from the slot of a card."""
+    """Return whether a difference needs no finding: another check reports it, or a slot explains it."""
     if field == "power_limit_w":
         return any(_power_limit(subject))
     if field == "compute_mode":
@@ -1041,7 +1043,7 @@ _HARDWARE_ACTIONS: Mapping[str, Action] = {
     "memory_error": "inspect",
     "pcie_error": "inspect",
 }
-"""A failure with this code requires this action. An SXid requires a reboot."""
+"""The action for a failure with each code. Other codes require an inspection, and an SXid a reboot."""
 
 _UNKNOWN_SHOWN = 5
 """The finding on unknown errors lists this many of them."""
@@ -1321,7 +1323,7 @@ def expected_mounts(expected: Expectation) -> tuple[ExpectedMount, ...]:
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 _USUALLY_IN_MEMORY = re.compile(r"/(?:$|(?:dev|run|tmp)(?:/|$))")
-"""Paths that many systems keep in memory. The root of a node without a disk is one of them."""
+"""Paths that many systems keep in memory, such as ``/dev/shm``. On a node without a disk, ``/`` is, too."""
 
 
 def _mount_differences(node: NodeSubject, wanted: ExpectedMount) -> Iterator[HealthFinding]:
@@ -1362,10 +1364,12 @@ def _lacking_options(options: Collection[str], wanted: ExpectedMount) -> str:
 
 
 def _is_in_memory(fstype: str, path: str) -> bool:
+    """Return whether a mount is in memory, at a path that is usually on a disk."""
     return fstype in _IN_MEMORY and not _USUALLY_IN_MEMORY.match(path)
 
 
 _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
+"""Types of file systems on disks. Others, such as squashfs, may be read-only by design."""
 
 
 def _read_only_mounts(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1431,7 +1435,9 @@ def _units(node: NodeSubject) -> Iterator[HealthFinding]:
 
 
 _SERVICE_RUNS = ("active", "reloading", "refreshing")
+"""States of systemd in which a service works."""
 _STARTING = ("activating", "deactivating", "maintenance", "unknown")
+"""States that last only a while or are not known, so that they do not prove a failure."""
 
 
 def _services(node: NodeSubject) -> Iterator[HealthFinding]:
@@ -1486,6 +1492,7 @@ def _time_text(last_night: bool) -> str:
 
 
 def _degrees_text(value: float | None) -> str:
+    """Return a temperature in °C as text."""
     return "temperature unknown" if value is None else f"{number(value)} °C"
 
 

@@ -1,7 +1,8 @@
-"""The parts that health checks examine, the values to compare them with, and findings. No I/O.
+"""Define the subjects of health checks, the values to compare them with, and their findings. No I/O.
 
+A subject is a node, a GPU or a port, together with its state in earlier nights.
 :mod:`rackproof.nodes.health_checks` passes a subject to each check. Job validate builds the
-:class:`Expectation` and the :class:`Limits` from the inventory.
+:class:`Expectation` (``validate_expect``) and the :class:`Limits` (``validate_limits``) from the inventory.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ Action = Literal["none", "watch", "configure", "reset", "reboot", "isolate", "in
 Confidence = Literal["certain", "likely", "hint"]
 PartKind = Literal["node", "gpu", "port", "link"]
 _MOST_EVIDENCE = 1000
+"""Longest evidence of a finding, in characters."""
 
 
 class HealthFinding(Record):
@@ -40,9 +42,11 @@ class HealthFinding(Record):
     A :class:`rackproof.core.records.Finding` is about a place in a log and may be a remark. A health finding
     always names a part and an action. ``night.json`` stores these keys.
 
-    ``part`` is node, gpu, port or link. ``name`` is a GPU's UUID, a network card's ``DEVICE/PORT`` or a
-    PCIe address, and empty for the node itself. ``place`` is the part's location. ``confidence`` is the
-    certainty that this part is at fault.
+    ``part`` is node, gpu, port or link (the PCIe link of a network card). ``name`` is a GPU's UUID, a network
+    card's ``DEVICE/PORT`` or a PCIe address, and empty for the node itself. ``place`` is the part's location,
+    such as ``GPU 3, 00000000:3B:00.0``. ``action`` is the operator's next step. ``confidence`` is the
+    certainty that this part is at fault. ``fleetwide`` means that too many nodes have the finding
+    (:func:`rackproof.nodes.health_checks.mark_fleetwide`).
     """
 
     node: str
@@ -111,7 +115,8 @@ class Expectation:
         gpu_name: Text that each GPU's product name must contain. Empty means the SKU's name.
         hostname: The node's own name without its domain. An address is not a name.
         versions: The required versions, named as in :attr:`NodeSnapshot.versions`.
-        port_gbps: The rate of a port.
+        ports: The number of ports of network cards (InfiniBand or RoCE).
+        port_gbps: The rate of a port, in Gb/s.
         nvlinks: The number of NVLinks of a GPU that must be up.
         pcie_width: The lanes of a GPU's slot, if fewer than the GPU's.
         card_pcie_width: The lanes of a network card's slot, if fewer than the card's.
@@ -124,6 +129,7 @@ class Expectation:
         services: The services that must run. ``a|b`` means one of the two, and ``a?`` means only if it
             is installed.
         skeleton: Whether the SKU is incomplete. None of its nodes passes.
+        mounts: The mounts that must exist. A text is a path at which anything may be mounted.
     """
 
     gpus: int = 0
@@ -183,15 +189,15 @@ class Limits:
     memory_share: float = 0.95
     """Least required share of the expected memory."""
     loaded_percent: float = 10
-    """Least use of a GPU in percent that requires links of full width and generation."""
+    """From this use of a GPU in percent, its PCIe link must have its highest generation."""
     sram_correctable: int = MOST_SRAM_CORRECTED
-    """Corrected SRAM errors that are allowed since the driver was loaded."""
+    """Corrected SRAM errors that are allowed in the life of a GPU (nvidia-smi's aggregate count)."""
     dram_correctable: int = MOST_DRAM_CORRECTED
-    """Corrected DRAM errors that are allowed since the driver was loaded."""
+    """Corrected DRAM errors that are allowed in the life of a GPU (nvidia-smi's aggregate count)."""
     pcie_replays: int = 100
     """PCIe replays that are allowed between two nights."""
     slowdown_s: float = MOST_SLOWDOWN_S
-    """Seconds of thermal slowdown that are allowed per day."""
+    """Seconds per day for which a GPU may be slowed down for one reason, such as heat or a power brake."""
     # The three limits of 10 are those that infiniband-diags proposes for ibqueryerrors in its file
     # `error_thresholds`. They are errors per day here, and errors since the counters were cleared there.
     # The limits of packets are above the 10 and 100 of this file.
@@ -244,13 +250,13 @@ class NodeSubject(Subject):
 
     @property
     def wants_gpus(self) -> bool:
-        """Return whether GPUs are in the node, or should be."""
+        """Return whether GPUs are in the node or expected, or nvidia-smi is installed."""
         answer = self.snapshot.tools.get("nvidia_smi_xml", "")
         return bool(self.expected.gpus) or bool(self.snapshot.gpus) or answer not in ("", "absent")
 
     @cached_property
     def known_ports(self) -> Mapping[tuple[str, str], PortSnapshot]:
-        """Return the ports of earlier nights, by device and port."""
+        """Return the ports of earlier nights, by device and port, such as ``("mlx5_0", "1")``."""
         if self.previous is None:
             return {}
         return {(port.device, port.port): port for port in (*self.previous.gone_ports, *self.previous.ports)}
@@ -294,7 +300,10 @@ class PortSubject:
 class GpuChanges:
     """The GPUs that were added to a node and removed since earlier nights.
 
-    ``replaced`` maps a removed GPU's UUID to the GPU in its place.
+    ``known`` has the GPUs of earlier nights by UUID, and ``gone`` those of them that are missing tonight.
+    If the node is complete, ``gone`` has only GPUs of the last night. ``replaced`` maps the UUID of a GPU in
+    ``gone`` to the GPU in its place, which is in ``new``. ``last_night`` has the UUIDs of the last
+    snapshot's GPUs.
     """
 
     known: Mapping[str, GpuSnapshot]
@@ -321,7 +330,7 @@ def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected
 
 
 def gpus_by_uuid(gpus: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
-    """Return GPUs by their UUID."""
+    """Return GPUs by their UUID. Of several with one UUID, the last one is returned."""
     return {gpu.uuid: gpu for gpu in gpus}
 
 

@@ -1,7 +1,7 @@
 """Write the list of an NVLink domain's nodes for nvidia-imex.
 
-Role imex calls :func:`render_nodes_config` through the filter ``imex_nodes_config``. The file is the same on
-all of these nodes.
+NVIDIA's service IMEX shares GPU memory between the nodes of a domain. Role imex calls
+:func:`render_nodes_config` through the filter ``imex_nodes_config``, and writes the same file on all nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ImexError(ValueError):
 
 
 def resolve_address(name: str) -> str:
-    """Return the first address of a name, or "" if there is none."""
+    """Return the first IPv4 address that this machine finds for a name, or ""."""
     try:
         addresses = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -25,7 +25,7 @@ def resolve_address(name: str) -> str:
 
 
 def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], str] = resolve_address) -> str:
-    """Return the text of nodes_config.cfg, with one address per line, as nvidia-imex expects it.
+    """Return the text of nodes_config.cfg, with one address per line, in the order of the nodes.
 
     Args:
         addresses: The address of each node, or a name for it, in the order of the inventory.
@@ -46,7 +46,11 @@ def render_nodes_config(addresses: Mapping[str, str], resolve: Callable[[str], s
 
 
 def _address(node: str, wanted: str, resolve: Callable[[str], str]) -> str:
-    """Return a node's address, from a name by the resolver."""
+    """Return a node's address. If the wanted address is a name, resolve it.
+
+    Raises:
+        ImexError: There is no address, or only one that other nodes cannot use (loopback or ``0.0.0.0``).
+    """
     for text in (wanted, resolve(wanted)):
         try:
             address = ipaddress.ip_address(text)

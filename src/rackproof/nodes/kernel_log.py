@@ -1,7 +1,11 @@
 """Read hardware faults from a node's kernel log. No I/O.
 
 :mod:`rackproof.nodes.snapshot` calls :func:`read_kernel_log`. The returned :class:`KernelLogReading` lists
-the XIDs by GPU, and all other faults.
+the XIDs (error numbers of NVIDIA's driver) of each GPU, and all other faults. The log has lines of journalctl
+(``-o short-unix``, with earlier boots), or else of dmesg, whose times count from the boot::
+
+    1760000000.123456 n07 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
+    [ 4711.123456] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
 """
 
 from __future__ import annotations
@@ -22,20 +26,23 @@ MOST_XIDS = 500
 MOST_HARDWARE_EVENTS = 500
 """A log with more events counts as truncated. A damaged or hostile node may send any number."""
 MOST_DECLARED_LINES = 50
-"""At most this many declared lines are shown. More of them change nothing."""
+"""At most this many lines that an operator declared harmless are shown. They affect no verdict."""
 MOST_LATE_LINES = 500
 """At most this many lines are recognized by the next night. It counts further ones again."""
 LATE_S = 60
-"""The times of two readings of one line differ by less, because clocks are corrected."""
+"""The times of two readings of one line differ by fewer seconds. They differ if a clock is corrected."""
 _STAMP = re.compile(r"\[\s*(\d{1,12}\.\d{6})\]|(\d{9,12}\.\d{6}) ")
+"""Time of a line of dmesg (group 1, since the boot) or of a journal (group 2, since 1970), in seconds."""
 _MOMENT = re.compile(r"(\d{9,11}\.\d{1,9}) ")
+"""Time of a journal's line, in seconds since 1970."""
 
 
 class XidEvent(Record):
     """An XID since the last snapshot, or one that is still open from before (``carried``).
 
-    ``rebooted`` means that the node was booted after the XID was logged, and that the XID did not occur
-    again.
+    ``action`` is what the XID requires (watch, reset, reboot, isolate or unknown), and ``times`` is the
+    number of lines. ``rebooted`` means that the node was booted after the XID was logged, and that the XID
+    did not occur again.
     """
 
     bus_id: str
@@ -76,13 +83,12 @@ class KernelLogReading:
 
 
 def normalize_bus_id(address: str) -> str:
-    """Return a bus address in one form (``0008:06:00``).
+    """Return a bus address in one form, which is domain, bus and device (``0008:06:00``).
 
-    The driver, the kernel and the log write it differently.
+    nvidia-smi writes ``00000008:06:00.0``, the kernel ``0008:06:00.0``, and a log may lack the domain.
     """
     parts = address.lower().split(".")[0].split(":")
     if len(parts) == 3:
-        # nvidia-smi writes the domain with eight digits, the kernel with four.
         return ":".join([parts[0][-4:].rjust(4, "0"), *parts[1:]])
     return ":".join(["0000", *parts])
 
@@ -98,10 +104,10 @@ def read_kernel_log(
 
     Args:
         log: The lines of the log.
-        booted: The time of the boot, in seconds since 1970.
-        uuids: The GPUs by bus id, in the form of :func:`normalize_bus_id`.
-        errors: The lines of level error or worse, or None if levels are unknown. Without levels, the
-            words of a line that no rule recognizes decide whether it is an error.
+        booted: The time of the boot in seconds since 1970, or 0 if unknown.
+        uuids: The UUIDs of GPUs by bus id, in the form of :func:`normalize_bus_id`.
+        errors: The lines of level error or worse, or None if levels are unknown. If no rule recognizes a
+            line, its level decides whether it is an error, and without levels its words.
         declared: The lines that the operator declared harmless.
     """
     reader = _Reader(booted, uuids)
@@ -122,7 +128,7 @@ def read_kernel_log(
 def late_line_digests(
     lines: Iterable[str], since: float, started: float | None, boot_id: str
 ) -> tuple[str, ...]:
-    """Return the digests of the lines that the next night reads again.
+    """Return the digests of the lines that the next night reads again, so that it can leave them out.
 
     Args:
         lines: The lines that this night judges.
@@ -206,7 +212,7 @@ class _Reader:
             self._add_hardware(event, before_boot)
 
     def _keep_detail(self, event: KernelEvent, before_boot: bool) -> None:
-        """Keep a line that only describes an event, which counts if no other line reports the event."""
+        """Keep a line that only describes an event. It counts if no other line reports the event."""
         if len(self.details) < MOST_HARDWARE_EVENTS:
             self.details.setdefault((event.name, normalize_bus_id(event.bus_id)), (event, before_boot))
         else:

@@ -1,7 +1,8 @@
-"""List the evidence for judging a node's night in tables. No I/O.
+"""List in tables which answers of a node are needed to judge its night. No I/O.
 
 Begin with :data:`NODE_EVIDENCE`, :data:`GPU_EVIDENCE`, :data:`PORT_EVIDENCE` and :data:`TOOL_EVIDENCE`.
-``health_checks.check_node`` evaluates these tables before any check, and reports each lacking piece.
+``health_checks.check_node`` evaluates these tables before any check, and reports each lacking piece. The node
+is then unproven (or fails, if a tool hangs in the driver), because a missing reading may hide a fault.
 
 A row names a field of the snapshot, or a tool of the gatherer, and a test compares these names. If a machine
 may lack some evidence, the row states when it is needed, or why its absence is harmless.
@@ -92,7 +93,7 @@ def _answered(tool: str) -> Callable[[NodeSubject], EvidenceState]:
 
 
 def _has_gpus(node: NodeSubject) -> bool:
-    """Return whether GPUs are needed in the node."""
+    """Return whether GPUs are in the node or expected, so that their evidence is needed."""
     return node.wants_gpus
 
 
@@ -190,7 +191,7 @@ def _mounted_state(node: NodeSubject) -> EvidenceState:
 
 
 def _disk_state(node: NodeSubject) -> EvidenceState:
-    """Return the state of the sizes of file systems."""
+    """Return the state of the sizes of file systems. A missing size is cut, a negative one damaged."""
     disks = node.snapshot.disk.values()
     if not disks:
         return EvidenceState.ABSENT
@@ -205,12 +206,13 @@ def _seconds_state(node: NodeSubject) -> EvidenceState:
 
 
 _OF_DRIVER = ("fabricmanager", "gsp", "module.nvidia")
+"""Components that belong to the driver, by their names in :attr:`NodeSnapshot.versions`."""
 
 
 def _versions_state(node: NodeSubject) -> EvidenceState:
     """Return whether the versions of the driver and of its components are known.
 
-    A component counts only if its version was known last night.
+    Only a component whose version was known last night must be known, because nodes lack some.
     """
     versions, before = node.snapshot.versions, node.previous.versions if node.previous else {}
     if not versions.get("driver"):
@@ -233,7 +235,7 @@ def _needs_card_links(node: NodeSubject) -> bool:
 
 
 def _card_links_state(node: NodeSubject) -> EvidenceState:
-    """Return whether each card's link reports both its current and maximum value, or neither, as in a VM."""
+    """Return the state of the PCIe links: each must have a current value and a maximum, or neither (a VM)."""
     links, before = node.snapshot.links, node.previous.links if node.previous else {}
     if not links:
         return EvidenceState.ABSENT
@@ -252,7 +254,7 @@ def _card_links_state(node: NodeSubject) -> EvidenceState:
 
 
 def _statfs_state(node: NodeSubject) -> EvidenceState:
-    """Return the worst state of the answers about file systems."""
+    """Return the state of the answers about file systems: hung if one hung, or else any other bad state."""
     names = (tool for tool in node.snapshot.tools if tool.startswith("statfs "))
     states = {tool_state(node.snapshot, tool) for tool in names} - {EvidenceState.THERE}
     if EvidenceState.HUNG in states:
@@ -485,12 +487,16 @@ def can_report(gpu: GpuSnapshot, reading: str) -> bool:
 
 
 def missing_readings(gpu: GpuSnapshot, readings: Iterable[str]) -> list[str]:
-    """Return the fields of some readings (:data:`GPU_READINGS`) that the driver did not report of a GPU."""
+    """Return the fields of some readings (:data:`GPU_READINGS`) that the driver did not report of a GPU.
+
+    Job validate calls it before it accepts that a drained node is repaired.
+    """
     readings = [reading for reading in readings if can_report(gpu, reading)]
     fields = [name for reading in readings for name in GPU_READINGS[reading]]
     if gpu.ecc_enabled is False:
         # Error counters are not maintained while ECC is off.
         fields = [name for name in fields if name not in GPU_READINGS["ecc"]]
+    # A sensor that shows 0 °C does not work.
     zero_is_none = ("temperature_c",)
     return [
         name

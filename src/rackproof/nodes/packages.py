@@ -1,6 +1,6 @@
-"""Find the packages of a node that differ from their pins.
+"""Find the packages of a node that differ from their pins, which are the versions that a role requires.
 
-Roles call :func:`lacking_packages` through the filter ``packages_lacking``.
+Roles call :func:`lacking_packages` through the filter ``packages_lacking``, and install the result.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def lacking_packages(
     Args:
         wanted: The version of each package, as a pattern such as ``3.1.0*``. Empty means any version.
         installed: The packages of the fact rackproof_node, with ``version`` and ``held`` of each.
-        hold: Whether they must be held.
-        exact: Whether versions are literal. An empty version then counts as missing.
+        hold: Whether they must be held, so that apt does not upgrade them.
+        exact: Whether versions are literal. No package then satisfies an empty version.
     """
     return [
         name
@@ -32,6 +32,7 @@ def lacking_packages(
 
 
 def _is_as_wanted(package: Mapping[str, Any] | None, version: str, hold: bool, exact: bool) -> bool:
+    """Return whether an installed package has the wanted version and hold. None means not installed."""
     # For a package without a version, dpkg lists only the name.
     if not package or not package.get("version") or (hold and not package.get("held")):
         return False

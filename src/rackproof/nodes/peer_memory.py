@@ -1,4 +1,4 @@
-"""Choose how a GPU and a network card share memory.
+"""Choose how the network cards of a node access the memory of its GPUs directly (GPUDirect RDMA).
 
 Role peer_memory calls :func:`choose_method` through the filter ``peer_memory_choice``. A table lists the
 methods with NVIDIA's conditions. The sources are "Common Prerequisites" of the GPU Operator's chapter on
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Ofed = Literal["mlnx", "doca", "inbox"]
+"""Origin of the drivers of network cards, with the names below."""
 OFED_NAMES: dict[str, str] = {
     "mlnx": "MLNX_OFED",
     "doca": "DOCA-OFED",
@@ -26,7 +27,10 @@ OFED_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class TransferMethod:
-    """A method with its requirements. None and an empty set mean no requirement."""
+    """A method with its requirements. None and an empty set mean no requirement.
+
+    ``driver_from`` and ``driver_below`` are branches of the driver, such as 535 for 535.129.03.
+    """
 
     method: str
     driver_from: int | None = None
@@ -56,7 +60,7 @@ class PeerMemoryNode:
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """The method chosen for a node. ``unmet`` lists the unmet needs of each method."""
+    """The method chosen for a node, or "" if none is possible. ``unmet`` has the unmet needs by method."""
 
     method: str
     reason: str
@@ -71,11 +75,12 @@ DRIVER_PACKAGE = re.compile(
     r"|nvidia-(?:driver|dkms|open|headless)-\d{3}|linux-modules-nvidia-\d{3})"
     r"(?:-server)?(?:-open)?(?:-\d+\.\d.*|-generic.*)?"
 )
-"""Pattern for the names of packages with the kernel module in Ubuntu, Debian and NVIDIA's repository."""
+"""Names of packages with the kernel module in Ubuntu, Debian and NVIDIA's repository, such as
+``nvidia-driver-570-server-open`` and ``linux-modules-nvidia-570-generic``."""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: (6, 8, 0) for 6.8.0-48-generic."""
+    """Return the leading numbers of a version, or () if there are none: (6, 8, 0) for 6.8.0-48-generic."""
     match = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version)
     return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
@@ -105,6 +110,7 @@ def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
 
 
 def _output_of(facts: Mapping[str, Any], command: str) -> str:
+    """Return the output of a command that the facts contain, or ""."""
     return str(facts["commands"].get(command, {}).get("stdout", ""))
 
 
@@ -126,7 +132,7 @@ def expect_driver(node: PeerMemoryNode, driver: str) -> PeerMemoryNode:
 
 
 def unmet_needs(method: TransferMethod, node: PeerMemoryNode) -> tuple[str, ...]:
-    """Describe the needs of a method that a node does not meet."""
+    """Return a text on each need of a method that a node does not meet."""
     needs = _unmet_driver_needs(method, node)
     if method.kernel_from is not None and version_numbers(node.kernel) < version_numbers(method.kernel_from):
         needs.append(f"it needs kernel {method.kernel_from} or newer, the node runs {node.kernel}")

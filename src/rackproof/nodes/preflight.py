@@ -1,7 +1,7 @@
-"""Check a node before it is changed. No I/O.
+"""Check before a node is changed whether it is as expected. No I/O.
 
-Playbooks call :func:`preflight_remarks` through the filter of the same name, to compare the fact
-``rackproof_node`` with expectations and get remarks.
+Role preflight calls :func:`preflight_remarks` through the filter of the same name. The input is the fact
+``rackproof_node`` (``rackproof_facts``, subset ``provision``) and the expectations of the inventory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from rackproof.nodes.clock import clock_offset, read_synchronized
 
 GIB = 2**30
 _GPU_CLASSES = ("0300", "0302")
+"""PCI classes of GPUs: VGA controller and 3D controller."""
 _NVIDIA = "10de"
+"""PCI vendor id of NVIDIA."""
 _DRIVER_PACKAGE = re.compile(
     r"nvidia-driver|nvidia-driver-cuda|nvidia-open|libnvidia-compute(?:-\d+(?:-server)?)?"
 )
@@ -25,7 +27,15 @@ _DRIVER_PACKAGE = re.compile(
 
 @dataclass(frozen=True)
 class Expected:
-    """The expectations of a node before it is changed. An expectation that is 0 or empty is not checked."""
+    """The expectations of a node before it is changed. An expectation that is 0 or empty is not checked.
+
+    Attributes:
+        os: The accepted systems, as ID and VERSION_ID of /etc/os-release, such as ``ubuntu-24.04``.
+        disk_gib: The least free space by path.
+        names: The names, such as that of the Slurm controller, for which the node must find an address.
+        clock_offset_s: The largest difference from the controller's clock.
+        ignore: The codes of remarks that do not stop the playbook.
+    """
 
     os: tuple[str, ...] = ()
     gpus: int = 0
@@ -41,7 +51,10 @@ class Expected:
 
 @dataclass(frozen=True)
 class Remark:
-    """A difference from the expectations. A ``fatal`` one stops the playbook for the node."""
+    """A difference from the expectations. A ``fatal`` one stops the playbook for the node.
+
+    ``what`` is the examined property, and ``remedy`` the operator's next step.
+    """
 
     code: str
     what: str
@@ -63,7 +76,8 @@ def preflight_remarks(
     Args:
         node: The value of the fact ``rackproof_node``.
         expected: The expectations of the node.
-        answered_at: The time on the controller's clock when the answer arrived, or 0 if unknown.
+        answered_at: The time on the controller's clock when the answer arrived, or 0 if unknown. A clock
+            that is ahead is then not found.
     """
     all_remarks = [
         *_system(node, expected),
@@ -233,7 +247,10 @@ def _pending_reboot(node: Mapping[str, Any]) -> Remark:
 
 
 def installed_driver(node: Mapping[str, Any]) -> str:
-    """Return the version of the running NVIDIA driver, or else of the installed packages, or ""."""
+    """Return the version of the running NVIDIA driver, or else of the installed packages, or "".
+
+    The version of a package is shortened to the driver's: ``570.86.15`` for ``1:570.86.15-0ubuntu1``.
+    """
     loaded = str(node["modules"].get("nvidia") or "")
     if loaded:
         return loaded

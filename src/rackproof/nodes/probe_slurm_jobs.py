@@ -2,10 +2,11 @@
 
 Job validate runs its probes with a :class:`JobRunner`, and job reimage the partner's half of a pair. The jobs
 use at most the allowed share of a partition, but at least one node. A job starts only if its maximum duration
-fits into the rest of the night's GPU-minutes. The job's script contains all programs of the job, so no shared
-storage is needed. Slurm allocates the nodes of a job at once, or refuses the job. Slurm also ends a job that
-reaches its time limit. All jobs have the same name, so that the next night can end the jobs of an interrupted
-night. This module does not use ssh. Its caller provides a function that runs commands on Slurm's host.
+fits into the rest of the night's GPU-minutes, which are minutes multiplied by GPUs. The job's script contains
+all programs of the job, so no shared storage is needed. Slurm allocates the nodes of a job at once, or
+refuses the job. Slurm also ends a job that reaches its time limit. All jobs have the same name, so that the
+next night can end the jobs of an interrupted night. This module does not use ssh. Its caller provides a
+function that runs commands on Slurm's host.
 """
 
 from __future__ import annotations
@@ -30,15 +31,20 @@ from rackproof.core.text import sanitize
 JOB_NAME = "rackproof-night"
 """Name of all jobs of a night. The jobs of an interrupted night are found by it, and ended."""
 MARK = ":::RACKPROOF-PROBE "
+"""Begin of the lines that a job prints around the output of a program. ``begin NAME`` or ``end STATUS``
+follows."""
 FABRIC = "fabric"
+"""Name of the probes between nodes."""
 _START_S = 30
 """Slurm may take this many seconds to allocate nodes that were idle a moment ago."""
 _BEGIN_S = 20
-"""srun of a started job writes something within this many seconds."""
+"""The output file of a started job exists within this many seconds. Otherwise, its srun did not begin."""
 _GRACE_S = 60.0
-"""Slurm counts whole minutes, so it may end a job this much later."""
+"""Slurm counts whole minutes, so it may end a job this many seconds later."""
 _POLL_S = 3.0
+"""Longest pause between two polls in seconds."""
 _LARGEST = 4 << 20
+"""Only the last bytes of a job's output are read, at most this many."""
 _PORT = 29400
 """Port of the rendezvous on the first node of a job."""
 _LOST_POLLS = 20
@@ -49,7 +55,7 @@ _BUSY = re.compile(
 """srun prints such a line if it refuses nodes that are in use. Any other refusal is an error of the request,
 and proves nothing about a node."""
 OUT_OF_TIME = (None, 124, 137)
-"""Exit statuses of a program that did not end, or that was ended."""
+"""Statuses of a program that did not end in time. ``timeout`` gives 124, or 137 if it had to kill it."""
 
 Shell = Callable[[str], tuple[int, str, str]]
 """A function that runs a command line on Slurm's host and returns exit status, output and error output."""
@@ -64,6 +70,10 @@ class Probe:
     """A program under workloads/ that measures nodes at night, its benchmark, and its arguments by device.
 
     Attributes:
+        benchmark: The benchmark whose rules judge the numbers. Empty if no benchmark judges them.
+        gpu: The arguments on nodes with GPUs. None means that the program cannot run there.
+        cpu: The arguments for nodes without GPUs, or None.
+        least_gpus: The least number of GPUs that the program needs.
         files: Other files of workloads/ that the program needs.
         optional: Whether the probe runs only if it is selected, in the nights that ``optional_tests`` of
             ``jobs.validate.fleet`` plans for a node.
@@ -215,7 +225,10 @@ class Section:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The end of a job: ok, failed, hung, busy (no nodes free), lost (never started) or left (no time)."""
+    """The end of a job: ok, failed, hung, busy (no nodes free), lost (never began) or left (no room).
+
+    ``text`` is the reason if it is not ok, and ``minutes`` are the GPU-minutes used.
+    """
 
     how: str
     text: str = ""
@@ -255,7 +268,9 @@ def job_script(plan: ProbePlan, probes: Sequence[Probe], nodes: Sequence[str], l
         plan: The plan of the measurement.
         probes: The programs, in the order in which they run.
         nodes: The nodes of the job. With several nodes, the programs run on all of them together.
-        limit_s: The time limit of the job in seconds.
+        limit_s: The time limit of the job in seconds, which is also the limit of each program.
+
+    The script ends with 97 if it cannot unpack its files, and with 98 if the node has no PyTorch.
     """
     lines = [
         "set -u",
@@ -415,7 +430,7 @@ class JobRunner:
     def _start_waiting(
         self, waiting: list[tuple[int, Job]], own_jobs: dict[str, int], results: dict[int, JobResult]
     ) -> None:
-        """Start the jobs for which there is room. Jobs that cannot start are done."""
+        """Start the jobs for which there is room. A job that the host refuses gets the result ``lost``."""
         # Iterate over a copy, because started jobs are removed from the list.
         for index, job in list(waiting):
             if not self._room(job):
@@ -427,7 +442,11 @@ class JobRunner:
                 results[index] = JobResult("lost", str(error))
 
     def _ask(self, command: str) -> str:
-        """Run a command on Slurm's host and return its output."""
+        """Run a command on Slurm's host and return its output.
+
+        Raises:
+            ProbeError: The command failed, or the host did not answer.
+        """
         status, out, err = self.shell(command)
         if status != 0:
             raise ProbeError(f"Slurm's host: {sanitize(err or out, 300) or f'exit status {status}'}")

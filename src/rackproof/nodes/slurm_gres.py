@@ -1,6 +1,7 @@
-"""Read the GPUs in Slurm's generic resources, and the lines of gres.conf. No I/O.
+"""Read the GPUs in Slurm's generic resources (Gres), and the lines of gres.conf. No I/O.
 
-:mod:`rackproof.nodes.slurm_listing` calls :func:`read_gres` with a node's resources, and reads gres.conf with
+:mod:`rackproof.nodes.slurm_listing` calls :func:`read_gres` with a node's resources
+(``gpu:h100:8(S:0-1)``), and gives lines of gres.conf (``Name=gpu Type=h100 File=/dev/nvidia[0-7]``) to
 :class:`GresConf`. The source is the manual page gres.conf(5) of releases 21.08 to 25.05.
 """
 
@@ -14,10 +15,11 @@ from rackproof.core.hostlist import expand_hostlist
 _GPUS = re.compile(
     r"(?:gres/)?gpu(?::([A-Za-z0-9_.+-]*[A-Za-z_][A-Za-z0-9_.+-]*))?[:=](\d{1,4})(?![\dKMGkmg])", re.I
 )
+"""Type (optional) and number of GPUs in ``gpu:h100:8``, ``gpu:8`` or ``gres/gpu:h100=8``."""
 
 
 def read_gres(text: str) -> dict[str, int]:
-    """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``. No I/O.
+    """Return the GPUs in a Gres or TRES by type. ``gpu:h100:8(S:0-1)`` gives ``{"h100": 8}``.
 
     The type in ``gpu:8`` is "". If CfgTRES counts all GPUs in addition to each type, only the types are
     returned. GPUs of types that it does not name have the type "".
@@ -53,7 +55,12 @@ class GresConf:
         self._lines: dict[str, dict[str, int]] = {}
 
     def read(self, hosts: tuple[str, ...], pairs: Mapping[str, str]) -> None:
-        """Read a line, which may contain only AutoDetect, so that Slurm finds the GPUs itself."""
+        """Add the GPUs of a line. A line with only AutoDetect has none, because Slurm finds them itself.
+
+        Args:
+            hosts: The nodes that the line names.
+            pairs: The values of the line by key in lower case, such as name, type, count and file.
+        """
         for host in hosts or ("",):
             counts = self._lines.setdefault(host, {})
             if pairs.get("name", "").lower() == "gpu":
@@ -66,7 +73,7 @@ class GresConf:
         return tuple(host for host in self._lines if host)
 
     def complete(self, name: str, stated: Mapping[str, int]) -> dict[str, int]:
-        """Return the GPUs of a node by type.
+        """Return the GPUs of a node by type, with types of gres.conf if its Gres has only a number.
 
         Args:
             name: The node.

@@ -31,11 +31,15 @@ _BEGIN = re.compile(
     r"\s*=|Name\s*=\s*gpu\b)",
     re.I,
 )
+"""Begin of a statement, such as ``NodeName=n[01-16]``. A number in brackets counts several SlurmctldHost."""
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/-]*)=(\"[^\"]*\"|\S*)")
+"""A key with its value, such as ``CPUs=128`` or ``Reason="fan failed"``."""
 _EMPTY = frozenset({"", "(null)", "n/a", "none"})
+"""Words that Slurm writes in place of a missing value."""
 _ONLY_SCONTROL = frozenset({"arch", "cpualloc", "cputot"})
 """Only scontrol prints these keys of a node, and then a Gres in each case. slurm.conf may have none."""
 _NO_GRES = "no gres"
+"""Key of a node for which Slurm states that it has no generic resources."""
 _DEFAULT = "default"
 _SPELLED = {"nodeaddr": "NodeAddr", "nodehostname": "NodeHostname"}
 _ABSENT: Mapping[frozenset[str], str] = {
@@ -230,7 +234,7 @@ class _Reader:
                 self._partitions.setdefault(fields["partition"].rstrip("*"), []).append(node)
 
     def _keep(self, name: str, values_read: Mapping[str, str]) -> None:
-        """Add facts of a node. The first value of each is used."""
+        """Add facts of a node. Of several values of a key, the first one is used."""
         if len(self._nodes) >= MOST_NODES and name not in self._nodes:
             raise SlurmListingError(f"{self._place} lists more than {MOST_NODES:,} nodes")
         node_fields = self._nodes.setdefault(name, {})
@@ -252,6 +256,9 @@ class _Reader:
 
     def listing(self, includes: Iterable[str]) -> SlurmListing:
         """Return the parsed nodes.
+
+        Args:
+            includes: The paths of Include lines. A remark names those whose files were not read.
 
         Raises:
             SlurmListingError: The text lists no nodes.
@@ -380,6 +387,7 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
     "threads": ("threadspercore",),
     "real_memory_mb": ("realmemory",),
 }
+"""Keys of :attr:`SlurmNode.sizes`, each with Slurm's keys in lower case. The first key that exists counts."""
 
 
 def _sizes(node_fields: Mapping[str, str]) -> dict[str, int]:

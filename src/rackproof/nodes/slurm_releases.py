@@ -1,7 +1,8 @@
 """Check whether Slurm of one release works with a controller of another.
 
-Role slurm calls :func:`incompatibility` through the filter ``slurm_misfit``. The rule is that of
-https://slurm.schedmd.com/upgrades.html, section "Compatibility Window".
+Role slurm calls :func:`incompatibility` through the filter ``slurm_misfit``. A release is a pair of year and
+month, such as (24, 11). The rule is that of https://slurm.schedmd.com/upgrades.html, section "Compatibility
+Window": a node may be a few releases older than its controller, and never newer.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import re
 _NINE_MONTHLY = ((20, 2), (20, 11), (21, 8), (22, 5), (23, 2), (23, 11), (24, 5))
 _HALF_YEARLY_FROM = 24
 _THREE_BACK_FROM = (24, 11)
+"""Controllers from this release work with nodes of the three releases before, older ones with two."""
 _RELEASE = re.compile(r"(?:\d+:)?(\d\d)\.(\d\d)(?!\d)")
 
 
 def parse_release(version: str) -> tuple[int, int] | None:
-    """Return year and month of a version: ``22.05.8-4+deb12u2``, ``22.05*``, or None without these."""
+    """Return the release of a version, or None if there is none: (22, 5) for ``22.05.8-4+deb12u2``."""
     match = _RELEASE.match(version)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def _ordinal(release: tuple[int, int]) -> int:
-    """Return a release's number, counted from 20.02.
+    """Return a release's number. It is 1 for 20.02, and 0 for every release before.
 
     Until 24.05 there was a release every nine months. Since then, there is one each May and November.
     """
@@ -34,14 +36,11 @@ def _ordinal(release: tuple[int, int]) -> int:
 def incompatibility(node: str, controller: str) -> str:
     """Return why slurmd, or the commands of a login host, cannot work with a slurmctld, or "".
 
-    The answer is also "" if a version names no recognizable release.
+    The result is "" if they work together, or if a version names no recognizable release.
 
     Args:
         node: The version of the node's Slurm, or a pattern that begins with the release.
         controller: The version of the controller's Slurm, in the same form.
-
-    Returns:
-        The reason.
     """
     node_release, controller_release = parse_release(node), parse_release(controller)
     if node_release is None or controller_release is None:

@@ -1,4 +1,4 @@
-"""Read lines that ``sinfo`` printed with bars between the fields. No I/O.
+"""Read lines of ``sinfo`` with bars between the fields, such as ``n07|gpu|gpu:h100:8|ib``. No I/O.
 
 :mod:`rackproof.nodes.slurm_listing` gives each line to a :class:`SinfoTable`. The source is the manual page
 sinfo(1) of releases 21.08 to 25.05.
@@ -22,6 +22,7 @@ _HEADINGS: Mapping[str, str] = {
     "active_features": "features",
     "features": "features",
 }
+"""The fields above by sinfo's headings. Columns with other headings are not read."""
 _HOSTS = re.compile(r"(?=[\w.-])(?:[\w.,-]|\[[0-9,-]+\])+")
 _PARTITION = re.compile(r"[\w.-]+\*?")
 _GRES = re.compile(r"|\(null\)|n/a|[^:|]+:.+", re.I)
@@ -34,7 +35,7 @@ class SinfoTable:
         self._order: tuple[str, ...] = _FIELDS
 
     def read(self, line: str) -> dict[str, str] | None:
-        """Return the fields of a line by :data:`_FIELDS`, or None for a heading or any other line.
+        """Return the fields of a line by their names in :data:`_FIELDS`. Return None for any other line.
 
         Raises:
             ValueError: The line is sinfo's, but its fields are not in the expected order.

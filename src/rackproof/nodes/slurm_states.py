@@ -25,6 +25,7 @@ _SYMBOLS = {
     "-": "PLANNED",
     "+": "",
 }
+"""Slurm's words for the symbols at the end of a state. "+" means no word of its own."""
 _SILENT = "its slurmd does not answer; check slurmd, munge and its key, the clock, the controller's address"
 _NO_RESPONSE = frozenset(("NOT_RESPONDING", "NO_RESPOND"))
 _FAILED = {
@@ -37,7 +38,7 @@ _FAILED = {
     "INVAL": "it registered with other values than slurm.conf has",
     "INVALID_REG": "it registered with other values than slurm.conf has",
 }
-"""Slurm considers a node in one of these states broken. The most informative state is first."""
+"""States of a node that Slurm considers broken, each with its explanation, the most informative first."""
 _BASES = frozenset(
     (
         *("IDLE", "ALLOCATED", "ALLOC", "MIXED", "MIX", "COMPLETING", "COMP", "PLANNED", "PLND"),
@@ -147,7 +148,7 @@ def _broken(node: str, shown: str, failed: Sequence[str]) -> HealthFinding:
 
 
 def _drain(node: str, shown: str, reason: str, set_by: str) -> Iterator[HealthFinding]:
-    """Yield the finding on a drain, unless the drain is Rackproof's own."""
+    """Yield the finding on a drain. Nights and reimage.yml resume their own drains, which need no finding."""
     if reason.startswith(_OWN_REASONS):
         return
     if set_by.startswith("slurm@") or reason.startswith(_REASONS_OF_SLURM):
@@ -175,7 +176,7 @@ def _finding(node: str, code: str, verdict: Verdict, action: Action, evidence: s
 
 
 def read_partitions(listed: str) -> dict[str, dict[str, str]]:
-    """Return the nodes of each partition, with the reason why each is out of service, or ``none``.
+    """Return by partition and node why the node is out of service. The reason ``none`` means in service.
 
     Args:
         listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.

@@ -11,7 +11,7 @@ its three parts may be absent:
 Entries of ``health``:
 
 * ``begin`` and ``epoch``: the times at which gathering began and ended, in seconds since 1970.
-* ``since``: the time at which the log begins.
+* ``since``: the time from which the log was requested, which is :func:`next_log_since` of the last night.
 * ``booted``: the start of the first process, because a container's kernel is older than its boot.
 * ``loaded``: whether a load ran on the GPUs meanwhile. Without one, PCIe links and clocks are idle.
 * ``tools``: an answer by name, as in ``facts.tools`` (see below).
@@ -89,13 +89,21 @@ _VERSIONS = (
     "enroot",
     "nvidia_ctk",
 )
+"""Names of software and firmware whose versions nights compare."""
 _DMESG = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
+"""Time of a line of dmesg, in seconds since the boot: ``[   12.345678]``."""
 _HEADING = re.compile(r"^GPU \d{1,4}: .{1,100} \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
+"""Heading of nvidia-smi nvlink: ``GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0f…)``."""
 _LINK = re.compile(r"^\s*Link (\d{1,3}): (.{1,60})$")
+"""Line of ``nvidia-smi nvlink -s``: ``Link 0: 26.562 GB/s`` or ``Link 0: <inactive>``."""
 _LINK_ERRORS = re.compile(r"^\s*Link (\d{1,3}): \w[\w ]{0,40} Errors: (.{1,60})$")
+"""Line of ``nvidia-smi nvlink -e``: ``Link 0: Replay Errors: 0``."""
 _MOMENT = re.compile(r"\[\s*\d{1,12}\.\d{1,9}\]|\d{9,12}(?:\.\d{1,9})? ")
+"""Time of a line of dmesg, or of a journal in seconds since 1970."""
 MOST_CARDS = 64
+"""At most this many network cards are read."""
 MOST_GONE = 64
+"""At most this many missing GPUs, missing ports and incomplete answers are stored."""
 MOST_LINKS = 64
 """Largest number of a GPU's NVLinks to read. Real GPUs show less than a third of this number."""
 MOST_UNLISTED = 8
@@ -108,9 +116,13 @@ class GpuSnapshot(Record):
     """One GPU in a snapshot.
 
     Where ``nvidia-smi`` gives no value, a number is None and a text is empty. Temperatures are in °C, power
-    in W, clocks in MHz, memory in bytes.
+    in W, clocks in MHz, memory in bytes, use in percent.
 
     Attributes:
+        module: The position of the GPU on its board.
+        sram_uncorrectable: Errors since the driver was loaded, as in ``dram_uncorrectable``. The correctable
+            ones are counted for the life of the GPU.
+        sram_threshold: Whether the driver reports more errors in SRAM than the vendor allows.
         margin_c: The distance to the temperature at which the GPU slows down, in degrees.
         mig: Whether MIG is on, or None if unknown.
         mig_next: Whether MIG will be on after the next reset, or None if unknown.
@@ -196,6 +208,8 @@ class GpuSnapshot(Record):
 class PortSnapshot(Record):
     """One port of a network card in a snapshot. ``rate_gbps`` is its signalling rate, or None if unknown.
 
+    ``device`` is the card's name, such as ``mlx5_0``. ``state`` is the logical state (``active``, ``down``),
+    and ``physical`` that of the link (``linkup``, ``polling``). ``layer`` is InfiniBand or Ethernet.
     ``usual_gbps`` is the highest rate ever observed on the port, and ``was_active`` is whether the port was
     ever active.
     """
@@ -214,9 +228,10 @@ class PortSnapshot(Record):
 class NodeSnapshot(Record):
     """The state of a node in one night.
 
-    ``tools`` gives the status of each tool's answer, and ``seconds`` the time that it took. ``reboots``
-    counts the reboots because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in an
-    earlier night, and stay missing until they are back.
+    ``tools`` gives the status of each tool's answer (ok, absent, failed, hung, cut, no_driver, not_asked),
+    and ``seconds`` the time that it took. ``truncated`` names the incomplete answers. ``reboots`` counts the
+    reboots because of an XID, by ``GPU/XID``. ``gone_gpus`` and ``gone_ports`` were present in an earlier
+    night, and stay missing until they are back. ``epoch`` and ``booted`` are in seconds since 1970.
     """
 
     node: str
@@ -260,8 +275,8 @@ class NodeSnapshot(Record):
     journal_lost_before: float | None = None
     """The time before which the journal lost messages of the kernel that no snapshot has, or None."""
     next_log_since: float | None = None
-    """The time by the node's clock from which the next night reads the kernel log. It is the begin of the
-    last gathering that read the log, or 0. None is a snapshot of an earlier version."""
+    """The time by the node's clock from which the next night reads the kernel log. At that time, the last
+    gathering that read the log began. 0 means the whole boot. None is from an earlier version."""
     late_lines: tuple[str, ...] = ()
     """Digests of the kernel's lines after that time that a night already judged."""
     reboots: dict[str, int] = Field(default={})
@@ -433,7 +448,7 @@ def _log_since(
 ) -> float | None:
     """Return the time from which the next night reads the kernel log, or None if this night did not read it.
 
-    The log is read at the begin of gathering. Until its end, the kernel may log more.
+    The log is read when gathering begins. Until gathering ends, the kernel may log more.
     """
     if mapping_at(tools, "kernel_log").get("status") != "ok" or epoch is None:
         return None
@@ -574,9 +589,9 @@ def _read_gpus(
 
 
 def _with_unknown(gpu: GpuSnapshot, unknown: Sequence[str], lacking: Sequence[str]) -> GpuSnapshot:
-    """Return a GPU with the values, as ``path: text``, that no check recognizes, and with lacking paths.
+    """Return a GPU with the values that no check recognizes (``path: text``), and the paths that it lacks.
 
-    Texts of errors are among them at any path, and become the GPU's errors.
+    If such a text is an error, it becomes one of the GPU's errors, whatever its path.
     """
     texts = (value.partition(": ")[2] for value in unknown if _ERROR.search(value.partition(": ")[2]))
     errors = tuple(dict.fromkeys((*gpu.errors, *texts)))[:MOST_UNLISTED]
@@ -746,7 +761,7 @@ def _pending_repairs(text: Callable[[str], str]) -> tuple[str, ...] | None:
 
 
 def _whole_sum(text: Callable[[str], str], *paths: str) -> int | None:
-    """Return the sum of the integers at the paths, or None if there are none."""
+    """Return the sum of the numbers at the paths without fractions, or None if no path has a number."""
     numbers = [leading_number(text(path)) for path in paths]
     known = [int(number) for number in numbers if number is not None]
     return sum(known) if known else None
@@ -820,6 +835,7 @@ _ERROR_PATHS = (
 )
 """A faulty GPU shows an error text at these paths."""
 _ERROR = re.compile(r"(?i)\berr!|unknown error|requires reset|is lost|timed? ?out|insufficient")
+"""Error text of the driver in place of a value, such as ``ERR!`` or ``GPU is lost``."""
 
 _THROTTLES = (
     "hw_slowdown",
@@ -829,9 +845,10 @@ _THROTTLES = (
     "sw_power_cap",
     "sync_boost",
 )
-
+"""Reasons for reduced clocks, by the end of their names in the XML of nvidia-smi."""
 
 _SLOWDOWNS = ("hw_therm_slowdown", "hw_power_brake", "sw_therm_slowdown")
+"""Reasons whose duration the driver counts, by the end of their names in the XML of nvidia-smi."""
 
 
 def _nvlink_speeds(text: str) -> dict[str, dict[str, float]]:
@@ -853,7 +870,10 @@ def _nvlink_speeds(text: str) -> dict[str, dict[str, float]]:
 
 
 def _nvlink_errors(text: str) -> dict[str, dict[str, int]]:
-    """Return the errors counted by each NVLink (``nvidia-smi nvlink -e``), by the GPU's UUID."""
+    """Return each NVLink's sum of error counters (``nvidia-smi nvlink -e``), by UUID and number of the link.
+
+    A link with an unreadable counter is left out.
+    """
     errors_by_gpu: dict[str, dict[str, int]] = {}
     unread: set[tuple[str, str]] = set()
     uuid = ""
@@ -883,7 +903,7 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
 def _open_xids(
     new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
-    """Return last night's XIDs that still need their action, to repeat them each night."""
+    """Return last night's XIDs that still need their action, to repeat them each night until a boot."""
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.bus_id, event.xid) for event in new}
@@ -901,7 +921,7 @@ def _open_xids(
 def _open_hardware_events(
     new: tuple[HardwareEvent, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[HardwareEvent]:
-    """Return last night's failures if there was no boot since. Nothing else shows that they are fixed."""
+    """Return last night's failures, but none after a boot. Nothing else shows that they are fixed."""
     if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.code, event.bus_id) for event in new}
@@ -989,7 +1009,7 @@ def _missing_disks(paths: Mapping[str, Any], disk: Mapping[str, object]) -> dict
 
 
 def _read_links(devices: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the PCIe links of network cards, by address."""
+    """Return the PCIe links of network cards by address, as texts of /sys (``32.0 GT/s PCIe``, ``16``)."""
     return {
         sanitize(address, 40): {key: sanitize(value, 60) for key, value in list(link.items())[:10]}
         for address, link in devices.items()
@@ -1038,7 +1058,7 @@ def _ports_of_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_disks(paths: Mapping[str, Any], whole: Collection[str]) -> dict[str, dict[str, float]]:
-    """Return the file systems of paths. A path in ``whole`` is unknown unless all its values are present."""
+    """Return the sizes of file systems by path. A path in ``whole`` is left out unless it has all values."""
     disks = {}
     for path in sorted(paths)[:100]:
         values = mapping_at(paths, path)
@@ -1168,7 +1188,10 @@ def _clock_offset(clock: Mapping[str, Any]) -> float | None:
 
 
 def _read_mounts(mountinfo: str) -> tuple[str, ...] | None:
-    """Return the paths of all mounts, or None if unknown."""
+    """Return the paths of all mounts, or None if unknown. The fifth field of a line of mountinfo is a path.
+
+    ``36 35 8:1 / /data rw,noatime shared:1 - ext4 /dev/sda1 rw``
+    """
     fields = (line.split() for line in mountinfo.splitlines())
     escaped = {field[4] for field in fields if len(field) > 5}
     return tuple(sorted(sanitize(_unescape(path), 300) for path in escaped)) if escaped else None
@@ -1200,12 +1223,13 @@ _TABLE_LEAVES_OUT = frozenset(
         ),
     )
 )
-"""File systems that the kernel mounts, thousands of times on a node with containers."""
+"""Types of file systems without storage. A node with containers has thousands of such mounts."""
 MOST_MOUNTS = 2000
+"""At most this many mounts are stored in the table."""
 
 
 def _read_mount_table(mountinfo: str) -> dict[str, dict[str, str]]:
-    """Return the mounts by path. Of several mounts on a path, the last one is visible."""
+    """Return the mounts by path (see :func:`_read_mounts`). Of several on a path, the last is visible."""
     table: dict[str, dict[str, str]] = {}
     for line in mountinfo.splitlines():
         before, separator, after = line.partition(" - ")
@@ -1224,7 +1248,7 @@ def _read_mount_table(mountinfo: str) -> dict[str, dict[str, str]]:
 
 
 def _unescape(path: str) -> str:
-    # The kernel writes a space as \040.
+    """Return a path of mountinfo as it is. There, a space is written as ``\\040``, for example."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)
 
 
@@ -1240,7 +1264,8 @@ def _read_services(tools: Mapping[str, Any]) -> dict[str, str] | None:
     return services
 
 
-# Up to Slurm 17.11 one line had both: "Slurmctld(primary/backup) at a/b are UP/DOWN".
+# "Slurmctld(primary) at a is UP". Up to 17.11 one line had both controllers: "Slurmctld(primary/backup) at
+# a/b are UP/DOWN".
 _CONTROLLER = re.compile(r"^Slurmctld\(.{1,300} (?:is|are) (\S{1,40})", re.MULTILINE)
 
 

@@ -1,1 +1,1 @@
-"""Store what Rackproof records, in the results folder and in the history's database."""
+"""Read and write Rackproof's records in the results folder and in the history's database."""

@@ -1,8 +1,8 @@
 """Log which runs operators accepted or withdrew as references.
 
 ``rackproof accept`` and ``withdraw`` add a line to ``results/acceptances.jsonl`` with the user, the time and
-the reason. The history reads the log to find acceptances that its database lost. The acceptances need a file
-of their own, because records do not contain them, so that a rebuilt database lacks them.
+the reason. Records of runs do not contain the acceptances, so a database that is built again from records
+lacks them. The commands of the history find them in this log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOG_NAME = "acceptances.jsonl"
 
 
 class Acceptance(Record):
-    """One act that makes a run's numbers references, or withdraws them."""
+    """One act that makes a run's numbers references, or withdraws them. ``references`` is their number."""
 
     moment: datetime
     act: Literal["accept", "withdraw"]
@@ -60,6 +60,8 @@ def note_acceptance(
 
 def standing_acceptances(results: Path) -> tuple[list[str], int]:
     """Return the runs that were accepted and not withdrawn since, and the number of damaged lines.
+
+    A damaged line may be the withdrawal of one of these runs.
 
     Raises:
         ResultsError: The log exists but cannot be read.

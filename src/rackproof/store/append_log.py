@@ -1,7 +1,7 @@
 """Write and read the logs of acts. Lines are only added to them.
 
-The audit log and the acceptance log use these functions. Each act is one line of JSON in a file of the
-results folder.
+The audit log and the acceptance log use these functions. Each act, such as one drain of a node, is one line
+of JSON in a file of the results folder.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def _ends_a_line(log: RawIOBase) -> bool:
+    """Return whether a log is empty or ends with a line feed."""
     if log.seek(0, os.SEEK_END) == 0:
         return True
     log.seek(-1, os.SEEK_END)
@@ -66,7 +67,7 @@ def read_log_of_acts(path: Path, kind: type[Act], lost: str) -> tuple[list[Act],
     Args:
         path: The path of the log. A missing log contains no acts.
         kind: The record type of a line.
-        lost: What is unknown without the log, for the message.
+        lost: The name of the log's content in the message, such as "the list of acts".
 
     Raises:
         ResultsError: The log exists but cannot be read.

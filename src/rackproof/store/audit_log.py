@@ -3,7 +3,8 @@
 The callback of every playbook calls this module, so that each drain gets an entry, whichever job made it. The
 input is the results of tasks on Slurm nodes. ``rackproof audit`` and ``status`` read the log.
 
-Each entry names the author, and the entry of a drain its reason. Entries are only added, never changed.
+Each entry names the author, and the entry of a drain its reason. Entries are only added, never changed. The
+results of provisioning are in ``results/provisions``, with a file for each execution of provision.yml.
 """
 
 from __future__ import annotations
@@ -67,10 +68,11 @@ class ProvisionRecord(Record):
 def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
     """Return an act for each node that a task on Slurm nodes drained or resumed. No I/O.
 
-    An act is a tuple of the node's name, the kind of act, and the reason.
+    An act is a tuple of the node's name, the kind of act, and the reason, which is "" for a resume.
 
     Args:
-        nodes: The states by node, as ``rackproof_slurm_node`` returns them.
+        nodes: The states by node, as ``rackproof_slurm_node`` returns them: ``state_before``,
+            ``state_after`` and ``reason``.
     """
     acts: list[tuple[str, Literal["drain", "resume"], str]] = []
     for name, state in nodes.items() if isinstance(nodes, Mapping) else ():
@@ -167,7 +169,13 @@ def last_provisions(provisions: Iterable[ProvisionRecord]) -> dict[str, Provisio
 def provision_of(
     changed: Mapping[str, Sequence[str]], attention: Mapping[str, Sequence[str]], failed: Collection[str]
 ) -> dict[str, NodeProvision]:
-    """Return the outcome of a provisioning by node, with texts made safe to show. No I/O."""
+    """Return the outcome of a provisioning by node, with texts made safe to show. No I/O.
+
+    Args:
+        changed: The tasks that changed something, by node.
+        attention: The open problems by node. A node in neither mapping is left out.
+        failed: The nodes that failed.
+    """
     return {
         sanitize(node, 200): NodeProvision(
             changed=tuple(sanitize(task, 200) for task in changed.get(node, ())),

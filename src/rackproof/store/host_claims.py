@@ -1,9 +1,9 @@
 """Allow only one playbook at a time on a host, within one results folder.
 
-Two playbooks on the same nodes would slow each other down and spoil both results. bench.yml and
-reimage.yml claim their hosts in the results folder, and validate.yml in its ``.nights``. So a night and a
-benchmark do not exclude each other here: a night measures only nodes that are idle in Slurm. The input is
-the hosts and the process id of the playbook.
+Two playbooks on the same nodes would slow each other down and spoil both results. bench.yml and reimage.yml
+claim their hosts in the results folder, reimage.yml also in its subfolder ``.reimages``, and validate.yml
+only in ``.nights``. A night and a benchmark therefore do not exclude each other here, and need not: a night
+measures only nodes that are idle in Slurm. The input is the hosts and the process id of the playbook.
 
 A claim lasts until that process ends, so a killed playbook leaves no claim behind.
 """
@@ -22,6 +22,7 @@ from rackproof.store.plain_file import hold_lock
 from rackproof.store.run_folder import ResultsError, read_file, write_file
 
 CLAIMS = ".claims.json"
+"""File of the claims: for each host, ``pid``, ``start_ticks`` and ``since``."""
 _LARGEST_BYTES = 64 * 2**20
 
 
@@ -81,19 +82,20 @@ def claimed_hosts(results: Path) -> frozenset[str]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the start of a process in clock ticks since boot, or None if there is no such process."""
+    """Return the start of a process in clock ticks since boot, or None if there is no running process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The command, in brackets, may itself contain blanks and brackets. The fields follow the last
-    # bracket.
+    # "1234 (command) S 1 …". The command may itself contain blanks and brackets. After the last bracket, the
+    # first field is the state, and the twentieth is the start.
     fields = stat.rpartition(")")[2].split()
     # A zombie already ended, and only waits until its parent reads its status.
     return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _alive(claim: dict[str, object]) -> bool:
+    """Return whether the process of a claim still runs."""
     pid = claim.get("pid")
     if not isinstance(pid, int):
         return False

@@ -1,7 +1,8 @@
 """Find out whether a node reports parts of another node: its serial number, or GPUs.
 
 The jobs bench and validate call this module before they store numbers, so that no number is stored for
-another node's GPU. The input is the description that a node gave of itself, and earlier nights.
+another node's GPU. The input is the record of a node as it reported itself, and earlier nights. A part is a
+text: the serial number of a machine, or the UUID of a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def parts_of(about: Node) -> set[str]:
 
 
 def identity_parts(previous: StoredSnapshot | None) -> set[str]:
-    """Return the parts that identify a node: those of its first night, or those an operator accepted."""
+    """Return the parts that identify a node. They are from its first night, or an operator accepted them."""
     if previous is None:
         return set()
     before = previous.snapshot
@@ -33,7 +34,7 @@ def parts_of_others(past: Sequence[Path], about: Node) -> dict[str, str]:
 
     Args:
         past: Earlier nights, newest first.
-        about: The node's own description.
+        about: The record of the node, as it reported itself.
     """
     previous = last_snapshot(past, about.name)
     if previous is None:

@@ -1,10 +1,11 @@
-"""Store the nights of a fleet, and read them again.
+"""Write and read the nights of a fleet, each in a folder of its own.
 
-Job validate writes a folder for each night, beside the night's ``run.json``. Later nights, job reimage and
-several commands read the folder. It contains:
+A night is one run of validate.yml. Job validate writes a folder such as
+``results/20260131T020000Z-health-0a1b2c``, which also has the night's ``run.json``. Later nights, job reimage
+and several commands read it. This module handles these files:
 
 * ``snapshots/NODE.json``, written when the node answers;
-* ``conditions.json``, the firmware and rack of each node;
+* ``conditions.json``, the firmware and rack of each node, by its hardware key;
 * ``night.json``, written when all nodes are judged, and again at the end.
 
 A folder without ``night.json`` and ``run.json`` is an unfinished night, which no comparison uses.
@@ -47,10 +48,12 @@ Provisioning uses other prefixes, and nights do not change its drains.
 NIGHTS_BACK = 60
 """A node is searched in this many nights. A node that is in none of them counts as new."""
 _LARGEST = 512 << 20
+"""A file of at most this many bytes is read."""
 MOST_SEARCHED = 20_000
 """At most this many snapshots are searched for a part, newest first. Without a limit, the search for a part
 that is new from the vendor would read all of them."""
 _QUOTED = re.compile(rb'"([^"\\\\]{1,100})"')
+"""A text between two quotation marks of a snapshot's file, such as a serial number or a UUID."""
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
@@ -102,7 +105,10 @@ class NightReason(Record):
 
 
 class SlurmState(Record):
-    """The state of a node in Slurm. ``drained_by`` is none, ours (by nights) or other."""
+    """The state of a node in Slurm. ``drained_by`` is none, ours (by nights) or other.
+
+    ``known`` is whether Slurm lists the node. ``set_by`` is the user who set the reason, and the time.
+    """
 
     known: bool = False
     state: str = ""
@@ -113,7 +119,7 @@ class SlurmState(Record):
 
 
 def slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None:
-    """Return the state of a node in Slurm, or None if Slurm gave no answer about it."""
+    """Return the state of a node in an answer of ``rackproof_slurm_node``, or None if it lacks the node."""
     if slurm is None or not isinstance(about := slurm.get(name), Mapping):
         return None
     return SlurmState(
@@ -151,9 +157,9 @@ class NodeNight(Record):
         findings: The findings of the health checks.
         reasons: The measurements that do not pass.
         measured: Whether there are numbers of the last 24 hours.
-        read_again: The evidence about a drained node since the night before. The evidence is metrics,
-            programs that found no fault, comparisons (``fleet:METRIC``, ``drift:METRIC``), and readings of
-            its health (``health:NAME``).
+        read_again: The evidence about a drained node since the night before. It consists of metrics, programs
+            that found no fault, comparisons (``fleet:METRIC``, ``drift:METRIC``), and readings of its health
+            (``health:NAME``).
         unreached: The reason why the node did not answer, or empty.
         slurm: The state in Slurm after the night's own act, or None if Slurm did not answer.
         hold: The drain by nights, if there is one.
@@ -437,7 +443,7 @@ def last_snapshot(folders: Iterable[Path], node: str) -> StoredSnapshot | None:
 def last_known(folders: Iterable[Path], names: Iterable[str]) -> tuple[dict[str, NodeNight], list[str]]:
     """Return the last known state of each node, and a remark on each damaged night.
 
-    The folders of nights are given newest first.
+    The folders of nights are given newest first. If a newer night is damaged, a node has no passes.
     """
     node_nights: dict[str, NodeNight] = {}
     missing, remarks = set(names), []
@@ -501,7 +507,7 @@ def strange_parts(kept: StoredSnapshot, previous: StoredSnapshot | None) -> tupl
 
 
 def find_last_places(folders: Sequence[Path], parts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return where parts were last seen under another name, as node and day.
+    """Return for each part the last other node that reported it, with the day (``2026-01-31``).
 
     Args:
         folders: The folders of nights, newest first.

@@ -8,8 +8,8 @@ again. The SHA-256 of a body is signed (``x-amz-content-sha256``), so the store 
 changed on the way. After an upload, the stored object is compared by its MD5. If the store encrypts objects,
 the MD5 differs, and the object is read back.
 
-A store may be broken or hostile. All requests for a folder together have a time limit, an answer is read
-to a limit of bytes, and whatever it contains is one error.
+A store may be broken or hostile. All requests for a folder together therefore have a time limit, and only a
+limited number of bytes of an answer is read. A failure raises :class:`ObjectStoreError`.
 
 Only the extra ``ansible`` installs requests, so it is imported in the functions that use it.
 """
@@ -43,10 +43,15 @@ FOLDER_S, LEAST_BYTES_S = 600.0, 100_000
 PAUSES_S = (1.0, 4.0)
 """A request that got no answer, status 429 or 5xx is repeated after each of these pauses, in seconds."""
 DIGEST = "x-amz-meta-sha256"
+"""Header with which the store keeps and returns the SHA-256 of an object."""
 _NOTHING = hashlib.sha256(b"").hexdigest()
+"""Digest of a request without a body."""
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
+"""Code in an error of S3: ``<Error><Code>AccessDenied</Code>…``."""
 _CHUNK = 1 << 20
+"""Bytes that are read at once."""
 _MOST_ERROR_BYTES = 4096
+"""At most this many bytes of an answer that is not an object are read."""
 
 
 class ObjectStoreError(RackproofError):
@@ -107,7 +112,7 @@ class Bucket:
         )
 
     def path_of(self, name: str) -> str:
-        """Return the encoded path of a file for a request."""
+        """Return the path of a file in a URL, percent-encoded, from the file's name below the prefix."""
         parts = (urlsplit(self.url).path.strip("/"), self.name, self.prefix, name)
         return "/" + quote("/".join(filter(None, parts)), safe="/-_.~")
 
@@ -224,7 +229,7 @@ class ObjectStore:
             ) from None
 
     def _upload_files(self, folder: Path, paths: Sequence[Path]) -> tuple[int, int]:
-        """Upload the files that the bucket does not hold, and return the numbers of all and of new files."""
+        """Upload the files that are not in the bucket. Return the numbers of all and of new files."""
         new = 0
         for path in paths:
             name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
@@ -314,7 +319,7 @@ class ObjectStore:
 
 
 def _read_body(stream: Any, limit: int) -> tuple[str, str]:
-    """Return the SHA-256 of an answer's first bytes, and the code of S3's error in them."""
+    """Return the SHA-256 of the first ``limit`` bytes of an answer, and S3's error code in them, or ""."""
     digest, begin, left_bytes = hashlib.sha256(), b"", limit
     while left_bytes and (part := stream.read(min(left_bytes, _CHUNK), decode_content=False)):
         digest.update(part)
@@ -324,6 +329,7 @@ def _read_body(stream: Any, limit: int) -> tuple[str, str]:
 
 
 def _is_same(reply: StoreAnswer, file: LocalFile) -> bool:
+    """Return whether an answer to HEAD states the SHA-256 and the size of a file."""
     stated = (reply.headers.get(DIGEST), reply.headers.get("content-length"))
     return stated == (file.sha256, str(file.size))
 

@@ -1,7 +1,8 @@
-"""Open locks, journals and logs of a results folder, unless another user put something else there.
+"""Open locks, journals and logs of a results folder, and refuse anything but a plain file.
 
-A link would lead to another file of this user, a pipe would wait for its other end, and a lock that another
-process never releases would stop every playbook.
+Other users may be able to write the folder. A link there would lead to another file of this user, a pipe
+would wait for its other end, and a lock that another process never releases would stop every playbook. The
+jobs and the other modules of this room call these functions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOCK_WAIT_S = 120.0
-"""Seconds to wait for a lock. Rackproof itself holds these locks for a few writes."""
+"""Seconds to wait for a lock. Rackproof itself holds a lock only while it writes a few files."""
 
 _POLL_S = 0.05
 
@@ -49,8 +50,8 @@ def open_plain(path: Path, flags: int, mode: int = 0o640) -> int:
 def open_lock(path: Path) -> int:
     """Open a file that is only a lock, and return its descriptor.
 
-    A user who can open a file can hold its lock. Only the owner can open this file, and a group that can
-    write the folder. A lock that root makes belongs to the owner of the folder, who needs it later.
+    A user who can open a file can hold its lock. Only the owner can open this file, and the folder's group if
+    it can write the folder. A lock that root makes is given to the owner of the folder, who needs it later.
 
     Raises:
         OSError: As for :func:`open_plain`.
@@ -106,11 +107,16 @@ def wait_for_lock(handle: int, path: Path) -> None:
 
 
 def _not_plain(path: Path) -> OSError:
+    """Return the error about a path that is not a plain file."""
     return OSError(errno.EINVAL, "it is not a plain file: move it away", str(path))
 
 
 def _lock_holder(facts: os.stat_result) -> str:
-    """Describe the process that holds the lock of a file, from the kernel's table."""
+    """Describe the process that holds the lock of a file, from the kernel's table /proc/locks.
+
+    A line of the table is ``1: FLOCK ADVISORY WRITE 1234 08:01:5678 0 EOF``, with the process 1234 and the
+    file ``08:01:5678`` (device and inode). ``->`` marks a process that waits for the lock.
+    """
     device = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}:{facts.st_ino}"
     with suppress(OSError, IndexError):
         for line in Path("/proc/locks").read_text().splitlines():
@@ -121,6 +127,7 @@ def _lock_holder(facts: os.stat_result) -> str:
 
 
 def _of_user(process: Path) -> str:
+    """Return the user of a process as text, or "" if unknown."""
     with suppress(OSError, KeyError):
         return f" of {pwd.getpwuid(process.stat().st_uid).pw_name}"
     return ""

@@ -1,7 +1,7 @@
-"""Store and read a night's own measurements, ``probes.json`` in the night's folder.
+"""Write and read a night's own measurements, which are ``probes.json`` in the night's folder.
 
-Job validate writes the file after the probes of a night. Later nights read it to choose and compare
-pairs.
+Job validate writes the file after the probes of a night, which measure single nodes and pairs of nodes. Later
+nights read it to choose and compare pairs.
 """
 
 from __future__ import annotations

@@ -19,7 +19,10 @@ def log_objections(run: Run, folder: Path) -> list[str]:
 
 
 def record_objection(run: Run, folder: Path) -> str:
-    """Return why a folder no longer proves a run in the history, or "" if it does."""
+    """Return why a folder no longer proves a run in the history, or "" if it does.
+
+    It proves the run if its ``run.json`` equals the run, and all raw logs are as recorded.
+    """
     try:
         recorded = read_run(folder)
     except ResultsError as error:

@@ -33,8 +33,11 @@ RECORD_LIMIT_BYTES = 256 * 2**20
 """A ``run.json`` of at most this size is read. Logs and long curves do not belong in it."""
 
 _SLUG_LIMIT = 60
+"""Longest name of a benchmark in a run id, in characters."""
 _ERRORS_SHOWN = 3
+"""The message about a damaged record names this many of its fields."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+"""A byte that is not UTF-8, as Python decodes it from a command line."""
 
 
 class ResultsError(RackproofError):
@@ -42,7 +45,7 @@ class ResultsError(RackproofError):
 
 
 def new_run_id(benchmark: str, *, now: datetime | None = None) -> str:
-    """Return a new run id from UTC time, benchmark, and a random suffix.
+    """Return a new run id from UTC time, benchmark and a random suffix: ``20260131T020000Z-gemm-0a1b2c``.
 
     Ids sort by time, to the second, and can be used as a file name. Two ids of the same second may be equal
     by chance. A caller that makes hundreds of them at once must compare them.
@@ -338,7 +341,10 @@ def why_unwritable(folder: Path) -> str:
 
 
 def _owner_note(path: Path) -> str:
-    """Describe why the user may not write ``path`` or its nearest existing parent: its owner or mode."""
+    """Return a note on why the user may not use ``path`` or its nearest existing parent, or "".
+
+    The note gives the owner, or the mode if the user is the owner but has no right to write.
+    """
     for place in (path, *path.parents):
         try:
             facts = place.stat()

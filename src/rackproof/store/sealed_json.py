@@ -1,8 +1,9 @@
 """Write and read JSON files with a seal, which shows whether a file was changed. No I/O.
 
-Plans, runs, nights and certificates are stored in this way. The first key of the file is a digest of
-everything after it. Without a digest, a lost entry would pass unnoticed, such as an XID of a snapshot or a
-rule of a plan. A file without a digest is from an earlier version, or someone removed the digest.
+Plans, runs, nights and certificates are stored in this way: ``{"sha256":"0a1b…","night_id":…}``. The first
+key is the digest of all bytes after it. Without a digest, a lost entry would pass unnoticed, such as an XID
+of a snapshot or a rule of a plan. A file without a digest is from an earlier version, or its digest was
+removed.
 """
 
 from __future__ import annotations
