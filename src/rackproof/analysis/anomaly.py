@@ -189,7 +189,7 @@ class _Findings:
         row: The index of the reading, or -1 if the value is missing.
         owner, part, quantity, reference: Indices, or -1.
         check, verdict: Indices into :data:`CHECKS` and ``_VERDICTS``.
-        value: The measured value, or the number of measured parts if parts are missing.
+        value: The measured value, the level after a loss, or how many parts were measured.
         base: The value to compare ``value`` with, or the usual number of parts.
         nights: For how many nights the finding was there, or 0.
         odds: The number of healthy node-nights among which one shows as much, or NaN.
@@ -862,11 +862,11 @@ def _weigh_floors(
 ) -> list[str]:
     """Weigh numbers below their floor against the numbers of other nights, and return remarks.
 
-    If the fleet model judged a number, a warning becomes a remark, because the model itself degrades or fails
-    a number that is unlike its past and other nodes. Some nodes of a mixed fleet are always below a nominal
-    value. A warning of an accepted reference (from index ``own_from``) stays if the earlier nights are beyond
-    it, too. A failure becomes unproven if only tonight's number is beyond the bound, and chance may explain
-    it.
+    If the fleet model judged a number, a warning becomes a remark, because some nodes of a mixed fleet are
+    always below a nominal value. The model has its own findings on numbers that are unlike their past and
+    other nodes, but it sees no loss that all nodes share. A warning of an accepted reference (from index
+    ``own_from``) stays if the earlier nights are beyond it, too. A failure becomes unproven if only tonight's
+    number is beyond the bound, and chance may explain it.
     """
     warned: set[tuple[int, int]] = set()
     for findings in floors:
