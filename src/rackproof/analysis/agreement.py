@@ -1,7 +1,9 @@
-"""Compare a value of a system description with values from nodes or logs. No I/O.
+"""Compare a value of a system description with the value that nodes or logs show. No I/O.
 
-:mod:`.submission.description` compares every value with :func:`doubt_of`, and :mod:`.mlperf.described` those
-that a score depends on.
+The description is the file ``systems/SYSTEM.json`` of an MLPerf submission, such as
+``{"accelerators_per_node": "8", "host_memory_capacity": "2 TB"}``. Each key has its own rule.
+:mod:`.submission.description` compares every value, and :mod:`.mlperf.described` those on which a score
+depends.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from rackproof.core.records import Verdict
 
 
 class Doubt(NamedTuple):
-    """Two values that disagree: proven (``fail``), not comparable (``unproven``), or a remark (``None``)."""
+    """A disagreement: proven (``fail``), not comparable (``unproven``), or a remark (None).
+
+    ``reason`` is "" if the two values explain it.
+    """
 
     verdict: Verdict | None
     reason: str
@@ -25,11 +30,16 @@ COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node"
 _NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu_count"})
 _NAMES = frozenset({"host_processor_model_name", "framework"})
 
-# DIMMs hold more than the system shows, and people round. 5 % is more than both and less than the next part.
+# DIMMs hold more than the system shows, and people round. 5 % is more than both. GB may mean 1000**3 or
+# 1024**3 bytes, so two amounts in GB agree up to a difference of 13 %, and in TB of 16 %.
 _TOLERANCE = 0.05
+# "2.3 TB" or "192GiB": the number, the letter before B, and the i.
 _CAPACITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b", re.IGNORECASE)
+# "25.04" in "PyTorch 25.04-py3".
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
+# A description may list several versions: "12.4; 12.6", "12.4 or 12.6".
 _ALTERNATIVES = re.compile(r"[;,/]| or ")
+# Names of a GPU model (h100, gb200, mi300x), but not of its form or link (sxm5, pcie5).
 _OTHER_MODEL = re.compile(r"(?!sxm|nvl|pcie|gen|oam)[a-z]{1,3}[0-9]{2,4}[a-z]{0,2}")
 
 
@@ -37,7 +47,8 @@ def doubt_of(key: str, described: str, seen: str) -> Doubt | None:
     """Return why a described value disagrees with an observed one, or ``None`` if it agrees.
 
     Args:
-        key: The key in the description. Keys of its software are versions.
+        key: A key of the description, such as ``host_memory_capacity``. Versions of software are compared
+            by :func:`same_version` instead.
         described: The value in the description, not empty.
         seen: The value in the nodes' facts or in a log.
     """
@@ -82,7 +93,7 @@ def _capacities(text: str) -> set[float]:
 
 
 def same_version(described: str, seen: str) -> Doubt | None:
-    """Return a doubt unless a version in a description equals the observed one or is a prefix of it."""
+    """Return a doubt unless one version is the other or its beginning: 12.4 and 12.4.1 agree both ways."""
     seen_version = _version(seen)
     described_versions = [version for part in _ALTERNATIVES.split(described) if (version := _version(part))]
     if described.casefold().split() == seen.casefold().split():
@@ -98,7 +109,7 @@ def same_version(described: str, seen: str) -> Doubt | None:
 
 
 def _version(text: str) -> list[str]:
-    """Return the numbers of the first version in a text."""
+    """Return the numbers of the first version in a text, without leading zeros: 25 and 4 for ``25.04``."""
     match = _VERSION.search(text)
     return [str(int(number)) for number in re.split("[.-]", match[0])] if match else []
 
@@ -139,7 +150,7 @@ def _same_model(described: str, seen: str) -> Doubt | None:
 
 
 def model_words(name: str) -> frozenset[str]:
-    """Return the words that distinguish models, which are words with a digit except memory sizes."""
+    """Return the words that distinguish models: ``h100`` for ``NVIDIA H100-SXM5 80GB HBM3``."""
     words = re.findall(r"[a-z0-9]+", name.casefold())
     return frozenset(
         word
@@ -160,6 +171,7 @@ def _same_words(described: str, seen: str) -> Doubt | None:
     return Doubt(None, "it is prose, which only people can compare")
 
 
+# A key that is neither here nor in _NUMBERS is prose.
 _RULES: dict[str, Callable[[str, str], Doubt | None]] = {
     **dict.fromkeys(_NAMES, _same_name),
     "accelerator_model_name": _same_model,

@@ -2,7 +2,10 @@
 
 Job validate calls :func:`judge_night`. The input is the numbers of tonight and of earlier nights from
 the history, and the references from the inventory. Each number is compared with floors, with its own
-past, and with the rest of the fleet.
+past, and with the rest of the fleet. The output is a verdict with reasons for each node, link and group.
+
+A row is one number (a reading). A quantity is a metric with its benchmark, parameters and labels. A part is
+a node, GPU, link between nodes, or group of nodes. A series is one quantity of one part over the nights.
 
 These are the rules:
 
@@ -13,13 +16,13 @@ These are the rules:
   (:mod:`rackproof.analysis.fleet_model`), and limits the rate of false alarms. A proven loss fails. A
   smaller loss, or a rack that is slow as a whole, degrades. A suspicion is unproven until the part is
   measured again.
-* If no earlier night is known, the nodes of a SKU are compared by robust z (median and MAD). The worst
-  number of a node counts.
+* If too few earlier nights are known, the nodes of a SKU are compared by robust z (median and MAD). The
+  worst number of a node counts.
 * A GPU is unproven if it is far below its own past, or far below the other GPUs of a SKU with few nodes. A
   value that is impossible for its model is unproven, too. Both rules also apply without a floor.
 * A number without a floor, and a number that is missing or not finite, is unproven.
-* If the same finding is on more than a share of the fleet, the tool or the fabric is probably at fault. The
-  finding is then unproven instead of fail, is reported once, and drains no node.
+* If the same finding is on more than a share of a SKU's nodes, the tool or the fabric is probably at fault.
+  The finding is then unproven instead of fail, is reported once, and drains no node.
 
 All numbers are in arrays, so that 10,000 nodes can be judged. Only findings get a text.
 """
@@ -54,16 +57,20 @@ MAD_TO_SIGMA = 1.4826
 """Standard deviation of a normal distribution, in units of its median absolute deviation."""
 
 CHECKS = ("missing", "number", "reference", "floor", "fleet", "drift", "rack", "past", "physics")
+"""Names of the checks. In this order, they find a number that is missing, is not finite, has no reference,
+fails its reference, is lower than others, became lower, is of a slow rack, is far below its own past, or is
+impossible."""
 
 # Ordered from good to bad, as in records.worst().
 _VERDICTS = (Verdict.PASS, Verdict.DEGRADED, Verdict.UNPROVEN, Verdict.FAIL)
 _DEGRADED, _UNPROVEN, _FAIL = 1, 2, 3
 _MISSING, _NUMBER, _REFERENCE, _FLOOR, _FLEET, _DRIFT, _RACK, _PAST, _PHYSICS = range(len(CHECKS))
 _REASONS_SHOWN = 20
+"""Largest number of reasons in the verdict of a node."""
 
 Bools = NDArray[np.bool_]
 Conditions = Mapping[str, tuple[str, str]]
-"""Firmware and rack by a node's key, for one night. Equal values form groups."""
+"""Pairs of firmware and rack by a node's key, for one night. Nodes with equal values form a group."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +92,10 @@ class AnomalyPolicy:
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
     """The limits of the fleet model."""
     outlier_z: float = -3.0
+    """Largest robust z of an outlier: its distance from the median, in standard deviations."""
     outlier_degrades: float = -0.02
     outlier_fails: float = -0.07
+    """Deviation from which an outlier fails. A smaller one is degraded."""
     outlier_least: int = 5
     """Smallest number of nodes of one SKU that are compared with each other."""
     gross: float = 0.2
@@ -95,6 +104,7 @@ class AnomalyPolicy:
     chance: float = 0.1
     resolution: float = 0.0025
     share: float = 0.15
+    """Share of a SKU's nodes above which one finding counts as a fault of the tool or the fabric."""
     share_least: int = 3
     """Smallest number of nodes with one finding that counts as a fault of the tool, whatever the share."""
     require_references: bool = True
@@ -109,7 +119,8 @@ class Reason:
         check: The check with this finding, one of :data:`CHECKS`.
         metric: The measured quantity, with its labels.
         part: The measured part, such as a GPU with its slot.
-        deviation: The relative deviation from the reference value, or NaN without a reference.
+        text: The reason in words for the operator.
+        deviation: The relative deviation from the value compared with, or NaN if there is none.
         fleetwide: Whether the finding is on more than the allowed share of the fleet.
         row: The index of the reading, or -1.
     """
@@ -128,7 +139,7 @@ class Reason:
 class NodeVerdict:
     """A night's verdict on one node, link or group of nodes.
 
-    ``kind`` is node, link or group. ``more`` counts the reasons that are left out.
+    ``kind`` is node, link or group. ``reasons`` has the worst first. ``more`` counts those left out.
     """
 
     kind: str
@@ -178,7 +189,8 @@ class _Findings:
         row: The index of the reading, or -1 if the value is missing.
         owner, part, quantity, reference: Indices, or -1.
         check, verdict: Indices into :data:`CHECKS` and ``_VERDICTS``.
-        base: The value to compare ``value`` with.
+        value: The measured value, the level after a loss, or how many parts were measured.
+        base: The value to compare ``value`` with, or the usual number of parts.
         nights: For how many nights the finding was there, or 0.
         odds: The number of healthy node-nights among which one shows as much, or NaN.
     """
@@ -223,6 +235,9 @@ def judge_night(
         twice: The benchmark and node key of numbers that are the better of two measurements.
         conditions: The firmware and rack of each node's key, one mapping per night, tonight first. Nodes
             with the same values share common conditions.
+
+    Returns:
+        A verdict for each requested node and each measured node, link and group, with remarks.
     """
     policy = policy or AnomalyPolicy()
     fleet = _Fleet(readings, requested)
@@ -373,7 +388,7 @@ def _findings_by_floors(
 def _accepted_places(
     fleet: _Fleet, rows: NDArray[np.intp], accepted: Sequence[Accepted], first: int
 ) -> Integers:
-    """Return the index of each row's accepted reference, counted from ``first``, or -1."""
+    """Return the index of each row's accepted reference, or -1. ``first`` is the index of the first one."""
     places_by_series = {
         entry.part * len(fleet.quantities) + entry.quantity: first + number
         for number, entry in enumerate(accepted)
@@ -389,7 +404,7 @@ def _accepted_places(
 def _fitting_references(
     fleet: _Fleet, pair: int, references: Mapping[str, Sequence[SkuReference]]
 ) -> list[Reference]:
-    """Return the references for an index of SKU and quantity, in the inventory's order."""
+    """Return the references for ``pair`` (index of SKU * quantities + index of quantity), in file order."""
     sku, number = divmod(pair, len(fleet.quantities))
     measured = fleet.quantities[number]
     sample = Measurement(name=measured.metric, value=0.0, unit=measured.unit, labels=measured.labels)
@@ -660,7 +675,10 @@ def _objection(fleet: _Fleet, row: int) -> str:
 def _fleet_tables(
     fleet: _Fleet, conditions: Sequence[Conditions], twice: Collection[tuple[str, str]], nights: int
 ) -> Iterator[tuple[SeriesTable, NDArray[np.intp]]]:
-    """Yield each SKU's series over the nights, and the row of tonight in each series, or -1."""
+    """Yield each SKU's series over the nights, and the row of tonight in each series.
+
+    Series without a finite number tonight, and quantities without a direction, are left out.
+    """
     readings = fleet.readings
     rows = np.flatnonzero(
         np.isfinite(readings.value) & (readings.night <= nights) & (fleet.sign[readings.quantity] != 0)
@@ -750,7 +768,7 @@ class _ModelResult:
     early: Floats
     """Each row's median of the earlier nights. More is better, and NaN means unknown."""
     late: Floats
-    """The worse value of the two nights before, for each row."""
+    """Each row's worse value of the two nights before tonight. More is better, and NaN means unknown."""
 
 
 def _compare_nights(
@@ -844,9 +862,11 @@ def _weigh_floors(
 ) -> list[str]:
     """Weigh numbers below their floor against the numbers of other nights, and return remarks.
 
-    A warning becomes a remark if the number is like its own past and like other nodes. Some nodes of a
-    mixed fleet are always below a nominal value. A failure becomes unproven if only tonight's number is
-    beyond the bound, and chance may explain it.
+    If the fleet model judged a number, a warning becomes a remark, because some nodes of a mixed fleet are
+    always below a nominal value. The model has its own findings on numbers that are unlike their past and
+    other nodes, but it sees no loss that all nodes share. A warning of an accepted reference (from index
+    ``own_from``) stays if the earlier nights are beyond it, too. A failure becomes unproven if only tonight's
+    number is beyond the bound, and chance may explain it.
     """
     warned: set[tuple[int, int]] = set()
     for findings in floors:
@@ -1033,7 +1053,7 @@ def _reason(
     verdict: Verdict,
     wide: bool,
 ) -> Reason:
-    """Return a row of the findings as an operator's reason. ``wide`` marks a fault of most nodes."""
+    """Return a row of the findings as a reason. ``wide`` marks a finding on many nodes of the SKU."""
     number, check = int(findings.quantity[row]), int(findings.check[row])
     value, base = float(findings.value[row]), float(findings.base[row])
     part = _name(fleet, int(findings.part[row]))

@@ -1,8 +1,9 @@
 """Find which comparisons of a drained node's numbers a night made. No I/O.
 
-Job validate calls :func:`comparisons` with the numbers of tonight and of earlier nights. A node may be
-drained because a comparison with the fleet or with its own past failed. This finding is over only if a night
-made the same comparison again, so a new number alone is not enough.
+A node may be drained because a comparison with the fleet or with its own past failed. This finding ends only
+when a night makes the same comparison again, so a new number alone is not enough. Job validate calls
+:func:`comparisons` with the numbers of tonight (night 0) and of earlier nights, to decide whether the node
+can be resumed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rackproof.analysis.anomaly import AnomalyPolicy, quantity_name
 from rackproof.core.records import Direction
 from rackproof.store.history.readings import Floats, Integers, Readings
 
+# 1 if more is better, -1 if less is better, and 0 if the better direction is unknown.
 _SIGNS = {Direction.HIGHER: 1, Direction.LOWER: -1, None: 0}
 
 
@@ -42,7 +44,10 @@ def comparisons(
 
 
 def _comparisons_of(readings: Readings, node: int, drained: int, policy: AnomalyPolicy) -> frozenset[str]:
-    """Return the names ``fleet:METRIC`` and ``drift:METRIC`` of what could be compared for a drained node."""
+    """Return the names ``fleet:METRIC`` and ``drift:METRIC`` of what could be compared for a drained node.
+
+    ``node`` is the node's index in ``readings.parts``, and ``drained`` the number of nights since its drain.
+    """
     skus = np.array([part.sku for part in readings.parts])
     # The row of a link or a group names no node.
     alike = (readings.node >= 0) & (skus[readings.node] == skus[node]) & np.isfinite(readings.value)
@@ -76,7 +81,7 @@ class _Series:
             self._share: Floats = share if sign > 0 else 1 / share if sign < 0 else share * np.nan
 
     def lacking(self, drained: int, policy: AnomalyPolicy) -> set[str]:
-        """Return the comparisons that were not made tonight, with ``drift`` if the node became slower."""
+        """Return those of ``fleet`` and ``drift`` that were not made, and ``drift`` if the node is slower."""
         fleet = policy.fleet
         tonight = np.unique(self._part[self._night == 0])
         if self._others + 1 < fleet.nodes_least or not len(tonight):
@@ -93,6 +98,7 @@ class _Series:
         return set() if as_it_was else {"drift"}
 
     def _before(self, part: int, drained: int) -> Floats:
+        """Return the finite shares of a part in the nights before the drain."""
         shares: Floats = self._share[(self._part == part) & (self._night > drained)]
         return shares[np.isfinite(shares)]
 

@@ -1,8 +1,8 @@
 """Find parts of a fleet that became slow, or that are slower than all others.
 
 :mod:`rackproof.analysis.anomaly` calls :func:`find_slow_series` when job validate judges a night. The
-input is the numbers of one SKU, by part and night. The rate of false alarms stays within a budget
-(:class:`FleetPolicy`).
+input is the numbers of one SKU. A series is the numbers of one quantity of one part, such as a GPU, over the
+nights. The rate of false alarms stays within a budget (:class:`FleetPolicy`).
 
 The model of a number is a sum of three parts: the common conditions of its group that night (SKU, firmware
 and rack), the level of its own GPU, and noise with heavy tails. Two tests examine the number less the group's
@@ -47,15 +47,19 @@ _COLLAPSE = 0.125
 _ANY_LOSS = 0
 """Marker for a loss of any size among losses in steps of the grid."""
 _NEVER = -100.0
+"""Log density of a number that cannot be a collapse, because it did not drop far enough."""
 _BELOW, _ABOVE = 16, 72
 """Range of levels around the middle of a series, in steps of the grid: -4 % to +18 %."""
 _LEVEL_LOSSES = (0.01, 0.02, 0.04, 0.08)
+"""Distances below the lowest healthy level that the level test tries, as fractions."""
 _SERIES_AT_ONCE = 2_000
+"""Largest number of series whose likelihoods are in memory at once."""
 _FARTHEST = 1e6
+"""Limit of a number relative to the median of all, so that nothing overflows."""
 _STRONG = float(np.log(20.0))
 """Least logarithm of the evidence of a series that is listed beside the strongest one of its node."""
 
-# The two-sided 50 % and 95 % quantiles of Student's t, by degrees of freedom. Heavy tails come first.
+# The degrees of freedom of Student's t, with the two-sided 50 % and 95 % quantiles. Heavy tails come first.
 _TAILS = (
     (2, 0.816, 4.303),
     (3, 0.765, 3.182),
@@ -67,6 +71,7 @@ _TAILS = (
 _FEW_FREEDOM = 3
 """Degrees of freedom to assume if too few numbers repeat to measure the tails."""
 _FEW, _MANY = 200, 500
+"""Numbers of values below which the noise is assumed to have at most 3 and 5 degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class SlowSeries:
     Attributes:
         series: The row of the series in the table.
         test: The test that found the loss, change or level.
-        loss: The loss as a fraction of ``base``.
+        loss: The loss as a fraction of ``base``'s absolute value.
         base: The value expected of the part.
         nights: For how many nights the part was slow, including tonight.
         evidence: The e-value of its node.
@@ -284,6 +289,7 @@ def rack_table(table: SeriesTable, policy: FleetPolicy) -> SeriesTable:
 
 
 def _allowed(policy: FleetPolicy) -> float:
+    """Return the probability with which a healthy node may fail in one night."""
     return max(policy.false_alarms, 1e-9) / 1000
 
 
@@ -304,7 +310,7 @@ class _Kind:
         low: Whether each series seems lower than before or than the bound, and needs the likelihoods.
         own: The numbers without the medians of their groups, as fractions of ``middle``.
         weather: The medians that were subtracted from tonight's numbers.
-        middle: The median of all numbers.
+        middle: The absolute value of the median of all numbers, in the quantity's unit.
         bound: The lowest healthy level.
         drops: The difference of tonight to the earlier nights, and of the last three nights to the first
             half of the nights, in scales of noise. A negative difference is a loss.
@@ -428,7 +434,7 @@ class _Evidence:
         kind, place: The kind of each series, and its place in the kind.
         change: The evidence for each hypothesis of a change.
         level: The evidence for a low level.
-        shares: The weights of the hypotheses.
+        shares: The logarithms of the hypotheses' weights.
     """
 
     kinds: Sequence[_Kind]
@@ -604,7 +610,10 @@ def _slowest_of_others(residuals: Floats, node: Integers, policy: FleetPolicy) -
 
 
 def _hypotheses(nights: int) -> list[tuple[str, int, int]]:
-    """Return the possible forms of a change, as kind, first night, and loss in steps of the grid."""
+    """Return the possible forms of a change, as kind, first night, and loss in steps of the grid.
+
+    A "step" stays, a "slope" grows evenly, and a "returning" loss is on some nights, but not on others.
+    """
     hypotheses = [("step", first, loss) for loss in _LOSSES for first in range(1, nights)]
     hypotheses += [("slope", first, loss) for loss in _LOSSES for first in sorted({0, nights // 2})]
     hypotheses += [("returning", 0, loss) for loss in _LOSSES]
@@ -780,7 +789,10 @@ def _describe(evidence: _Evidence, row: int, total: float, policy: FleetPolicy) 
 
 
 def _before_and_now(residuals: Floats, shape: str, first: int, steps: int) -> tuple[float, float, int]:
-    """Return the level of a series before a change and after it, and the number of nights with the loss."""
+    """Return the level of a series before a change and after it, and the number of nights with the loss.
+
+    Shape, first night and steps are those of a hypothesis (:func:`_hypotheses`).
+    """
     loss = steps * _STEP if steps != _ANY_LOSS else _COLLAPSE
     if shape == "step":
         return *_medians(residuals[:first], residuals[first:]), int(np.isfinite(residuals[first:]).sum())
@@ -796,6 +808,7 @@ def _before_and_now(residuals: Floats, shape: str, first: int, steps: int) -> tu
 
 
 def _medians(before: Floats, since: Floats) -> tuple[float, float]:
+    """Return the medians of the known numbers of each side, or zeros if a side has none."""
     early, late = before[np.isfinite(before)], since[np.isfinite(since)]
     if not len(early) or not len(late):
         return 0.0, 0.0
@@ -803,7 +816,7 @@ def _medians(before: Floats, since: Floats) -> tuple[float, float]:
 
 
 def _log_sum(table: Floats) -> Floats:
-    """Return the logarithm of the sum of exponentials along the last axis."""
+    """Return the logarithm of the sum of exponentials along the last axis, without overflow."""
     highest = table.max(axis=-1)
     highest = np.where(np.isfinite(highest), highest, 0.0)
     with np.errstate(divide="ignore"):

@@ -1,7 +1,8 @@
 """Read logs from elsewhere as runs that are marked ``imported``.
 
-Job bench stores such runs (:mod:`rackproof.jobs.bench.import_logs`), and ``rackproof compare`` and ``parse``
-read them without storing them. The input is log files and folders of them.
+The input is log files and folders of them, such as ``results/resnet/result_0.txt``. Job bench stores such
+runs (:mod:`rackproof.jobs.bench.import_logs`), and ``rackproof compare`` reads them without storing them.
+``rackproof parse`` judges one log (:func:`judged_alone`), and makes no run.
 
 Only the log of such a run is known. Its verdict is therefore whether the run ended well, and its speed
 is not judged. A start and an end alone prove no run, so :data:`IMPORT_EVIDENCE` lists what else a log
@@ -43,6 +44,7 @@ UNRECOGNISED = "unknown"
 """Format that :func:`rackproof.logs.parse_path` reports for a file in an unknown format."""
 
 SPEED_NOT_JUDGED = "imported: speed not judged: no SKU named"
+"""Reason of an imported run that passes."""
 IMPORTED_FROM = "imported from "
 """Beginning of an imported run's description. The path of the log follows."""
 
@@ -50,7 +52,8 @@ IMPORTED_FROM = "imported from "
 # of results would look better than it is.
 _LOG_SUFFIXES = (".log", ".out", ".err")
 _LOG_PREFIXES = ("result_", "slurm-")
-# Programs and documents may quote the output of a tool or the text of a failure.
+# Names of programs and documents (README.md, run.sub), which may quote the output of a tool or the text of a
+# failure.
 _QUOTING_NAME = re.compile(
     r"^(?:changelog|changes|dockerfile|license|makefile|notice|readme)"
     r"|\.(?:adoc|html?|ipynb|md|rst|tex|bash|sbatch|sh|slurm|sub|cfg|conf|ini|j2|toml|ya?ml|diff|patch"
@@ -58,7 +61,9 @@ _QUOTING_NAME = re.compile(
 )
 _HEAD_BYTES = 4096
 _TAGS_OF_BENCHMARK = ("submission_benchmark", "benchmark", "network")
+"""Tags in which logs name their benchmark. The first that a log has is used."""
 _MLPERF = frozenset({"mllog", "mll06", "mlp05"})
+"""Formats of MLPerf's own lines (``:::MLLOG``), of which older ones are of rounds 0.6 and 0.5."""
 _COURSE_OF_A_RUN = frozenset(
     {"time_to_train", "startup_time", "samples_per_second", "epochs", "train_loss", "seconds_per_epoch"}
     | {"wall_time"}
@@ -143,7 +148,7 @@ IMPORT_EVIDENCE: tuple[RequiredEvidence[ParsedLog], ...] = (
 
 
 class NoLogsError(RackproofError):
-    """An import without any log."""
+    """A place that is absent, is no file or folder, or contains no log to import."""
 
 
 def find_files(
@@ -154,10 +159,12 @@ def find_files(
 ) -> Iterator[Path]:
     """Yield the files in a folder in natural order, except links, hidden files and the results.
 
+    Links to folders and hidden folders are left out without a line in ``skipped``.
+
     Args:
         place: The folder, or a single file.
         results_folder: The folder of the runs, which is not searched.
-        skipped: A list that gets a line for each link, and for each hidden file with a log's
+        skipped: A list that gets a line for each link to a file, and for each hidden file with a log's
             name.
         unread: A list that gets a line for each FIFO, socket and device. Their contents are
             unknown.
@@ -237,7 +244,11 @@ def guess_benchmark(log: ParsedLog, path: Path) -> str:
 
 
 def _moment(log: ParsedLog, *names: str) -> datetime | None:
-    """Read a time that the log states: ISO 8601 (UTC without a time zone), or seconds since 1970."""
+    """Return the first time in the tags with these names, or None.
+
+    A tag has seconds since 1970, or ISO 8601 such as ``2025-04-01T10:00:00+02:00``. Without a time zone, it
+    is UTC.
+    """
     for name in names:
         try:
             moment = _parse_moment(log.tags.get(name, ""))
@@ -296,7 +307,7 @@ def _judged_as_import(log: ParsedLog, now: datetime, *, old: bool) -> ParsedLog:
 
 
 def _ended(log: ParsedLog) -> datetime | None:
-    """Return the end of a log's run, as precisely as the log states it."""
+    """Return the latest time that a log states of its run, or None. It may be only the start."""
     ended = _moment(log, "ended", "end_time", "last_step_time", "started", "start_time", "submission_start")
     if log.last_event_s is not None:
         ended = _moment_of(log.last_event_s) or ended
@@ -390,7 +401,7 @@ def _parameters(log: ParsedLog) -> dict[str, str | int | float | bool | None]:
 
 
 def _numbers(tags: Mapping[str, str], tag_of: Mapping[str, str]) -> dict[str, int]:
-    """Return the parameters whose tag is a number."""
+    """Return the parameters whose tag is a whole number. ``tag_of`` has the tag of each parameter."""
     return {name: int(tags[tag]) for name, tag in tag_of.items() if _digits(tags.get(tag, ""))}
 
 
@@ -508,7 +519,7 @@ def _run_id(log: ParsedLog, entry: LogFile, benchmark: str, copy: int) -> str:
 
 
 def text_digest(*parts: str) -> str:
-    """Return a digest of texts that depends on where each text ends."""
+    """Return the SHA-256 of several texts. ("a", "bc") and ("ab", "c") give different digests."""
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 

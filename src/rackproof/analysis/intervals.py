@@ -1,7 +1,7 @@
 """Compute confidence intervals over repeats, for a mean and for the ratio of two means.
 
-The comparison of systems and the scaling efficiency call these functions with the values of repeated runs.
-The same repeats always give the same interval. A single repeat gives none.
+The comparison of systems and the scaling efficiency call these functions with one value per run, for runs of
+one benchmark at one point. A half width is half the width of the interval. A single run gives none.
 """
 
 from __future__ import annotations

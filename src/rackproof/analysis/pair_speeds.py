@@ -1,7 +1,8 @@
 """Judge nodes that ran an all-reduce together. No I/O.
 
-Job validate calls this module for the pairs of a night, and job reimage for the acceptance of a node.
-The input is the log of the pair's job, the references of its SKU, and the bandwidths of other pairs.
+A pair is a short measurement of two nodes, which shows the network between them. Job validate calls this
+module for the pairs of a night, and job reimage for the acceptance of a node. The input is the log of the
+pair's job, the references of its SKU, and the bandwidths of other pairs.
 """
 
 from __future__ import annotations
@@ -19,17 +20,23 @@ from rackproof.nodes.probe_slurm_jobs import FABRIC, JobResult, Section
 from rackproof.store.probe_results import PairResult, ProbeNight
 
 FABRIC_METRIC = "fabric_busbw"
+"""Metric of the all-reduce's bus bandwidth in GB/s, with the label ``size_bytes``."""
 
 
 def parse_section(section: Section) -> ParsedLog:
-    """Parse the log that a program wrote into its section of a job's output."""
+    """Parse the log in MLPerf's format that a program wrote into its section of a job's output."""
     return logs.parse(BytesIO(section.text.encode()), format="mllog")
 
 
 def read_pair(nodes: tuple[str, ...], result: JobResult, references: Sequence[SkuReference]) -> PairResult:
     """Return the result of nodes that ran an all-reduce together.
 
-    The result fails if sums are wrong, if the job did not end well, or if a speed is below a floor.
+    It fails if sums are wrong, if the job or its log did not end well, or if a speed is below a floor.
+
+    Args:
+        nodes: The names of the nodes, usually two.
+        result: The end of their job. Only ``ok`` has a log to read.
+        references: The references of the nodes' SKU.
     """
     if result.how != "ok":
         return PairResult(nodes=nodes, passed=False, text=f"{result.how}: {result.text}")

@@ -1,6 +1,9 @@
-"""Read the description of a system that a run script printed into a log (``:::SYSJSON``). No I/O.
+"""Read the description of a system that a run script printed into a log. No I/O.
 
-Submissions and scores call :func:`printed_systems_of`.
+Submissions and scores call :func:`printed_systems_of`. Such a line is a JSON object, perhaps after the rank
+that ``srun`` adds::
+
+    0: :::SYSJSON {"number_of_nodes": "2", "accelerators_per_node": "8", "framework": "UNKNOWN_FRAMEWORK"}
 """
 
 from __future__ import annotations
@@ -12,16 +15,17 @@ from typing import Any
 from rackproof.core.text import sanitize
 
 LONGEST_SYSTEM_LINE = 70_000
-"""The number of bytes up to which such a line is read."""
+"""Number of bytes up to which callers read such a line: more than :data:`_SYSTEM_LINE` can match."""
 _SYSTEM_LINE = re.compile(rb"^[ \t]*(?:\d{1,6}: )?:::SYSJSON (\{[^\n]{0,65536}\})\s*?$", re.MULTILINE)
 _MOST_SYSTEMS = 8
-"""A log with more different descriptions than these is as doubtful as one with these."""
+"""Largest number of different descriptions that are read. More of them would not add to the doubt."""
 
 
 def printed_systems_of(log: bytes) -> list[dict[str, Any]]:
     """Return the different descriptions that run scripts printed into a log, in their order.
 
-    Empty values and placeholders are left out. A run script prints one description, perhaps repeatedly.
+    Empty values, lists and placeholders (``UNKNOWN_…``) are left out. All other values become texts. A run
+    script prints one description, perhaps repeatedly.
     """
     systems: list[dict[str, Any]] = []
     seen: set[bytes] = set()
@@ -55,6 +59,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _sanitized(value: Any) -> Any:
+    """Return a value as harmless text, or an object of such texts. Lists, booleans and null become ""."""
     if isinstance(value, dict):
         return {sanitize(key, 100): kept for key, item in value.items() if (kept := _sanitized(item))}
     if isinstance(value, str | int | float) and not isinstance(value, bool):

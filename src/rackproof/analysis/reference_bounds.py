@@ -1,8 +1,9 @@
 """Propose references with bounds, from the noise of repeated runs on healthy machines. No I/O.
 
-``rackproof references`` calls :func:`propose_references` with recorded runs of one SKU. Each proposal
-contains the bound, and the smallest loss that the bound finds. A close bound causes false alarms on healthy
-machines, and a wide bound misses faults.
+``rackproof references`` calls :func:`propose_references` with recorded runs of one SKU, and prints each
+proposal as an entry of the SKU's group_vars (:func:`reference_entry`). A proposal contains the bound, and the
+smallest loss that the bound always finds. A close bound causes false alarms on healthy machines, and a wide
+bound misses faults. The spread is the range of all values as a fraction of their median.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ TIGHTEST = 0.03
 """No default bound is smaller. Power, clocks and cooling of healthy GPUs differ by this much between
 hosts."""
 TIGHTEST_OF_FEW = 0.05
-"""No default bound for runs on one or two machines is smaller. Two pairs of H100 agreed, and a third was
-3.4 % slower."""
+"""No default bound for runs on one or two machines is smaller. In one measurement, two pairs of H100 agreed,
+and a third was 3.4 % slower."""
 MACHINES = 3
 """Number of machines that it takes to see the differences between machines."""
 WIDEST = 0.15
 """Largest bound. A wider one would miss most faults."""
 FASTER = 0.25
-"""Largest plausible excess over a reference. A larger one means that something else was measured."""
+"""Largest plausible gain over a reference. A larger one means that something else was measured."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
 """Labels that identify one of several equal parts. `device` distinguishes a processor from a GPU."""
 
@@ -41,6 +42,7 @@ _OF_NO_SPEED = re.compile(r"seconds|seed|target\w*|\w+_limit(?:_s)?")
 """Pattern of the parameters that change the length or the limits of a run, but not its speed."""
 
 Key = tuple[str, tuple[tuple[str, Any], ...], str, str, tuple[tuple[str, str], ...]]
+"""The identity of a quantity: benchmark, sorted parameters, metric, unit and sorted labels."""
 
 
 class ProposedReference(Record):
@@ -128,10 +130,7 @@ def _is_sound(run: Run) -> bool:
 
 
 def _lacks_reference(judgement: Judgement) -> bool:
-    """Return whether a measured value is unproven only because it has no reference.
-
-    Such a judgement is never degraded. A degraded value has a reference, and is worse than its ``warn``.
-    """
+    """Return whether a measured value is unproven only because it has no reference."""
     return (
         judgement.verdict is Verdict.UNPROVEN and judgement.reference is None and judgement.value is not None
     )
@@ -149,7 +148,10 @@ def _judged_speeds(run: Run) -> dict[str, list[Mapping[str, str]]]:
 
 
 def _is_judged(measurement: Measurement, speeds: Mapping[str, Sequence[Mapping[str, str]]]) -> bool:
-    """Return whether a judgement applies to a measurement. It has the same metric, and no other labels."""
+    """Return whether a judgement applies to a measurement.
+
+    It applies if it has the same metric, and if the measurement has all its labels.
+    """
     return any(labels.items() <= measurement.labels.items() for labels in speeds.get(measurement.name, ()))
 
 
@@ -239,8 +241,9 @@ def reference_entry(one: ProposedReference, source: str) -> dict[str, Any]:
 
     Args:
         one: A proposal without objection.
-        source: Where it was measured.
+        source: The place of the measurement, in words.
     """
+    # Keep at least four significant digits.
     digits = 4 - math.ceil(math.log10(abs(one.value)))
     value = round(one.value, max(0, digits))
     shown = f"{one.lowest:.4g} to {one.highest:.4g}"

@@ -1,7 +1,8 @@
 """Choose the measurement that represents several of the same name. No I/O.
 
-Reports call :func:`pick_representative` for a run's headline number, and comparisons of systems for the
-value of a run. The input is the measurements of one run with the same name.
+A run may measure one metric several times: for each GPU, message size and number format. Reports call
+:func:`pick_representative` for a run's headline number, and comparisons of systems for the value of a run.
+The input is the measurements of one run with the same name.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from rackproof.core.records import Direction, Measurement
 DEVICE_LABELS = frozenset({"gpu", "gpu_index", "device", "rank", "node", "from", "to"})
 """Labels that identify a device. Measurements that differ only in these are of the same kind."""
 SIZE_LABEL = "size_bytes"
-"""The label of a measurement that holds for one message size."""
+"""Label with the message size of a collective or a copy, as text in bytes."""
 
 
 def pick_representative(group: Sequence[Measurement]) -> Measurement:
     """Return the measurement that represents all measurements of one name.
 
-    If one is NaN or infinite, it is returned. Otherwise, only the largest message size counts, and the
-    worst device of each kind (such as a number format). If higher is better, the best kind is returned,
-    and else the worst.
+    Only the largest message size counts. If one of its measurements is NaN or infinite, that one is returned.
+    If higher is better, the result is the worst device of the best kind (such as a number format).
+    Otherwise, it is the largest value.
+
+    Args:
+        group: The measurements, at least one.
     """
     group = _largest_size(group)
     for measurement in group:
@@ -55,6 +59,7 @@ def _by_kind(group: Sequence[Measurement]) -> Iterable[list[Measurement]]:
 
 
 def _is_size(measurement: Measurement) -> bool:
+    """Return whether a measurement states a message size that can be read as an integer."""
     # More digits may not fit into 64 bits, and int() refuses thousands of digits.
     text = measurement.labels.get(SIZE_LABEL, "")
     return text.isascii() and text.isdigit() and len(text) < 18

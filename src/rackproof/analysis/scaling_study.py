@@ -20,6 +20,7 @@ from rackproof.analysis.mlperf.scaling import ScalingPoint, scaling_efficiency
 from rackproof.core.records import Measurement, Record, Run, Series, Verdict, worst
 
 CONFIDENCE = 0.95
+"""Confidence level of the intervals of the efficiency."""
 SIZES = frozenset({"gpus", "nodes", "processes"})
 """Parameters that set the number of devices. The points of one study differ in these."""
 _NOT_THE_POINT = SIZES | {"seed"}
@@ -40,7 +41,8 @@ SLOWER_CLOCK = 0.05
 """A GPU is slower if its clock is lower than the usual one by more than this share."""
 
 # NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons) are power cap, hardware slowdown,
-# software thermal, hardware thermal and power brake. Idle, application clocks and display are harmless.
+# software thermal, hardware thermal and power brake. Idle, application clocks, sync boost and display are
+# harmless.
 _POWER_CAP = 0x4
 REASONS: Mapping[int, str] = {
     _POWER_CAP: "power cap",
@@ -342,9 +344,11 @@ def _no_cause(run: Run) -> ScalingExplanation:
 
 
 _Found = list[tuple[float, ScalingExplanation]]
+"""Causes with their weights, about the shares of time that they cost. The heaviest is shown first."""
 
 
 def _labelled(run: Run, name: str) -> list[Measurement]:
+    """Return the finite measurements of a name, such as one for each rank."""
     return [
         measurement for measurement in run.measurements if measurement.name == name and measurement.finite
     ]
@@ -378,7 +382,10 @@ def _waits(run: Run, base: Run | None) -> _Found:
 
 
 def _network(run: Run, base: Run | None) -> _Found:
-    """Return the network as the cause if the exchange takes :data:`EXCHANGE`, or a link is nearly full."""
+    """Return the network as the cause if the exchange takes :data:`EXCHANGE`, or a link is nearly full.
+
+    The first ``exchange_share`` of a run counts. ``link_use`` is a series in per cent.
+    """
     shares = _labelled(run, "exchange_share")
     evidence = []
     weight = 0.0
@@ -437,7 +444,10 @@ def _clocks(run: Run, base: Run | None) -> _Found:
 
 
 def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
-    """Return the reasons why a GPU's clocks were reduced, each with its weight and a description."""
+    """Return the reasons why a GPU's clocks were reduced, each with its weight and a description.
+
+    The series has NVML's bits (:data:`REASONS`).
+    """
     bits = [int(value) for value in series.y if math.isfinite(value)]
     if not bits:
         return []
@@ -451,7 +461,10 @@ def _throttle_reasons(series: Series) -> list[tuple[float, str]]:
 
 
 def _lower_clocks(run: Run, base: Run | None) -> list[tuple[float, str]]:
-    """Return GPUs whose clock is lower than in the base run, with the difference and a description."""
+    """Return a weight and a description for each GPU whose clock is lower than in the base run.
+
+    The weight is the difference as a fraction.
+    """
     clocks = [(series, median(series.y)) for series in _series(run, "gpu_clock")]
     before = [median(series.y) for series in _series(base, "gpu_clock")] if base is not None else []
     # Without a base run, compare with the median GPU, although this cannot show that all GPUs are equally
@@ -486,6 +499,7 @@ def _busy(run: Run, base: Run | None) -> _Found:
 
 
 def _series(run: Run, name: str) -> list[Series]:
+    """Return the series of a name that have values, such as one for each GPU."""
     return [series for series in run.series if series.name == name and series.y]
 
 

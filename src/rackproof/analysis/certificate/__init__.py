@@ -1,6 +1,6 @@
 """Answer a catalogue of requirements from recorded runs and nights.
 
-The commands of :mod:`rackproof.cli.evidence` call this package. A certificate contains the catalogue, the
-pieces of evidence, and the answers. :func:`answering.answer_catalogue` alone derives the answers from the
-rest, both to make and to verify a certificate.
+The commands of :mod:`rackproof.cli.evidence` call this package. A certificate is an HTML page that contains
+JSON, and perhaps its signature. The JSON has the catalogue, the pieces of evidence, and the answers.
+:func:`answering.answer_catalogue` alone derives the answers from the rest, both to make and to verify it.
 """

@@ -23,7 +23,9 @@ from rackproof.core.evidence import EvidenceState
 from rackproof.core.records import Node, Verdict, worst
 
 _CLOCK_SKEW = timedelta(minutes=5)
+"""Largest time by which evidence may be later than the answer, because clocks differ."""
 _MOST_REASONS = 40
+"""Largest number of reasons of an answer."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Question:
-    """A question to answer: whether some nodes meet one requirement at a given time."""
+    """A question to answer: whether some nodes (``asked``) meet one requirement at a given time (``at``)."""
 
     requirement: Requirement
     asked: Sequence[str]
@@ -61,9 +63,9 @@ def answer_catalogue(
     Args:
         requirements: The requirements of a catalogue.
         asked: The nodes to certify.
-        nodes: The nodes with their current hardware.
+        nodes: The nodes with their current hardware. Evidence from other hardware is unproven.
         evidence: The runs and nights.
-        at: The time of the answers.
+        at: The time of the answers, by which the age of the evidence is judged.
     """
     return tuple(_answer(_Question(requirement, asked, nodes, evidence, at)) for requirement in requirements)
 
@@ -178,7 +180,7 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
     """Return the newest run of each point, and the doubt about the last run that does not count, or "".
 
-    An old run is left out if there are others, unless it failed.
+    A run that is too old is left out if a run of another point is not, unless its verdict is ``fail``.
     """
     newest: dict[str, EvidencePiece] = {}
     doubt = ""
@@ -247,7 +249,7 @@ def _metric_parts(question: _Question, name: str, runs: Sequence[EvidencePiece])
 
 
 def _parts_of_night(question: _Question, name: str) -> Iterator[_Part]:
-    """Yield what the newest night proves of a node: the required codes, or its whole health."""
+    """Yield what the newest night with a node proves: the required codes, or the node's whole health."""
     nights = _covering(question, name, "night", "")
     if not nights:
         yield _Part(Verdict.UNPROVEN, f"{name}: there is no night")
@@ -271,6 +273,7 @@ def _verdicts_on(night: EvidencePiece, name: str) -> list[Verdict]:
 
 
 def _finding_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
+    """Yield a night's findings on a node that have a code of the requirement, or are unproven."""
     for finding in night.findings:
         # If a night could not judge something, all that depends on it is open.
         is_open = finding.verdict is Verdict.UNPROVEN
@@ -279,6 +282,7 @@ def _finding_parts(question: _Question, night: EvidencePiece, name: str) -> Iter
 
 
 def _read_parts(question: _Question, night: EvidencePiece, name: str) -> Iterator[_Part]:
+    """Yield an unproven part for each required tool that gave no whole answer in a night."""
     states = night.reads.get(name, {})
     for tool in question.requirement.reads:
         state = states.get(tool, EvidenceState.ABSENT.value)

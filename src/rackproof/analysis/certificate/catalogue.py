@@ -1,4 +1,9 @@
-"""Read catalogues of requirements, from the package or from a user's file."""
+"""Read catalogues of requirements, from the package or from a user's file.
+
+A catalogue is YAML. ``rackproof evidence`` calls :func:`load_catalogue`. A requirement looks like this::
+
+    - {id: network, text: Ports are up., max_age_days: 7, night: true, codes: ["port_*"], reads: [ports]}
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,7 @@ from rackproof.core.text import sanitize
 from rackproof.store.run_folder import read_file
 
 _LARGEST = 1 << 20
+"""Largest size of a catalogue, in bytes."""
 
 
 def catalogue_names() -> list[str]:

@@ -12,6 +12,7 @@ from rackproof.analysis.certificate.models import Certificate, EvidencePiece
 from rackproof.core.records import Gpu, Judgement, Node, Record
 
 _Key = tuple[str, str, str]
+"""The identity of a speed: nodes with benchmark and point, metric, and labels."""
 
 
 class CertificateChange(Record):
@@ -74,7 +75,7 @@ def _versions(node: Node | None) -> dict[str, str]:
 
 
 def _speeds(certificate: Certificate) -> dict[_Key, tuple[Judgement, str]]:
-    """Return the latest judgement of each measurement with a bounded reference."""
+    """Return the latest judgement of each measurement with a bounded reference, and the id of its run."""
     speeds: dict[_Key, tuple[Judgement, str]] = {}
     for piece in sorted(certificate.evidence, key=lambda piece: piece.moment):
         for judgement in piece.judgements:
@@ -114,7 +115,10 @@ def _speed_changes(old: Certificate, new: Certificate) -> Iterator[CertificateCh
 
 
 def _within(earlier: Judgement, present: Judgement) -> bool:
-    """Return whether a number is within its reference's bounds, applied to the earlier number."""
+    """Return whether a number is within its reference's bounds, applied to the earlier number.
+
+    For example, with a lower bound of -0.07, the number may be 7 % less than the earlier one.
+    """
     bounds, value, before = present.reference, present.value, earlier.value
     if bounds is None or value is None or before is None or earlier.unit != present.unit:
         return False

@@ -1,7 +1,8 @@
 """Gather the evidence for :mod:`.making` from a results folder and its history.
 
-A run of the history whose record is missing or differs in the results folder counts as the history has it,
-and proves nothing. Otherwise, an operator could delete or alter a failed run to get a pass.
+The results folder has the records (``run.json``, ``night.json``), and the history is the database made from
+them. A run of the history whose record is missing or differs in the results folder counts as the history has
+it, and proves nothing. Otherwise, an operator could delete or alter a failed run to get a pass.
 
 Begin with :class:`Gathered`, which :mod:`.making` makes.
 """
@@ -33,15 +34,22 @@ from rackproof.store.run_evidence import digest_file, record_objection
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, dump_run, iter_runs, stamp_of
 
 _MOST_RUNS = 100_000
+"""Number of the history's newest runs among which missing records are found."""
 _REMEMBERED = 64
 """Number of the history's records that are kept in memory."""
 _LONGEST = 500
-"""Longest reason or finding in a certificate, in characters."""
+"""Longest text that is cut here, in characters. The text of a health finding is limited already."""
 _MOST_REASONS = 3
+"""Largest number of reasons of a run."""
 
 
 class Gathered:
-    """The evidence on some nodes, and their hardware as last seen."""
+    """The evidence on some nodes, and their hardware as last seen.
+
+    Attributes:
+        evidence: The runs and nights, oldest first.
+        nodes: The present hardware of each node for which it is known.
+    """
 
     def __init__(
         self, results: Path, store: Store, catalogue: Catalogue, asked: Sequence[str], now: datetime
@@ -93,7 +101,7 @@ class Gathered:
         return list(newest.values())
 
     def _runs(self) -> Iterator[Run]:
-        """Yield the runs on requested nodes. Damaged and altered records are left to the history's rows."""
+        """Yield the runs on requested nodes. For damaged and altered records, the history's rows count."""
         for run in iter_runs(self._results, on_error=lambda _: None):
             recorded_run = self._known(run.run_id)
             if recorded_run and dump_run(recorded_run) == dump_run(run):
@@ -130,7 +138,7 @@ class Gathered:
         )
 
     def _read_known(self, run_id: str) -> Run | None:
-        """Return a run as it is in the history."""
+        """Return a run as it is in the history, or None if the history lacks it."""
         try:
             recorded_run = self._store.run(run_id)
         except HistoryError:
@@ -199,7 +207,7 @@ class Gathered:
     # Missing records.
 
     def _gone(self, pieces: Sequence[EvidencePiece]) -> Iterator[EvidencePiece]:
-        """Yield history entries without a readable record."""
+        """Yield the history's entries whose record is missing, unreadable or altered."""
         piece_ids = {piece.id for piece in pieces}
         oldest = min((piece.moment for piece in pieces if piece.kind == "night"), default=None)
         for row in self._store.runs(limit=_MOST_RUNS):
@@ -289,7 +297,7 @@ def _nodes_of(run: Run) -> tuple[Node, ...]:
 
 
 def _doubts(known: Run | None, folder: Path) -> Iterator[str]:
-    """Yield the reasons why a folder does not prove the history's entry about it."""
+    """Yield why a folder does not prove the history's entry about it, such as a changed log."""
     if known is None:
         yield "the history lacks it: enter it with `rackproof history --rebuild`"
     elif objection := record_objection(known, folder):
@@ -317,7 +325,7 @@ def _snapshots(folder: Path, names: Iterable[str]) -> list[Path]:
 
 
 def _night_findings(node_night: NodeNight) -> Iterator[PieceFinding]:
-    """Yield a node's findings and reasons of a night, and whether it was unreachable."""
+    """Yield a night's findings and reasons about a node, and a finding if it was not reached."""
     for health in node_night.findings:
         yield PieceFinding(
             node=node_night.node, code=health.code, verdict=health.verdict, text=health.evidence
@@ -341,9 +349,9 @@ def _reads(kept: StoredSnapshot) -> dict[str, str]:
 
 
 def _files(folder: Path, record: Run | None, paths: Collection[Path] = ()) -> Iterator[RawFile]:
-    """Yield the record of a run or night, and its files.
+    """Yield the record of a run or night, and its other files.
 
-    If ``paths`` is not empty, yield only these files.
+    If ``paths`` is not empty, yield of the other files only these.
     """
     # A missing or different file is already among the objections.
     with contextlib.suppress(OSError):

@@ -1,4 +1,7 @@
-"""Make a certificate from a results folder, for the command in :mod:`rackproof.cli.evidence`."""
+"""Make a certificate from a results folder, for the command in :mod:`rackproof.cli.evidence`.
+
+The command then signs the certificate, and writes its page.
+"""
 
 from __future__ import annotations
 

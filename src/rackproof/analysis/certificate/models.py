@@ -29,6 +29,7 @@ class Requirement(Record):
     count, if the tools in ``reads`` answered.
 
     Attributes:
+        scope: The nodes that one run needs: the node alone, the node with another, or all requested nodes.
         area: The heading under which a page shows the row.
         unmeasured: What the requirement includes but Rackproof does not measure. The answer is then at
             best unproven, because evidence about a part can only make it a failure.
@@ -125,10 +126,12 @@ class EvidencePiece(Record):
     """One run or night as evidence for requirements.
 
     Attributes:
+        moment: The end of the run or night.
         verdicts: The verdicts of a night, by node.
-        reads: The state of each tool that a night queried, by node.
+        reads: The state of each tool's answer in a night, such as "there" or "cut", by node and tool.
         objections: The reasons why the piece proves nothing, such as a changed file or a missing folder.
-        gone: Whether the run's folder is missing, so that only the row in the history remains.
+        gone: Whether its record is missing, altered or unreadable. Then only the history's row counts, or for
+            a damaged night its name.
     """
 
     id: str
@@ -159,7 +162,11 @@ class EvidencePiece(Record):
 
 
 class Answer(Record):
-    """The answer to one requirement. ``by`` lists the ids of the pieces of evidence."""
+    """The answer to one requirement.
+
+    ``by`` has the ids of its evidence. ``until`` is the time at which the oldest evidence expires, or None
+    if the answer does not hold now.
+    """
 
     id: str
     verdict: Verdict

@@ -1,7 +1,7 @@
 """Put a certificate's JSON and signature into its page, and extract them. No I/O.
 
 :mod:`rackproof.cli.evidence` writes pages, and :mod:`rackproof.analysis.certificate.verification` reads them.
-The JSON contains the digest of the page without JSON and signature, so that a change of either is detected.
+The JSON contains the digest of the rest of the page, so that a change of what people read is detected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _END = "</pre>"
 
 
 class PageParts(NamedTuple):
-    """The three parts of a certificate's page. ``shell`` is the page with both elements empty."""
+    """The three parts of a certificate's page. ``shell`` is the page with both elements empty.
+
+    ``signature`` is "" if the certificate is unsigned.
+    """
 
     shell: str
     json: bytes
@@ -74,7 +77,7 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def shell_digest(shell: str) -> str:
-    """Return the digest of a page without its JSON and signature."""
+    """Return the SHA-256 of a page without its JSON and signature, in hexadecimal."""
     return hashlib.sha256(shell.encode()).hexdigest()
 
 

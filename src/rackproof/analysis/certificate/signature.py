@@ -1,4 +1,7 @@
-"""Sign and verify a certificate's bytes with ``ssh-keygen -Y`` and an SSH key of the operator."""
+"""Sign and verify a certificate's bytes with ``ssh-keygen -Y`` and an SSH key of the operator.
+
+:mod:`rackproof.cli.evidence` signs, and :mod:`.verification` verifies.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,10 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
 
 
 def _is_as_written(signature: str) -> bool:
-    """Return whether a signature is exactly as ssh-keygen writes it. ssh-keygen also reads other forms."""
+    """Return whether a signature is exactly as ssh-keygen writes it.
+
+    ssh-keygen also reads other forms, so a changed text could still be a valid signature.
+    """
     try:
         raw = base64.b64decode(signature.removeprefix(_BEGIN).removesuffix(_END))
     except ValueError:
@@ -102,6 +108,7 @@ def _ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProces
 
 
 def _complaint(process: subprocess.CompletedProcess[bytes]) -> str:
+    """Return the error message of ssh-keygen, or its exit status if it gave none."""
     return (
         sanitize(process.stderr.decode("utf-8", "replace"), 300)
         or f"ssh-keygen ended with {process.returncode}"

@@ -1,6 +1,7 @@
 """Verify a certificate offline, for the command in :mod:`rackproof.cli.evidence`.
 
-A fact that follows from other facts in the certificate is computed, not trusted.
+Facts that follow from other facts in the certificate are computed again. The page, the JSON in it, the files
+beside it and the signature must agree.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from rackproof.core.records import Record, Verdict
 BESIDE = (".json", ".json.sig")
 """Suffixes of the files beside a page, which are copies of its contents for other programs."""
 _CLOCK_SKEW = timedelta(minutes=5)
+"""Largest time by which a certificate may be later than now, because clocks differ."""
 
 
 class Verification(Record):
     """The result of verifying a certificate.
 
-    ``verdict`` is the certificate's present verdict, and ``signer`` is the name of the signer.
+    ``verdict`` is the certificate's present verdict, and ``signer`` is the name of the signer, or "".
     ``objections`` has the reasons why it proves nothing. ``expired`` has the requirements whose evidence
-    is now too old. With an objection, there are no ``answers``, because nothing proves them.
+    is now too old. With an objection, there are no ``answers``, because nothing proves them. If its JSON
+    cannot be read, ``certificate`` is None.
     """
 
     verdict: Verdict

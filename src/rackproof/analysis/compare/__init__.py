@@ -1,6 +1,6 @@
-"""Compare two runs by measurement, or several systems by benchmark over repeats.
+"""Compare runs by measurement, or systems by benchmark over repeats, for ``rackproof compare``.
 
-A comparison gives no verdict.
+A comparison of runs gives no verdict. One of systems may judge a system against its published results.
 """
 
 from rackproof.analysis.compare.runs import (

@@ -1,6 +1,7 @@
 """Map the different names of a system, benchmark or metric in logs and publications to one name.
 
-Comparisons, scaling studies and job bench find counterparts by it.
+Comparisons, scaling studies and job bench find counterparts by this name. The published results are those of
+MLPerf Training. Round 0.6 is of 2019.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ THROUGHPUT = (
 )
 """Metrics that count as a training's throughput. The first in this list that a log states is used."""
 
-# Folders and logs of round 0.6 name the same benchmarks differently.
+# Folders and logs of round 0.6 name the same benchmarks differently. The values are the names in logs.
 _SAME_BENCHMARK = {
     "single_stage_detector": "ssd",
     "object_detection": "maskrcnn",

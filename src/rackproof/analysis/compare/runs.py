@@ -18,11 +18,12 @@ from rackproof.core.text import moment, shell_command
 
 Better = Literal["first", "second", "same", "unknown"]
 
+# A label such as GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77, or of a part of a divided GPU (MIG).
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f-]{8,}")
 
 
 class Side(Record):
-    """A summary of one of the two runs."""
+    """A summary of one of the compared runs. ``when`` is its start or else its end, or ""."""
 
     run_id: str
     title: str
@@ -34,8 +35,9 @@ class Side(Record):
 class ComparedMeasurement(Record):
     """A measurement found in both runs.
 
-    ``ratio`` is second / first, and ``difference`` is (second - first) / first as a fraction. Undefined
-    ratios and differences (zero, NaN, infinity) are ``None``. ``better`` depends on the direction.
+    ``labels`` are those that both have. ``ratio`` is second / first, and ``difference`` is (second - first) /
+    abs(first). They are ``None`` if the first is 0, or either is NaN or infinite. ``better`` depends on the
+    direction.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Comparison(Record):
 
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
+"""The identity of a measurement: its name and sorted labels."""
 
 
 def exact_key(measurement: Measurement) -> _Key:

@@ -1,8 +1,8 @@
 """Find what a name on the command line of ``rackproof compare`` means.
 
-A name may mean a run, a system's runs, logs from elsewhere, or a publication. A system is named by the
-records of its runs: by the nodes' SKU or name, the configuration, the plan, or for imported logs a part of
-their original path.
+A name may mean a run, a system's runs, logs from elsewhere, or a publication, as in ``rackproof compare
+published:HyperPlane "logs/DGX1_*.log"``. A system is named by the records of its runs: by the nodes' SKU or
+name, the configuration, the plan, or for imported logs a part of their original path.
 
 The command calls :func:`select` for each name. Begin there.
 """
@@ -28,7 +28,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 class NotFoundError(RackproofError):
-    """A name without a match. The message lists the known names."""
+    """A name without a match. The message lists the known names if there are any."""
 
 
 def names_of(run: Run) -> tuple[str, ...]:
@@ -42,6 +42,7 @@ def names_of(run: Run) -> tuple[str, ...]:
 
 
 def _only_member(names: set[str]) -> set[str]:
+    """Return a set with one name unchanged, and an empty set for any other."""
     return names if len(names) == 1 else set()
 
 
@@ -97,13 +98,13 @@ def select(
     * logs or run folders: a file, a folder, or a quoted pattern;
     * the exact id of a run;
     * a system of the results folder (see :func:`names_of`);
-    * an argument of ``find_run``.
+    * the beginning of a run's id, for ``find_run``.
 
     Args:
         name: The name, as given on the command line.
         results: The results folder.
-        find_run: A function that finds a run by a prefix of its id in the results or the history, or
-            raises an error.
+        find_run: A function that finds a run by its folder, its ``run.json``, or a prefix of its id in the
+            results or the history, or raises an error.
         remarks: A list that gets a line for each skipped file and unreadable record.
         benchmark: The benchmark whose runs to use, or "" for all.
 
@@ -196,6 +197,7 @@ def _holds_records(path: Path) -> bool:
 
 
 def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
+    """Yield the run of a run folder, or the runs of a folder of run folders."""
     is_run_folder = (path / RECORD_NAME).is_file()
     holder = path.parent if is_run_folder else path
     for run in iter_runs(holder, on_error=lambda error: remarks.append(str(error))):

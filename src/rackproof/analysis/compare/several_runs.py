@@ -1,6 +1,6 @@
 """Compare more than two runs by measurement, for ``rackproof compare``. No I/O.
 
-A comparison gives no verdict.
+The result is a table with a row for each measurement and a column for each run. It gives no verdict.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class SeveralRuns(Record):
 
 
 _Key = tuple[object, ...]
+"""The identity of a measurement: name, sorted labels and unit."""
 
 
 def compare_several(runs: Sequence[Run]) -> SeveralRuns:
@@ -48,7 +49,7 @@ def compare_several(runs: Sequence[Run]) -> SeveralRuns:
 
     Measurements are matched by name, unit and labels without GPU UUIDs, so that GPU 0 of one node is compared
     with GPU 0 of another. If some measurements of a run differ only in the UUID, they are matched with the
-    UUID.
+    UUID. Of measurements with equal labels in one run, only the first is shown.
     """
     numbers: list[dict[_Key, Measurement]] = []
     for run in runs:

@@ -1,8 +1,8 @@
 """Compare systems side by side, by throughput, minutes and epochs of each benchmark over repeats.
 
-Several runs of one benchmark at one point are repeats, and a cell is their mean. A run that shows a failure,
-or does not prove that it ended well, is never part of a mean. The comparison lists that run with the reason
-and the line.
+A system is named runs, such as those of one node or folder. Several runs of one benchmark at one point are
+repeats, and a cell is their mean. A run that shows a failure, or does not prove that it ended well, is never
+part of a mean (:func:`exclusion_reason`). The comparison lists that run with the reason and the line.
 
 A published result is a system too, with one number per benchmark and an unknown number of repeats.
 :mod:`rackproof.core.judging` judges each cell of a system against the system's published counterpart, if any.
@@ -51,14 +51,16 @@ Conclusion = Literal[
 ]
 
 MINUTES, EPOCHS = "time_to_train", "epochs"
+"""Metrics of a training's time (in minutes) and length."""
 
 # A number of batches per second means nothing without their size. (maskrcnn's "iterations" are images.)
 _PER_BATCH = ("batches", "steps")
 _TOLERANCE, _CEILING = 0.07, 0.3
+"""Largest loss that does not fail, and largest plausible gain, as fractions of a published value."""
 
 
 class System(Record):
-    """A system to compare: its name, and its runs or published results."""
+    """A system to compare: its name, and either its runs or its published results."""
 
     name: str
     runs: tuple[Run, ...] = ()
@@ -75,8 +77,9 @@ class ComparisonCell(Record):
         low, high: The interval of the mean at the comparison's confidence, ``None`` for fewer than two
         repeats.
         expected: The relative difference from a published mean that chance alone may cause. For minutes, this
-            is the time between evaluations, divided by the square root of the number of runs.
-        published: Whether the cell is a mean over an unknown number of runs.
+            is the share of the time between evaluations, divided by the square root of the number of runs.
+        published: Whether the cell is a published mean over an unknown number of runs.
+        left_out: The number of runs that do not count.
     """
 
     values: tuple[float, ...] = ()
@@ -167,14 +170,15 @@ class SystemComparison(Record):
 
 
 Exclusion = tuple[Verdict, str, Source]
+"""A verdict that excludes a run, with the reason and the place in its log."""
 
 
 def exclusion_reason(run: Run) -> Exclusion | None:
     """Return why a run must be excluded from a mean, or ``None``.
 
-    Findings, logs, bounds of quality (accuracy, wrong values), the exit status, others that used the
-    machine and, without a log, the verdict are considered. A run that is only slower than its reference
-    is included, because its exclusion would make the system look better.
+    Findings, logs, failed bounds of quality (accuracy, wrong values), the exit status, the use of the machine
+    by other processes and, without a log, the verdict are considered. A run that is only slower than its
+    reference is included, because its exclusion would make the system look better.
     """
     # The reason that is nearest to the cause comes first.
     return (
@@ -237,6 +241,7 @@ def _is_bound(reference: Reference | None) -> bool:
 
 
 _Point = tuple[tuple[str, str], ...]
+"""The parameters of a run as sorted pairs of name and value."""
 
 
 def _point(run: Run) -> _Point:
@@ -289,7 +294,7 @@ _Row = tuple[str, list[_Group]]
 
 
 def _aligned(systems: Sequence[Mapping[str, list[_Group]]]) -> tuple[list[_Row], list[str]]:
-    """Return rows of groups, with one group per system, and what has no counterpart."""
+    """Return rows of groups, with one group per system, and the benchmarks and points without such a row."""
     rows: list[_Row] = []
     lonely: list[str] = []
     # Use the order of first appearance, so that the rows follow the order of the first system.
@@ -452,7 +457,10 @@ def _evaluation_step(run: Run) -> float | None:
 
 
 def _last_evaluation_gap(run: Run, seconds: float) -> float | None:
-    """Return the time between the last two evaluations, or ``None`` unless all were within the run."""
+    """Return the seconds between the last two evaluations, or ``None`` unless all were within the run.
+
+    ``seconds`` is the time to train. The times of evaluations are seconds, too.
+    """
     times = next((series.x for series in run.series if series.name.startswith("eval_accuracy")), ())
     # Allow a minute, because the log's clock and the stated time to train may differ by seconds.
     inside = [time for time in times if 0 < time <= seconds + 60]
@@ -508,7 +516,8 @@ def _judged(
 ) -> Judgement | None:
     """Judge a cell against its published counterpart.
 
-    The bounds of minutes are as wide as chance requires.
+    The bounds of minutes are at least as wide as chance requires (``expected``). The result is None without a
+    counterpart, or if the counterpart lacks the number.
     """
     # Some published rows lack the minutes or the throughput.
     if result is None or _published_value(result, kind)[0] is None:
@@ -596,7 +605,10 @@ def _is_per_batch(unit: str) -> bool:
 
 
 def _batch_obstacle(groups: Sequence[_Group], cells: Sequence[ComparisonCell]) -> tuple[str, str]:
-    """Return the reason why counts of batches cannot be compared, and their values in equal units."""
+    """Return the reason why rates in batches cannot be compared, and a remark about the batch sizes.
+
+    Either is "" if there is none.
+    """
     sizes = [dict(group.point).get("batch_size") if group.runs else None for group in groups]
     known_sizes = [size for size in sizes if size is not None]
     per_batch = any(_is_per_batch(cell.unit) for cell in cells)
@@ -718,7 +730,7 @@ def _cells(
     judged_by: Sequence[PublishedResult | None],
     confidence: float,
 ) -> tuple[tuple[ComparisonCell, ...], Direction | None]:
-    """Return a cell per group, and the direction that all of them share."""
+    """Return a cell per group, and the direction of their metric."""
     pairs = zip(groups, judged_by, strict=True)
     cells = [_cell(group, kind, metric, result, confidence) for group, result in pairs]
     # A system without the metric states no direction, so the first stated direction applies to all.
