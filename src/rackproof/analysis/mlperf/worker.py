@@ -3,8 +3,9 @@
 :mod:`.score` starts the process (``python -m rackproof.analysis.mlperf.worker``). It reads a job (JSON, see
 :func:`check_logs`) from standard input, and writes a :class:`.score.WorkerReport`, one line of JSON, to
 standard output. It is separate because the tool has global state, prints, may crash, and may take very long
-on hostile logs. The tool gets cleaned copies (:mod:`.cleaning`), because it writes into the folder that it
-reads. RCP are the reference convergence points with which MLCommons compares a result's convergence.
+on hostile logs. The tool gets copies, because it writes into the folder that it reads, and :mod:`.cleaning`
+makes them safe for it. RCP are the reference convergence points with which MLCommons compares a result's
+convergence.
 """
 
 from __future__ import annotations
