@@ -1,6 +1,7 @@
 """Write the reports of jobs and commands as HTML pages, Markdown, JUnit XML, JSON, and terminal tables.
 
-Jobs call :func:`write_run_reports` and :func:`write_plan_reports`, and commands call :func:`render`.
+Jobs call :func:`write_run_reports` and :func:`write_plan_reports`, and ``rackproof report`` calls
+:func:`render`. A run is one execution of a benchmark, and a plan is the runs that one command requested.
 Matplotlib and Jinja2 are imported only when a page is written.
 """
 
@@ -24,12 +25,16 @@ __all__ = [
 ]
 
 _LOG_END_LINES = 20
+"""Number of lines at the end of a log that a page shows."""
 FORMATS = ("html", "md", "junit", "json")
 _NAMES = {"html": "report.html", "md": "report.md", "junit": "report.junit.xml"}
 
 
 def render_markdown(runs: Sequence[Run], title: str = "Runs", results: Path | None = None) -> str:
-    """Return the Markdown of one run, or of a plan with several. Its commands name the results folder."""
+    """Return the Markdown report on one run, or on a plan of several.
+
+    ``title`` is the heading of a plan. Commands in the report name the folder ``results``, if it is given.
+    """
     from rackproof.report.markdown import plan_markdown, run_markdown
 
     if len(runs) == 1:
@@ -54,6 +59,9 @@ def render(
         link: A function that returns the relative link from a plan's page to a run's.
         folder: The folder of a single run. The run's page takes the end of the log from there.
         results: The results folder that commands in the report name, or None.
+
+    Returns:
+        The file's content in UTF-8. As ``json``, it is the run's record, or a list of records.
 
     Raises:
         ValueError: The form is unknown.
@@ -81,9 +89,9 @@ def render(
 
 
 def read_log_end(run: Run, folder: Path) -> tuple[str, ...]:
-    """Return the last lines of the log of a run that did not pass, sanitized.
+    """Return the sanitized last lines of the first log of a run that failed or is unproven.
 
-    Return nothing for a pass or a night.
+    Return nothing for other verdicts, for a night, and for a log that is not in the run's folder.
     """
     if (
         run.verdict not in (Verdict.FAIL, Verdict.UNPROVEN)
@@ -134,8 +142,9 @@ def write_plan_reports(
             results folder.
         title: The heading.
         link: A function that returns the relative link from this page to a run's own.
-        missing: Texts about requested runs that the plan lacks, which make the whole unproven.
-        left_out: Texts about benchmarks that the nodes cannot run, which is not a fault.
+        missing: Texts about requested runs that the plan lacks. The plan is then at best unproven.
+        left_out: Texts about benchmarks that the nodes cannot run, which is not a fault. Only the page
+            shows them.
 
     Returns:
         The paths of the files by form: ``html``, ``md``, ``junit``.

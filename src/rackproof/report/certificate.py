@@ -1,6 +1,7 @@
-"""Write the page of a certificate without its JSON and its signature, which are added later.
+"""Build the page of a certificate without its JSON and its signature, which are added later.
 
-``rackproof evidence make`` calls :func:`certificate_shell`.
+``rackproof evidence make`` calls :func:`certificate_shell`. A certificate answers a catalogue of requirements
+with runs and nights as evidence.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def certificate_shell(certificate: Certificate) -> str:
 
 
 def count_text(certificate: Certificate, answers: Sequence[Answer]) -> str:
-    """Return the number of each answer, and of the requirements that no evidence is about."""
+    """Return the numbers of answers by verdict, and of requirements that Rackproof does not measure."""
     counts = Counter(answer.verdict for answer in answers)
     text = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     nothing = len(unmeasured_requirements(certificate))
@@ -89,7 +90,7 @@ def _answer_table(certificate: Certificate) -> Table:
 
 
 def _unmeasured_tables(certificate: Certificate) -> list[Table]:
-    """Return a table of such requirements for each area."""
+    """Return a table for each area, with the requirements that Rackproof does not measure."""
     areas: dict[str, list[Requirement]] = {}
     for requirement in unmeasured_requirements(certificate):
         areas.setdefault(sanitize(requirement.area, 100) or "Other requirements", []).append(requirement)
@@ -152,12 +153,13 @@ def _piece_table(certificate: Certificate) -> Table:
 
 
 def _finding_texts(piece: EvidencePiece) -> list[str]:
+    """Return the findings of a piece of evidence that are not a pass, each with its node and code."""
     findings = (finding for finding in piece.findings if finding.verdict is not Verdict.PASS)
     return [f"{finding.node} {finding.code}: {finding.text}".strip() for finding in findings]
 
 
 def _judgement_table(certificate: Certificate) -> Table:
-    """Return the table of judged measurements."""
+    """Return the table of the judged measurements that count."""
     rows = [
         (
             verdict_cell(judgement.verdict),

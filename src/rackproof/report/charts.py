@@ -1,8 +1,8 @@
 """Draw charts as inline SVG.
 
-A run's page shows its curves and its sweeps over message size. A plan's page shows the sweep of a matrix,
-and the page of a comparison the ratios. Pages of nights build their own :class:`Chart`. The
-functions ``*_charts`` return the data, and :func:`draw` and :func:`draw_ratios` return the SVG.
+A run's page shows its curves and its sweeps over message size (:func:`run_charts`). A plan's page shows the
+sweep of a matrix (:func:`sweep_charts`), and the page of a comparison the ratios. Scaling studies and pages
+of nights build their own :class:`Chart`. :func:`draw` and :func:`draw_ratios` return the SVG.
 
 Matplotlib draws, and its output is then adapted to a page. Colours become variables of the style sheet,
 so that dark mode and print follow the page. Ids become unique, and a title and description are added.
@@ -29,6 +29,7 @@ from rackproof.core.records import Judgement, Reference, Run
 from rackproof.core.text import number, quantity, sanitize, unit_text
 from rackproof.report.view import first_measurement, label_text, metric_words
 
+# Largest number of charts of a run or a sweep.
 MAX_CHARTS = 12
 # The style sheet defines this many colours (--c0 to --c7), and DASHES this many patterns.
 MAX_LINES = 8
@@ -68,7 +69,10 @@ _XLINK = "http://www.w3.org/1999/xlink"
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a chart. ``x`` and ``y`` are of the same length. A ``y`` that is not finite is a gap."""
+    """One curve of a chart.
+
+    ``x`` and ``y`` are of the same length. A ``y`` that is not finite, or above 1e300, is a gap.
+    """
 
     label: str
     x: tuple[float, ...]
@@ -77,7 +81,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """The data of a chart. ``level`` is a horizontal line for a target or reference."""
+    """The data of a chart with one or more curves.
+
+    Attributes:
+        log_x: Whether the horizontal axis is logarithmic, with base 2.
+        ticks_are_points: Whether each point has its own tick with a plain number. Otherwise, the ticks of a
+            logarithmic axis are sizes in bytes.
+        markers: Whether each point has a marker.
+        level: The height of a horizontal line for a bound or an ideal, or None.
+        notes: Remarks below the chart.
+    """
 
     title: str
     x_label: str
@@ -92,15 +105,15 @@ class Chart:
 
 
 RatioPoint = tuple[float | None, float | None, float | None]
-"""A ratio and the bounds of its interval, or ``None`` in place of a missing ratio or interval."""
+"""A ratio and the lower and upper bound of its interval. ``None`` stands for a missing ratio or bound."""
 
 RatioLine = tuple[str, tuple[RatioPoint, ...]]
-"""A label with its point in every row of the chart."""
+"""The name of a system, with its point in every row of the chart."""
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """The data of a chart of ratios to 1, one row per label."""
+    """The data of a chart of ratios, with one row per label and a line at 1."""
 
     title: str
     x_label: str
@@ -111,7 +124,10 @@ class Ratios:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A drawn chart, as pages include it."""
+    """A drawn chart, as pages include it.
+
+    ``legend`` has the number of each line, which selects its colour and dashes, and its label.
+    """
 
     title: str
     svg: Markup
@@ -127,9 +143,9 @@ def _number(value: float) -> bool:
 
 
 def thin(line: Line, points: int = MAX_POINTS) -> Line:
-    """Thin a curve to about ``points`` points. The extremes of each section remain.
+    """Thin a curve to about ``points`` points, up to half as many more if there are gaps.
 
-    A mean would hide a single slow step.
+    The extremes of each section remain, because a mean would hide a single slow step.
     """
     if len(line.x) <= points:
         return line
@@ -166,7 +182,7 @@ def _bounded(lines: Sequence[Line]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Return the sort key of a curve by its name."""
+    """Return the sort key of a curve by its name: speeds first, and other curves at the end."""
     low = name.lower()
     # GPU samples come after the throughput that they explain.
     needles = (
@@ -192,7 +208,7 @@ def _level(judgements: Iterable[Judgement], name: str, unit: str) -> tuple[float
 
 
 def _single_bound(reference: Reference) -> tuple[float | None, str]:
-    """Return the lower bound of a reference, or else the upper, and its name."""
+    """Return the lower bound of a reference, or else the upper, and its name. None means no bound."""
     fraction = reference.low if reference.low is not None else reference.high
     if fraction is None:
         return None, ""
@@ -203,7 +219,7 @@ def _single_bound(reference: Reference) -> tuple[float | None, str]:
 
 
 def run_charts(run: Run) -> tuple[Chart, ...]:
-    """Return the charts of one run: curves over time, and sweeps over message size."""
+    """Return the charts of one run: curves over time or steps, and sweeps over message size."""
     groups = _curves(run)
     keys = sorted(groups, key=lambda key: (_order(key[0]), key))
     charts = [_curve_chart(run, *key, groups[key]) for key in keys]
@@ -212,7 +228,7 @@ def run_charts(run: Run) -> tuple[Chart, ...]:
 
 
 def _curves(run: Run) -> dict[tuple[str, str, str], list[Line]]:
-    """Return the curves of a run that can be drawn, by name, unit and horizontal unit."""
+    """Return the curves of a run that can be drawn, by metric, its unit and the horizontal unit."""
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for series in run.series:
         if series.name == "gpu_throttle":
@@ -274,9 +290,9 @@ def _size_charts(run: Run) -> list[Chart]:
 
 
 def _points_by_size(run: Run) -> dict[tuple[str, str], dict[str, dict[float, float]]]:
-    """Return values by size and label, for each name and unit.
+    """Return the values by label and message size, for each metric and unit.
 
-    If a size has several values, use the first.
+    The label is that of all labels but the size. If a size has several values, the first is returned.
     """
     groups: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for measured in run.measurements:
@@ -349,7 +365,10 @@ def _sweep_chart(title: str, y_label: str, lines: Sequence[Line]) -> Chart:
 
 
 def _sweep_lines(points: Sequence[Run], names: Sequence[str]) -> tuple[list[Line], str]:
-    """Return a metric's mean over the batch size, with one line per other point, and the common unit."""
+    """Return a metric's mean over the batch size, and its unit ("" if no run measured it).
+
+    There is a line for each combination of the other parameters.
+    """
     varying = _varying(points)
     repeats: dict[str, dict[float, list[float]]] = {}
     unit = ""
@@ -457,7 +476,7 @@ def _legend(chart: Chart) -> tuple[tuple[int, str], ...]:
 
 @contextmanager
 def _drawing() -> Iterator[None]:
-    """Apply our settings of matplotlib instead of a user's matplotlibrc, and suppress its messages."""
+    """Apply :data:`_SETTINGS` to matplotlib instead of a user's matplotlibrc, and suppress its messages."""
     # Matplotlib's messages on font caches and folders do not concern the reader of a report.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
@@ -471,7 +490,10 @@ def _drawing() -> Iterator[None]:
 def _empty_figure(
     height: float, position: tuple[float, float, float, float], grid: Literal["x", "y"]
 ) -> tuple[Any, Any]:
-    """Return a transparent figure with the page's width, and its axes without a frame."""
+    """Return a transparent figure, 5.2 inches wide and ``height`` inches high, and its axes without a frame.
+
+    ``position`` is left, bottom, width and height of the axes as fractions of the figure.
+    """
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -611,7 +633,7 @@ def _tick(value: float) -> str:
 def _fit_for_page(raw: bytes, ident: str, title: str, description: str) -> Markup:
     """Return matplotlib's SVG as a fragment for an HTML page.
 
-    Otherwise its ``<style>`` (a rule for ``*``) would affect the page, and its ids would repeat
+    Without a change, its ``<style>`` (a rule for ``*``) would affect the page, and its ids would repeat
     from chart to chart.
     """
     # Otherwise each tag would get a prefix (ns0:svg), and no HTML parser would recognize the drawing.

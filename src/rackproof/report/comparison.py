@@ -1,8 +1,10 @@
-"""Write a comparison of systems as HTML page, Markdown and terminal text.
+"""Write a comparison of systems or runs as HTML page, Markdown and terminal text.
 
-Begin with :func:`write_comparison`. ``rackproof compare`` calls this module, and so does task ``report`` of
-bench.yml if a plan ran on several systems. Only the page shows charts. The terminal leaves out the list of
-single runs, and the columns of :data:`_PAGE_COLUMNS`.
+``rackproof compare`` calls one of the functions ``comparison_*``, and task ``report`` of bench.yml calls
+:func:`write_comparison` if a plan ran on several systems. The input is a comparison that
+:mod:`rackproof.analysis.compare` made: of systems, of two single runs (:class:`Comparison`), or of more
+(:class:`SeveralRuns`). Only the page shows charts. The terminal leaves out the list of single runs, and the
+columns of :data:`_PAGE_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ _HEADINGS: tuple[tuple[Kind, str], ...] = (
     ("other", "Other measurements"),
 )
 _MOST_IN_TITLE = 3
+"""With more systems, the title has the first one and the number of systems."""
 _MOST_WITH_COLUMNS = 2
 """With more systems, the ratio has no columns of its own."""
 _FAIRER = (
@@ -52,7 +55,7 @@ def worst_verdict(comparison: SystemComparison) -> Verdict | None:
 
 
 def summary_sentence(comparison: SystemComparison) -> str:
-    """Describe the judgement in one sentence."""
+    """Return a sentence with the number of judged cells by verdict."""
     judged = comparison.judgements
     if not judged:
         return "Nothing here was judged: no system has a published counterpart."
@@ -91,7 +94,7 @@ def _benchmark(row: ComparedMetric) -> Cell:
 
 
 def _value(cell: Value) -> Cell:
-    """Return the cell of a mean, with its unit and the number of its runs."""
+    """Return the cell of a mean with its unit, and as a note the number of its runs and its interval."""
     runs = amount(len(cell.values), "run")
     if cell.published:
         runs = "published mean" if cell.value is not None else ""
@@ -116,7 +119,10 @@ def _ratio(ratio: Ratio) -> tuple[Cell, Cell, Cell]:
 
 
 def means_table(comparison: SystemComparison, kind: Kind) -> Table:
-    """Return a table with a column per system, and ratio, interval and conclusion of all but the first."""
+    """Return a table with a column per system, and ratio, interval and conclusion of all but the first.
+
+    A row is a benchmark at a point. ``kind`` is that of the rows to show, such as ``throughput``.
+    """
     epochs = {(row.benchmark, row.point): row for row in comparison.rows if row.kind == "epochs"}
     base = sanitize(comparison.systems[0], 40)
     rows = []
@@ -180,7 +186,7 @@ def _values_with_epochs(row: ComparedMetric, epochs: ComparedMetric | None) -> l
 
 
 def judged_table(comparison: SystemComparison) -> Table:
-    """Return the table of judged cells with reference, deviation and verdict, worst first."""
+    """Return the table of the judged cells that have a reference, with deviation and verdict, worst first."""
     order = {Verdict.FAIL: 0, Verdict.UNPROVEN: 1, Verdict.DEGRADED: 2, Verdict.PASS: 3}
     judged_cells = []
     for row in comparison.rows:
@@ -228,7 +234,7 @@ def _judged_row(
 
 
 def left_out_table(comparison: SystemComparison) -> Table:
-    """Return the table of runs that are part of no mean, with reason and line."""
+    """Return the table of runs that are part of no mean, each with the reason and its place in the log."""
     rows = [
         (
             view.verdict_cell(run.verdict),
@@ -286,7 +292,7 @@ def difference_table(runs: Comparison | None) -> Table:
 def table_sections(
     comparison: SystemComparison, runs: Comparison | None = None, several: SeveralRuns | None = None
 ) -> tuple[tuple[str, str, tuple[Table, ...]], ...]:
-    """Return all tables with rows, as (id, heading, tables).
+    """Return all tables with rows, as (id of the page's section, heading, tables).
 
     Args:
         comparison: The comparison of the systems.
@@ -341,7 +347,7 @@ def _ratio_lines(systems: Sequence[str], rows: Sequence[ComparedMetric]) -> tupl
 
 
 def _better_side(rows: Sequence[ComparedMetric]) -> str:
-    """Return the better side of a chart, or "" if its rows disagree."""
+    """Return the better side of a chart as text for its axis, or "" if its rows disagree."""
     directions = {row.direction for row in rows}
     if len(directions) != 1:
         return ""
@@ -468,7 +474,7 @@ def write_comparison(comparison: SystemComparison, folder: Path) -> dict[str, Pa
 
 
 def comparison_text(comparison: Comparison, width: int = 100) -> str:
-    """Return a comparison as harmless text for a terminal with this number of cells."""
+    """Return a comparison of two single runs as text for a terminal of ``width`` cells."""
     lines = [_side_line("first", comparison.first), _side_line("second", comparison.second)]
     for heading, columns, rows, flexible in (
         _measurement_section(comparison),
@@ -484,7 +490,7 @@ def comparison_text(comparison: Comparison, width: int = 100) -> str:
 
 
 _Section = tuple[str, tuple[str, ...], list[tuple[str, ...]], tuple[int, ...]]
-"""Heading, columns, rows, and the columns that are dropped if a terminal is narrow."""
+"""Heading, columns, rows, and the indices of the columns that become narrower in a narrow terminal."""
 
 
 def _side_line(name: str, side: Side) -> str:

@@ -1,8 +1,8 @@
 """Write self-contained HTML pages on one run, or on a plan of several runs.
 
-:mod:`rackproof.report` calls :func:`run_page` and :func:`plan_page`. Other pages use the environment and
-the style sheet. A page makes no request and runs no script. Its Content-Security-Policy would block
-both.
+:mod:`rackproof.report` calls :func:`run_page` and :func:`plan_page`. The pages of nights, comparisons and
+certificates use :func:`environment` and :func:`style`. The templates are in the folder ``templates``. A page
+makes no request and runs no script. Its Content-Security-Policy would block both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def style() -> Markup:
 
 
 def _draw(requested: Sequence[charts.Chart]) -> list[charts.Drawn]:
-    """Return the charts as SVG, each with its own prefix for ids."""
+    """Draw the charts as SVG, each with its own prefix for ids."""
     # Inline SVGs share the page's ids, and their clip paths refer to ids.
     return [charts.draw(chart, f"chart{number}") for number, chart in enumerate(requested, start=1)]
 
@@ -101,7 +101,10 @@ def plan_page(
     left_out: Sequence[str] = (),
     results: Path | None = None,
 ) -> str:
-    """Return the HTML page of several runs, with overall verdict, runs, omissions, tables and curves."""
+    """Return the HTML page of several runs, with overall verdict, runs, omissions, tables and curves.
+
+    The arguments are those of :func:`rackproof.report.write_plan_reports`.
+    """
     verdict = view.overall_verdict(runs, missing)
     ends = [run.ended for run in runs if run.ended is not None]
     return (

@@ -1,9 +1,10 @@
 """Write JUnit XML, so that a CI system shows verdicts.
 
-``rackproof report --format junit`` writes one suite per run with :func:`junit`, and a night its own
-(:mod:`rackproof.jobs.validate.pages`). Each judgement is a case. ``fail`` is a failure, and ``unproven`` an
-error. A case that does not gate is skipped instead. A degraded case passes with a note. The last case of a
-run is its verdict, because a log that was cut off may have no failed judgement.
+:func:`junit` writes one suite per run, for ``report.junit.xml`` of runs and plans and for ``rackproof report
+--format junit``. A night makes its own suites (:mod:`rackproof.jobs.validate.pages`). Each judgement is a
+case. ``fail`` is a failure, and ``unproven`` an error. Such a case that does not count (gate) is skipped
+instead. A degraded case passes with a note. The last case of a run is its verdict, because a log that was cut
+off may have no failed judgement.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Case:
         name: The name of the case.
         verdict: The verdict.
         reason: The reason for the verdict, as one line.
-        details: The text of a failure or error.
+        details: The text of a failure or error, which may have several lines.
         gating: Whether the verdict counts. Otherwise, the case cannot fail.
         output: The text beside a case that passes or is degraded.
     """
@@ -54,8 +55,8 @@ def junit_suite(
         name: The name of the suite. All texts must be sanitized.
         cases: The cases.
         ident: The id of the suite, or empty for none.
-        properties: The facts about the suite, or None to write none.
-        seconds: The time of the suite.
+        properties: The names and values of facts about the suite, or None to write none.
+        seconds: The time of the suite in seconds, as text.
     """
     suite = ElementTree.Element("testsuite", {"name": name, **({"id": ident} if ident else {})})
     # In JUnit's schema, the properties come before the cases. Readers that validate refuse another
@@ -78,7 +79,7 @@ def junit_suite(
 
 
 def junit_document(name: str, suites: Sequence[ElementTree.Element]) -> bytes:
-    """Return suites as one document in UTF-8, with their counts added up."""
+    """Return suites (of :func:`junit_suite`) as one document in UTF-8, with their counts added up."""
     root = ElementTree.Element("testsuites", name=name)
     for key in _TOTALS:
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in suites)))

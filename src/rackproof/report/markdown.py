@@ -1,6 +1,7 @@
-"""Write GitHub-flavoured Markdown with the same tables as the pages.
+"""Write reports in GitHub-flavoured Markdown, with the same tables as the pages but without charts.
 
-:mod:`rackproof.report` calls :func:`run_markdown` and :func:`plan_markdown`.
+:mod:`rackproof.report` calls :func:`run_markdown` and :func:`plan_markdown`. Comparisons use
+:func:`table_text`. The texts are of nodes and logs, so they must not become markup.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$@:])")
 
 
 def escape(text: str) -> str:
-    """Escape a text so that Markdown shows it literally, even in a table cell."""
+    """Escape a text so that Markdown shows it literally, even in a table cell: ``a_b`` becomes ``a\\_b``."""
     # "<" as an entity, for renderers that pass raw HTML even after a backslash.
     escaped = _SPECIAL.sub(r"\\\1", sanitize(text, 2000))
     escaped = escaped.replace(r"\<", "&lt;").replace(r"\>", "&gt;").replace(r"\&", "&amp;")
@@ -33,8 +34,8 @@ def escape(text: str) -> str:
 
 def code(text: str) -> str:
     """Return a code span that no backtick or pipe in the text can end."""
-    # In a code span nothing can be escaped, so backticks must be replaced. GitHub's tables resolve "\|"
-    # before that.
+    # In a code span nothing can be escaped, so backticks must be replaced. GitHub resolves "\|" in a table
+    # before it reads code spans.
     code_text = sanitize(text, 600).replace("`", "\N{MODIFIER LETTER GRAVE ACCENT}").replace("|", "\\|")
     return f"`{code_text}`" if code_text else ""
 
@@ -102,12 +103,13 @@ def _reasons(reasons: Sequence[str], results: Path | None) -> str:
 
 
 def _step(step: tuple[str, str]) -> str:
-    """Return the next step in words and code, or ""."""
+    """Return the next step, which is a pair of advice and command, as Markdown, or "" without a command."""
     advice, command = step
     return f"{escape(advice)} {code(command)}" if command else ""
 
 
 def _facts(run: Run) -> Table:
+    """Return the table of a run's facts."""
     return view.build_table(
         "The run", ("Fact", "Value"), ((Cell(name), cell) for name, cell in view.fact_pairs(run))
     )
@@ -120,7 +122,10 @@ def plan_markdown(
     missing: Sequence[str] = (),
     results: Path | None = None,
 ) -> str:
-    """Return the report on several runs: overall verdict, all runs, sweep table, and a study's tables."""
+    """Return the report on several runs: overall verdict, all runs, sweep table, and a study's tables.
+
+    The arguments are those of :func:`rackproof.report.write_plan_reports`.
+    """
     verdict = view.overall_verdict(runs, missing)
     parts = [
         f"# {view.SYMBOLS[verdict]} {verdict.value}: {escape(title)}",

@@ -1,7 +1,8 @@
 """Choose the next step after a run or a plan of benchmarks, as one command to type. No I/O.
 
 The HTML and Markdown reports show the result of :func:`step_after_run` or :func:`step_after_plan` below the
-verdict.
+verdict. The command accepts the measured numbers as references (``rackproof accept PLAN``), or repeats runs
+(``rackproof bench -l n07 -e benchmark=gemm``).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _LONGEST = 1000
 
 
 def step_after_run(run: Run, results: Path | None = None) -> tuple[str, str]:
-    """Return words and the command to type after a run.
+    """Return advice and the command to type after a run.
 
-    Both are "" after a pass, and for a run that was not made here. The command repeats the run's point,
-    because other runs of its plan may be good.
+    Both are "" after a pass or degraded, and for a run that ``rackproof bench`` did not make. The command
+    repeats the run's point, because other runs of its plan may be good.
 
     Args:
         run: The run.
@@ -41,10 +42,10 @@ def step_after_run(run: Run, results: Path | None = None) -> tuple[str, str]:
 
 
 def step_after_plan(runs: Sequence[Run], verdict: Verdict, results: Path | None = None) -> tuple[str, str]:
-    """Return words and the command to type after a plan, as :func:`step_after_run` does.
+    """Return advice and the command to type after a plan, as :func:`step_after_run` does.
 
-    If several runs of one suite did not pass, the command repeats the whole suite. Without a common suite, it
-    repeats only the benchmarks that did not pass.
+    If several runs failed or are unproven, and all runs are of one suite, the command repeats the suite.
+    Without a common suite, it repeats only the benchmarks of those runs.
     """
     gating_runs = [run for run in runs if run.verdict.gates]
     if not verdict.gates or not gating_runs or not all(map(_can_be_repeated, gating_runs)):
@@ -59,7 +60,7 @@ def step_after_plan(runs: Sequence[Run], verdict: Verdict, results: Path | None 
 
 
 def _again_after_several(runs: Sequence[Run], gating_runs: Sequence[Run]) -> tuple[str, str]:
-    """Return words and the command that repeats the common suite of runs, or the bad runs' benchmarks."""
+    """Return advice and the command that repeats the common suite of runs, or the bad runs' benchmarks."""
     suites = {run.suite for run in runs}
     if len(suites) == 1 and "" not in suites:
         return _again(_nodes(runs), {"suite": suites.pop()})
@@ -75,7 +76,7 @@ def _can_be_repeated(run: Run) -> bool:
 
 
 def _lacks_a_reference_alone(run: Run) -> bool:
-    """Return whether the only fault of a run is that references of some of its speeds are missing."""
+    """Return whether a run is not a pass only because references of some of its speeds are missing."""
     has_findings = any(finding.verdict not in (None, Verdict.PASS) for finding in run.findings)
     open_ones = [judgement for judgement in run.judgements if judgement.verdict is not Verdict.PASS]
     waiting = [
@@ -91,13 +92,13 @@ def _lacks_a_reference_alone(run: Run) -> bool:
 
 
 def _accept(name: str, results: Path | None) -> tuple[str, str]:
-    """Return words and the command that accepts the numbers of a run or plan as references."""
+    """Return advice and the command that accepts the numbers of a run or plan as references."""
     command = add_results_everywhere(f"rackproof accept {sanitize(name, 130)}", results)
     return "If the machine was idle and the numbers are good:", command
 
 
 def _again(nodes: Sequence[str], options: dict[str, object]) -> tuple[str, str]:
-    """Return words and the command that runs benchmarks on nodes again."""
+    """Return advice and the command that runs benchmarks on nodes again, with these variables (``-e``)."""
     arguments = ["rackproof", "bench", "-l", ",".join(nodes)]
     (name, value), *_ = options.items()
     if len(options) == 1 and isinstance(value, str):

@@ -1,6 +1,7 @@
-"""Write the tables that compare more than two single runs.
+"""Build the tables that compare more than two single runs (``rackproof compare RUN RUN RUN``).
 
-:mod:`rackproof.report.comparison` calls :func:`tables_of_runs`.
+:mod:`rackproof.report.comparison` calls :func:`tables_of_runs` with the result of
+:mod:`rackproof.analysis.compare.several_runs`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _BETTER = {Direction.HIGHER: "higher", Direction.LOWER: "lower", None: ""}
 
 
 def tables_of_runs(compared: SeveralRuns) -> tuple[tuple[str, str, Table], ...]:
-    """Return the tables of the runs and of their measurements as (id, heading, table)."""
+    """Return the tables of the runs and of their measurements as (id of the section, heading, table)."""
     return (
         ("s-runs", "Runs", runs_table(compared)),
         ("s-measurements", "Measurements", measurements_table(compared)),
@@ -26,7 +27,7 @@ def tables_of_runs(compared: SeveralRuns) -> tuple[tuple[str, str, Table], ...]:
 
 
 def runs_table(compared: SeveralRuns) -> Table:
-    """Return the runs with the numbers that are columns of the other table."""
+    """Return the table of the runs, numbered from 1. The other table's columns have these numbers."""
     rows = [
         (
             Cell(str(number), "number"),

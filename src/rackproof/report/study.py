@@ -1,7 +1,8 @@
-"""Build the tables and charts of a scaling study.
+"""Build the tables and charts of a scaling study, which is one benchmark on several numbers of devices.
 
-The HTML and Markdown reports of a plan call :func:`tables` and :func:`scaling_charts`. The tables show
-results, environment, experiments and causes.
+The HTML and Markdown reports of a plan call :func:`tables`, and the page also :func:`scaling_charts`. The
+tables show results, environment, experiments and causes. The study itself is computed in
+:mod:`rackproof.analysis.scaling_study`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from rackproof.report.view import Cell, Table, build_table
 
 _FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 _LIBRARIES = ("cuda", "cudnn", "nccl", "mpi")
-# The rows that are always in the environment table. Each is a title, and the software in the row.
+# The rows that are always in the environment table. Each is a title, and the keys of Node.software and
+# Run.software in the row. The firmware of a row without keys is in Node.firmware.
 _STACK = (
     ("Firmware", ()),
     ("OS", ("os",)),
@@ -32,16 +34,20 @@ _STACK = (
     ("Orchestrator", ("slurm", "kubernetes")),
 )
 _ACCURACIES = ("top_1_accuracy", "top_5_accuracy", "eval_accuracy")
+# Parameters of a run that are shown as the options of its storage.
 _STORAGE = ("storage", "storage_options", "s3fs", "s3fs_options", "mount_options", "cache")
 
 
 def is_study(runs: Sequence[Run]) -> bool:
-    """Return whether runs measured a throughput at two or more sizes, so that a table makes sense."""
+    """Return whether runs of one benchmark measured a throughput at two or more sizes."""
     return any(study.scales for study in studies(runs))
 
 
 def scaling_tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tuple[Table, ...]:
-    """Return the tables of results, one per benchmark, with rate, efficiency, accuracy, logs and notes."""
+    """Return the tables of results, one per benchmark, with rate, efficiency, accuracy, logs and notes.
+
+    ``link`` returns the relative link to a run's page, as in all functions here.
+    """
     every = studies(runs)
     tables = []
     for benchmark in dict.fromkeys(study.benchmark for study in every):
@@ -76,7 +82,7 @@ _COLUMNS = (
 def _row(
     study: Study, row: StudyRow, varying: set[str], link: Callable[[Run], str] | None
 ) -> tuple[Cell, ...]:
-    """Return the row of one number of devices."""
+    """Return the row of a study's results on one number of devices."""
     first_run = row.runs[0]
     point_text = " ".join(f"{name}={value}" for name, value in study.point.items() if name in varying)
     return (
@@ -105,7 +111,7 @@ def _devices_text(row: StudyRow) -> str:
 
 
 def _details(row: StudyRow, link: Callable[[Run], str] | None) -> Cell:
-    """Return the first runs of a row, with links to their logs."""
+    """Return the ids of a row's first three runs with a link to the first run's page, and the logs' paths."""
     logs = dict.fromkeys(log.path for run in row.runs for log in run.logs)
     run_ids = ", ".join(run.run_id for run in row.runs[:3])
     if len(row.runs) > 3:
@@ -115,7 +121,7 @@ def _details(row: StudyRow, link: Callable[[Run], str] | None) -> Cell:
 
 
 def _notes(row: StudyRow) -> list[str]:
-    """Return notes on omitted runs, causes of bad scaling, and remarks of the runs."""
+    """Return notes on omitted runs, causes of bad scaling, the runs' remarks, and a measured network."""
     notes = [sanitize(reason, 200) for reason in row.left_out]
     notes += [_cause_note(cause) for cause in row.explanations]
     for run in row.runs:
@@ -143,7 +149,7 @@ def _rate(row: StudyRow) -> str:
 
 
 def _efficiency(study: Study, row: StudyRow) -> Cell:
-    """Return the efficiency with its base, its interval and the number of repeats."""
+    """Return the cell of the efficiency, with its base, its interval and the number of repeats as a note."""
     point = row.scaling
     if point is None:
         return Cell(NOTHING, "number", note="no valid rate")
@@ -159,7 +165,7 @@ def _efficiency(study: Study, row: StudyRow) -> Cell:
 
 
 def environment_table(runs: Sequence[Run]) -> Table:
-    """Return the software stack of the runs, each version once. A missing part is shown as "not known"."""
+    """Return the table of the runs' software, each version once. A missing part is shown as "not known"."""
     rows = []
     for title, versions in _stack_versions(runs):
         text = "; ".join(dict.fromkeys(versions)) or "not known"
@@ -170,7 +176,7 @@ def environment_table(runs: Sequence[Run]) -> Table:
 
 
 def _stack_versions(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each row of the stack with its versions."""
+    """Yield the title of each row of :data:`_STACK` with its versions."""
     versions = _versions(runs)
     for title, names in _STACK:
         if title == "Firmware":
@@ -190,7 +196,7 @@ def _launched_with(runs: Sequence[Run]) -> list[str]:
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
-    """Return the versions of each software, in the order in which they were found.
+    """Return the versions of each software, in the order in which they were found (the values are None).
 
     The workload's own libraries are marked, because versions in a container differ from its node's.
     """
@@ -219,7 +225,7 @@ def _firmware(runs: Sequence[Run]) -> list[str]:
 
 
 def experiment_table(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> Table:
-    """Return a table with one row per run and every field of an experiment's record."""
+    """Return a table with one row per run, and a column for each field that describes an experiment."""
     rows = [_experiment_row(run, link) for run in runs]
     columns = (
         "Verdict",
@@ -316,7 +322,7 @@ def _expected_results(run: Run) -> list[str]:
 
 
 def _input_data(run: Run) -> list[str]:
-    """Return the name and the size of a run's dataset."""
+    """Return the name, the source and the size of a run's dataset."""
     if run.dataset is None:
         return []
     names = [sanitize(text, 120) for text in (run.dataset.name, run.dataset.source) if text]
@@ -366,7 +372,10 @@ def tables(runs: Sequence[Run], link: Callable[[Run], str] | None = None) -> tup
 
 
 def scaling_charts(runs: Sequence[Run]) -> tuple[Chart, ...]:
-    """Return charts of the efficiency over the number of devices, one line for each study that scales."""
+    """Return charts of the efficiency over the number of devices, one for each benchmark, at most six.
+
+    A chart has a line for each study of the benchmark that scales, at most ``MAX_LINES``.
+    """
     scaling = [study for study in studies(runs) if study.scales]
     charts = []
     for benchmark in dict.fromkeys(study.benchmark for study in scaling):

@@ -1,6 +1,7 @@
-"""Format the table that a playbook or a command prints at its end.
+"""Format tables for a terminal, such as the table of runs at the end of a playbook.
 
-All commands with a table call :func:`text_table`. :func:`terminal_table` shows runs.
+All commands with a table call :func:`text_table`. The summary of a playbook calls :func:`terminal_table` with
+its runs. Widths are in cells, of which a wide (East Asian) character takes two.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from rackproof.report import view
 _COLOURS = {Verdict.PASS: "32", Verdict.DEGRADED: "33", Verdict.FAIL: "31", Verdict.UNPROVEN: "35"}
 _GAP = "  "
 _SHOWN_REASONS = 3
-"""Number of a run's reasons in the table. No other output of a playbook shows them."""
+"""Largest number of a run's reasons in the table. No other output of a playbook shows them."""
 _KEEP = "\N{NO-BREAK SPACE}"
+"""The space between a number and its unit, at which no line breaks. It is printed as a space."""
 _NARROWEST_REASON = 40
-"""In a column with fewer cells, long reasons get lines of their own, because it would have single words."""
+"""If the column of reasons has fewer cells, long reasons get lines of their own below the rows. Otherwise,
+there would be one word on a line."""
 
 
 def wrap(text: str, cells: int) -> list[str]:
@@ -39,7 +42,7 @@ def wrap(text: str, cells: int) -> list[str]:
 def _break_word(line: str, word: str, cells: int) -> tuple[list[str], str, str]:
     """Break a word that is longer than a line.
 
-    Return the full lines, the open line, and the rest of the word.
+    Return the full lines, the line that is not yet full, and the rest of the word.
     """
     full: list[str] = []
     while width(word) > cells:
@@ -96,12 +99,12 @@ def text_table(
 def _column_widths(
     columns: Sequence[str], rows: Sequence[Sequence[str]], total: int, flexible: Sequence[int]
 ) -> list[int]:
-    """Return the width of each column, so that the row fits into the terminal if possible."""
+    """Return the width of each column in cells, so that a row fits into the terminal if possible."""
     widths = [max([width(name), *(width(row[index]) for row in rows)]) for index, name in enumerate(columns)]
     spare = total - len(_GAP) * (len(columns) - 1)
     while sum(widths) > spare:
-        # The widest column becomes narrower, down to a limit, below which a narrow terminal wraps the
-        # lines.
+        # The widest column becomes narrower, but not below 12 cells. If the terminal is still too narrow, it
+        # wraps the lines itself.
         wide = max(flexible, key=lambda index: widths[index])
         if widths[wide] <= 12:
             break
@@ -110,7 +113,7 @@ def _column_widths(
 
 
 def _row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of one row."""
+    """Yield the lines of one row, each with a part of every cell that is not finished."""
     wrapped = [wrap(text, size) for text, size in zip(row, widths, strict=True)]
     for line in range(max(map(len, wrapped), default=0)):
         cells = [part[line] if line < len(part) else "" for part in wrapped]

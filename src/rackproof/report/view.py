@@ -1,8 +1,9 @@
-"""Prepare the content of a report as tables of sanitized text, for both HTML and Markdown.
+"""Prepare the content of reports as tables of sanitized text, for HTML, Markdown, JUnit and the terminal.
 
 A report calls one function for each part, such as :func:`overview_table` and :func:`measurement_table`, which
-return a :class:`Table`. All text from a log or a node passes through :func:`rackproof.core.text.sanitize`
-here, exactly once. The modules ``html``, ``markdown`` and ``junit`` only escape it.
+return a :class:`Table`. The texts in a record are of nodes and logs, so they pass through
+:func:`rackproof.core.text.sanitize` here. They may still contain markup, which the modules that write a
+format escape. Jobs validate and bench also use these functions.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ MAX_ROWS = 400
 """Largest number of rows in a table. The table states how many more rows are in run.json."""
 
 _MAX_REASONS = 12
+"""Largest number of reasons, or of descriptions of runs, at the top of a plan's report."""
 
 SYMBOLS = {Verdict.PASS: "✓", Verdict.DEGRADED: "▲", Verdict.FAIL: "✕", Verdict.UNPROVEN: "?"}
 WORDS = {
@@ -81,7 +83,16 @@ _PRINCIPAL = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table: text, style, link target and, for a bullet chart, the position of the value."""
+    """One cell of a table.
+
+    Attributes:
+        text: The sanitized text.
+        kind: The style, one of the four below.
+        verdict: The verdict to show in place of the text, with its symbol.
+        href: The target of a link, or "".
+        note: A remark in small print, or in brackets.
+        gauge: The position of the value for a bullet chart, which only pages show.
+    """
 
     text: str = ""
     kind: str = "text"  # text | number | code | verdict
@@ -93,7 +104,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Gauge:
-    """The position of a value relative to its bounds, all in per cent (0 to 100) of the drawn width."""
+    """The positions of a value, its reference and its bounds, in per cent (0 to 100) of the drawn width."""
 
     value: float
     reference: float
@@ -103,7 +114,11 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a report, with a caption. ``omitted`` is the number of rows beyond :data:`MAX_ROWS`."""
+    """A table of a report, with a caption.
+
+    ``omitted`` is the number of rows beyond :data:`MAX_ROWS`, which ``rows`` lacks. ``numeric`` has the
+    indices of the columns that are aligned as numbers.
+    """
 
     caption: str
     columns: tuple[str, ...]
@@ -113,7 +128,10 @@ class Table:
 
 
 def build_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
-    """Build a table with a limited number of rows. A column with a numeric cell is formatted as numeric."""
+    """Build a table of at most :data:`MAX_ROWS` rows.
+
+    A column is numeric if at least one of its cells is a number, and the others are numbers or empty.
+    """
     every = [tuple(row) for row in rows]
     shown_rows = tuple(every[:MAX_ROWS])
     numeric = frozenset(
@@ -141,7 +159,7 @@ def _number(text: str) -> Cell:
 
 
 def verdict_cell(verdict: Verdict, note: str = "") -> Cell:
-    """Return the cell of a verdict, with only the word. The HTML or Markdown adds the symbol."""
+    """Return the cell of a verdict, with only the word. The page, Markdown or terminal adds the symbol."""
     return Cell(verdict.value, "verdict", verdict, note=note)
 
 
@@ -151,7 +169,7 @@ def metric_words(name: str) -> str:
 
 
 def label_text(labels: dict[str, str], limit: int = 160) -> str:
-    """Format labels on one line, with the unit of a size in bytes."""
+    """Format labels on one line: ``gpu 3, 8 MiB``. A size in bytes is shown with a unit."""
     parts = []
     for key, value in labels.items():
         value_text = sanitize(value, 80)
@@ -163,12 +181,12 @@ def label_text(labels: dict[str, str], limit: int = 160) -> str:
 
 
 def point_text(run: Run, limit: int = 160) -> str:
-    """Format a run's point of the matrix on one line."""
+    """Format a run's point of the matrix on one line: ``batch_size=128 gpus=1``."""
     return sanitize(" ".join(f"{key}={value}" for key, value in run.parameters.items()), limit)
 
 
 def relative_deviation(judgement: Judgement) -> float | None:
-    """Return the relative distance of a value from its reference, or None."""
+    """Return the distance of a value from its reference as a fraction of it, or None if it is undefined."""
     reference = judgement.reference
     # A relative distance from a reference of 0 is undefined.
     if judgement.value is None or reference is None or not reference.value:
@@ -214,9 +232,9 @@ def judgement_gauge(judgement: Judgement) -> Gauge | None:
 
 
 def _drawn_bounds(reference: Reference, off: float) -> tuple[float, float]:
-    """Return both bounds as fractions of the reference.
+    """Return both bounds as distances from the reference, as fractions of it.
 
-    An open side is drawn so far away that the value is not at the edge.
+    ``off`` is this distance of the value. An open side is drawn so far away that the value is not at its end.
     """
     room = max(3 * abs(off), 0.03)
     low = reference.low if reference.low is not None else (reference.high or 0.0) - room
@@ -321,7 +339,7 @@ def finding_table(run: Run) -> Table:
 
 
 def _node_name(node: Node) -> str:
-    """Return a node's name, with its own hostname if that differs. localhost may be any machine."""
+    """Return a node's name, with its hostname if that differs, because ``localhost`` may be any machine."""
     has_other_name = node.hostname and node.hostname.partition(".")[0] != node.name.partition(".")[0]
     return f"{node.name} ({node.hostname})" if has_other_name else node.name
 
@@ -406,7 +424,7 @@ def _where_text(nodes: Sequence[str], total: int) -> str:
 
 
 def log_href(path: str) -> str:
-    """Return a link to a raw log beside the report, or "" if the path points elsewhere."""
+    """Return a relative link to a raw log beside the report, or "" if the path leads elsewhere."""
     parts = PurePosixPath(path).parts
     # The path is from a record, which may be from anywhere. No link may lead out of the folder.
     if not parts or path.startswith(("/", "\\")) or ".." in parts or sanitize(path, 1000) != path:
@@ -432,12 +450,12 @@ def log_table(run: Run) -> Table:
 
 
 def _environment_text(run: Run) -> str:
-    """Return a run's environment on one line, without the values of secrets."""
+    """Return a run's environment variables on one line, without the values of secrets."""
     return " ".join(f"{key}={value}" for key, value in hide_secrets(run.environment).items())
 
 
 def fact_pairs(run: Run) -> tuple[tuple[str, Cell], ...]:
-    """Return the names and values of a run's facts that are not empty."""
+    """Return the names and values of a run's facts that are not empty: ``("Suite", Cell("quick"))``."""
     pairs = (
         ("Description", _text(run.description, 1000)),
         ("Benchmark", _text(run.benchmark)),
@@ -497,7 +515,7 @@ def _data_pairs(dataset: Dataset | None) -> tuple[tuple[str, Cell], ...]:
 
 
 def data_amount(dataset: Dataset) -> list[str]:
-    """Return the known ones of a dataset's number of objects and number of bytes."""
+    """Return a dataset's number of objects and its size as texts, without those that are unknown."""
     amount = []
     if dataset.objects is not None:
         amount.append(f"{dataset.objects:,} objects")
@@ -576,7 +594,11 @@ def speeds_not_judged(runs: Iterable[Run], name: str) -> str:
 
 @dataclass(frozen=True)
 class Headline:
-    """A number at the top of a report."""
+    """A number at the top of a report.
+
+    ``figure`` is the number as text, and ``spread`` is half the spread of its samples, such as ``±3 %``.
+    ``verdict`` is None if the number was not judged.
+    """
 
     name: str
     figure: str
@@ -597,7 +619,7 @@ class Headline:
 
     @property
     def brief(self) -> str:
-        """Return name and value on one line, without a repetition (``samples per second 5 samples/s``)."""
+        """Return name and value on one line, or the value alone if the name repeats its unit."""
         if self.name in (self.unit, self.unit.replace("/", " per ").replace(" per s", " per second")):
             return self.value
         return f"{self.name} {self.value}"
@@ -606,7 +628,7 @@ class Headline:
 def _headline(
     name: str, judgement: Judgement | Measurement, note: str = "", verdict: Verdict | None = None
 ) -> Headline:
-    """Return the headline of a measurement or judgement, with its unit apart from its figure."""
+    """Return the headline of a measurement or judgement, with its unit separate from its figure."""
     figure, spread = quantity(judgement.value, judgement.unit), _short_spread(judgement.spread)
     unit_shown = unit_text(judgement.unit)
     if unit_shown and figure.endswith(f" {unit_shown}"):
@@ -713,7 +735,7 @@ def first_measurement(run: Run, *names: str) -> Measurement | None:
 
 
 _FABRICS = ("host", "overlay")
-"""Values of the parameter ``network`` that mean a network between nodes, not a trained model."""
+"""Values of the parameter ``network`` that mean a network between nodes, not a trained (neural) network."""
 
 
 def _model(run: Run) -> str:
@@ -734,14 +756,14 @@ def is_training_sweep(runs: Sequence[Run]) -> bool:
 
 
 def _natural(value: object) -> tuple[int, float, str]:
-    """Return a sort key that puts numbers before texts."""
+    """Return a sort key that puts numbers in ascending order before texts."""
     if isinstance(value, int | float) and abs(value) <= 1e300:  # An int may be too large for a float.
         return (0, float(value), "")
     return (1, 0.0, str(value))
 
 
 def sweep_table(runs: Sequence[Run]) -> Table:
-    """Return the table of a training sweep, with one row per model, batch size and number of GPUs.
+    """Return the table of a training sweep, with one row per run, by model, batch size and number of GPUs.
 
     The columns are those of published MNIST comparisons. Times with and without start-up are separate.
     """
@@ -766,7 +788,7 @@ def sweep_table(runs: Sequence[Run]) -> Table:
 
 
 def _sweep_place(run: Run) -> tuple[object, ...]:
-    """Return the sort key of a sweep."""
+    """Return the key by which the runs of a sweep are sorted."""
     batch, gpus = run.parameters["batch_size"], run.parameters.get("gpus")
     return (_model(run), _natural(batch), _natural(gpus))
 
@@ -861,7 +883,7 @@ def run_total(runs: Sequence[Run]) -> str:
 
 
 def summary_line(runs: Sequence[Run]) -> str:
-    """Return the number of runs by verdict, and the runs' descriptions, if any (test rack)."""
+    """Return the number of runs by verdict, and the runs' descriptions, if they have any."""
     texts = list(dict.fromkeys(sanitize(run.description, 200) for run in runs if run.description))
     more = ["…"] if len(texts) > _MAX_REASONS else []
     return " · ".join([run_total(runs), *texts[:_MAX_REASONS], *more])

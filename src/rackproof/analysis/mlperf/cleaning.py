@@ -1,10 +1,11 @@
 """Copy an MLPerf result log in a form that ``mlperf-logging`` can read safely.
 
-The time of that tool's parser grows with the square of a line's length. The parser crashes on lines that are
-valid JSON but not events, uses only the last of two events on one line, and opens a rules file whose path
-contains text of the log. The copy therefore contains only checked events, one per line. An unreadable event
-becomes a line that the parser reports as an ordinary error, so that the tool, not this module, decides about
-a damaged log.
+An event is a line such as ``:::MLLOG {"key": "run_start", "value": null, "time_ms": 1720000000000, …}``. The
+time of that tool's parser grows with the square of a line's length. The parser crashes on lines that are
+valid JSON but not events, and uses only the last of two events on one line. The tool's checker opens a rules
+file whose path contains text of the log. The copy therefore contains only checked events, one per line. An
+unreadable event becomes a line that the parser reports as an ordinary error, so that the tool, not this
+module, decides about a damaged log.
 
 :mod:`rackproof.analysis.mlperf.worker` copies each log with :func:`clean_log`. The worker of submissions
 calls only :func:`path_problem`.
@@ -26,10 +27,11 @@ from rackproof.core.records import Finding, Source
 from rackproof.core.text import sanitize
 from rackproof.logs.opening import LogStream, open_log
 
-# Longer pieces are read in parts, so that memory does not grow with the length of a line.
+# Longer lines are read in parts of this many bytes, so that memory does not grow with the length of a line.
 _MAX_LINE = 1 << 20
-# The tool's time per line grows with the square of its length: 8,000 characters take 20 ms, 32,000
-# take 0.4 s. In longer events, long texts and lists are truncated, which no rule reads.
+# Lengths are in characters. The tool's time per line grows with the square of its length: 8,000 take 20 ms,
+# 32,000 take 0.4 s. In events above the first limit, long texts and lists are truncated, which no rule reads.
+# An event that is then still above the second limit counts as damaged.
 _LONG_EVENT = 8_000
 _MAX_EVENT = 32_000
 _MAX_STRING = 500
@@ -38,6 +40,7 @@ _MAX_FINDINGS = 20
 
 _DECODER = json.JSONDecoder()
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# The beginning of an event of round 0.6, after ":::MLL": "1560000000.123 run_start: ".
 _MLL_06 = re.compile(r"(?P<head> ?\d+(?:\.\d*)? [A-Za-z0-9_]+ ?:\s+)")
 # The values of these keys become part of the path of a rules file, whose contents the tool executes.
 _PATH_KEYS = frozenset({"submission_benchmark", "submission_division", "opt_name"})
@@ -48,9 +51,11 @@ class CleanedLog:
     """The facts that :func:`clean_log` found while it copied a log.
 
     Attributes:
+        sha256: The SHA-256 of the original's bytes.
+        digest: The SHA-256 of the events, without the text around them. Copies of one run share it.
         lines: ``lines[i]`` is the number (from 1) of the original line of the copy's line ``i``.
-        digest: The identity of the events, without the text around them.
-        sha256: The identity of the original's bytes.
+        damaged: The number of unreadable events.
+        findings: The remarks about damaged lines, at most 20.
     """
 
     sha256: str
@@ -106,7 +111,10 @@ def clean_log(source: Path, target: Path, *, ruleset: str) -> CleanedLog:
 
 
 def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
-    """Yield ``(line number, text)`` of all text with the token, at most 2 MiB at once."""
+    """Yield ``(line number, text)`` for each line, or part of a very long line, with the token.
+
+    A text has at most 2 MiB.
+    """
     number, unfinished = 1, ""
     while chunk := stream.readline(_MAX_LINE).decode("latin-1"):
         ended = chunk.endswith("\n")
@@ -125,7 +133,7 @@ def _pieces(stream: LogStream, token: str) -> Iterator[tuple[int, str]]:
 
 
 def _cut(text: str, token: str) -> tuple[str, str]:
-    """Return the part of an unfinished line with complete events, and the part to read on with."""
+    """Return the part of an unfinished line before its last event, and the rest, to read on with."""
     cut = text.rfind(token)
     if cut < 0:
         # The token itself may span the end of the piece.
@@ -136,7 +144,10 @@ def _cut(text: str, token: str) -> tuple[str, str]:
 
 
 def _events(line: str, token: str, read_event: Any, number: int, cleaned: CleanedLog) -> Iterator[str]:
-    """Yield the events of one line as texts to put after the token, and record problems."""
+    """Yield the events of one line as texts to put after the token, and record problems in ``cleaned``.
+
+    ``read_event`` is :func:`_read_06` or :func:`_read_json`.
+    """
     parts = line.split(token)[1:]
     for index, part in enumerate(parts):
         event, after_event, problem = read_event(part)
@@ -155,6 +166,7 @@ def _events(line: str, token: str, read_event: Any, number: int, cleaned: Cleane
 
 
 def _note(cleaned: CleanedLog, code: str, message: str, number: int, excerpt: str) -> None:
+    """Add a remark about a line to the findings, unless there are too many."""
     if len(cleaned.findings) < _MAX_FINDINGS:
         source = Source(line=number)
         cleaned.findings.append(
@@ -179,7 +191,7 @@ def _read_json(text: str) -> tuple[str | None, str, str]:
 
 
 def _read_06(text: str) -> tuple[str | None, str, str]:
-    """Read an event of 0.6: `` SECONDS key: {"value": …, "metadata": {…}}``."""
+    """Read an event of 0.6: `` SECONDS key: {"value": …, "metadata": {…}}``. Return as :func:`_read_json`."""
     head = _MLL_06.match(text)
     if head is None:
         return None, "", "no time and key"

@@ -1,11 +1,12 @@
 """Read the rules of a round that job bench checks against a config before it launches the Slurm job.
 
-The rules are in MLCommons' compliance checker, and are for the lines of a log. The definition of a benchmark
-states which settings of its config it logs (``configs.logged``), so a rule about such a line also applies to
-the config. No code of the checker is executed. Expressions that only compare numbers are read. All others are
-left to the check of the log.
+The rules are in MLCommons' compliance checker, and are for the lines of a log: the line ``lora_rank`` has the
+rule ``v['value'] == 16``. The definition of a benchmark states which variable of its config such a line shows
+(``configs.logged``: ``opt_base_learning_rate: LR``), so the rule also applies to the config. No code of the
+checker is executed. Expressions that only compare numbers are read, and all others are left to the check of
+the log.
 
-The Slurm launch calls :func:`config_rules`. Begin there.
+:mod:`rackproof.jobs.bench.launch_slurm` calls :func:`config_rules`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from typing import Any
 import yaml
 
 Tree = float | str | list[Any]
-"""A value in a config, which is a number, the name of a variable, or ``[operator, left, right]``."""
+"""One side of a rule: a number, the name of a config's variable, or ``[operator, left, right]``."""
 
 _COMPARISONS = {ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 _TERM = re.compile(r"([A-Z][A-Z0-9_]*)(?: ([-+*]) ([A-Z][A-Z0-9_]*))?")
+"""A value of ``configs.logged``: ``LR``, or two variables with an operator, such as ``GPUS * BATCHSIZE``."""
 
 
 class _UnreadableError(Exception):
@@ -41,8 +43,8 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
             ``-``, ``+`` or ``*`` between them.
 
     Returns:
-        The text of each rule, with its ``left``, ``comparison`` and ``right``, or nothing if MLCommons'
-        package contains no rules for the benchmark.
+        A dictionary for each rule: its text ``rule``, the sides ``left`` and ``right`` (:data:`Tree`), and
+        the operator ``comparison``. The list is empty if MLCommons' package has no readable rules.
     """
     rules: list[dict[str, object]] = []
     for key, checks in _read_checks(benchmark, ruleset):
@@ -53,7 +55,7 @@ def config_rules(benchmark: str, ruleset: str, logged: Mapping[str, str]) -> lis
 
 
 def _read_checks(benchmark: str, ruleset: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the keys of a round's rules with their expressions. Rules for all benchmarks come first."""
+    """Yield the key of each line with rules, and their expressions. Rules for all benchmarks come first."""
     spec = find_spec("mlperf_logging")
     # The names become parts of a path.
     named = re.fullmatch(r"[a-z0-9_]+", benchmark) and re.fullmatch(r"\d+\.\d+\.\d+", ruleset)
@@ -73,7 +75,10 @@ def _read_checks(benchmark: str, ruleset: str) -> Iterator[tuple[str, Sequence[s
 
 
 def _read_rules(key: str, text: str, logged: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return the rules of an expression for a config, or none if it needs more than numbers."""
+    """Return the comparisons of an expression, which ``and`` may join, as rules for a config.
+
+    A comparison that needs more than numbers is left out.
+    """
     try:
         tree = ast.parse(str(text).strip(), mode="eval").body
     except (SyntaxError, ValueError):
@@ -89,6 +94,7 @@ def _read_rules(key: str, text: str, logged: Mapping[str, str]) -> list[dict[str
 
 
 def _read_comparison(key: str, part: ast.expr, logged: Mapping[str, str]) -> dict[str, object]:
+    """Return one comparison as a rule, or raise :class:`_UnreadableError`."""
     if not isinstance(part, ast.Compare) or len(part.ops) != 1:
         raise _UnreadableError
     comparison = _COMPARISONS.get(type(part.ops[0]))
@@ -105,7 +111,7 @@ def _read_comparison(key: str, part: ast.expr, logged: Mapping[str, str]) -> dic
 
 
 def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tree, str]:
-    """Return one side of a comparison, and its text with the log's names."""
+    """Return one side of a comparison, and its text with the keys of log lines in place of variables."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return float(node.value), f"{node.value:g}" if isinstance(node.value, float) else str(node.value)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
@@ -122,7 +128,10 @@ def _read_value(key: str, node: ast.expr, logged: Mapping[str, str]) -> tuple[Tr
 
 
 def _line_of(key: str, node: ast.expr) -> str:
-    """Return the key of the log line that an expression uses, which is the rule's own or an earlier one."""
+    """Return the key of the log line that an expression uses.
+
+    ``v['value']`` is the value of the rule's own line, and ``s['KEY']`` is that of an earlier one.
+    """
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         index = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if node.value.id == "v" and index == "value":

@@ -1,7 +1,9 @@
 """Compare the logs of a scored result with the description of its system, ``systems/SYSTEM.json``. No I/O.
 
-:mod:`.repeats` calls :func:`description_findings`, and :func:`printed_findings`, which compares the
-descriptions that the run scripts printed into the logs (``:::SYSJSON``) with each other.
+A log states its system in several places: the run script prints a description (``:::SYSJSON {…}``) and the
+number of nodes (``:::DLPAL``), and the event ``submission_platform`` has a text such as ``2xXE9680Lx8B200``.
+:mod:`.repeats` calls :func:`description_findings`, and :func:`printed_findings`, which compares the printed
+descriptions with each other. The findings are ``unproven`` or remarks.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from rackproof.core.records import Finding, Source, Verdict
 from rackproof.core.training_limits import MOST_OF_NODE, gpus_of_platform
 
 _PRINTED_KEYS = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name", "division")
+"""The keys of a printed description that must be equal in all logs of a result. The first two are counts."""
 _NO_GPU = re.compile(r"no devices|not found|failed|unable|error", re.IGNORECASE)
-"""Messages that nvidia-smi prints in place of GPUs. Run scripts count their lines as GPUs."""
+"""Words of messages that nvidia-smi prints in place of GPUs. Run scripts count the lines as GPUs."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ class RunStatements(Protocol):
 
 
 def description_findings(traces: Sequence[RunStatements], described: DescribedSystem) -> Iterator[Finding]:
-    """Yield contradictions between the logs and the description, which decides on speeds and scaling.
+    """Yield contradictions between the logs and the description, by which speeds are judged.
+
+    Another GPU in ``submission_platform`` of the first log is only a remark.
 
     Of 739 published results of rounds 4.0 to 5.1, none contradicts its description in a compared value. 301
     of them print a description, and 318 name a known GPU in their platform, eleven of these a wrong one from
@@ -84,7 +89,7 @@ def _contradiction(message: str, file: str) -> Finding:
 
 
 def _differences(trace: RunStatements, described: DescribedSystem) -> Iterator[tuple[str, str]]:
-    """Yield each difference as the log's statement and the description's value."""
+    """Yield each difference as a pair of texts: the log's statement with its place, and the description's."""
     yield from _other_numbers(trace, described)
     for printed in trace.printed:
         yield from _other_counts(printed, trace, described)
@@ -100,7 +105,7 @@ def _differences(trace: RunStatements, described: DescribedSystem) -> Iterator[t
 
 
 def _other_numbers(trace: RunStatements, described: DescribedSystem) -> Iterator[tuple[str, str]]:
-    """Yield the numbers of nodes and GPUs of the launcher and the platform that differ."""
+    """Yield the numbers in ``:::DLPAL`` and ``submission_platform`` that differ, as :func:`_differences`."""
     if trace.stated_nodes is not None and trace.stated_nodes != described.nodes:
         yield f"{trace.stated_nodes} nodes (:::DLPAL)", str(described.nodes)
     named = gpus_of_platform(trace.platform)
@@ -110,7 +115,7 @@ def _other_numbers(trace: RunStatements, described: DescribedSystem) -> Iterator
     # 8xB200 may name the GPUs of one node.
     if nodes not in (described.nodes, described.gpus):
         yield f"{nodes} nodes (submission_platform)", str(described.nodes)
-    # Where the platform does not state the GPUs of a node, their number is the most that there can be.
+    # If the platform does not state the GPUs of a node, gpus_of_platform assumes MOST_OF_NODE for each.
     elif nodes == described.nodes and (
         named[1] < described.gpus or (named[1] != nodes * MOST_OF_NODE and named[1] != described.gpus)
     ):
@@ -144,7 +149,7 @@ def _exceeds(gpus: str, described: DescribedSystem) -> bool:
 
 
 def _is_other(key: str, described: str, seen: str) -> bool:
-    """Return whether a log's value contradicts the description. A value that either lacks does not."""
+    """Return whether a log's value contradicts the described one. A missing value contradicts nothing."""
     described, seen = described.strip(), seen.strip()
     if not described or not seen:
         return False
@@ -162,7 +167,7 @@ def _division(text: str) -> str:
 
 
 def printed_findings(traces: Sequence[RunStatements]) -> Iterator[Finding]:
-    """Yield the logs with contradicting descriptions, and those that print another system than most.
+    """Yield the logs with several different descriptions, and those that print another system than most.
 
     Of 301 published results whose logs print a description, none mixes two.
     """
@@ -185,4 +190,5 @@ def printed_findings(traces: Sequence[RunStatements]) -> Iterator[Finding]:
 
 
 def _identity(printed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the values of :data:`_PRINTED_KEYS`, "" for a missing one."""
     return tuple(str(printed.get(key, "")) for key in _PRINTED_KEYS)

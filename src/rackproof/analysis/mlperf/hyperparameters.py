@@ -1,4 +1,4 @@
-"""Check that the runs of one result share their hyperparameters, of which only seeds may differ. No I/O.
+"""Check that the runs of one result share their hyperparameters. No I/O.
 
 :mod:`.repeats` reads them with :func:`hyperparameters_of`, and compares the runs with
 :func:`other_hyperparameters`.
@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 HYPERPARAMETERS_SINCE = (3, 1)
-"""First round whose runs are compared. The published results that were read begin with it."""
+"""First round (3.1) whose runs are compared. The published results that were read begin with it."""
 _OPTIMIZER = re.compile(r"(?:[a-z]{1,10}_)?opt_[a-z0-9_]{1,80}")
+"""The key of an optimizer's hyperparameter, such as ``opt_base_learning_rate``, perhaps with a prefix."""
 _OTHERS = frozenset(
     {
         "d_batch_size",
@@ -45,7 +46,7 @@ Hyperparameters = Mapping[str, frozenset[str]]
 
 
 def hyperparameters_of(events: Iterable[tuple[float, str, Any, Mapping[str, Any]]]) -> Hyperparameters:
-    """Return the hyperparameters in the events of a log."""
+    """Return the hyperparameters in the events of a log, as ``(seconds, key, value, metadata)``."""
     values: dict[str, set[str]] = {}
     for _, key, value, _ in events:
         if key in _OTHERS or _OPTIMIZER.fullmatch(key):
@@ -67,9 +68,9 @@ def _text(value: Any) -> str:
 def other_hyperparameters(
     benchmark: str, runs: Sequence[tuple[str, Hyperparameters]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the log of each run that states another value than most runs, and a message.
+    """Yield the log of each run that states other values than most runs, and a message.
 
-    A run that does not state a key is not compared in it. Checks of each log require the keys.
+    A key that a run does not state is not compared for this run. The check of each log requires the keys.
 
     Args:
         benchmark: The benchmark's name in the logs.

@@ -1,7 +1,8 @@
 """Read published results of MLPerf Training and of two scaling studies.
 
-``rackproof compare``, ``rackproof score`` and job bench compare runs with these results. Begin with
-:func:`find_published`. The folder ``published`` has these files:
+``rackproof compare``, ``rackproof score`` and job bench compare runs with the results that
+:func:`find_published` returns. The folder ``published`` has these files, and YAML files with what the same
+publications state besides, which only ``make docs`` reads:
 
 - ``results.csv``: The closed division of rounds 4.1, 5.0 and 5.1 as published by MLCommons (``kind``
   official), and the scores of Lambda's published logs of round 5.1 that were not submitted (``unofficial``).
@@ -45,16 +46,17 @@ class PublishedResult(Record):
         failed_runs: The number of runs that failed.
         global_batch_size: The number of samples in a step.
         olympic_mean_minutes: The mean minutes without the fastest and the slowest runs.
-        rcp_scaling: The factor of the score, from MLCommons' reference convergence points.
+        rcp_scaling: The factor of the score, from MLCommons' reference convergence points (RCP).
         throughput: The throughput in ``throughput_unit``, if known.
         note: Further statements, such as the availability of an official system or the precision of an
             unofficial run.
         configuration: The name of the config of a row of round 0.6. Runs with other configs are not
             comparable with the row.
         study: The publication, if it is not a round of MLPerf. ``round`` is then empty.
-        point: The parameters of a study's row, as text.
-        efficiency: The scaling efficiency in the study.
+        point: The parameters of a study's row, such as ``{"gpus": "2", "batch_size": "64"}``.
+        efficiency: The scaling efficiency in the study, 1.0 for the ideal.
         top_1, top_5, accuracy: Accuracies as fractions.
+        seconds_per_epoch: The time for one pass over the data.
     """
 
     round: str
@@ -103,10 +105,9 @@ class PublishedResult(Record):
 
         Args:
             metric: Either ``minutes`` (lower is better) or ``throughput`` (higher is better).
-            tolerance: The largest loss that does not fail, as a fraction.
-            warn: The largest loss without a warning, as a fraction. A larger loss is degraded.
-            ceiling: The largest gain, as a fraction. A larger gain is implausible, so it is
-                unproven.
+            tolerance: The largest loss that does not fail, as a fraction of the published number.
+            warn: The largest loss that still passes, as a fraction. A larger loss is degraded.
+            ceiling: The largest plausible gain, as a fraction. A larger gain is unproven.
 
         Raises:
             ValueError: No number was published for the metric.
@@ -173,6 +174,7 @@ def _has_values(result: PublishedResult, criteria: Mapping[str, Any]) -> bool:
 
 
 def _newest_and_fastest(result: PublishedResult) -> tuple[list[int], float]:
+    """Return the sort key of a result. Results without minutes come last in their round."""
     # Compare rounds as numbers. As text, round 10.0 would be older than 2.0.
     return [-int(part) for part in result.round.split(".")], result.minutes or math.inf
 
@@ -190,12 +192,13 @@ def study_points() -> tuple[PublishedResult, ...]:
 
 
 def _rows(name: str) -> list[dict[str, Any]]:
-    """Return the rows of a file of published results, without their empty cells."""
+    """Return the rows of a file in ``published`` by column, without their empty cells."""
     text = files("rackproof.analysis.mlperf").joinpath("published", name).read_text(encoding="utf-8")
     return [{key: value for key, value in row.items() if value} for row in csv.DictReader(text.splitlines())]
 
 
 def _words(text: str) -> frozenset[str]:
+    """Return the words of a name in lower case: ``8x B200-SXM`` has ``8x``, ``b200`` and ``sxm``."""
     return frozenset(re.findall(r"[a-z0-9]+", text.lower()))
 
 

@@ -1,7 +1,7 @@
-"""Load MLPerf's tools for the worker without slow parts that they do not need.
+"""Load MLPerf's tools for :mod:`.worker` without slow parts that they do not need.
 
-The tools import all of ``scipy.stats`` for one function, and read their rules with YAML's Python loader. Both
-together took most of a score's processor time. Tests compare the answers with those of the slow parts.
+The tools import all of ``scipy.stats`` for one t-test, and read their rules with YAML's Python loader. Both
+together took most of a score's processor time. Tests compare the results with those of the slow parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class TTest(NamedTuple):
 def ttest_ind_from_stats(
     mean1: Any, std1: Any, nobs1: Any, mean2: Any, std2: Any, nobs2: Any, equal_var: bool = True
 ) -> TTest:
-    """Return the result of ``scipy.stats.ttest_ind_from_stats``, bit for bit, for two equal variances.
+    """Return the result of ``scipy.stats.ttest_ind_from_stats``, bit for bit, if variances are equal.
+
+    The arguments are the mean, the standard deviation and the number of values of each sample.
 
     Raises:
         ValueError: ``equal_var`` is false, which the tool never passes.
@@ -45,7 +47,10 @@ def ttest_ind_from_stats(
 
 
 def load_rcp_checker() -> Any:
-    """Return the tool's module ``rcp_checker``, whose ``scipy.stats`` contains the t-test alone."""
+    """Return the tool's module ``rcp_checker``, with a ``scipy.stats`` that contains only the t-test.
+
+    Other modules of the process still get the real ``scipy.stats``.
+    """
     stand_in = ModuleType("scipy.stats")
     stand_in.ttest_ind_from_stats = ttest_ind_from_stats  # type: ignore[attr-defined]
     scipy_stats = sys.modules.get("scipy.stats")
@@ -61,7 +66,7 @@ def load_rcp_checker() -> Any:
 
 
 def read_rules_quickly(checker: Any) -> None:
-    """Make the tool's module ``mlp_compliance`` read its rule files with libyaml, if it is installed."""
+    """Make the tool's module ``mlp_compliance`` read its rules with libyaml (in C), if it is installed."""
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
     def load(file: Any, Loader: Any) -> Any:  # noqa: N803  (the tool names its own loader)

@@ -1,14 +1,14 @@
 """Check that the runs of one scored result are distinct and plausible, and did not overlap.
 
 Compliance is checked log by log, so ten copies of one run comply as well as ten runs. This module
-compares facts that do not depend on the time of the log, which are seeds, measured values, intervals
-between events, samples per second, and names of nodes. The bounds come from the published logs of rounds
-2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results). Except for one copy, all of these are within the
-bounds. The speeds of 2,185 results of rounds 0.6 to 5.1 are within theirs, except for one of bert (1.1) and
-one of maskrcnn (2.0).
+compares facts that a copy with other dates would still share, which are seeds, measured values and intervals
+between events. It also compares speeds, nodes, systems and hyperparameters. The bounds come from the
+published logs of rounds 2.1, 4.1, 5.0 and 5.1 (6,500 logs of 728 results). Except for one copy, all of these
+are within the bounds. The speeds of 2,185 results of rounds 0.6 to 5.1 are within theirs, except for one of
+bert (1.1) and one of maskrcnn (2.0).
 
-The worker reads each log with :func:`trace_of_events`, and compares the runs with :func:`compare_runs`. Begin
-with the latter.
+:mod:`.worker` reads each log with :func:`trace_of_events`, and compares the runs with :func:`compare_runs`.
+Begin with the latter. All findings are ``unproven`` or remarks.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ FASTER_THAN_REPEATS = 1.5
 """Largest ratio of a run's samples per second to the median of all. In published results, it is at most
 1.33."""
 FASTER_THAN_PUBLISHED = 3.0
-"""Largest ratio of a result's speed to the fastest ever published for the benchmark, on any system."""
+"""Largest plausible ratio of the benchmark's shortest published time, on any system, to a run's time."""
 SEEDS_SINCE = (4, 0)
-"""First round in which all runs must log seeds.
+"""First round (4.0) in which all runs must log seeds.
 
 All 532 published results of 4.1 to 5.1 log seeds. 6 % of 3.0, 13 % of 2.1, and a third of 0.7 have none.
 """
@@ -69,14 +69,18 @@ with seed 0."""
 EARLY_S = 1.0
 """Largest difference between the clocks of ranks, in seconds."""
 _YEAR, _CLOCKS = timedelta(days=366), timedelta(days=1)
+"""Largest age of a run of a new round, and the time by which a clock may be fast."""
 _FEWEST_TIMES, _FEWEST_VALUES, _FEWEST_EVALUATIONS = 5, 3, 2
+"""Least numbers of equal times, measured values and evaluations in two logs that are no coincidence."""
 _DIGITS, _MANY_DIGITS = 5, 8
 """Least numbers of digits of equal numbers that are no coincidence. The first is for several numbers,
 the second for one."""
 _MOST_TIMES, _MOST_VALUES = 120, 20_000
+"""Largest numbers of times and of values of a run that are compared, the first ones."""
 _EVALUATIONS = frozenset({"eval_accuracy", "eval_error"})
 _SYSTEM = ("submission_platform", "submission_org", "submission_division", "submission_status")
 _COURSE = frozenset({"block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop"})
+"""Events of a training in progress, which must not be before run_start."""
 
 
 @dataclass
@@ -93,11 +97,14 @@ class RunTrace:
         seeds: All seeds, as text.
         times: The distinct times of the events from start to stop.
         values: The values ``(key, name, value)`` measured during the run with enough digits to identify it.
-        neighbours: The pairs of evaluations in a row that both have enough digits to identify the run.
-        course: The digest of every event from start to stop, without times and seeds.
+            The name is the key in a ``tracked_stats`` object, or "".
+        neighbours: The pairs of evaluations in a row, as ``(name, first, second)``, that both have enough
+            digits to identify the run.
+        course: The digest of every event from start to stop without seeds. Times count from the start.
         amounts: The pairs of time and progress of the evaluations.
         amount_kind: The key of that progress, which counts samples, epochs or steps.
-        early: The key and the seconds of the training event that is furthest before the start.
+        early: The key of the training event that is furthest before the start, and how many seconds it is
+            before. None if there is none.
         train_samples: The number of samples per epoch.
         throughput: The samples per second in the log.
         nodes: The names of nodes in the launcher's lines.
@@ -143,7 +150,7 @@ class RunTrace:
 
     @property
     def pace(self) -> float | None:
-        """Return the progress per second of the whole run."""
+        """Return the progress per second of the whole run, in ``amount_kind``, or None if it is unknown."""
         return self.amounts[-1][1] / self.seconds if self.amounts and self.seconds > 0 else None
 
 
@@ -193,6 +200,7 @@ def _take_statements(trace: RunTrace, events: Sequence[tuple[float, str, Any, Ma
 def _earliest_before(
     start: float, events: Iterable[tuple[float, str, Any, Mapping[str, Any]]]
 ) -> tuple[str, float] | None:
+    """Return the training event that is furthest before the start, and by how many seconds, or None."""
     early = [(start - time, key) for time, key, _, _ in events if key in _COURSE | _EVALUATIONS]
     seconds, key = max(early, default=(0.0, ""))
     return (key, seconds) if seconds > EARLY_S else None
@@ -201,6 +209,7 @@ def _earliest_before(
 def _measured(
     events: Iterable[tuple[float, str, Any, Mapping[str, Any]]],
 ) -> Iterator[tuple[str, str, float]]:
+    """Yield ``(key, name, value)`` for each measured number with at least five significant digits."""
     for _, key, value, _ in events:
         if key in _EVALUATIONS or key == "tracked_stats":
             named = value.items() if isinstance(value, dict) else (("", value),)
@@ -226,7 +235,8 @@ def _neighbours(
 def _digits(value: float) -> int:
     """Return the number of significant digits of a number.
 
-    A number in single precision counts with the digits that it needs there. 24.13 is then 24.1299991607666.
+    A number in single precision counts with the digits that it needs there. A log may have 24.13 in single
+    precision as 24.1299991607666, which counts as four digits.
     """
     text = repr(abs(value))
     with contextlib.suppress(OverflowError):
@@ -238,10 +248,12 @@ def _digits(value: float) -> int:
 
 
 def _is_single(text: str, value: float) -> bool:
+    """Return whether a number as text is the value in single precision."""
     return bool(struct.unpack("f", struct.pack("f", float(text)))[0] == value)
 
 
 def _event_lines(events: Iterable[tuple[float, str, Any, Mapping[str, Any]]], start: float) -> Iterator[str]:
+    """Yield a text for each event except seeds: milliseconds after the start, key and value."""
     for time, key, value, _ in events:
         if key != "seed":
             yield f"{round((time - start) * 1000)} {key} {value!r}"
@@ -272,6 +284,7 @@ def _float(value: Any) -> float | None:
 
 
 def _seed_text(value: Any) -> str:
+    """Return a seed in a form in which 7, 7.0 and "7" are equal."""
     number = _float(value)
     return str(value).strip() if number is None else f"{number:.17g}"
 
@@ -282,7 +295,7 @@ def _seed_text(value: Any) -> str:
 def compare_runs(
     traces: Sequence[RunTrace], *, ruleset: str, usage: str, described: DescribedSystem | None = None
 ) -> list[Finding]:
-    """Return evidence that there were fewer runs than claimed, or that they could not be so fast.
+    """Return evidence that there were fewer runs than claimed, that they could not be so fast, or differ.
 
     Args:
         traces: The traces of all runs that the logs show, including failed runs.
@@ -311,7 +324,7 @@ def compare_runs(
 
 
 def undescribed_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
-    """Yield one remark that states the accelerators that stand in for a missing description."""
+    """Yield one remark with the accelerators that are assumed because no description states them."""
     first_trace = next(iter(traces), None)
     if first_trace is None:
         return
@@ -333,7 +346,7 @@ def date_findings(
 
     Args:
         traces: The runs.
-        period: The period of the round's runs, or None if it is unknown or not over.
+        period: The first and the last moment of the round's runs, or None if they are unknown.
         now: The current time.
     """
     spans = [(now - _YEAR, now + _CLOCKS), *([period] if period is not None else [])]
@@ -354,6 +367,7 @@ def date_findings(
 
 
 def _version(ruleset: str) -> tuple[int, ...]:
+    """Return a ruleset as numbers that can be compared: ``5.1.0`` is ``(5, 1, 0)``."""
     return tuple(int(part) for part in ruleset.split(".") if part.isdigit())
 
 
@@ -462,7 +476,7 @@ def _is_whole(seed: str) -> bool:
 def _speed_findings(
     trace: RunTrace, version: tuple[int, ...], gpus: tuple[str, int] | None
 ) -> Iterator[Finding]:
-    """Yield evidence that the run took longer than the time from its run_start to its run_stop."""
+    """Yield evidence that the time from run_start to run_stop is too short to be that of the training."""
     if trace.early is not None:
         key, seconds = trace.early
         message = f"{key} is {seconds:.3f} s earlier than run_start: the duration is unknown"
@@ -474,7 +488,7 @@ def _speed_findings(
 def _impossible_speeds(
     trace: RunTrace, version: tuple[int, ...], gpus: tuple[str, int] | None
 ) -> Iterator[str]:
-    """Yield the contradictions between the speed of a run and its GPUs, its log and published results."""
+    """Yield a sentence for each contradiction of a run's speed to its GPUs, its log or published results."""
     # The rules decide on the data set, because logs of round 0.6 do not state it.
     benchmark = trained_benchmark(trace.benchmark, trace.train_samples, before_2_0=version < (2, 0))
     samples, seconds = _samples(trace, benchmark), trace.seconds
@@ -492,9 +506,9 @@ def _impossible_speeds(
 
 
 def _unknown_gpu_findings(traces: Sequence[RunTrace], gpus: tuple[str, int] | None) -> Iterator[Finding]:
-    """Yield a remark if neither a peak nor a published result of the accelerator is known.
+    """Yield one remark if neither a peak nor a published result of the accelerator is known.
 
-    The speeds are then compared with nothing.
+    The speeds are then not compared with the hardware. ``gpus`` is the model and the number in all.
     """
     for trace in traces:
         if gpus is None or fastest_published(trace.benchmark, *gpus) is not None:
@@ -519,6 +533,7 @@ def _samples(trace: RunTrace, benchmark: str) -> float | None:
 
 
 def _fastest_published(benchmark: str) -> float | None:
+    """Return the shortest official time of a benchmark in minutes, or None."""
     results = find_published(benchmark=benchmark, kind="official") if benchmark else ()
     return min((result.minutes for result in results if result.minutes is not None), default=None)
 
@@ -553,6 +568,7 @@ def _pair_findings(first: RunTrace, second: RunTrace) -> Iterator[Finding]:
 
 
 def _overlap_s(first: RunTrace, second: RunTrace) -> float:
+    """Return the seconds that both runs share, 0 or less if they share none or a time is unknown."""
     bounds = (first.start, second.start, first.stop, second.stop)
     if any(bound is None for bound in bounds):
         return 0.0

@@ -1,6 +1,7 @@
-"""List the evidence that the score of a folder needs, for the worker. No I/O.
+"""List the evidence that the score of a folder needs, and find what a run lacks. No I/O.
 
-Each field of a run's course is a row.
+:mod:`.worker` calls :func:`score_lacks` with the traces of all runs. The table has one row for each field of
+:class:`.repeats.RunTrace`, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ _SOME_HAVE_NONE = "benchmarks and submitters log different values; the other com
 
 
 def _scores(trace: RunTrace) -> bool:
+    """Return whether the run counts as measured. A failed run may lack any evidence."""
     return trace.scores
 
 
 def _has_stop(trace: RunTrace) -> bool:
+    """Return whether the log of a run that counts must have its own end."""
     # minigo's evaluation, made later, shows when its target was reached.
     return trace.scores and trace.benchmark != "minigo"
 
@@ -27,6 +30,7 @@ def _has_stop(trace: RunTrace) -> bool:
 def _row(
     name: str, code: str, needed: Callable[[RunTrace], bool] = _scores, harmless: str = ""
 ) -> RequiredEvidence[RunTrace]:
+    """Return the row of a field. ``code`` is that of its finding, ``harmless`` why a run may lack it."""
     return RequiredEvidence(
         name,
         "the log's events",
@@ -61,12 +65,12 @@ RUN_OF_SCORE: tuple[RequiredEvidence[RunTrace], ...] = (
     _row("settings", "hyperparameters_differ", harmless="compared where it is stated; parse requires them"),
     _row("scores", "not_proven", harmless="one that does not counts as the slowest"),
 )
-"""Compliance, convergence and the number of runs are checked for the folder, after ``parse`` read each
-log."""
+"""The evidence for each run of a score. Compliance, convergence and the number of runs are checked for the
+whole folder, in :mod:`.worker` and :mod:`.score`."""
 
 
 def score_lacks(traces: Iterable[RunTrace]) -> Iterator[Finding]:
-    """Yield findings about the missing evidence of a score's runs."""
+    """Yield a finding for each piece of evidence that a run needs and lacks."""
     for trace in traces:
         for lack in lacking_evidence(RUN_OF_SCORE, trace):
             source = Source(file=trace.file or None)

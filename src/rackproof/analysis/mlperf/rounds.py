@@ -1,11 +1,12 @@
 """Find the round whose rules apply to a folder of MLPerf logs.
 
-A log does not contain its round. But the folder may be below one with the round's name
-(``training_results_v5.1``), the benchmark may exist in only one round, and the run was before the end of one
-round and after the end of another. If more than one round is possible, the operator must choose, because a
-score by the rules of another round proves nothing.
+A round is one publication of MLPerf's results, such as 5.1, and its rules are the ruleset ``5.1.0``. A log
+does not contain its round. But the folder may be below one with the round's name (``training_results_v5.1``),
+the benchmark may exist in only one round, and a round's runs were before its end and after the end of the
+round before. If more than one round is possible, the operator must choose, because a score by the rules of
+another round proves nothing.
 
-Scores and submissions call :func:`read_evidence`. Without a named round, they then call :func:`round_of`.
+Scores and submissions call :func:`read_evidence`. If the operator names no round, they call :func:`round_of`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from rackproof.core.text import sanitize
 from rackproof.logs.opening import open_log
 
 _FOLDER = re.compile(r"(?:training|hpc)[_-]results[_-]v(\d+\.\d+)(?:\.\d+)?(?:$|[^\d.])", re.IGNORECASE)
+"""The name of a round's folder: ``training_results_v5.1`` or ``hpc_results_v3.0``."""
 _STATED = re.compile(rb"(?:MLPERF_RULESET[\"']?[=:] ?|--ruleset[= ])[\"']?(\d\.\d\.\d)\b")
+"""A launcher's line with the ruleset: ``MLPERF_RULESET=5.1.0`` or ``--ruleset 5.1.0``."""
 _INFERENCE_FILES = re.compile(r"mlperf_log_(?:summary|detail|accuracy|trace)\.\w+")
 _INFERENCE_KEYS = re.compile(rb'"key": ?"(?:loadgen_version|requested_scenario|effective_scenario)"')
 _INFERENCE_TITLE = b"MLPerf Results Summary"
 HPC = frozenset({"cosmoflow", "deepcam", "oc20", "openfold"})
+"""Benchmarks of MLPerf HPC, by which :func:`refusal` distinguishes its logs from those of MLPerf Training."""
 _HEAD_BYTES = 4 << 20
 """This much of each log is searched for its round."""
 
@@ -43,7 +47,7 @@ _ENDS = {
     "5.0.0": "2025-05-31",
     "5.1.0": "2025-10-31",
 }
-"""End of each round's runs, unknown for the newest rounds, which the operator must choose."""
+"""Last day of the runs of each round of Training, unknown for the newest, which the operator must choose."""
 _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
 
 
@@ -52,11 +56,11 @@ class RoundEvidence(NamedTuple):
 
     Attributes:
         benchmarks: The names of the benchmarks in the logs.
-        first: The start of the first run, in seconds since 1970, or None if unknown.
+        first: The start of the earliest run, in seconds since 1970, or None if unknown.
         stated: The rulesets in the launcher's lines.
         folder: The ruleset in the folder's path, or "".
         old_notation: Whether the logs use ``:::MLL``, as only round 0.6 does.
-        inference: The name of a file that LoadGen wrote, or "".
+        inference: The name of a file that LoadGen, the program of MLPerf Inference, wrote, or "".
     """
 
     benchmarks: frozenset[str] = frozenset()
@@ -68,7 +72,7 @@ class RoundEvidence(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The rules to score by and the evidence for them, or the remedy if the round is unknown."""
+    """The ruleset to score by and the evidence for it, or the problem with its remedy if it is unknown."""
 
     ruleset: str
     origin: str = ""
@@ -85,7 +89,10 @@ _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
 
 
 def round_period(ruleset: str) -> tuple[datetime, datetime] | None:
-    """Return the period in which the runs of a past round were made, or None for the newest round."""
+    """Return the period in which the runs of a round of Training were made, or None if it is not known.
+
+    It is known for rounds that are over. Round 0.6 has the period of :data:`_FIRST_RUNS`.
+    """
     if ruleset not in _ENDS and ruleset != "0.6.0":
         return None
     end = datetime.fromisoformat(f"{_ENDS.get(ruleset, _ENDS['0.7.0'])}T23:59:59+00:00")
@@ -93,7 +100,7 @@ def round_period(ruleset: str) -> tuple[datetime, datetime] | None:
 
 
 def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:
-    """Return the benchmarks of a round, or none if mlperf-logging does not list them."""
+    """Return the names of a round's benchmarks, or an empty set if mlperf-logging does not list them."""
     # Only commands that score need this import.
     from mlperf_logging import benchmark_meta
 
@@ -104,7 +111,10 @@ def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:
 
 
 def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
-    """Return the mean samples to converge by batch size, from MLCommons' package."""
+    """Return the mean samples (or epochs) to converge by global batch size, from MLCommons' package.
+
+    The result is empty if the package has no reference points for the benchmark in this ruleset.
+    """
     # Find the package without importing it, because only its data is needed.
     spec = find_spec("mlperf_logging")
     # The name becomes part of a path.
@@ -123,7 +133,7 @@ def reference_points(benchmark: str, ruleset: str) -> dict[float, float]:
 
 
 def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
-    """Return the evidence for the round in a folder and in the beginnings of its logs."""
+    """Return the evidence for the round in a folder's path and in the first 4 MiB of its logs."""
     matches = [match for part in folder.absolute().resolve().parts if (match := _FOLDER.search(part))]
     benchmarks: set[str] = set()
     stated: set[str] = set()
@@ -151,7 +161,7 @@ def read_evidence(folder: Path, files: Sequence[Path]) -> RoundEvidence:
 
 
 def _read_events(head: bytes) -> tuple[set[str], float | None]:
-    """Return the benchmarks in a log, and the start of its run."""
+    """Return the benchmarks in the beginning of a log, and the start of its run in seconds, or None."""
     named: set[str] = set()
     began: float | None = None
     for match in re.finditer(rb":::MLLOG (\{[^\n]{0,2000}\})", head):
@@ -185,7 +195,7 @@ def _inference_file(folder: Path, files: Iterable[Path]) -> str:
 
 
 def refusal(evidence: RoundEvidence, usage: str) -> str:
-    """Return why the logs are not of this kind of MLPerf, with the remedy, or ""."""
+    """Return why the logs are not of this usage (``training`` or ``hpc``), with the remedy, or ""."""
     if evidence.inference:
         return (
             f"{sanitize(evidence.inference, 100)} is a log of MLPerf Inference (LoadGen): only Training and "
@@ -225,7 +235,7 @@ def round_of(evidence: RoundEvidence, known: Sequence[str], usage: str = "traini
 
     Args:
         evidence: The evidence in the folder.
-        known: The rulesets that can be chosen.
+        known: The rulesets that can be chosen, such as ``5.1.0``.
         usage: Either ``training`` or ``hpc``. All rounds of ``hpc`` use the same benchmarks.
     """
     for ruleset, origin in (
@@ -253,7 +263,10 @@ def _possible(evidence: RoundEvidence, known: Sequence[str]) -> list[str]:
 
 
 def _round_at(first: float | None) -> str:
-    """Return the round of a result's time, or "" if it is before the first or after the last known one."""
+    """Return the round of a run's time, or "" if it is before the first or after the last known end.
+
+    A run before 2019-08-01 counts as older than round 0.7, the first known one.
+    """
     if first is None:
         return ""
     try:

@@ -1,7 +1,8 @@
 """Run MLPerf's tools in a separate process with limits on time, memory and files.
 
-The tools change global state, print, may crash, and may take very long on hostile logs. The caller uses
-:func:`run_in_sandbox`, and the module that this starts calls :func:`serve_job`.
+The tools change global state, print, may crash, and may take very long on hostile logs. Scores and
+submissions call :func:`run_in_sandbox`, which starts one of the two modules named ``worker``. That module
+calls :func:`serve_job`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ _FILE_BYTES = 2 << 30
 _GRACE_S = 5
 """The process ends itself this many seconds after the caller's limit, if the caller was killed before."""
 _TAIL_BYTES = 2000
+"""The last error line is searched in this many bytes at the end of standard error."""
 
 
 class SandboxExit(NamedTuple):
-    """The end of a sandbox: whether the time limit stopped it, its exit status, and its last error line."""
+    """The end of a sandbox's process.
+
+    ``timed_out`` is whether the time limit stopped it, and ``last_error`` is the last line that it printed to
+    standard error.
+    """
 
     timed_out: bool
     status: int
@@ -48,9 +54,9 @@ def run_in_sandbox(
     timeout_s: float,
     on_answer: Callable[[bytes], None],
 ) -> SandboxExit:
-    """Run a job of a module in a separate process, and end the process before returning.
+    """Run a job of a module in a separate process, and end that process before returning.
 
-    If this process is killed, an alarm ends the other one a few seconds after the time limit.
+    If the caller is killed, an alarm ends the separate process a few seconds after the time limit.
 
     Args:
         module: The module to start, which calls :func:`serve_job`.
@@ -89,7 +95,7 @@ def run_in_sandbox(
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of the process: no secrets, one thread, and this package on its path."""
+    """Return the environment of the process, which has no secrets, one thread and this package's path."""
     inherited = {
         key: os.environ[key] for key in ("PATH", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ
     }
@@ -125,13 +131,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(errors: IO[bytes]) -> str:
+    """Return the last line of the process's standard error."""
     errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
     lines = errors.read().decode("utf-8", "replace").strip().splitlines()
     return sanitize(lines[-1]) if lines else "it printed nothing"
 
 
 def serve_job(work: Callable[[Mapping[str, Any], Callable[[str], None]], None]) -> None:
-    """Do the job on standard input under the sandbox's limits.
+    """Read the job on standard input, and do it under the sandbox's limits of memory, file size and time.
 
     Args:
         work: A function that is called with the job and a function that answers one line to the

@@ -1,4 +1,8 @@
-"""Compute scaling efficiency, the share of the ideal throughput, for scaling studies."""
+"""Compute scaling efficiency, the share of the ideal throughput, for scaling studies. No I/O.
+
+Two GPUs with 426 images/s, of which one has 226, have the efficiency 426 / (2 * 226) = 0.94.
+:mod:`rackproof.analysis.scaling_study` calls :func:`scaling_efficiency`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ from rackproof.core.records import Record
 
 
 class ScalingPoint(Record):
-    """The throughput at one size, compared with the base size.
+    """The throughput at one size (``devices``), compared with the base size.
 
-    ``efficiency`` is ``rate / (devices / base * rate at base)``, and 1.0 is ideal. ``low`` and ``high`` are
-    its interval with the stated ``confidence``. Both are ``None`` for the base, and if a size was not
+    ``rate`` is the mean throughput of the ``repeats``. ``efficiency`` is
+    ``rate / (devices / base * rate at base)``, and 1.0 is ideal. ``low`` and ``high`` are its interval with
+    the stated ``confidence``. Both are ``None`` for the base, and if a size was not
     measured at least twice.
     """
 

@@ -1,8 +1,9 @@
-"""Score a folder of MLPerf results for compliance, convergence and minutes.
+"""Score a folder of MLPerf results by compliance, convergence and minutes.
 
-``mlperf-logging`` checks compliance and compares with reference convergence points (RCP). It runs in its
-own process on its own copy of the logs (see :mod:`rackproof.analysis.mlperf.worker`). This module
-computes the score and the verdict.
+``mlperf-logging`` checks compliance, and compares convergence with MLCommons' reference convergence points
+(RCP). It runs in its own process on its own copy of the logs (see :mod:`rackproof.analysis.mlperf.worker`).
+This module computes the score and the verdict. The score is the olympic mean, which is the mean of the runs'
+minutes without the fastest and the slowest, times a factor for convergence that is too fast.
 
 The command ``rackproof score``, the records of job bench (:mod:`rackproof.jobs.bench.mlperf_checks`) and
 submissions (:mod:`rackproof.analysis.submission`) call :func:`score_folder`.
@@ -54,12 +55,15 @@ _MAX_REMARKS = 5
 class RunScore(Record):
     """The check of one result log: its minutes, convergence and status.
 
-    ``minutes`` is the time from the first run_start to the first run_stop.
-
     Attributes:
-        status: The status of run_stop ("" without one).
+        minutes: The time from the first run_start to the first run_stop, or ``None`` if it is unknown or
+            not above 0.
+        status: The status of run_stop, such as ``success`` ("" without one).
         compliant: Whether the checker accepts the log, or ``None`` if the checker failed.
+        messages: The checker's messages against the log.
         convergence: Samples or epochs (see ``RcpResult.unit``) until the target.
+        events, damaged_events: The numbers of readable and of damaged MLPerf events.
+        digest: The identity of the events. Equal digests mean that two logs are of one run.
     """
 
     file: str
@@ -79,7 +83,7 @@ class RunScore(Record):
 
     @property
     def success(self) -> bool:
-        """Return whether run_stop reports success after a plausible duration."""
+        """Return whether run_stop reports success after a duration above 0."""
         return self.status == "success" and self.minutes is not None
 
     @property
@@ -92,7 +96,8 @@ class RcpResult(Record):
     """The comparison of a folder's convergence with the reference convergence points.
 
     ``passed`` is ``None`` if the comparison was impossible, or if the rules do not require a comparison
-    (``applies`` is false). Means and ``smallest_allowed`` are in ``unit``. ``scaling_factor`` is at least 1.
+    (``applies`` is false). Means and ``smallest_allowed``, the least mean that passes, are in ``unit``
+    (``samples`` or ``epochs``). ``scaling_factor`` is at least 1.
     """
 
     applies: bool
@@ -106,7 +111,10 @@ class RcpResult(Record):
 
 
 class WorkerReport(Record):
-    """The facts that the worker process found, without a verdict."""
+    """The facts that the worker process found, without an overall verdict.
+
+    ``runs_needed`` is the number of runs that the rules require. ``error`` is the reason for missing facts.
+    """
 
     runs: tuple[RunScore, ...] = ()
     runs_needed: int | None = None
@@ -122,9 +130,11 @@ class FolderScore(Record):
     Attributes:
         olympic_mean_minutes: The mean minutes without the fastest and the slowest run.
         minutes: The olympic mean times ``scaling_factor``, or ``None`` if the rules allow no score. A score
-            is a result only if its verdict is ``pass``.
-        ruleset_origin: The evidence for the round if none was given.
-        ruleset: The ruleset, or "" without evidence for one.
+            with the verdict ``fail`` or ``unproven`` is not a result.
+        runs_found: The number of runs with events.
+        reasons: The reasons for the verdict, worst first, and then remarks.
+        ruleset_origin: The evidence for the round, or "" if the caller named the round.
+        ruleset: The ruleset, such as ``5.1.0``, or "" without evidence for one.
     """
 
     folder: str
@@ -178,6 +188,8 @@ class FolderScore(Record):
 def known_rulesets(usage: str = "training") -> tuple[str, ...]:
     """Return the rulesets of the installed ``mlperf-logging`` for a usage, oldest first.
 
+    The package has a folder for each, such as ``compliance_checker/training_5.1.0``.
+
     Raises:
         ValueError: The usage is unknown. The message lists the known usages.
         ModuleNotFoundError: The package ``mlperf-logging`` is not installed.
@@ -206,7 +218,7 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
 
     Args:
         minutes: The minutes of the runs that ended well.
-        failed: The number of runs that did not end well. Each takes the place of one of the slowest.
+        failed: The number of runs that did not end well. Each counts as one of the slowest.
         drop: The number of runs dropped at each end.
 
     Returns:
@@ -219,9 +231,9 @@ def olympic_mean(minutes: Sequence[float], *, failed: int = 0, drop: int = 1) ->
 
 
 def result_files(folder: Path) -> tuple[Path, ...]:
-    """Return the result logs in a folder, in natural order.
+    """Return the result logs in a folder, with result_10 after result_2.
 
-    The first kind that exists is used:
+    The first kind that exists is used, and files of the other kinds are ignored:
 
     - ``result_*.txt``, the official name
     - ``result_*`` with another suffix or none, except suffixes of other files, such as ``.json`` and ``.md``
@@ -267,7 +279,7 @@ def _suffix(path: Path) -> str:
 
 
 def _may_be_log(path: Path) -> bool:
-    """Return whether a name is one of a log, and not one of a checker's output.
+    """Return whether a name is one of a log, and not one of a checker's or Slurm's output.
 
     A checker's output quotes events of the logs that it checked.
     """
@@ -275,7 +287,7 @@ def _may_be_log(path: Path) -> bool:
 
 
 def _encoding_message(folder: Path) -> str:
-    """Return a message about the first log that is not plain text, with the remedy, or ""."""
+    """Return a message about the first log that is not plain text (UTF-16, zstd), with the remedy, or ""."""
     for path in sorted(folder.iterdir(), key=_natural_key):
         looks_like_log = _RESULT_NAME.fullmatch(name_unpacked(path.name)) or _may_be_log(path)
         if looks_like_log and path.is_file() and (problem := encoding_problem_of(path)):
@@ -303,6 +315,7 @@ def _has_events(path: Path) -> bool:
 
 
 def _unproven(code: str, message: str) -> tuple[Finding, ...]:
+    """Return a finding with the message, or nothing if the message is empty."""
     return (Finding(code=code, verdict=Verdict.UNPROVEN, message=message),) if message else ()
 
 
@@ -320,14 +333,14 @@ def score_folder(
 
     Args:
         folder: The folder with the result logs (see :func:`result_files`).
-        ruleset: One of :func:`known_rulesets`. Without a ruleset, the logs must show their round. Otherwise,
-            the score is ``unproven`` and requests a ruleset.
+        ruleset: One of :func:`known_rulesets`. If it is None, the logs or the folder's path must show the
+            round. If they do not, the score is ``unproven`` and requests a ruleset.
         usage: Either ``training`` or ``hpc`` (strong scaling).
         timeout_s: The number of seconds after which the checks are stopped.
 
     Raises:
-        ValueError: The usage or ruleset is unknown, hpc is given no ruleset (the message lists the known
-            ones), or the time limit is not positive.
+        ValueError: The usage or ruleset is unknown, nothing shows the round of logs of hpc (both messages
+            list the known ones), or the time limit is not positive.
         NotADirectoryError: The folder does not exist.
         ModuleNotFoundError: The package ``mlperf-logging`` is not installed.
     """
@@ -357,14 +370,14 @@ def score_folder(
 
 
 def _why_unchecked(evidence: RoundEvidence, files: Sequence[Path], encoded: str, usage: str) -> str:
-    """Return the reason why the checks of no round can start, or "" if they can."""
+    """Return the reason why the checks cannot start, whatever the round is, or "" if they can."""
     none = "no result logs (result_*.txt or *.log with MLPerf events) in the folder"
     problem = refusal(evidence, usage) or ("" if files or encoded else none)
     return problem or ("" if evidence.benchmarks else encoded)
 
 
 def _unproven_if_other_round(score: FolderScore, other_round: str) -> FolderScore:
-    """Return a score as unproven if its logs are of another round, whose rules prove no fault."""
+    """Return the score, as unproven if its logs are of another round, because these rules prove no fault."""
     if not other_round:
         return score
     reasons = (other_round, *(reason for reason in score.reasons if reason != other_round))
@@ -403,7 +416,7 @@ def _run_worker(
 def score_of_report(
     report: WorkerReport, *, folder: str, ruleset: str, usage: str = "training"
 ) -> FolderScore:
-    """Apply the scoring rules to the worker's findings.
+    """Apply the scoring rules to the worker's report.
 
     Args:
         report: The facts about every run.
@@ -469,7 +482,7 @@ def _mean_minutes(runs: Sequence[RunScore], failed: Sequence[RunScore], drop: in
 
 
 def _factor(report: WorkerReport) -> float:
-    """Return the factor for the mean. If the convergence was too fast, the factor makes the score slower."""
+    """Return the larger of the factors of the RCP comparison and of scaling.json, at least 1."""
     rcp = report.rcp
     factor = rcp.scaling_factor if rcp is not None and rcp.passed else 1.0
     if report.folder_scaling_factor is not None:
@@ -491,6 +504,7 @@ def _remarks(findings: Sequence[Finding]) -> list[str]:
 
 
 def _with_source(finding: Finding) -> str:
+    """Return a finding's message, after its file and line if they are known."""
     place = str(finding.source)
     return f"{place}: {finding.message}" if place else finding.message
 
@@ -515,14 +529,18 @@ def _degraded_verdicts(findings: Sequence[Finding]) -> list[Verdict]:
 
 
 def _worst_reasons_first(problems: Sequence[tuple[Verdict, str]]) -> list[str]:
-    """Return the reasons for the worst verdict first."""
+    """Return the texts of the reasons, those of failures first."""
     return [text for verdict in (Verdict.FAIL, Verdict.UNPROVEN) for v, text in problems if v is verdict]
 
 
 def _reasons_against_pass(
     report: WorkerReport, benchmark: str, shown: Sequence[RunScore], failed: Sequence[RunScore], drop: int
 ) -> Iterator[tuple[Verdict, str]]:
-    """Yield all reasons that rule out a pass."""
+    """Yield all reasons that rule out a pass.
+
+    ``shown`` are the runs with events, ``failed`` those that do not count as measured, and ``drop`` is the
+    number of runs that may fail.
+    """
     if report.error:
         yield Verdict.UNPROVEN, report.error
         return
@@ -603,7 +621,7 @@ def _notes(failed: Sequence[RunScore], scorable: bool, drop: int, rcp: RcpResult
 
 
 def _why_failed(run: RunScore) -> str:
-    """Return why a run does not count as measured, for a run that does not."""
+    """Return why a run that does not count as measured does not count."""
     if run.status != "success":
         return f"{run.file} ended with {run.status!r}" if run.status else f"{run.file} has no run_stop"
     if run.minutes is None:

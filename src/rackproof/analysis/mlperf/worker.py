@@ -1,11 +1,11 @@
-"""Run ``mlperf-logging`` in a separate process, ``python -m rackproof.analysis.mlperf.worker``.
+"""Check the logs of one result with ``mlperf-logging``, in a process of its own.
 
-The process reads a job (JSON) from standard input, and writes a report, one line of JSON, to standard
-output. It is separate because the tool has global state, prints, may crash, and may take very long on
-hostile logs. It works on a copy, never on the original logs, because the tool writes into the folder
-that it reads.
-
-:mod:`.score` starts this process. Begin with :func:`check_logs`.
+:mod:`.score` starts the process (``python -m rackproof.analysis.mlperf.worker``). It reads a job (JSON, see
+:func:`check_logs`) from standard input, and writes a :class:`.score.WorkerReport`, one line of JSON, to
+standard output. It is separate because the tool has global state, prints, may crash, and may take very long
+on hostile logs. The tool gets copies, because it writes into the folder that it reads, and :mod:`.cleaning`
+makes them safe for it. RCP are the reference convergence points with which MLCommons compares a result's
+convergence.
 """
 
 from __future__ import annotations
@@ -47,16 +47,19 @@ from rackproof.logs.opening import LogStream, open_log
 from rackproof.store.run_folder import read_file
 
 _MAX_MESSAGES = 10
+"""Largest number of the tool's messages about one log in the report."""
 _NODE = re.compile(
     rb"\b(?:Clearing cache on |Hello from: |(?:STEP|JOB) \S{1,40} ON )([A-Za-z0-9][A-Za-z0-9._-]{0,80})"
 )
+"""A node's name in a line: ``Clearing cache on n07``, ``Hello from: n07``, ``STEP 123.0 ON n07``."""
 _NODE_LIST = re.compile(rb"^:::DLPAL \S+ \S* (\d{1,6}) ([A-Za-z0-9._,\[\]-]{1,4000})")
+"""The run script's line ``:::DLPAL IMAGE JOB 2 n[07-08] …``, with the number and the list of nodes."""
 _MOST_SYSTEM_LINES = 100
-"""Every rank may print the system's description, with its number before it."""
+"""Largest number of different ``:::SYSJSON`` lines. Every rank may print one, with its number before it."""
 _UNSCALED = frozenset({"1.0.0", "1.1.0", "2.0.0", "3.0.0"})
-"""Rounds in which only scaling.json in a folder scaled the score. Of 591 published results of 1.0 to
-2.0, one has such a file. Of 63 results of 3.0 whose runs converged faster than the reference, 20 have
-none."""
+"""Rounds of Training in which only scaling.json scaled the score, not the RCP comparison. Of 591 published
+results of 1.0 to 2.0, one has such a file. Of 63 results of 3.0 whose runs converged faster than the
+reference, 20 have none."""
 _OF_THE_SYSTEM = KERNEL_CODES | frozenset(
     {
         "cache_clear_failed",
@@ -78,8 +81,8 @@ _FAILURES = FAULT_TEXTS - _OF_THE_SYSTEM | {"aborted", "target_not_reached"}
 _FOLLOW_FROM_FAILURE = frozenset({"no_run_start", "no_run_stop", "no_status", "no_evaluation"})
 """Findings that follow from a proven failure. In any other log, they show that a part is missing."""
 _NO_NODES = frozenset({"Clearing", "localhost"})
-"""Words that are not names of nodes. The first appears if several nodes write to one line (`echo -n`).
-The second is a name of every node."""
+"""Matches of :data:`_NODE` that are not the names of nodes. The first appears if several nodes write to one
+line (``echo -n``). Every node has the second as a name."""
 
 
 class _RecordKeeper(logging.Handler):
@@ -99,7 +102,15 @@ class _RecordKeeper(logging.Handler):
 
 @dataclass(frozen=True)
 class _Task:
-    """The files to check, their place and the rules. ``kept`` stores the tool's log records."""
+    """The job as the steps of a check need it.
+
+    Attributes:
+        work: The folder for copies, which is empty at first.
+        names: The names of the logs.
+        ruleset: The rules of the round, such as ``5.1.0``.
+        usage: Either ``training`` or ``hpc``.
+        kept: The handler with the tool's log records.
+    """
 
     work: Path
     names: Sequence[str]
@@ -113,7 +124,7 @@ class _Task:
         return self.work / "results"
 
     def copy(self, index: int) -> Path:
-        """Return the path of the cleaned copy of one log, with the name that the tool expects."""
+        """Return the path of the cleaned copy of the log ``names[index]``. The tool expects this name."""
         return self.copies / f"result_{index}.txt"
 
 
@@ -164,10 +175,10 @@ def check_logs(job: Mapping[str, Any]) -> WorkerReport:
 def _check_runs(task: _Task, folder: Path) -> tuple[list[RunScore], list[RunTrace], list[Finding]]:
     """Clean and check every log.
 
-    A log that cannot be copied gets no digest, and its error is the message.
+    The run of a log that cannot be copied has no digest. Its message is the error.
 
     Returns:
-        All runs, the traces of the runs with events, and the findings.
+        All runs in the order of the job's files, the traces of the runs with events, and the findings.
     """
     runs: list[RunScore] = []
     traces: list[RunTrace] = []
@@ -190,7 +201,7 @@ def _check_runs(task: _Task, folder: Path) -> tuple[list[RunScore], list[RunTrac
 
 
 def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, list[Finding]]:
-    """Check one log, for compliance with the tool, and for facts in the events that its parser reads."""
+    """Return the check of one log, which has the tool's answer and facts from its events, and remarks."""
     compliant, messages = _comply(task, task.copy(index), cleaned)
     events, _ = mlp_parser.parse_file(str(task.copy(index)), ruleset=task.ruleset)
     values: dict[str, Any] = {}
@@ -216,10 +227,13 @@ def _check_run(task: _Task, index: int, cleaned: CleanedLog) -> tuple[RunScore, 
 
 
 def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
-    """Return a published system's nodes and accelerators, and the reason why they are not known.
+    """Return the description of a result's system, and "" or the reason why a description is unusable.
 
-    A round stores ``results/SYSTEM/BENCHMARK`` beside ``systems/SYSTEM.json``. Elsewhere no description is
-    expected, so no reason is returned.
+    A round stores ``systems/SYSTEM.json`` beside ``results/SYSTEM/BENCHMARK``. If the file is missing
+    elsewhere, the reason is "", because only rounds have descriptions.
+
+    Args:
+        folder: The absolute path of the folder with the logs.
     """
     if len(folder.parents) < 3:
         return None, ""
@@ -251,10 +265,10 @@ def read_description(folder: Path) -> tuple[DescribedSystem | None, str]:
 
 
 def _trace_run(task: _Task, index: int, log: Path, run: RunScore) -> tuple[RunTrace, list[Finding]]:
-    """Return the course of a run, and the findings of `rackproof parse` against its log.
+    """Return the trace of a run, and the findings of `rackproof parse` against its log.
 
-    The checker tests whether the required events are present. The parser tests whether the log proves
-    the number. Both contribute to one answer.
+    The tool tests whether the required events are present, and the parser whether the log proves the time.
+    A score needs both.
     """
     try:
         with open_log(log) as stream:
@@ -284,18 +298,18 @@ _NO_END = {
     True: "its end is there (RUNANDTIME_STOP), and neither a run_stop nor an error before it. A run that "
     "stops without one counts as failed only if its log has the reason; look in the job's own output",
 }
-"""Remedy for a log without run_stop, by whether it contains the end of the run script."""
+"""Remedy for a log that shows neither success nor failure, by whether it has the end of the run script."""
 
 
 def findings_of_log(
     parsed: ParsedLog, *, scores: bool, stopped: bool, script_ended: bool = False
 ) -> list[Finding]:
-    """Return the findings against a run from its log, and the remarks.
+    """Return the findings of a log with a verdict or about a fault, and one for a run that it does not prove.
 
     Args:
         parsed: The log, as `rackproof parse` reads and judges it.
         scores: Whether the run counts as measured. Otherwise, the run counts as the slowest.
-        stopped: Whether its log reports success. Such a run did not fail, whatever else the log
+        stopped: Whether its run_stop reports success. Such a run did not fail, whatever else the log
             contains.
         script_ended: Whether the log contains the end of the run script, and is therefore complete.
     """
@@ -326,11 +340,11 @@ class LauncherFacts(NamedTuple):
     """The statements of a launcher and a run script about a run.
 
     Attributes:
-        nodes: The names of nodes.
-        node_count: The job's number of nodes. It is the script's or, if the script states none, that of
-            the launcher's nodes.
-        stated_nodes: The script's number of nodes.
-        ended: Whether the script ended.
+        nodes: The names of nodes in the launcher's lines and in ``:::DLPAL``.
+        node_count: The job's number of nodes from ``:::DLPAL``, or else the number of names. None if
+            neither is known.
+        stated_nodes: The number of nodes in ``:::DLPAL``, or None.
+        ended: Whether the log has the script's last line, ``RUNANDTIME_STOP``.
         printed: The different descriptions of the system (``:::SYSJSON``).
     """
 
@@ -342,7 +356,7 @@ class LauncherFacts(NamedTuple):
 
 
 def _launcher_facts(stream: LogStream) -> LauncherFacts:
-    """Return the statements of the launcher and the run script in a log's lines."""
+    """Read the statements of the launcher and the run script in the lines of a log."""
     ended = False
     names: set[str] = set()
     counts: set[int] = set()
@@ -374,7 +388,7 @@ def _value(event: Any) -> Any:
 def _minutes_and_status(
     events: Sequence[Any], cleaned: CleanedLog, ruleset: str
 ) -> tuple[float | None, str, list[Finding]]:
-    """Return the minutes, the status ("" if the run never ended) and the remarks."""
+    """Return the minutes (None if impossible), the status ("" if the run never ended) and the remarks."""
     starts = [event for event in events if event.key == "run_start"]
     remarks = []
     # Several ranks may log the start at the same time. That counts as one start.
@@ -410,7 +424,10 @@ def _until_stop(starts: Sequence[Any], stop: Any, ruleset: str) -> tuple[float |
 
 
 def _until_evaluation(evaluation: Any) -> tuple[float | None, str]:
-    """Return the minutes to the target and the status from minigo's evaluation."""
+    """Return the minutes to the target and the status, from the event of minigo's later evaluation.
+
+    Its metadata have the seconds to the target as ``timestamp``. They are 0 or less if it was not reached.
+    """
     seconds = _number(_metadata(evaluation).get("timestamp")) if evaluation is not None else None
     if seconds is None:
         return None, ""
@@ -423,10 +440,12 @@ def _metadata(event: Any) -> Mapping[str, Any]:
 
 
 def _place(cleaned: CleanedLog, event: Any) -> Source:
+    """Return the line of an event in the original log."""
     return Source(line=cleaned.lines[event.lineno])
 
 
 def _number(value: Any) -> float | None:
+    """Return a value of a log or file as a finite number, or None."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -435,7 +454,7 @@ def _number(value: Any) -> float | None:
 
 
 def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, list[str]]:
-    """Return whether the tool finds the log compliant, and its messages."""
+    """Return whether the tool finds the log compliant (None if it crashed first), and its messages."""
     task.kept.records.clear()
     # The tool queues rule files in a global list, which a crash on an earlier log leaves non-empty.
     mlp_compliance.enqueued_configs.clear()
@@ -457,7 +476,7 @@ def _comply(task: _Task, copy: Path, cleaned: CleanedLog) -> tuple[bool | None, 
 
 
 def _rules(task: _Task, copy: Path) -> str:
-    """Return the first rules to apply. In round 0.6, minigo is checked by separate rules."""
+    """Return the tool's first file of rules, which names the others. In round 0.6, minigo has its own."""
     name = "common"
     if task.ruleset == "0.6.0":
         events, _ = mlp_parser.parse_file(str(copy), ruleset=task.ruleset)
@@ -468,7 +487,10 @@ def _rules(task: _Task, copy: Path) -> str:
 
 
 def _tool_message(text: str, cleaned: CleanedLog) -> str:
-    """Return the tool's message on one line, without dumps, and with the line number of the original log."""
+    """Return the tool's message on one line, without dumps of values, and with the original's line number.
+
+    The message ``CHECK for 'seed' failed in line 3:`` with ``failed test: …`` below becomes one line.
+    """
 
     def original(match: re.Match[str]) -> str:
         index = int(match[1])
@@ -485,7 +507,11 @@ def _tool_message(text: str, cleaned: CleanedLog) -> str:
 def _compare_convergence(
     task: _Task, runs: Sequence[RunScore], benchmark: str, complete: bool
 ) -> tuple[RcpResult, list[float | None]]:
-    """Compare convergence with the reference points. Also return each run's own convergence, if readable."""
+    """Compare the convergence of all runs with the reference points.
+
+    Returns:
+        The comparison, and the samples or epochs of each run. The list is empty if nothing was compared.
+    """
     data = Path(mlp_compliance.__file__).parents[1] / "rcp_checker" / f"{task.usage}_{task.ruleset}"
     not_compared = _not_compared(task, runs, data, complete)
     if not_compared is not None:
@@ -536,7 +562,7 @@ def _compare_convergence(
 
 
 def _scaling_factor(factor: float, task: _Task) -> float:
-    """Return the factor of the round for the score."""
+    """Return the factor by which the round's rules slow the score down, at least 1."""
     if task.usage == "training" and task.ruleset in _UNSCALED:
         return 1.0
     # A factor that is NaN or infinite cannot scale a score. The tool's own default is 1.
@@ -544,7 +570,7 @@ def _scaling_factor(factor: float, task: _Task) -> float:
 
 
 def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: bool) -> RcpResult | None:
-    """Return the result that states why convergence is not compared, or ``None`` if it should be."""
+    """Return the result with the reason why convergence is not compared, or ``None`` if it should be."""
     if not data.is_dir():
         return RcpResult(applies=False, message=f"the rules {task.ruleset} have no reference points")
     if any(run.benchmark == "minigo" for run in runs):
@@ -559,7 +585,7 @@ def _not_compared(task: _Task, runs: Sequence[RunScore], data: Path, complete: b
 def _read_convergence(
     rcp_checker: Any, task: _Task, runs: Sequence[RunScore], folder: Path, benchmark: str, size: float
 ) -> list[float | None]:
-    """Copy the logs for the RCP checker. Return each run's samples or epochs to converge, if it did."""
+    """Copy the logs for the RCP checker. Return each run's samples or epochs to converge, or None."""
     converged: list[float | None] = []
     for index, run in enumerate(runs):
         log = folder / f"result_{index}.txt"
@@ -589,7 +615,7 @@ def _for_comparison(copy: Path, target: Path, run: RunScore, benchmark: str, siz
 
 
 def _convergence_unit(folder: Path, ruleset: str) -> str:
-    """Return the unit of progress in the logs, which is samples or epochs, or ""."""
+    """Return the unit of progress in the logs, ``samples`` or ``epochs``, or "" without an evaluation."""
     for log in sorted(folder.iterdir()):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:
@@ -599,7 +625,10 @@ def _convergence_unit(folder: Path, ruleset: str) -> str:
 
 
 def _logged_numbers(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, Any], float | None]:
-    """Return the reference point and the submission's mean, which the tool writes only to its log."""
+    """Return the reference point (empty if none) and the runs' mean (or None).
+
+    The tool writes both only to its log.
+    """
     point: Mapping[str, Any] = {}
     mean = None
     for record in records:
@@ -611,7 +640,10 @@ def _logged_numbers(records: Sequence[logging.LogRecord]) -> tuple[Mapping[str, 
 
 
 def _check_seeds(task: _Task) -> list[Finding]:
-    """Return a remark for each message of the tool's seed checker (reviews may waive it)."""
+    """Return one remark with all messages of the tool's seed checker, or none if it accepts the seeds.
+
+    It is only a remark, because a review may waive this check.
+    """
     task.kept.records.clear()
     files = [str(task.copy(index)) for index in range(len(task.names))]
     try:
@@ -628,10 +660,11 @@ def _check_seeds(task: _Task) -> list[Finding]:
 
 
 def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Finding]]:
-    """Read the factor from a scaling.json beside the logs.
+    """Return the factor of a scaling.json beside the logs, and a finding about the file.
 
-    The review of a round may add this file to slow a score down. A factor that would make the score faster
-    than the RCP does is not used.
+    The review of a round may add this file (``{"scaling_factor": 1.02}``) to slow a score down. The factor is
+    None if the file is missing, unreadable, equal to the RCP's factor, or smaller, because it must not make
+    the score faster.
     """
     source = Source(file=file.name)
     try:
@@ -655,6 +688,7 @@ def _folder_factor(file: Path, rcp: RcpResult) -> tuple[float | None, list[Findi
 
 
 def _answer_job(job: Mapping[str, Any], answer: Callable[[str], None]) -> None:
+    """Answer a job with its report."""
     answer(json.dumps(check_logs(job).model_dump(mode="json")))
 
 

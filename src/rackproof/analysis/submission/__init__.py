@@ -1,9 +1,9 @@
-"""Make a submission to an MLPerf training round from runs (``rackproof submission``).
+"""Make a submission to a round of MLPerf Training from recorded runs (``rackproof submission``).
 
-:func:`build_submission` lays the package out, runs the official package checker on it, and puts it in place
-if nothing is missing or wrong. :mod:`.runs` chooses runs and reads their logs, :mod:`.description` describes
-the system, :mod:`.packaging` writes files and folders, :mod:`.checking` runs the checker, and :mod:`.rules`
-lists problems.
+:func:`build_submission` writes a draft of the package, runs the official package checker on it, and puts it
+in place if nothing is missing or wrong. :mod:`.runs` chooses runs and reads their logs, :mod:`.description`
+describes the system, :mod:`.packaging` writes files and folders, :mod:`.checking` runs the checker, and
+:mod:`.rules` lists issues.
 """
 
 from rackproof.analysis.submission.building import build_submission

@@ -1,8 +1,8 @@
 """Build a submission package from runs, for ``rackproof submission``.
 
-Examine the runs, write a draft, check it, and put it in place.
-
-Begin with :func:`build_submission`.
+:func:`build_submission` examines the runs, writes a draft beside the output folder, scores it, asks the
+official checker about it, and renames it if there is no issue. The package is a folder as MLCommons requires
+it: ``SUBMITTER/results/SYSTEM/BENCHMARK/result_0.txt``, ``SUBMITTER/systems/SYSTEM.json``, and the code.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from rackproof.analysis.submission.runs import by_benchmark, examine_run, result
 from rackproof.core.records import Run, Verdict, worst
 
 _BENCHMARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+"""A benchmark's name that may be the name of a folder."""
 
 
 def build_submission(
@@ -59,7 +60,7 @@ def build_submission(
 
     Args:
         runs: The records with their folders, of one or several benchmarks.
-        system: What the operator states about the system.
+        system: The operator's statements about the system.
         out: The output folder, which is absent, empty, or a package that Rackproof wrote.
         ruleset: The round's rules, one of ``known_rulesets()``. Without a ruleset, the logs must state
             theirs.
@@ -68,8 +69,8 @@ def build_submission(
 
     Raises:
         SubmissionError: No package can be built, because there are no runs, a run is named twice, the logs
-            name no round or several, the output is no folder, contains other files or lies in the folder of
-            a run, or the disk is full.
+            show no round, the output is no folder, contains other files or lies in the folder of a run, a
+            file changed meanwhile, or the disk is full.
         ValueError: The ruleset is unknown (the message lists the known ones), or the time limit is not
             positive.
         ModuleNotFoundError: The package ``mlperf-logging`` is not installed.
@@ -127,6 +128,7 @@ def _examine_runs(runs: Sequence[tuple[Run, Path]]) -> tuple[list[ChosenRun], li
 
 
 def _verdict(issues: Sequence[Issue]) -> Verdict:
+    """Return the worst verdict of the issues, or a pass if there are only remarks."""
     return worst(issue.verdict or Verdict.PASS for issue in issues) if issues else Verdict.PASS
 
 
@@ -153,10 +155,10 @@ def _refuse_arguments(
 
 
 def _ruleset_of(runs: Sequence[tuple[Run, Path]], known: Sequence[str]) -> str:
-    """Return the ruleset of the round that the runs' logs name.
+    """Return the ruleset of the round that the runs' logs show.
 
     Raises:
-        SubmissionError: The logs name no round, or different rounds.
+        SubmissionError: The logs show no round or more than one, or are not of MLPerf Training.
     """
     named = [folder / log.path for run, folder in runs if (log := result_log(run)) is not None]
     evidence = read_evidence(runs[0][1], [path for path in named if path.is_file()])
@@ -198,6 +200,7 @@ def _check_draft(
 
 
 def _answer(package: Path, ruleset: str, timeout_s: float) -> CheckerAnswer:
+    """Return the official checker's answer, or raise a SubmissionError if the package cannot be copied."""
     try:
         return ask_checker(package, ruleset=ruleset, timeout_s=timeout_s)
     except (OSError, shutil.Error) as error:

@@ -15,7 +15,8 @@ from rackproof.analysis.submission.models import CheckerAnswer
 def ask_checker(package: Path, *, ruleset: str, timeout_s: float) -> CheckerAnswer:
     """Return the official package checker's answer about a package.
 
-    The package is only read. If the checker fails, ``accepted`` is ``None`` and ``error`` is the reason.
+    The package is not changed. If the checker crashes or is stopped, ``accepted`` is ``None``, and ``error``
+    is the reason.
 
     Args:
         package: The submitter's folder.

@@ -1,7 +1,8 @@
-"""Build the system description ``systems/<system>.json`` from facts only.
+"""Build the system description ``systems/SYSTEM.json`` of a submission from facts only.
 
-:mod:`.building` calls :func:`describe_system`. The command reads the operator's file with
-:func:`load_system_file`, which is the only I/O.
+The facts are the operator's file (YAML: ``submitter: Example Cloud``, ``division: closed``, …), the nodes'
+facts in the runs' records, and the descriptions in the runs' logs. :mod:`.building` calls
+:func:`describe_system`. The command reads the operator's file with :func:`load_system_file`, the only I/O.
 """
 
 from __future__ import annotations
@@ -71,24 +72,29 @@ FIELDS = tuple(_NEED)
 IDENTITY = tuple(key for key, need in _NEED.items() if need == "identity")
 ANSWERED = tuple(key for key, need in _NEED.items() if need == "answered")
 STACK = "other_software_stack"
+"""The key whose value is a mapping of software to versions, or one text."""
 
 _ONLY_THE_OPERATOR_KNOWS = frozenset({"submitter", "division", "status", "system_name"})
 # Only one value of each of these keys is true, so another value contradicts it.
 _SINGLE = frozenset({*COUNTS, "accelerator_model_name", "host_processor_model_name"})
 _IN_ALL_PLACES = frozenset({*_SINGLE, "framework", STACK})
+"""Keys that are compared with the nodes' facts and with the log. Others are compared with the first that has
+them."""
 _PROVEN = ("number_of_nodes", "accelerators_per_node", "accelerator_model_name")
+"""Keys that the nodes' facts or the log of every run must have."""
 _FILE_BYTES = 65_536
+"""Largest size of the operator's file."""
 _NO_NUMBER = re.compile(r"\s*[-+.]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# Words for the availability of a system in a log, and in the description.
+# The availability of a system in a log (the value of submission_status), and in the description.
 _STATUS_IN_LOGS = dict(zip(("onprem", "cloud", "research", "preview"), STATUSES, strict=True))
 
 
 class SystemFile(Record):
     """The operator's file about the system, given with ``--system``.
 
-    ``system`` and ``implementation`` are names of folders in the package. An empty value is deliberately not
-    stated.
+    ``file`` is its path. ``system`` and ``implementation`` are names of folders in the package. ``values``
+    has those of :data:`FIELDS`. An empty value means that the operator declines to state it.
     """
 
     file: str
@@ -106,8 +112,8 @@ def load_system_file(path: Path) -> SystemFile:
     """Return the content of the operator's YAML file.
 
     Raises:
-        SubmissionError: The file is unreadable or not YAML, contains an unknown key or a value of the wrong
-            type, or lacks the submitter or the system. The message names the file and the key.
+        SubmissionError: The file is unreadable or not YAML, contains an unknown key or a wrong value, or
+            lacks a value that only the operator knows. The message names the file and the key.
     """
     values = {_key(path, key): _value(path, key, value) for key, value in _read_yaml(path).items()}
     system = values.pop("system", "")
@@ -135,7 +141,7 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
     """Return the keys of a system's file.
 
     Raises:
-        SubmissionError: It cannot be read, is too large, has a key twice, or is not a mapping.
+        SubmissionError: The file cannot be read, is too large, has a key twice, or is not a mapping.
     """
     try:
         with path.open("rb") as stream:
@@ -162,6 +168,7 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
 
 
 def _key(path: Path, key: object) -> str:
+    """Return a key of the file, or raise a SubmissionError with similar keys if it is unknown."""
     known_keys = ("system", "implementation", *FIELDS)
     if key in known_keys:
         return str(key)
@@ -171,10 +178,10 @@ def _key(path: Path, key: object) -> str:
 
 
 def _value(path: Path, key: object, value: object) -> Any:
-    """Return a value as text, as the checker reads it.
+    """Return a value as text, as the checker reads it. :data:`STACK` may be a mapping of such values.
 
     Raises:
-        SubmissionError: It is neither text nor a finite number.
+        SubmissionError: The value is neither text nor a finite number.
     """
     if key == STACK and isinstance(value, dict):
         return {sanitize(name, 100): _value(path, name, item) for name, item in value.items()}
@@ -223,25 +230,26 @@ def _accelerator_facts(node: Node) -> dict[str, str]:
 
 
 def _driver_stack(node: Node) -> dict[str, str]:
-    """Return the node's own software by its name in the description."""
+    """Return the versions of the node's kernel and drivers by their names in descriptions."""
     names = {"kernel": "kernel_version", "driver": "nvidia_kernel_driver", "ofed": "mofed_version"}
     return {name: node.software[key] for key, name in names.items() if node.software.get(key)}
 
 
 def _capacity(size_bytes: int) -> str:
+    """Return a size with a decimal unit: ``2.2 TB``, ``512 GB``."""
     if size_bytes >= 10**12:
         return f"{size_bytes / 1e12:.1f} TB"
     return f"{round(size_bytes / 1e9)} GB"
 
 
 def describe_system(system: SystemFile, chosen: Sequence[ChosenRun]) -> tuple[dict[str, Any], list[Issue]]:
-    """Return the description, and issues about what is missing or contradicts the runs.
+    """Return the description, with every key, and issues about missing values and contradictions.
 
     The operator's file comes first, then the nodes' facts, and then the run script's output in the logs.
     Contradictions between these sources are issues.
 
     Args:
-        system: What the operator states about the system.
+        system: The operator's statements about the system.
         chosen: The runs of the package.
     """
     nodes = [facts_of_nodes(run.run.nodes) for run in chosen]
@@ -281,7 +289,7 @@ def _value_of(
 
 
 def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the software from the logs, overridden by the nodes' and then by the operator's."""
+    """Return the versions from the logs, overridden by the nodes' and then by the operator's."""
     if isinstance(stated, str):
         return stated
     stack: dict[str, str] = {}
@@ -299,7 +307,7 @@ def _stack(stated: object, nodes: Sequence[Mapping[str, Any]], printed: Sequence
 
 
 def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Issue]:
-    """Yield the keys that nothing states, and those that were left empty on purpose."""
+    """Yield an issue for each key that nothing states, and a remark on those left empty on purpose."""
     for key in (*IDENTITY, *ANSWERED):
         if description[key]:
             continue
@@ -323,7 +331,7 @@ def _missing(system: SystemFile, description: Mapping[str, Any]) -> Iterator[Iss
 
 
 def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
-    """Yield runs on nodes that differ from each other or from the first run."""
+    """Yield an issue for each run on nodes that differ from each other or from the first run's."""
     first_kind: tuple[tuple[object, ...], str] | None = None
     for run in chosen:
         kinds = _kinds_of_nodes(run.run.nodes)
@@ -350,9 +358,9 @@ def _unlike_nodes(chosen: Sequence[ChosenRun]) -> Iterator[Issue]:
 
 
 def _kinds_of_nodes(nodes: Sequence[Node]) -> dict[tuple[object, ...], list[str]]:
-    """Return the nodes of each kind.
+    """Return the names of the nodes of each kind.
 
-    A kind is the processor and the number and models of accelerators.
+    A kind is the processor, and the number and models of accelerators.
     """
     kinds: dict[tuple[object, ...], list[str]] = {}
     for node in nodes:
@@ -368,7 +376,7 @@ def _shown_names(names: Sequence[str]) -> str:
 def _contradictions(
     system: SystemFile, description: Mapping[str, Any], chosen_run: ChosenRun
 ) -> Iterator[Issue]:
-    """Yield contradictions between the description and a run's facts or its log."""
+    """Yield an issue for each contradiction between the description and a run's facts or its log."""
     if chosen_run.system_conflicts:
         yield _several_systems(chosen_run)
     nodes = facts_of_nodes(chosen_run.run.nodes)
@@ -414,7 +422,7 @@ def _remedy_of_contradiction(system: SystemFile, key: str) -> str:
 
 
 def _only_of_log(printed: Any, nodes: Any) -> Any:
-    """Return the software that only a log shows."""
+    """Return the software that a log shows and the nodes' facts do not."""
     if not (isinstance(printed, dict) and isinstance(nodes, dict)):
         return printed
     return {name: version for name, version in printed.items() if name not in nodes}
@@ -425,7 +433,7 @@ _Doubts = Iterator[tuple[str, Doubt, str, str]]
 
 
 def _doubts(key: str, described: Any, seen: Any) -> _Doubts:
-    """Yield the values of a key that disagree. For software, these are versions."""
+    """Yield the values of a key that disagree. For software, each version is a value."""
     if key == STACK:
         yield from _doubts_of_software(described, seen)
     elif described and (doubt := doubt_of(key, str(described), str(seen))):
@@ -460,7 +468,11 @@ def _doubtful(
     values: tuple[str, str],
     source: tuple[str, str, str],
 ) -> Issue:
-    """Return the issue about a contradicted value. ``source`` is the run, the origin and the log."""
+    """Return the issue about a contradicted value.
+
+    ``names`` is the key and the name of the value, ``values`` is the described and the observed one, and
+    ``source`` is the run's id, the origin and the log.
+    """
     key, name = names
     described, seen = (sanitize(value, 100) for value in values)
     run_id, where, file = source

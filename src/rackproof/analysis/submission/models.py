@@ -1,4 +1,4 @@
-"""The records of a submission and its issues, which the modules beside this one share."""
+"""Define the records of a submission and its issues, which the modules beside this one share."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class Issue(Record):
     """An issue with a submission: something missing or wrong, its place and the remedy.
 
     Attributes:
+        code: A stable short name, such as ``run_count``.
         verdict: Either ``fail`` (proven wrong), ``unproven`` (missing, unknown), or ``None`` for a
             remark, which does not block the package.
-        code: A stable short name.
-        run, file: The run's id and the path concerned, or "".
+        run: The id of the run, or "".
+        file: The path, or the benchmark's name if the issue is about all of its runs, or "".
     """
 
     code: str
@@ -52,9 +53,12 @@ class CheckerAnswer(Record):
         accepted: Whether the checker accepted the package, or ``None`` if it crashed, was stopped or never
             ran.
         error: The reason for a missing answer.
-        messages: The checker's warnings and errors, each with the file of the package that was read.
-        checked: The benchmarks whose logs the checker examined. Unknown benchmarks are skipped.
+        messages: The checker's warnings and errors. A warning about a log begins with the log's path.
+        errors: The checker's errors alone.
+        checked: The benchmarks whose logs the checker examined. It skips unknown benchmarks.
+        described: The values of ``system_name`` in the descriptions that the checker accepted.
         allowed: The benchmarks of the round.
+        version: The checker's package and its version.
     """
 
     accepted: bool | None = None
@@ -72,8 +76,8 @@ class CheckerAnswer(Record):
 class BenchmarkPart(Record):
     """One benchmark of a submission package.
 
-    ``minutes`` is the score, or ``None`` if the rules allow none. ``runs[i]`` is the id of the run whose
-    log is ``result_<i>.txt``.
+    ``minutes`` is the score, or ``None`` if the rules allow no score. ``runs[i]`` is the id of the run whose
+    log is ``result_<i>.txt``, and ``runs_needed`` is the number of runs that the rules require.
     """
 
     benchmark: str
@@ -81,13 +85,14 @@ class BenchmarkPart(Record):
     runs_needed: int | None = None
     minutes: float | None = None
     scaling_factor: float | None = None
-    """The factor in ``scaling.json``, or ``None`` if the rules write none."""
+    """The factor in ``scaling.json``, or ``None`` if the checker did not write this file."""
 
 
 class Submission(Record):
     """The outcome of a submission: the packed benchmarks, the checker's answer, and the issues.
 
-    ``folder`` is the submitter's folder inside the output folder, or empty if nothing was written.
+    ``folder`` is the submitter's folder inside the output folder, or "" if nothing was written.
+    ``description`` is the system description by its keys.
     """
 
     verdict: Verdict
@@ -107,8 +112,10 @@ class ChosenRun:
     """A run chosen for a submission: its record, and the statements in its result log.
 
     Attributes:
+        folder: The folder of the run.
+        log: The log with the MLPerf events.
         moment: The start of the run, in seconds since 1970 (0 if unknown).
-        stated: The tags of the log's MLPerf events.
+        stated: The values of the log's MLPerf events by key, such as ``submission_benchmark`` and ``seed``.
         system: The description that the run script printed (``:::SYSJSON``), without empty values.
         system_conflicts: The keys in which several printed descriptions differ.
     """

@@ -1,6 +1,7 @@
 """Write the files of a package for :mod:`.building`, completely or not at all.
 
-Begin with :func:`lay_out`. The draft becomes the package with :func:`put_in_place`.
+:func:`lay_out` lists the files, :func:`write_draft` writes them into a draft beside the output folder, and
+:func:`put_in_place` renames the draft. Begin with :func:`lay_out`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from rackproof.core.text import amount, sanitize
 from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 MANIFEST = "rackproof-submission.json"
-"""Name of the manifest beside the submitter's folder, which lists the runs in the package, and the files that
-Rackproof wrote."""
+"""Name of the manifest beside the submitter's folder, which lists the runs in the package, and the SHA-256 of
+each file that Rackproof wrote."""
 
 # Files in a run's folder that serve to repeat it, such as configuration, run scripts and code.
 _CODE = ("config_*.sh", "*.sub", "*.sh", "*.py", "*.patch", "Dockerfile*", "requirements*.txt")
@@ -37,7 +38,7 @@ _GIT_FRIENDLY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(?:/[A-Za-z0-9_][A-Za-z
 
 
 def code_files(chosen_run: ChosenRun) -> dict[str, CopiedFile]:
-    """Return the configuration and scripts in a run's folder by their relative path.
+    """Return the configuration and scripts in a run's folder and its subfolders, by their relative path.
 
     Logs, the record, reports, links, hidden files, and files that are too large for a repository are
     left out.
@@ -72,10 +73,12 @@ def lay_out(
     *,
     ruleset: str,
 ) -> tuple[Files, list[Issue]]:
-    """Return the package without ``scaling.json``, which the official checker writes.
+    """Return the files of the package, and issues about its code.
+
+    ``scaling.json``, which the official checker writes, and the manifest are added later.
 
     Args:
-        system: What the operator states about the system, with the names of the folders.
+        system: The operator's statements about the system, with the names of the folders.
         description: The system description.
         groups: The runs of each benchmark, in the order of ``result_<i>.txt``.
         ruleset: The ruleset of the round.
@@ -102,7 +105,7 @@ def result_path(system: SystemFile, benchmark: str, index: int) -> str:
 
 
 def _common_code(chosen: Sequence[ChosenRun]) -> tuple[dict[str, CopiedFile], list[Issue]]:
-    """Return the code that the runs of a benchmark share, and the differences."""
+    """Return all code files of a benchmark's runs, and an issue for each that differs between runs."""
     code: dict[str, CopiedFile] = {}
     owner: dict[str, ChosenRun] = {}
     issues = []
@@ -180,7 +183,10 @@ _README_FACTS: tuple[tuple[str, Callable[[Run], str]], ...] = (
 
 
 def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
-    """Return the seeds of all runs from their records, or else from their logs."""
+    """Return the seeds of all runs in order, from their records or else from their logs.
+
+    A run may have several seeds or none.
+    """
     seeds: list[int] = []
     for run in chosen:
         seeds += run.run.seeds or _digits(run.stated.get("seed", ""))
@@ -188,20 +194,21 @@ def _seeds(chosen: Sequence[ChosenRun]) -> list[int]:
 
 
 def _values(texts: Any) -> list[str]:
-    """Return distinct texts, without characters that could be interpreted as Markdown."""
+    """Return the distinct texts that are not empty, without backticks, which would be Markdown."""
     return [text for text in dict.fromkeys(sanitize(text, 1000).replace("`", "'") for text in texts) if text]
 
 
 def _digits(text: str) -> tuple[int, ...]:
+    """Return a seed in a log as a number, or nothing if it is not a whole number of at most 17 digits."""
     return (int(text),) if text.isascii() and text.isdigit() and len(text) < 18 else ()
 
 
 def write_draft(files: Files, draft: Path) -> None:
-    """Write a package into a new folder.
+    """Write files of a package into its draft, whose folders are created.
 
     Raises:
-        SubmissionError: The disk is full, the folder is not writable, or a file changed during the
-            copy.
+        SubmissionError: The disk is full, the folder is not writable, or a file to copy is unreadable or
+            changed.
     """
     for name, content in files.items():
         data = _read(content) if isinstance(content, CopiedFile) else content
@@ -215,7 +222,7 @@ def _read(file: CopiedFile) -> bytes:
     """Return a file's content, if it has the checksum of the copy.
 
     Raises:
-        SubmissionError: It cannot be read, or changed since.
+        SubmissionError: The file cannot be read, or its content changed.
     """
     try:
         data = file.path.read_bytes()
@@ -232,6 +239,7 @@ def manifest_of(draft: Path, facts: Mapping[str, Any]) -> bytes:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a package but the manifest, by its relative path."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -240,11 +248,11 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def refuse_strangers(out: Path) -> None:
-    """Check that an output folder is absent, empty, or an unchanged package.
+    """Check that an output folder is absent, empty, or an unchanged package of Rackproof.
 
     Raises:
-        SubmissionError: The folder contains a file that Rackproof did not write. The message names the first
-            such file.
+        SubmissionError: The path is not a folder, has no manifest, or a file in it was added, changed or
+            removed. The message names the first such file.
     """
     if not os.path.lexists(out):
         return
@@ -261,7 +269,7 @@ def refuse_strangers(out: Path) -> None:
 
 
 def _change_since(out: Path) -> str:
-    """Return the first file of a written package that differs from its manifest, or "".
+    """Return the first file of a written package that differs from its manifest, ``a link in it``, or "".
 
     Raises:
         SubmissionError: The folder contains no manifest, so Rackproof did not write it.
@@ -295,7 +303,7 @@ def put_in_place(draft: Path, out: Path) -> None:
         SubmissionError: ``out`` is not a package of Rackproof, or cannot be replaced. The old contents
             remain.
     """
-    # Check again, because the checks take minutes, and someone may add a file meanwhile.
+    # Check again, because the checks of a package take minutes, and a file may be added meanwhile.
     refuse_strangers(out)
     former = draft.with_suffix(".former")
     try:

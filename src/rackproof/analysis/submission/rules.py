@@ -1,8 +1,7 @@
-"""Check a benchmark's runs by the rules of a round, for :mod:`.building`. No I/O.
+"""List the issues of a submission's runs by the rules of a round, for :mod:`.building`. No I/O.
 
-Each issue names its remedy.
-
-:func:`judge_runs` checks the runs of a benchmark, and :func:`judge_answer` the answer of the package checker.
+:func:`judge_runs` judges the runs of a benchmark by their score, and :func:`judge_answer` the answer of the
+official package checker. Each issue names its remedy.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from rackproof.core.records import Verdict
 from rackproof.core.text import amount, sanitize
 
 _WRONG_COUNT, _NO_RCP = "Incorrect number of files in dir", "RCP Test Failed"
+"""Beginnings of the package checker's errors that a wrong number of runs causes."""
 _PACKED_LOG = re.compile(r"results/[^/]+/([^/]+)/result_(\d{1,4})\.txt")
+"""The path of a log in the checker's messages, with its benchmark and its number."""
 
 
 def judge_runs(
@@ -29,7 +30,7 @@ def judge_runs(
     Args:
         chosen: The runs, in the order of ``result_<i>.txt``.
         score: The score of the folder with their logs under these names.
-        system: What the operator states about the system.
+        system: The operator's statements about the system.
         ruleset: The ruleset of the round.
     """
     benchmark = chosen[0].benchmark
@@ -73,6 +74,7 @@ def _gating_findings(benchmark: str, by_file: Mapping[str, ChosenRun], score: Fo
 
 
 def _count(benchmark: str, count: int, needed: int | None, ruleset: str) -> Iterator[Issue]:
+    """Yield an issue if the number of runs is not the required one."""
     if needed is None:
         yield Issue(
             code="unknown_benchmark",
@@ -95,7 +97,10 @@ def _count(benchmark: str, count: int, needed: int | None, ruleset: str) -> Iter
 def _failed(
     benchmark: str, by_file: Mapping[str, ChosenRun], scored: Mapping[str, RunScore]
 ) -> Iterator[Issue]:
-    """Yield an issue about each run that is not good. As many as olympic scoring drops may fail."""
+    """Yield an issue about each run that is not good.
+
+    It is only a remark if at most as many runs are not good as the score drops at each end.
+    """
     bad = []
     for file, chosen_run in by_file.items():
         run = scored.get(file)
@@ -135,6 +140,7 @@ def _verdict_against(chosen_run: ChosenRun, run: RunScore | None) -> Verdict:
 
 
 def _why_not(run: RunScore) -> str:
+    """Return why a run's log does not count as measured."""
     if not run.events:
         return "its log has no readable MLPerf event"
     if run.status != "success":
@@ -188,7 +194,7 @@ def _other_batch_size(chosen_run: ChosenRun, size: float, first: tuple[float, st
 
 
 def _same_run(chosen_run: ChosenRun, owner: str) -> Iterator[Issue]:
-    """Yield an issue if another run was the first with these events."""
+    """Yield an issue if another run, ``owner``, was the first with these events."""
     if owner != chosen_run.run.run_id:
         yield chosen_run.issue(
             code="same_run_twice",
@@ -199,6 +205,7 @@ def _same_run(chosen_run: ChosenRun, owner: str) -> Iterator[Issue]:
 
 
 def _convergence(benchmark: str, score: FolderScore, count: int) -> Iterator[Issue]:
+    """Yield an issue if a complete set of runs converged too fast, or could not be compared."""
     rcp = score.rcp
     if rcp is None or not rcp.applies or count != score.runs_needed:
         return
@@ -222,7 +229,7 @@ def _convergence(benchmark: str, score: FolderScore, count: int) -> Iterator[Iss
 
 
 def _too_fast(rcp: RcpResult) -> str:
-    """Describe by how much the runs converge too fast, if they do."""
+    """Return by how much the runs converge too fast, or "" if they do not."""
     mean, least = rcp.submission_mean, rcp.smallest_allowed
     if mean is None or least is None or rcp.reference_mean is None or mean >= least:
         return ""
@@ -240,7 +247,7 @@ def judge_answer(
     *,
     ruleset: str,
 ) -> list[Issue]:
-    """Return the issues that the checker found in the package, and what its answer lacks.
+    """Return the issues that the package checker found, and an issue for each check that it did not make.
 
     The checker accepts contents that it does not read. For example, it skips benchmarks that are not of the
     round. Its answer must therefore show that it checked every benchmark and the description.
@@ -300,6 +307,7 @@ def _coverage(benchmark: str, answer: CheckerAnswer, ruleset: str) -> Iterator[I
 
 
 def _rejection(answer: CheckerAnswer) -> Issue:
+    """Return the issue with the errors of a checker that rejects the package."""
     errors = "; ".join(answer.errors[:5]) or "it named no error"
     wrong_count = any(error.startswith(_WRONG_COUNT) for error in answer.errors)
     only_count = wrong_count and all(error.startswith((_WRONG_COUNT, _NO_RCP)) for error in answer.errors)
@@ -326,7 +334,7 @@ def _describes(ruleset: str) -> bool:
 
 
 def scaling_factor(answer: CheckerAnswer, benchmark: str) -> float | None:
-    """Return the factor in the checker's ``scaling.json``, or ``None`` if there is none."""
+    """Return the factor in the checker's ``scaling.json``, or ``None`` if it is missing or not a number."""
     match = re.fullmatch(r'\{"scaling_factor": ([0-9.eE+-]+)\}', answer.scaling.get(benchmark, ""))
     try:
         return float(match[1]) if match else None
@@ -335,7 +343,7 @@ def scaling_factor(answer: CheckerAnswer, benchmark: str) -> float | None:
 
 
 def _scaling(benchmark: str, answer: CheckerAnswer, score: FolderScore) -> Iterator[Issue]:
-    """Yield a difference between the checker's ``scaling.json`` and the factor of the score."""
+    """Yield an issue if the factor in the checker's ``scaling.json`` (1 without one) is not the score's."""
     score_factor = score.rcp.scaling_factor if score.rcp is not None and score.rcp.passed else None
     checker_factor = scaling_factor(answer, benchmark)
     if score_factor is not None and not math.isclose(

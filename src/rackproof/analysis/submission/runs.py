@@ -1,6 +1,7 @@
-"""Select the runs of ``rackproof submission``, and read what their logs state about the system.
+"""Select the runs of ``rackproof submission``, and read the statements of their logs.
 
-The command calls :func:`latest_runs`, and :mod:`.building` calls :func:`examine_run`.
+The command calls :func:`latest_runs` and :func:`runs_gone` for ``--latest``. :mod:`.building` calls
+:func:`examine_run` for each run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from rackproof.store.run_folder import RECORD_NAME, iter_runs, stamp_of
 LARGEST_FILE_BYTES = 50 * 2**20
 _RESULT_FORMAT = "mllog"
 _RESULT_NAME = re.compile(r"(?:.*/)?(?:result_[^/]*|\d{6,}_\d+\.log)")
+"""The path of a result log: ``logs/result_3.txt``, or ``250612093000_1.log`` as run scripts name it."""
 _FIRST_TIME = re.compile(rb':::MLLOG \{[^\n]{0,200}?"time_ms": ?(\d{12,14})\b')
+"""The time of an MLPerf event, in milliseconds since 1970."""
 
 
 def latest_runs(
@@ -35,8 +38,8 @@ def latest_runs(
 
     Args:
         results: The results folder.
-        benchmarks: The names of benchmarks.
-        count: The number of runs of each benchmark.
+        benchmarks: The names of benchmarks, as under benchmarks/.
+        count: The largest number of runs of each benchmark.
         sku: The model of the nodes, to return only runs on them.
 
     Raises:
@@ -61,15 +64,15 @@ def latest_runs(
 def runs_gone(
     results: Path, benchmarks: Sequence[str], chosen: Sequence[tuple[Run, Path]], run_rows: Iterable[RunRow]
 ) -> list[Issue]:
-    """Return evidence that a run for ``--latest`` is missing, with its folder or only its record.
+    """Return issues about runs that ``--latest`` would have selected, but whose folder or record is missing.
 
-    If failed runs could be deleted, the good runs would be selected, which is not a result.
+    If failed runs could be deleted, only good runs would be selected, which is not a result.
 
     Args:
         results: The results folder.
         benchmarks: The names of benchmarks.
         chosen: The runs that were found.
-        run_rows: The runs that the history lists.
+        run_rows: The entries of these benchmarks' runs in the history.
     """
     present = {run.run_id for run, _ in chosen}
     oldest = {
@@ -102,7 +105,7 @@ def runs_gone(
 
 
 def _folders_without_record(results: Path, benchmarks: Sequence[str]) -> list[Path]:
-    """Return folders without a record that are named like a run of these benchmarks."""
+    """Return folders without run.json whose names contain the name of one of these benchmarks."""
     marks = [f"{slug(name)}-" for name in benchmarks]
     return [
         folder
@@ -135,12 +138,16 @@ def moment_of(run: Run, folder: Path) -> float:
 
 
 def _first_moment(data: bytes) -> float:
+    """Return the time of the first MLPerf event in seconds since 1970, or 0 without one."""
     match = _FIRST_TIME.search(data)
     return int(match[1]) / 1000 if match else 0.0
 
 
 def result_log(run: Run) -> LogFile | None:
-    """Return the log of a run with its MLPerf events, or ``None`` unless there is exactly one."""
+    """Return the log of a run with its MLPerf events, or ``None`` unless there is exactly one.
+
+    If several have such events, only those that are named as result logs count. Without any, all logs do.
+    """
     results = [log for log in run.logs if log.format == _RESULT_FORMAT]
     if len(results) > 1:
         results = [log for log in results if _RESULT_NAME.fullmatch(log.path)]
@@ -150,7 +157,9 @@ def result_log(run: Run) -> LogFile | None:
 
 
 def examine_run(run: Run, folder: Path) -> ChosenRun | Issue:
-    """Read a run's result log. Its bytes must be those that were recorded.
+    """Return a run with the statements of its result log, or the issue that prevents its use.
+
+    The log's bytes must be those that were recorded.
 
     Args:
         run: The record of the run.

@@ -1,9 +1,10 @@
 """Run the official package checker in a process (``python -m rackproof.analysis.submission.worker``).
 
-The process reads a job (JSON) from standard input, and writes one ``CheckerAnswer`` (JSON) to standard
-output. :mod:`.checking` starts this separate process because the tool prints, may crash, and may take very
-long on hostile logs. It works on a copy, because the tool writes ``scaling.json`` into the folder that it
-reads. Only the tool's log records are trusted, because text that it prints may come from a result log.
+The process reads a job (JSON, see :func:`check_package`) from standard input, and writes one
+``CheckerAnswer`` (JSON) to standard output. :mod:`.checking` starts this separate process because the tool
+prints, may crash, and may take very long on hostile logs. It works on a copy, because the tool writes
+``scaling.json`` into the folder that it reads. The answer is taken from the tool's log records, because text
+that it prints may come from a result log.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ from rackproof.core.text import sanitize
 
 USAGE = "training"
 _MAX_MESSAGES = 100
+"""Largest number of the tool's messages in an answer."""
 
 
 class _Listener(logging.Handler):
-    """Keeps the tool's log records, with the file that it was reading."""
+    """A handler that stores the facts in the tool's log records, as fields of ``CheckerAnswer``.
+
+    ``file`` is the log that the tool is reading, or "". The path ``folder`` is cut from all messages.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(logging.INFO)
@@ -41,7 +46,7 @@ class _Listener(logging.Handler):
         self.errors: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note one record. The constant part of a message is the tool's own. The rest may be from a log."""
+        """Store one record. ``msg``, without the arguments, is the tool's own. The rest may be from a log."""
         if record.msg == "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !":
             self.accepted = True
         elif str(record.msg).startswith("PACKAGE CHECKER FOUND ERRORS"):
@@ -54,7 +59,7 @@ class _Listener(logging.Handler):
             self.described.append(str(_argument(record)))
         elif record.levelno >= logging.WARNING:
             self._keep(record)
-        # The tool reads all logs at once here. From now on, no message belongs to one file.
+        # From here on, the tool reads all logs of a benchmark together, so no message belongs to one file.
         elif str(record.msg).strip() == "Running Seed Checker":
             self.file = ""
 
@@ -71,6 +76,7 @@ class _Listener(logging.Handler):
 
 
 def _argument(record: logging.LogRecord) -> object:
+    """Return the first argument of a record, or ""."""
     return record.args[0] if isinstance(record.args, tuple) and record.args else ""
 
 
@@ -78,7 +84,7 @@ def check_package(job: Mapping[str, Any]) -> CheckerAnswer:
     """Check a copy of a package with the official checker.
 
     Args:
-        job: ``folder`` (the copy of the submitter's folder) and ``ruleset``.
+        job: A mapping with ``folder`` (the copy of the submitter's folder) and ``ruleset``.
     """
     folder, ruleset = Path(job["folder"]), str(job["ruleset"])
     listener = _Listener(folder)
@@ -120,7 +126,7 @@ def check_package(job: Mapping[str, Any]) -> CheckerAnswer:
 
 
 def _unsafe(folder: Path, ruleset: str) -> str:
-    """Return the log that would lead the tool to another rules file than its own, or ""."""
+    """Return a message about a log that would lead the tool to a rules file outside its folder, or ""."""
     for log in sorted(folder.glob("results/*/*/result_*.txt")):
         events, _ = mlp_parser.parse_file(str(log), ruleset=ruleset)
         for event in events:
