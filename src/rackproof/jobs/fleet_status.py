@@ -62,7 +62,7 @@ class SlurmNow(Record):
 
 
 class NodeRow(Record):
-    """The row of one node in the table. An empty text means unknown. ``night`` is the end of the last one."""
+    """The row of one node in the table. ``night`` is when its last night ended. "" means unknown."""
 
     node: str
     slurm: str = ""

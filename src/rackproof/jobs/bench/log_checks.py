@@ -21,7 +21,7 @@ BY_ITSELF = ("local", "mpirun")
 """Launchers whose job is the benchmark's program, which writes the log. With other launchers, the job only
 follows Slurm or a container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
-"""Seconds, by launcher. The clocks of a log and of the node that started the job may differ by so much."""
+"""Seconds by which the clocks of a log and of the node that started the job may differ, by launcher."""
 CLUSTER_SLACK_S = 300.0
 """The same for other launchers."""
 TF_CNN_TAGS: Mapping[str, str] = {

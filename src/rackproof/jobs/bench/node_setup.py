@@ -33,7 +33,7 @@ LEAST_BYTES = 1 << 20
 # Types of file systems in /proc/mounts, by the kind of storage.
 _TYPES = {"nfs": ("nfs", "nfs4"), "s3fs": ("fuse.s3fs",)}
 _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|wekafs")
-# Name and address in a line of ``ip -o -4 addr``: ``2: eth0    inet 10.0.0.7/24 …``.
+# Name and address in a line of ``ip -oneline address show``: ``2: eth0    inet 10.0.0.7/24 …``.
 _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
 # Kinds of interfaces that are not the network of the host.
 _TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")

@@ -64,7 +64,7 @@ _CONNECTION = frozenset(
         *("docker_extra_args", "sftp_extra_args", "scp_extra_args", "ssh_transfer_method", "become_pass"),
     )
 )
-"""Ansible's own variables of a host, from which misspelt ones are recognized. Ansible ignores those."""
+"""Ansible's own variables of a host. A name that is nearly one of these is a mistake that Ansible ignores."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _LEFT_OUT = re.compile(
     r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.(?:pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)|~)$"

@@ -48,7 +48,7 @@ _PAGE = 200
 """One request fetches this many devices."""
 _MOST_PAGE_BYTES = 32 << 20
 _MOST_DEVICES = 100_000
-"""Bounds for one page, and for all devices that a filter chooses."""
+"""Bounds for the bytes of one page, and for the number of devices that the filters choose."""
 _TIMEOUT_S = 30.0
 """NetBox may be silent for this many seconds."""
 _MOST_PAGE_S = 120.0
@@ -477,8 +477,8 @@ def _rack_id(device: Mapping[str, Any]) -> tuple[str, object]:
 def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, object], str]:
     """Return a name for each rack, by :func:`_rack_id`.
 
-    Two sites may each contain a rack A01, and so may two halls of one site. The name then begins with the
-    site or hall.
+    Two sites may each contain a rack A01, and so may two halls of one site. The name then has the
+    site, the hall or the rack's id as well.
     """
     places = {
         _rack_id(device): (_slug_at(device, "site"), _slug_at(device, "location"), _rack_text(device))

@@ -119,7 +119,7 @@ def address_problem(address: str) -> str:
 
 
 def _host_of(node: AdoptedNode) -> str:
-    """Return the address or name by which ssh reaches a node. An address has only one spelling."""
+    """Return the address or name by which ssh reaches a node. An IP address is normalized."""
     text = node.address or node.name
     try:
         address = ip_address(text)
@@ -205,7 +205,7 @@ def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
     """Refuse two nodes with the same address and port, serial number or BMC.
 
     Raises:
-        AdoptError: Two nodes have the same.
+        AdoptError: Two nodes have one of these in common.
     """
     owners: dict[tuple[str, object], str] = {}
     for node in nodes:

@@ -82,7 +82,7 @@ def keep_provision(
 def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
     """Return a provisioning as a run, with changes, open problems, drains and resumes. No I/O.
 
-    The verdict is fail if a node failed.
+    The verdict is fail if a node failed, and otherwise pass.
 
     Args:
         record: The provisioning.
