@@ -139,7 +139,7 @@ def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
 
 
 def _gpu_number(value: object) -> int | None:
-    """Return a value as a number, or None if it is none."""
+    """Return a value as a number, or None if it is not one."""
     # A field of NetBox may be a text.
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value) else as_int(value)
 
