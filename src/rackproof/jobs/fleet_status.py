@@ -1,7 +1,8 @@
 """Show every node in one table, for ``rackproof status``.
 
 The command calls :func:`read_rows` with the results folder and Slurm's answer (:func:`ask_slurm`). A row
-shows Slurm's state, the last night, provisioning, re-imaging, and the command to type next.
+shows Slurm's state, the last night, provisioning, re-imaging, and the command to type next. Without an
+answer of Slurm, the row shows the state during the last night.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from rackproof.store.night_store import NodeNight
 from rackproof.store.run_folder import ResultsError
 
 _ASK = ("sinfo", "--noheader", "--Node", "--format=%N\t%T\t%u\t%E")
+"""A line has a node's name, its state, the account that set the reason, and the reason: ``n07``, ``drained``,
+``root``, ``rackproof: 3 of 4 GPUs``. The texts are separated by tabs."""
 _ASK_S = 60.0
+"""Seconds after which sinfo counts as not answering."""
 
 
 class Imaging(Protocol):
@@ -50,7 +54,7 @@ class Imaging(Protocol):
 
 
 class SlurmNow(Record):
-    """The current state of a node in Slurm."""
+    """The current state of a node in Slurm. ``set_by`` is the account that set ``reason``."""
 
     state: str
     reason: str = ""
@@ -58,7 +62,7 @@ class SlurmNow(Record):
 
 
 class NodeRow(Record):
-    """The row of one node in the table. An empty text means unknown."""
+    """The row of one node in the table. ``night`` is when its last night ended. "" means unknown."""
 
     node: str
     slurm: str = ""
@@ -72,7 +76,10 @@ class NodeRow(Record):
 
 
 def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
-    """Return each node's current state in Slurm, and the reason if it is not known."""
+    """Return the current state of each node by name, and "" or why Slurm did not answer.
+
+    ``run`` replaces :func:`subprocess.run` in tests.
+    """
     try:
         process = run(  # type: ignore[operator]
             _ASK,
@@ -90,7 +97,10 @@ def ask_slurm(run: object = subprocess.run) -> tuple[dict[str, SlurmNow], str]:
 
 
 def read_sinfo(listed: str) -> dict[str, SlurmNow]:
-    """Return the nodes in sinfo's list, where a node of several partitions is more than once. No I/O."""
+    """Return the state of each node in sinfo's list (:data:`_ASK`). No I/O.
+
+    A node of several partitions is listed more than once, each time with the same state.
+    """
     states = {}
     for line in listed.splitlines():
         name, state, user, reason = ([*line.split("\t", 3), "", "", ""])[:4]
@@ -107,7 +117,9 @@ def read_sinfo(listed: str) -> dict[str, SlurmNow]:
 def read_rows(
     results: Path, slurm: Mapping[str, SlurmNow], imaging: Sequence[Imaging]
 ) -> tuple[list[NodeRow], list[str]]:
-    """Return a row for each node known to Slurm, a night, a provisioning or an imaging, and remarks.
+    """Return a row for each node in Slurm, a night, a provisioning or an imaging, and remarks.
+
+    The remarks state how many records could not be read.
 
     Args:
         results: The results folder.
@@ -165,7 +177,7 @@ def build_row(
         night: The end of the last night that included it, and its findings.
         provision: The last provisioning that included it.
         imaging: The progress of its re-imaging.
-        act: The last act of a playbook on the node.
+        act: The node's last act in the audit log.
     """
     when, node_night = night if night is not None else (None, None)
     slurm = slurm or _slurm_of_night(node_night)
@@ -205,7 +217,7 @@ def _drained_by(slurm: SlurmNow, act: AuditEntry | None) -> str:
 
 
 def _provision_text(name: str, provision: ProvisionRecord | None) -> str:
-    """Return the end and the outcome of a node's last provisioning."""
+    """Return the end and the outcome of a node's last provisioning: ``11-27 18:02 3 changed``."""
     if provision is None:
         return ""
     outcome = provision.nodes[name]
@@ -220,7 +232,7 @@ def _next(
     imaging: Imaging | None,
     reason: str,
 ) -> str:
-    """Return the next command to enter, or "" if none is needed."""
+    """Return the next command, or "" if none is needed. ``reason`` is "" if the node is not drained."""
     if imaging is not None and imaging.next_command:
         return imaging.next_command
     if provision is not None and provision.nodes[name].failed:

@@ -1,7 +1,7 @@
 """Store logs that were written elsewhere as runs.
 
-``rackproof import`` calls :func:`import_logs`. Each run gets a record, the raw log, an entry in the
-history, and pages in the results folder.
+``rackproof import`` calls :func:`import_logs` with a log, or a folder with logs, of runs that Rackproof did
+not start. Each run gets a record, the raw log, an entry in the history, and pages in the results folder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ class ImportedRun(Record):
     """A run that was made from a log.
 
     ``known`` means that the results folder already had the run, so that this import wrote it again.
-    ``history`` is the reason why the run is not in the
-    history yet, or "".
+    ``history`` is the reason why the run is not in the history yet, or "".
     """
 
     run: Run

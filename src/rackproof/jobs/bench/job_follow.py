@@ -2,7 +2,13 @@
 
 The action of ``rackproof_bench_follow`` runs the command of :func:`poll_command` on the node. It reads the
 answer with :func:`parse_poll`, and shows what :class:`ProgressPrinter` returns. A poll is a small shell
-command, because a module call would take a hundred times as much of the node's time.
+command, because a module call would take a hundred times as much of the node's time. An answer::
+
+    rackproof:state
+    {"phase": "running", ...}    state.json, then the boot id, the up-time and the supervisor's stat
+    rackproof:log 51234          the size of the log in bytes
+    aGVsbG8K                     the new bytes in Base64
+    rackproof:end
 """
 
 from __future__ import annotations
@@ -27,12 +33,13 @@ BACKLOG_BYTES = 4 * 1024 * 1024
 """With more unread bytes than this, a patient follower skips to the newest chunk. It then shows the current
 progress."""
 KERNEL_TICKS_PER_S = 100
-"""Unit of start times in /proc, which is the same on all architectures with GPUs."""
+"""Start times in /proc are in these units. The number is the same on all architectures with GPUs."""
 
 _MARK = "rackproof:"
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UPTIME = re.compile(r"(\d+\.\d+) \d+\.\d+")
 _INTEGERS = ("pid", "supervisor_pid", "supervisor_start_ticks")
+"""Keys of state.json that must be integers."""
 
 
 def poll_command(
@@ -80,11 +87,11 @@ class PollResult:
     """A node's answer to :func:`poll_command`.
 
     Attributes:
-        state: The state of the job (state.json), or None if no job was started.
+        state: The state of the job (state.json) without its token, or None if no job was started.
         alive: Whether the supervisor is running, or None if its process id was unknown.
         age_s: The seconds since the job started, by the node's clock, or None if unknown.
         log_bytes: The size of the log on the node.
-        data: The new bytes of the log.
+        data: The bytes of the log after the requested offset.
     """
 
     state: Mapping[str, Any] | None
@@ -133,7 +140,7 @@ def parse_poll(text: str, supervisor_pid: int = 0) -> PollResult:
 
 
 def _answer_sections(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the lines about the job, and the lines about its log including their mark.
+    """Return the lines about the job, and the lines about its log, which begin with ``rackproof:log``.
 
     Raises:
         ValueError: The first or the last mark is missing.
@@ -176,8 +183,7 @@ def _state(line: str) -> Mapping[str, Any]:
     try:
         state = json.loads(line)
     except RecursionError:
-        # Catch more than ValueError, because a thousand nested brackets from a node must not end this
-        # process.
+        # A thousand nested brackets from a node must not end this process.
         state = None
     if (
         not isinstance(state, dict)
@@ -191,15 +197,15 @@ def _state(line: str) -> Mapping[str, Any]:
 
 def _runs(text: str, start_ticks: int) -> bool:
     """Return whether a /proc/PID/stat shows a live process that was started at the given time."""
-    # The name in brackets may contain spaces and brackets, so count the fields from the last bracket. A
-    # process id may be reused, but not with the same start time. Z and X are dead processes that were
-    # not reaped.
+    # The name in brackets may contain spaces and brackets, so count the fields from the last bracket.
+    # The first one is then the process's state, and the twentieth its start time. A process id may be
+    # reused, but not with the same start time. Z and X are dead processes that were not reaped.
     fields = text.rpartition(")")[2].split()
     return len(fields) > 19 and fields[0] not in ("Z", "X") and fields[19] == str(start_ticks)
 
 
 def _float(value: float) -> float:
-    """Return the number as a float. A log may contain integers that are too large for a float."""
+    """Return a number from a log as a float, infinite if it is too large for one."""
     try:
         return float(value)
     except OverflowError:
@@ -213,7 +219,7 @@ def _number(value: float) -> str:
 
 def _bytes_text(received: int, total: int | None) -> str:
     """Write how much of a download is there: ``1.2 of about 7.4 GB``."""
-    # More was done than expected, so the remainder is unknown.
+    # If more was received than expected, the expected total is wrong and is left out.
     total_text = f" of about {total / 1e9:.1f}" if total and total > received else ""
     return f"{received / 1e9:.1f}{total_text} GB"
 
@@ -243,7 +249,8 @@ def next_pause(followed_s: float, poll_s: float) -> float:
     """Return the seconds to wait before the next poll.
 
     The first pause is half a second. Later pauses are an eighth of the time followed so far, and at most
-    five seconds. A pause is at least ten times as long as the last poll, up to 30 seconds.
+    five seconds. A pause is at least ten times as long as the last poll, up to 30 seconds, so that slow polls
+    do not keep the node busy.
 
     Args:
         followed_s: The seconds followed so far.
@@ -254,13 +261,14 @@ def next_pause(followed_s: float, poll_s: float) -> float:
 
 @dataclass
 class Estimate:
-    """Estimate when a job ends, from its progress or else from earlier jobs.
+    """The estimate of when a job ends, from its progress or else from earlier jobs.
 
     Attributes:
         expected_s: The duration of earlier jobs like this one in seconds, or None if unknown.
     """
 
     expected_s: float | None = None
+    # Seconds since the start and progress (0 … 1), when the job began or restarted, and at its last change.
     _first: tuple[float, float] | None = field(default=None, init=False)
     _last: tuple[float, float] | None = field(default=None, init=False)
 
@@ -269,7 +277,7 @@ class Estimate:
         if fraction is None or not math.isfinite(fraction) or not 0 <= fraction <= 1:
             return
         if self._last is None or fraction < self._last[1]:
-            self._first = self._last = (elapsed_s, fraction)  # the start, or a restart
+            self._first = self._last = (elapsed_s, fraction)
         elif fraction > self._last[1]:
             self._last = (elapsed_s, fraction)
 
@@ -281,7 +289,7 @@ class Estimate:
         Args:
             elapsed_s: The seconds since the start of the job.
             may_end_early: Whether the job ends when it reaches a target. Its last epoch is then the
-                latest end. The duration of earlier jobs, until it is exceeded, is the likely end.
+                latest end. The likely end is the duration of earlier jobs, if that is sooner and not over.
         """
         remaining_s = self._left_by_pace(elapsed_s)
         usual = None if self.expected_s is None else self.expected_s - elapsed_s
@@ -305,7 +313,7 @@ class Estimate:
 
 
 class ProgressPrinter:
-    """Decide when a progress line is due, and format it.
+    """The lines about one job, and the decision when the next one is due.
 
     Args:
         run_id: The name of the run.
@@ -398,7 +406,7 @@ class ProgressPrinter:
         return self._line([f"answers again after {duration(gone_s)}"])
 
     def end_line(self, progress: Progress, state: Mapping[str, Any], log_bytes: int) -> str:
-        """Return the last line."""
+        """Return the line about the end of the job, from its state.json and the last progress in its log."""
         elapsed = state.get("elapsed_s")
         parts = [sanitize(state.get("message", ""), 300)]
         # The job ended, so the last phase of its log does not matter.
@@ -414,7 +422,10 @@ class ProgressPrinter:
         return " · ".join([self._head, *parts])
 
     def _parts(self, progress: Progress) -> list[str]:
-        """Return the texts of a line of progress: phase, counts, loss, accuracy, bytes and speed."""
+        """Return the texts of a line of progress: phase, counts, loss, accuracy, bytes and speed.
+
+        The program's last message is used only if there are no others.
+        """
         parts = [sanitize(progress.phase, 80)] if progress.phase else []
         parts += filter(None, (progress.count(name, _number) for name in ("epoch", "step")))
         if progress.loss is not None:

@@ -1,8 +1,9 @@
-"""Describe the start of a benchmark whose image each node builds.
+"""Specify the start of a benchmark of MLPerf Training 0.6, whose image each node builds.
 
-Planning calls :func:`docker_specification` for a definition ``with: docker``, or :func:`docker_obstacle` for
-the reason against a run. The result is one JSON text for workloads/docker_run.py, with sources, image, data
-and config. It contains no secrets.
+For a definition ``with: docker``, planning calls :func:`docker_specification`, and :func:`docker_obstacle`
+for the reason against a run. The specification has sources, image, data and config. workloads/docker_run.py
+gets it as JSON. It contains the names of secret variables, but not their values. A config, such as ``DGX1``,
+is the file ``config_DGX1.sh`` of the benchmark's code, with the settings for one system.
 
 The supervisor starts that program on every host that --limit selects. With ``bench_together``, only one node
 starts it, and it submits a Slurm job for all nodes.
@@ -29,6 +30,7 @@ reports progress every few seconds."""
 GRACE_S = 120.0
 """Seconds between SIGTERM and SIGKILL. In this time, the program must stop its container, which is not
 its child process."""
+# The name in ``config_DGX1.sh``, ``DGX1.sh`` or ``DGX1``.
 _CONFIG = re.compile(r"(?:config_)?([A-Za-z0-9][A-Za-z0-9_.-]{0,100}?)(?:\.sh)?")
 _SYSTEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,100}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -48,7 +50,7 @@ def system_config(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     if configs is None:
         return ""
     named = (configs.together if site.together else configs.systems).get(site.sku, "")
-    # Names of configs for several nodes contain their number.
+    # Names of configs for several nodes may contain the number: ``{{ nodes }}xLambdaHyperplaneBasic``.
     text = substitute_variables(named, {"nodes": nodes}, f"{loaded.path}: configs.together")
     return text if _SYSTEM.fullmatch(text) else ""
 
@@ -82,7 +84,7 @@ def docker_obstacle(
 
 
 def _no_config(configs: Configs, site: Site) -> str:
-    """Return the message that there is no config for a site's SKU, with the existing configs."""
+    """Return the message that there is no config for a site's SKU, with the SKUs that have one."""
     config_names, together_text = configs.systems, ""
     if site.together:
         config_names, together_text = configs.together, " together (bench_together)"
@@ -98,7 +100,7 @@ def docker_specification(
     nodes: Sequence[str],
     variables: Mapping[str, Scalar],
 ) -> dict[str, object]:
-    """Return the specification for docker_run.py.
+    """Return the specification for docker_run.py as JSON values. Sizes are in GB, times in seconds.
 
     Raises:
         DefinitionError: The definition names an unknown variable, or states no build.
@@ -153,7 +155,7 @@ def docker_data_folder(loaded: LoadedDefinition, site: Site, variables: Mapping[
 def docker_environment(
     loaded: LoadedDefinition, site: Site, variables: Mapping[str, Scalar]
 ) -> dict[str, str]:
-    """Return the environment variables of run.sub.
+    """Return the environment variables of run.sub. Secret variables have a placeholder as their value.
 
     Raises:
         DefinitionError: The definition names an unknown variable.
@@ -169,7 +171,7 @@ def docker_environment(
 def describe_docker_launch(
     loaded: LoadedDefinition, site: Site, nodes: Sequence[str], variables: Mapping[str, Scalar]
 ) -> list[str]:
-    """Describe the images, staging steps and starts of a plan.
+    """Return a line each for the build, the staging steps and the start of a run.
 
     Raises:
         DefinitionError: The definition names an unknown variable.

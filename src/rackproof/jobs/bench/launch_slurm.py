@@ -32,14 +32,14 @@ PROGRAM = "slurm_run.py"
 SILENCE_BEYOND_S = 900
 """The supervisor allows this many additional seconds of silence. The program itself ends a hung job."""
 GRACE_S = 120.0
-"""SIGKILL follows SIGTERM after this time. Before, the program must cancel the job and await its end."""
+"""Seconds between SIGTERM and SIGKILL. In this time, the program must cancel the job and await its end."""
 
 
 LEAST_SECRET = 8
 """A secret is at least this long. A shorter value is a mistake, and its removal from a log would damage the
 log."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Names in registries of the architectures that the kernel names."""
+"""Names of architectures in registries, by the kernel's names (``uname -m``)."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 
 
@@ -47,10 +47,13 @@ class Site(Record):
     """The Slurm cluster of a run, from the variables bench_* of the lead."""
 
     rack: str = ""
+    """Group of nodes that share a fabric. Nodes of different racks make no run together."""
     shared: str = ""
+    """Folder on storage that all nodes share."""
     registry: str = "nvcr.io"
     registry_scheme: str = "https"
     image: str = Field(default="squashfs", pattern="^(squashfs|registry)$")
+    """``squashfs`` imports the image once to shared storage. ``registry`` pulls it on each node."""
     images: dict[str, ImageName] = {}  # noqa: RUF012  (pydantic copies defaults)
     """Images by benchmark, which replace those of the definitions."""
     image_tags: dict[str, ImageTag] = {}  # noqa: RUF012
@@ -59,6 +62,7 @@ class Site(Record):
     architecture: str = ""
     """Architecture of all its nodes, from their facts, or "" if unknown."""
     launch_host: str = ""
+    """Node that submits the job. Empty means the rack's first node."""
     partition: str = ""
     account: str = ""
     reservation: str = ""
@@ -72,6 +76,7 @@ class Site(Record):
     """Seconds of silence after which a job counts as hung. 0 means the definition's value."""
     queue_s: int = Field(default=86400, gt=0)
     size_factor: float = Field(default=1, ge=0)
+    """Factor for the sizes of images and data in the definition."""
     environment: dict[str, str] = {}  # noqa: RUF012
     secrets: dict[str, int] = {}  # noqa: RUF012
     """Length of each secret variable of jobs. Only the supervisor gets the values."""
@@ -133,7 +138,7 @@ def rack_obstacle(site: Site, unreached: Sequence[str]) -> str:
 def slurm_obstacles(
     loaded: LoadedDefinition, site: Site, unreached: Sequence[str], *, with_image: bool
 ) -> Iterator[str]:
-    """Yield each reason why the nodes cannot run the benchmark with Slurm.
+    """Yield a text for each check, which is the reason why the nodes cannot run the benchmark, or "".
 
     The order of the checks is: nodes that did not answer, shared storage, an image for the nodes'
     architecture, a config for the SKU, and the SKU's number of GPUs.
@@ -159,7 +164,7 @@ def slurm_obstacles(
 
 
 def nodes_by_architecture(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Return the names of nodes by architecture. The key is "" if the architecture is unknown. No I/O."""
+    """Return the names of nodes by architecture. The key is "" if it is unknown. No I/O."""
     names: dict[str, list[str]] = {}
     for node in nodes:
         machine = node.software.get("machine", "")
@@ -183,7 +188,8 @@ def architecture_obstacle(nodes: Mapping[str, Collection[str]]) -> str:
 def image_of(loaded: LoadedDefinition, site: Site) -> tuple[str, str]:
     """Return the repository and the tag of the image for a site's nodes, or two empty texts.
 
-    If the image is named with a digest and no tag, the digest takes the tag's place.
+    If the image is named with a digest and no tag (``nvidia/x@sha256:…``), the digest takes the tag's place.
+    ``bench_image_tags`` replaces the tag of a definition's image, but not of one in ``bench_images``.
     """
     container = loaded.definition.container
     name = site.images.get(loaded.name, "")
@@ -222,7 +228,7 @@ def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
     """Return the name of the config file for a number of nodes, as a pattern for display.
 
     If ``bench_config`` is set in the inventory, return that. Otherwise, ``?`` replaces an unknown SKU, and
-    ``*`` replaces the part that only the image shows.
+    ``*`` replaces the part that only the image shows: ``config_DGXH100_2x8x*.sh``.
     """
     if site.config:
         return site.config
@@ -232,7 +238,7 @@ def config_pattern(loaded: LoadedDefinition, site: Site, nodes: int) -> str:
 
 
 def download_limits(variables: Mapping[str, Scalar]) -> dict[str, int]:
-    """Return the limits of a program's downloads on a node, as workloads/limited_download.py names them."""
+    """Return the limits of downloads that are set, under the names in workloads/limited_download.py."""
     names = ("min_bytes_per_s", "timeout_s")
     limits = {name: variables.get(f"bench_download_{name}") for name in names}
     return {name: int(value) for name, value in limits.items() if value is not None}
@@ -299,7 +305,7 @@ def slurm_environment(
 ) -> dict[str, str]:
     """Return the environment variables of the job, in addition to those of its config.
 
-    The inventory's variables override the definition's. A placeholder is the value of secret variables.
+    The inventory's variables override the definition's. Secret variables have a placeholder as their value.
 
     Raises:
         DefinitionError: The definition names an unknown variable.

@@ -1,6 +1,8 @@
-"""Check that a log belongs to the recorded run, by its run id, times and GPUs. No I/O.
+"""Check that the logs of a run belong to it, by run id, times, GPUs and parameters. No I/O.
 
-:mod:`rackproof.jobs.bench.record` calls :func:`log_findings` for each job that ended.
+:mod:`rackproof.jobs.bench.record` calls :func:`log_findings` for each job that ended, with the parsed logs.
+Each finding makes the run unproven. ``tags`` of a log are the facts that it states about itself, such as
+``run_id``, or ``software.gpus`` with the UUIDs of its GPUs.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from rackproof.jobs.bench.planning import PlannedRun
 from rackproof.logs.gpu_use import MOMENTS, gpus_with_states
 
 BY_ITSELF = ("local", "mpirun")
-"""The program of these launchers writes the end of the run into its log. Other launchers only report on
-Slurm or a container."""
+"""Launchers whose job is the benchmark's program, which writes the log. With other launchers, the job only
+follows Slurm or a container."""
 CLOCK_SLACK_S: Mapping[str, float] = {"local": 5.0, "mpirun": 60.0}
-"""The clocks of a log and of the node that started the job may differ by this many seconds."""
+"""Seconds by which the clocks of a log and of the node that started the job may differ, by launcher."""
 CLUSTER_SLACK_S = 300.0
 """The same for other launchers."""
 TF_CNN_TAGS: Mapping[str, str] = {
@@ -28,7 +30,7 @@ TF_CNN_TAGS: Mapping[str, str] = {
     "num_batches": "num_batches",
     "variable_update": "variables",
 }
-"""The header of tf_cnn_benchmarks states these parameters of a point, under these tags."""
+"""Tags of the parameters of a point that the header of tf_cnn_benchmarks states, by the parameter's name."""
 
 
 def log_findings(
@@ -39,7 +41,7 @@ def log_findings(
     parsed: Sequence[ParsedLog],
     nodes: Sequence[Node],
 ) -> list[Finding]:
-    """Return evidence that the logs do not belong to a run.
+    """Return findings if the logs do not belong to a run.
 
     Args:
         planned: The run as it was planned.
@@ -65,14 +67,14 @@ def log_findings(
 
 
 def _tf_cnn_findings(planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield the deviations from the request that tf_cnn_benchmarks makes without an error."""
+    """Yield findings on deviations from the request that tf_cnn_benchmarks makes without an error."""
     yield from _tf_cnn_point_findings(planned, log)
     if required := sum(planned_gpus(planned, len(node.gpus)) for node in nodes):
         yield from _tf_cnn_gpu_findings(planned, log, nodes, required)
 
 
 def _tf_cnn_point_findings(planned: PlannedRun, log: ParsedLog) -> Iterator[Finding]:
-    """Yield the parameters and images in a log of tf_cnn_benchmarks that were not requested."""
+    """Yield findings on parameters and images in a log of tf_cnn_benchmarks that were not requested."""
     file = log.file or "the log"
     for axis, tag in TF_CNN_TAGS.items():
         planned_value, stated = planned.parameters.get(axis), log.tags.get(tag)
@@ -89,7 +91,7 @@ def _tf_cnn_point_findings(planned: PlannedRun, log: ParsedLog) -> Iterator[Find
 def _tf_cnn_gpu_findings(
     planned: PlannedRun, log: ParsedLog, nodes: Sequence[Node], required: int
 ) -> Iterator[Finding]:
-    """Yield the differences between the GPUs that TensorFlow used and the planned ones."""
+    """Yield findings if the GPUs that TensorFlow used are not the planned ones."""
     file, used = log.file or "the log", log.tags.get("gpus_created", "0")
     if used != str(required):
         message = (
@@ -146,7 +148,7 @@ def _run_id_findings(planned: PlannedRun, logs: Iterable[ParsedLog]) -> Iterator
 
 
 def _gpu_findings(planned: PlannedRun, logs: Sequence[ParsedLog], nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield findings on GPUs that a log lacks, or that are not in the node."""
+    """Yield findings on GPUs that the logs or a rule's measurements lack, or that are not in the nodes."""
     present = {gpu.uuid for node in nodes for gpu in node.gpus}
     required = planned_gpus(planned, len(present))
     measurements = list(chain.from_iterable(log.measurements for log in logs))
@@ -189,9 +191,9 @@ def _gpu_use_findings(logs: Sequence[ParsedLog], gpus: set[str]) -> Iterator[Fin
 
 
 def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
-    """Return the UUIDs of the GPUs that the programs report as used.
+    """Return the UUIDs of the GPUs that the logs name as used.
 
-    A log without a list of them, as MXNet's, names them in the states before and after the run.
+    A log without such a list, as MXNet's, names them in the states before and after the run.
     """
     stated: set[str] = set()
     for log in logs:
@@ -201,7 +203,10 @@ def _stated_gpus(logs: Iterable[ParsedLog]) -> set[str]:
 
 
 def planned_gpus(planned: PlannedRun, present: int) -> int:
-    """Return the number of GPUs that a run was planned for. ``all`` means all GPUs of the node."""
+    """Return the number of GPUs that a run was planned for, or 0 if it has no such parameter.
+
+    The value ``all`` means the number of GPUs that are present.
+    """
     gpus = planned.parameters.get("gpus", 0)
     if gpus == "all":
         return present
@@ -225,7 +230,7 @@ def _is_absent(rule: JudgeRule, measurements: Iterable[Measurement]) -> bool:
 def _rule_findings(
     rule: JudgeRule, measurements: Iterable[Measurement], present: set[str], required: int
 ) -> Iterator[Finding]:
-    """Yield findings on GPUs or pairs of GPUs without a measurement for a rule."""
+    """Yield findings on GPUs, or ordered pairs of GPUs, without a measurement for a rule."""
     matching = _matching(rule, measurements)
     if rule.per == "gpu":
         yield from _coverage_findings(
@@ -245,7 +250,10 @@ def _rule_findings(
 def _coverage_findings(
     statement: str, stated: set[str], present: set[str], required: int
 ) -> Iterator[Finding]:
-    """Yield the differences between the GPUs in a log and those that the plan names for its node."""
+    """Yield findings if the stated GPUs are not ``required`` of the present ones.
+
+    ``statement`` names the log or measurement that states them.
+    """
     if "" in stated or not stated:
         yield _unproven("gpus_not_named", f"{statement} does not name every GPU that it is about by its UUID")
     foreign = sorted(stated - present - {""})

@@ -1,7 +1,8 @@
 """Check that other processes did not use a machine during a run. No I/O.
 
-The supervisors of the job measure the use. When a run is recorded, :mod:`rackproof.jobs.bench.tasks` calls
-:func:`read_machine_use` with the state of each job. It stores the result in the record.
+The supervisors of the job measure the use in windows of ten seconds (docs/using/verdicts.md). When a run is
+recorded, :mod:`rackproof.jobs.bench.tasks` calls :func:`read_machine_use` with the state of each job. It
+stores the result in the record.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rackproof.core.records import Finding, MachineUse
 from rackproof.core.text import amount, sanitize
 
 _DISTURBED = 0.1
-"""Slowdowns by others in a smaller share of a run's time do not move its speeds beyond their bounds."""
+"""Share of a run's time. Slowdowns in a smaller share do not move its speeds beyond their bounds."""
 _STOLEN = 0.05
 """Share of a machine's processors, averaged over a run. If the hypervisor takes this share, speeds move
 beyond their bounds, even if no window of the run stands out. On a machine with fewer than four processors,
@@ -25,25 +26,25 @@ it must take :data:`_STOLEN_CPUS` of a processor."""
 _STOLEN_CPUS = 0.2
 """Processors, averaged over a run. A hypervisor may always take less."""
 _FEWEST_S = 1.0
-"""Fewer processor seconds of other processes do not slow even a short run. A login and a timer's script use
-about as much."""
+"""Processor seconds. If others use fewer, they do not slow even a short run. A login and a timer's script
+use about as much."""
 _WATCHED = 0.5
 """The supervisor of a job must measure the use for at least this share of the job's time.
 
 With less, the machine is not known to be idle.
 """
 _ELSEWHERE = frozenset({"docker", "slurm", "podman", "nerdctl", "srun", "sbatch"})
-"""Programs that run a job outside the supervisor's processes.
+"""Launchers and programs that run a job outside the supervisor's processes.
 
-The job's own time would count as use by others.
+The job's own time would count as use by others, so such a job is not checked.
 """
 
 
 def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, MachineUse]:
-    """Return the use of each node from the states of a job. Invalid states are left out.
+    """Return the use of each node from the states of a job. A node without a valid use is left out.
 
     Args:
-        jobs: The job's state on each node.
+        jobs: The job's state (state.json) on each node. Its key ``machine`` has the use.
     """
     uses = {}
     for node, job in jobs.items():
@@ -55,7 +56,11 @@ def read_machine_use(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Machine
 
 
 def _with_clean_texts(raw: object) -> dict[str, Any]:
-    """Return a node's own statements with texts that are safe to show."""
+    """Return the use that a node states, with texts that are safe to show.
+
+    Raises:
+        TypeError: The value is not a mapping.
+    """
     if not isinstance(raw, Mapping):
         raise TypeError("no mapping")
     names = raw.get("names")
@@ -64,7 +69,7 @@ def _with_clean_texts(raw: object) -> dict[str, Any]:
 
 
 def _moment(raw: object) -> dict[str, Any] | None:
-    """Return the state of a machine with text that is safe to show."""
+    """Return a machine's state before or after a run with safe text, or None if it is not a mapping."""
     if not isinstance(raw, Mapping):
         return None
     governor = raw.get("governor")
@@ -72,7 +77,10 @@ def _moment(raw: object) -> dict[str, Any] | None:
 
 
 def runs_elsewhere(launcher: str, arguments: Iterable[str]) -> bool:
-    """Return whether a job's work is done by processes that its supervisor did not start."""
+    """Return whether a job's work is done by processes that its supervisor did not start.
+
+    A word of the arguments counts if it, or the last part of its path, is in :data:`_ELSEWHERE`.
+    """
     return launcher in _ELSEWHERE or any(
         PurePosixPath(word).name in _ELSEWHERE for argument in arguments for word in argument.split()
     )
@@ -100,9 +108,9 @@ def busy_reason(uses: Mapping[str, MachineUse], jobs: Mapping[str, Mapping[str, 
 
 
 def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
-    """Return how little a supervisor states about an ended job.
+    """Return how little a supervisor states about a job (``only 40 of 100 s``), or "".
 
-    Return "" if the supervisor states enough, or if the job did not end.
+    Return "" if the supervisor states enough, or if the job did not end by itself.
     """
     # A job without a known end is unproven for that reason already.
     if job.get("phase") != "ended" or job.get("ended_by") != "itself":
@@ -111,7 +119,7 @@ def _unwatched(use: MachineUse | None, job: Mapping[str, Any]) -> str:
         return "nothing"
     elapsed_s = job.get("elapsed_s")
     took = elapsed_s if isinstance(elapsed_s, int | float) and math.isfinite(elapsed_s) else 0.0
-    # NaN counts as nothing here. The number is rounded to a tenth of a second.
+    # NaN counts as too little here. The supervisor rounds the seconds to a tenth.
     is_enough = use.cpus > 0 and use.seconds + 0.1 >= _WATCHED * took
     return "" if is_enough else f"only {use.seconds:g} of {took:g} s"
 
@@ -127,7 +135,7 @@ def was_busy(use: MachineUse) -> bool:
 
 
 def _reason(node: str, use: MachineUse) -> str:
-    """Return the sentence about a node that was not idle."""
+    """Return the sentence about a busy node, with the cause and the remedy."""
     names = f" ({', '.join(use.names)})" if use.names else ""
     mean = use.others_s / max(use.seconds, 0.1)
     cause = f"others{names} used {mean:.1f} of its {amount(use.cpus, 'processor')}"
@@ -144,7 +152,10 @@ def _reason(node: str, use: MachineUse) -> str:
 
 
 def busy_findings(reason: str) -> list[Finding]:
-    """Return a remark that no speed of a run counts, without a verdict, because quality still counts."""
+    """Return a remark that no speed of a run counts, or nothing without a reason.
+
+    The remark has no verdict, because the quality of the result still counts.
+    """
     return (
         [Finding(code="machine_busy", message=f"no speed of this run counts: {reason}"[:4000])]
         if reason

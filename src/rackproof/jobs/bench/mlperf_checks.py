@@ -1,8 +1,10 @@
 """Check a run of MLPerf Training against its rules, reference convergence, node placement and references.
 
-:mod:`rackproof.jobs.bench.record` calls this module after each repeat, while the rack is still in use.
-The input is the log of the launcher (run.sub) and the parsed logs. The output is findings and
-measurements. :func:`score_repeats` scores all repeats of a plan.
+:mod:`rackproof.jobs.bench.record` calls this module after each repeat, while the rack is still in use. The
+input is the log of the launcher (run.sub) and the parsed logs. The output is findings and measurements.
+:func:`score_repeats` scores all repeats of a result together, for the report of a plan. Rules (a ruleset) are
+those of one round, such as ``5.1.0``. A reference is the published convergence of MLCommons' own code, as the
+mean number of samples for each global batch size.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ TIME_TOLERANCE, TIME_WARNING = 0.25, 0.12
 """The time of one repeat may be slower by these fractions. The number of samples until convergence varies by
 more than a tenth."""
 ONE_EVALUATION = 0.35
-"""In round 0.6, a time may differ by this fraction. A run may reach its target one evaluation earlier or
-later. An evaluation of transformer is a third of the run."""
+"""In round 0.6, a time may differ by this fraction either way. A run may reach its target one evaluation
+earlier or later. An evaluation of transformer is a third of the run."""
 CHECK_S = 120.0
-"""Time limit for the check of one log."""
+"""Time limit for the check of one log in seconds."""
 PREFLIGHT = "nccl_preflight_busbw"
-"""A run without the NCCL preflight lacks the measurement of this name."""
+"""Name of the measurement of the NCCL preflight, a test of the links before the training."""
 PREFLIGHT_CODE = "nccl_preflight"
 """Code of a finding about the preflight itself."""
 EVERYTHING: tuple[str, ...] = (
@@ -53,13 +55,13 @@ EVERYTHING: tuple[str, ...] = (
     "seed",
     "submission_events",
 )
-"""`lacks` of a definition may contain any of these."""
+"""Outputs of a run script. `lacks` of a definition names those that its script omits by design."""
 SUBMISSION_EVENTS = ("benchmark", "org", "division", "status", "platform")
 """The rules of every round require these events `submission_…`."""
 
 
 class LauncherEvidence(NamedTuple):
-    """The facts of a run that are visible in the launcher's output."""
+    """The facts of a run that are visible in the launcher's output. ``container_digest`` is "" if unknown."""
 
     findings: Sequence[Finding]
     measurements: Sequence[Measurement]
@@ -81,7 +83,7 @@ class LauncherOutput:
         self._run_sub06 = run_sub06.RunSub06Reader() if launcher == "docker" else None
 
     def line(self, number: int, raw: bytes) -> None:
-        """Read one line."""
+        """Read one line of the log, with its number from 1."""
         self._run_sub.line(number, raw)
         if self._run_sub06 is not None:
             self._run_sub06.line(number, raw)
@@ -89,7 +91,7 @@ class LauncherOutput:
     def check(
         self, planned: PlannedRun, folder: Path, parsed: Sequence[ParsedLog], plan_id: str
     ) -> LauncherEvidence:
-        """Return all facts that the output shows.
+        """Return all facts that the output shows, after the log was read.
 
         Args:
             planned: The run as it was planned.
@@ -157,7 +159,7 @@ def _slurm_start(output: run_sub.RunSubOutput, run_id: str) -> datetime | None:
 
 
 def causes_first(findings: Sequence[Finding], lacks: Sequence[Finding]) -> list[Finding]:
-    """Combine findings with those about missing evidence. The cause of a job's end comes first."""
+    """Return the findings and those about missing evidence. The causes of a job's end come first."""
     causes = [
         finding
         for finding in findings
@@ -207,7 +209,7 @@ def _missing_events(planned: PlannedRun, parsed: Sequence[ParsedLog]) -> Iterato
 
 
 def _is_known_benchmark(name: str) -> bool:
-    """Return whether a benchmark of MLPerf Training, and not only of a site, is called so."""
+    """Return whether a benchmark of MLPerf Training has this name. A site's own benchmarks have others."""
     return any(name in targets for targets in (TARGETS, TARGETS_06, EVALUATED_OFFLINE))
 
 
@@ -296,11 +298,12 @@ def convergence_input_findings(
 def check_convergence(planned: PlannedRun, samples: float | None, batch: float | None) -> list[Finding]:
     """Return a finding if one run needed far fewer samples than the reference.
 
-    The rules compare all repeats.
+    ``samples`` and ``batch`` are the run's samples until convergence and its global batch size, or None. The
+    rules compare only all repeats together.
     """
     ruleset = planned.result.ruleset
     mean = reference_samples(planned.benchmark, ruleset, batch) if ruleset and batch else None
-    # The verdict is unproven because one run may be lucky. The rules judge only all repeats together.
+    # The verdict is unproven, not fail, because one run may be lucky.
     if samples is None or mean is None or samples >= TOO_FAST * mean:
         return []
     message = f"too fast to be true: converged after {samples:.10g}, the reference needs {mean:.6g}"

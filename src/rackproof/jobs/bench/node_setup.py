@@ -22,6 +22,7 @@ from rackproof.core.text import sanitize
 PARAMETERS = ("nodes", "network", "storage")
 """Parameters that need a setup of nodes. If a parameter is empty, the node remains as it is."""
 NETWORKS = ("host", "overlay")
+"""``host`` is a network of the node, and ``overlay`` a VXLAN that is made for the run."""
 BEFORE_AFTER_S = 900
 """If nothing removes a run's overlay, it expires this many seconds after the time limit of its job."""
 COLD = 0.01
@@ -29,12 +30,15 @@ COLD = 0.01
 LEAST_BYTES = 1 << 20
 """Bytes that an overlay's interface must carry each way if several nodes train over it."""
 
+# Types of file systems in /proc/mounts, by the kind of storage.
 _TYPES = {"nfs": ("nfs", "nfs4"), "s3fs": ("fuse.s3fs",)}
 _NOT_LOCAL = re.compile(r"nfs4?|cifs|smb3?|fuse\..*|lustre|gpfs|beegfs|ceph|9p|wekafs")
+# Name and address in a line of ``ip -oneline address show``: ``2: eth0    inet 10.0.0.7/24 …``.
 _INTERFACE = re.compile(r"^\d+:\s+(\S+)\s+inet\s+([0-9.]{7,15})/", re.MULTILINE)
+# Kinds of interfaces that are not the network of the host.
 _TUNNELS = ("vxlan", "ipip", "geneve", "wireguard", "gre", "tun")
 _OWN = ("lo", "docker", "virbr", "veth", "cni", "flannel", "cali", "vxlan", "rackproof")
-"""Containers and Rackproof make interfaces with these prefixes, which do not connect nodes."""
+"""Prefixes of interfaces that do not connect nodes, such as those of containers and of Rackproof."""
 
 
 class Storage(Record):
@@ -79,7 +83,11 @@ class Peer(Record):
 
 
 class NodeSetup(Record):
-    """The setup of each node of a run, in the form that ``rackproof_bench_setup`` accepts."""
+    """The setup of each node of a run, in the form that ``rackproof_bench_setup`` accepts.
+
+    ``nodes`` are in the order of ranks. ``storage`` is the kind of the storage, and ``data`` the folder on
+    it. ``cache`` is ``cold``, ``warm`` or "". ``port`` is that of the rendezvous, at which the ranks meet.
+    """
 
     network: str = "host"
     nodes: tuple[Peer, ...]
@@ -93,7 +101,7 @@ class NodeSetup(Record):
 
 
 class SetupEvidence(Record):
-    """The nodes' reports about a run's setup, as measurements and findings."""
+    """The nodes' reports about a run's setup, as measurements, findings, and texts for the record."""
 
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -193,7 +201,7 @@ def plan_setup(
     *,
     only_first: bool = False,
 ) -> NodeSetup:
-    """Return the setup of a run's nodes.
+    """Return the setup of a run's nodes, also if :func:`setup_obstacle` returns an obstacle.
 
     Args:
         point: The point.
@@ -337,7 +345,7 @@ def _link_difference(network: str, interface: object, link: Mapping[str, Any], m
 
 
 def _kind_difference(network: str, kind: object, moment: str) -> str:
-    """Return the kind of an interface that does not fit the network, or "" if it fits."""
+    """Return how the kind of an interface does not fit the network, or "" if it fits."""
     if network == "overlay" and kind != "vxlan":
         shown_kind = sanitize(kind or "a plain link", 40)
         return f"not a VXLAN {moment} the run, but {shown_kind}"
@@ -347,7 +355,7 @@ def _kind_difference(network: str, kind: object, moment: str) -> str:
 
 
 def _traffic_differences(network: str, interface: object, rendezvous: Mapping[str, Any]) -> list[str]:
-    """Return a description if an interface did not carry the training, or its counters are unknown."""
+    """Return a text for each way (received, sent) in which the training is not shown on an interface."""
     shown_name = sanitize(interface, 40)
     before, after = _map(rendezvous.get("before")), _map(rendezvous.get("after"))
     differences = []
@@ -355,7 +363,8 @@ def _traffic_differences(network: str, interface: object, rendezvous: Mapping[st
         start, end = before.get(way), after.get(way)
         if not (isinstance(start, int) and isinstance(end, int)):
             differences.append(f"what {shown_name} carried ({way}) is not known")
-        # On the host's network, InfiniBand may carry the traffic instead of the interface.
+        # On the host's network, InfiniBand may carry the traffic instead of the interface, so its bytes
+        # are not compared.
         elif network == "overlay" and end - start < LEAST_BYTES:
             carried = f"{shown_name} carried {end - start} bytes ({way})"
             differences.append(f"{carried}: the training went another way")
@@ -376,7 +385,7 @@ def _storage_findings(planned: NodeSetup, name: str, report: Mapping[str, Any]) 
 
 
 def _mount_difference(planned: NodeSetup, storage: Mapping[str, Any]) -> str:
-    """Return the mount at the data's folder if it is not the planned storage, or ""."""
+    """Return how the mount at the data's folder is not the planned storage, or ""."""
     mount = _map(storage.get("mount"))
     kind = mount.get("type")
     if not isinstance(kind, str) or storage.get("folder") != planned.data:
@@ -433,7 +442,7 @@ def _job_findings(name: str, job: Mapping[str, Any]) -> list[Finding]:
 
 
 def _bandwidths(planned: NodeSetup, lead: str, report: Mapping[str, Any]) -> list[Measurement]:
-    """Return the bandwidths that the lead measured, only for pairs of this run."""
+    """Return the bandwidths that the lead measured, in Gbit/s, one for each direction of a link."""
     names = {peer.name for peer in planned.nodes}
     # Count by pair, so that a node that reports one link twice does not compensate for another node.
     measurements: dict[tuple[str, str], Measurement] = {}
@@ -503,6 +512,7 @@ def _storage_text(planned: NodeSetup, report: Mapping[str, Any]) -> str:
 
 
 def _finding(code: str, verdict: Verdict | None, message: str, node: str) -> Finding:
+    """Return a finding on a node. Without a verdict, it is a remark."""
     return Finding(code=code, verdict=verdict, message=sanitize(message, 600), source=Source(file=node))
 
 

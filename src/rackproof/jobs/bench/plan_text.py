@@ -1,7 +1,8 @@
 """Describe a plan for the operator, with its runs, its references, and the obstacles on its nodes. No I/O.
 
-Task ``plan`` of bench.yml prints the text of :func:`describe_plan`. In check mode, the playbook then ends
-with the list of :func:`lacking` and with the nodes' answers (filter ``dry_run_answers``).
+Task ``plan`` of bench.yml prints the text of :func:`describe_plan`: title, then a line ``NODE: BENCHMARK``
+for each run, with indented lines about its actions and references. In check mode, the playbook then ends with
+the list of :func:`lacking` and with the nodes' answers (filter ``dry_run_answers``).
 """
 
 from __future__ import annotations
@@ -65,11 +66,16 @@ def dry_run_answers(results: Iterable[Mapping[str, Any]]) -> dict[str, list[str]
     """Return the answers of nodes to a dry run's query whether their runs are possible, each answer once.
 
     Args:
-        results: Results of ``slurm_run.py check``. A result without output was skipped.
+        results: Results of ``slurm_run.py check``. A result without output was skipped. A line of output
+            with :data:`~rackproof.logs.run_sub.MARK` states a phase, and the last line is ``{"lacking":
+            […]}``.
 
     Returns:
         ``phases`` lists the checks that were made, and ``lacking`` the missing things, first those that most
         benchmarks lack.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: The output has another form, or is cut off.
     """
     phases: dict[str, None] = {}
     missing: Counter[str] = Counter()
@@ -102,7 +108,7 @@ def _expected_time_text(runs: Sequence[PlannedRun]) -> str:
 
 
 def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
-    """Return the lines about one run."""
+    """Return the lines about one run. Only the first of its repeats has lines about details."""
     expected = f" (about {run.expected_s:.0f} s)" if run.expected_s is not None else ""
     # The reasons against a run under Slurm get a line each.
     why = "" if run.obstacles else f": {run.unproven_because}"
@@ -122,7 +128,7 @@ def _run_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
 
 
 def _lacks_every_reference(run: PlannedRun, baselines: Sequence[SkuReference]) -> bool:
-    """Return whether no rule states a bound, and the SKU has no reference for any of them."""
+    """Return whether a run has no rules of MLPerf, no rule with a bound, and no reference of the SKU."""
     rules = run.result.judge
     if run.result.ruleset or any((rule.at_least, rule.at_most, rule.equals) != (None,) * 3 for rule in rules):
         return False
@@ -131,7 +137,7 @@ def _lacks_every_reference(run: PlannedRun, baselines: Sequence[SkuReference]) -
 
 
 def _judge_lines(run: PlannedRun, baselines: Sequence[SkuReference]) -> list[str]:
-    """Return a line for each reference that judges a run on a rack, and for each metric without reference."""
+    """Return a line for each reference that judges a run, and for each metric without reference."""
     lines = []
     sizes = sorted(reference_points(run.benchmark, run.result.ruleset)) if run.result.ruleset else []
     if sizes:
@@ -170,7 +176,7 @@ def _baseline_texts(references: Sequence[SkuReference], has_others: bool) -> lis
 
 
 def _baseline_text(sku_reference: SkuReference) -> str:
-    """Return a reference of the SKU with the case that it is for."""
+    """Return a reference of the SKU with its case: ``2.1 TB/s at gpus=1, by SOURCE``."""
     labels = " ".join(
         f"{name}={value}"
         for name, value in (*sku_reference.parameters.items(), *sku_reference.labels.items())

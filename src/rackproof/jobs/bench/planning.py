@@ -4,6 +4,10 @@ Task ``plan`` of bench.yml calls :func:`make_plan`, and stores the result as
 ``results/PLAN_ID/plan.json`` with :func:`resume_or_keep`. If the same request is made while runs of an
 earlier plan are missing, that plan is continued. An interrupted playbook therefore loses no result and
 starts no run twice.
+
+A point is one combination of a benchmark's parameters, such as ``{"gpus": 8, "nodes": 2}``. The lead is the
+node that starts the job of a run. A run is on one node, on the first nodes of a rack (parameter ``nodes``),
+or on a whole rack through Slurm.
 """
 
 from __future__ import annotations
@@ -63,6 +67,7 @@ from rackproof.store.sealed_json import open_sealed, seal_json
 
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.html"
+"""Names of the files in the folder of a plan."""
 RESUME_WITHIN = timedelta(days=2)
 """An interrupted plan is resumed up to this age. Later, the same request gets a new plan."""
 ALLOWED_FAILURES = 1
@@ -71,14 +76,16 @@ ALLOWED_FAILURES = 1
 The rule is MLPerf Training's, and Rackproof applies it to all benchmarks.
 """
 COSTLY_TO_CHANGE = ("network", "storage")
-"""A change of these parameters needs a new setup of nodes. Points are ordered so that they change least,
-above all the first."""
+"""Parameters whose change needs a new setup of nodes. Points are ordered so that these change least, above
+all the first."""
 NOT_LIMITED = "bench_launch_host is {}, which is not among the limited hosts that answered"
 SETTLED_NS = 2_000_000_000
-"""If a file is older than this, another change certainly changes its ctime on every file system in use."""
+"""Nanoseconds. If a file changed longer ago, another change certainly changes its ctime on every file system
+in use."""
 RUN_COMMAND = "run_command.py"
 """Program under workloads/ that runs a definition's command."""
 _NOT_THE_REQUEST = {"run_id", "expected_s", "definition_ctime_ns"}
+"""Fields of a run that differ between plans of the same request."""
 STILL_RUNNING = "still_running"
 """Code of the finding of a run whose job may still be running. The run is followed, not repeated."""
 
@@ -110,13 +117,15 @@ class PlannedRun(Record):
     stage: tuple[dict[str, Any], ...] = ()
     timeout_s: int
     hang_s: int
+    """Seconds without growth of the log after which the supervisor ends the job."""
     grace_s: float = 10
+    """Seconds between SIGTERM and SIGKILL."""
     launcher: str = "local"
     repeat: int = 0
     """The number of this repeat, from 1, or 0 if nothing is repeated."""
     repeats: int = 0
     would: tuple[str, ...] = ()
-    """Actions that it would perform on a cluster, as text."""
+    """Lines about the actions that it would perform on a cluster, such as the pull of an image."""
     published_references: bool = True
     container: str = ""
     sku: str = ""
@@ -168,6 +177,7 @@ class Plan(Record):
     title: str
     created: datetime
     fingerprint: str
+    """Digest of the runs, equal for plans of the same request. It covers no skipped or unreached nodes."""
     runs: tuple[PlannedRun, ...]
     skipped: tuple[Skipped, ...] = ()
     unreached: tuple[str, ...] = ()
@@ -237,8 +247,8 @@ class Plan(Record):
     def given_up(self, recorded: Mapping[str, Run]) -> dict[str, str]:
         """Return the results whose repeats can no longer become valid, with the reasons.
 
-        One repeat may fail, and counts as the slowest (docs/using/scoring.md). With two failures, the
-        result is invalid.
+        The keys are names as :meth:`result_of` returns them. One repeat may fail, and counts as the slowest
+        (docs/using/scoring.md). With two failures, the result is invalid.
         """
         repeats: dict[str, list[PlannedRun]] = {}
         for run in self.runs:
@@ -308,7 +318,7 @@ def make_plan(
             these, a dry run can show a rack's plan before its nodes exist.
         estimate: A function that returns the expected seconds of a run, or None.
         now: The time of planning.
-        sites: The Slurm cluster of each node, for benchmarks that run on a whole rack.
+        sites: The rack, SKU and Slurm cluster of each node.
         experiments: The inventory's variables for experiments (storages, networks), by node.
         addresses: The address of each node on the training network.
 
@@ -372,7 +382,7 @@ def _request_fingerprint(title: str, runs: Sequence[PlannedRun]) -> str:
 def _each_named(runs: Sequence[PlannedRun], now: datetime) -> list[PlannedRun]:
     """Return the runs, each with a unique id.
 
-    Six random digits are too few for hundreds of runs that are planned in one second.
+    The six random digits of an id may be equal if hundreds of runs are planned in one second.
     """
     named: dict[str, PlannedRun] = {}
     for run in runs:
@@ -651,7 +661,7 @@ def _arguments(loaded: LoadedDefinition, variables: Mapping[str, Scalar]) -> tup
 
 
 def _lacks_gpus(point: Parameters, gpus_there: int) -> bool:
-    """Return whether a point needs more GPUs than are present."""
+    """Return whether a point needs more GPUs than are present. The value ``all`` needs none."""
     gpus = point.get("gpus", 0)
     return isinstance(gpus, int) and gpus > gpus_there
 
@@ -682,7 +692,10 @@ def _rack_lead(site: Site, members: Sequence[str]) -> tuple[str, str]:
 def _staging_programs(
     loaded: LoadedDefinition, variables: Mapping[str, Scalar]
 ) -> tuple[dict[str, Any], ...]:
-    """Return the programs that download or generate a benchmark's data, in the order of its definition."""
+    """Return the programs that download or generate a benchmark's data, in the order of its definition.
+
+    ``creates`` is the file or folder whose presence shows that a program need not run.
+    """
     programs = []
     for stage in loaded.definition.stage:
         arguments = command_options(stage.arguments, variables, f"{loaded.path}: stage.arguments")
@@ -723,7 +736,7 @@ def _docker_runs(
 def _by_site(
     loaded: LoadedDefinition, site: Site, suite: str, now: datetime, launcher: Literal["slurm", "docker"]
 ) -> dict[str, Any]:
-    """Return the settings that all runs in a site's containers share."""
+    """Return the fields of PlannedRun that are set alike for launchers slurm and docker."""
     launcher_module = launch_slurm if launcher == "slurm" else launch_docker
     launch, result = loaded.definition.launch, loaded.definition.result
     return {
@@ -875,7 +888,7 @@ def read_plan(results: Path, plan_id: str) -> Plan:
 
 
 def _read_plan(path: Path) -> Plan | None:
-    """Return the plan in a file, or None if the file is missing or malformed. Such a plan is not resumed."""
+    """Return the plan in a file, or None if the file is missing, damaged or in another plan's folder."""
     try:
         plan = Plan.model_validate_json(open_sealed(read_file(path, RECORD_LIMIT_BYTES)))
     except (OSError, ValueError):

@@ -1,7 +1,9 @@
 """Turn an ended job into a record with a verdict, store it in the history, and write its reports.
 
-Task ``record`` of bench.yml calls :func:`write_record` for each run, also for one that could not start. No
-other module decides on the verdict of a run of bench.yml.
+Task ``record`` of bench.yml calls :func:`write_record` for each run, also for one that could not start. The
+input is the plan of the run, the state of its job (state.json), and the logs
+``results/RUN_ID/logs/NODE.log``. The output is ``results/RUN_ID/run.json``, an entry in the history, and the
+page of the run. No other module decides on the verdict of a run of bench.yml.
 """
 
 from __future__ import annotations
@@ -55,12 +57,12 @@ from rackproof.report import write_run_reports
 from rackproof.store.history.client import History, measurement_key
 from rackproof.store.run_folder import write_run
 
-# Eighteen digits fit into 64 bits and into the columns of the history.
+# A seed in a log. Eighteen digits fit into 64 bits and into the columns of the history.
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
-# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md). These statuses prove neither
-# success nor failure. Any other status except 0 and WRONG_ARGUMENTS means that something failed while the
-# workload ran.
+# Exit statuses of Rackproof's own workloads (docs/extending/workloads.md), with their meanings. They prove
+# neither success nor failure. Any other status except 0 and WRONG_ARGUMENTS means that something failed while
+# the workload ran. For a site's own program, run_command.py replaces every other status by 1.
 COULD_NOT_RUN = {
     4: "a GPU that was requested is absent",
     5: "the data is missing or damaged",
@@ -91,10 +93,15 @@ _ENDED_BADLY = {
         "ended unseen: its supervisor was killed or the node was rebooted",
     ),
 }
+"""Code, verdict and message of the finding for each ``ended_by`` of a job that did not end by itself."""
 
 
 class RecordedRun(Record):
-    """A recorded run, the path of its report, and the reason if it is not in the history."""
+    """A recorded run, its folder, and the path of its HTML page.
+
+    ``history`` states what failed: references, the entry in the history, or the page. It is "" if nothing
+    did.
+    """
 
     run: Run
     folder: str
@@ -133,7 +140,10 @@ def job_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
 
 
 def job_seal(job: Mapping[str, Any]) -> str:
-    """Return the digest of the relevant parts of a job's end, computed as rackproof_job does on the node."""
+    """Return the digest of the relevant parts of a job's end, computed as rackproof_job does on the node.
+
+    Return "none" if the state cannot be written as JSON.
+    """
     # An older supervisor reports no state of its machine, so its seal does not cover one.
     counted = [[key, job.get(key)] for key in (*_SEALED, *(["machine"] if "machine" in job else []))]
     try:
@@ -143,7 +153,7 @@ def job_seal(job: Mapping[str, Any]) -> str:
 
 
 def _node_findings(planned: PlannedRun, evidence: Evidence) -> list[Finding]:
-    """Return a finding if other nodes than planned took part. The numbers then belong to another system."""
+    """Return a finding if other nodes than planned took part."""
     planned_names, took_part = set(planned.nodes), {node.name for node in evidence.nodes}
     # If a run used other nodes than planned, its numbers belong to another system.
     differences = [f"{name} took no part" for name in sorted(planned_names - took_part)]
@@ -191,7 +201,7 @@ def _interruption(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 
 def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None:
-    """Return a finding if a job that ended by itself failed. The most important cause is checked first."""
+    """Return a finding if a job that ended by itself failed. Only the first cause that applies counts."""
     status, signal = job.get("exit_status", 0), job.get("signal")
     # A signal is the cause, whatever the exit status is.
     if signal is not None:
@@ -212,11 +222,11 @@ def _exit_failure(planned: PlannedRun, job: Mapping[str, Any]) -> Finding | None
 
 
 _ENDED_EARLY = frozenset({"exit_status", "killed", "could_not_run", "hung", "timed_out"})
-"""A program with one of these findings ended early. Its last lines may contain the reason."""
+"""Codes of findings on a program that ended early. Its last lines may contain the reason."""
 
 
 def _with_last_words(findings: Sequence[Finding], words: str) -> list[Finding]:
-    """Return the findings, with the program's last lines in the message of one that it ended early."""
+    """Return the findings. A message about a program that ended early gets the program's last lines."""
     return [
         finding.model_copy(update={"message": f"{finding.message}; its last lines: {words}"})
         if words and finding.code in _ENDED_EARLY
@@ -243,7 +253,7 @@ def build_run(
     sku_references: Sequence[SkuReference] = (),
     words: str = "",
 ) -> Run:
-    """Judge the measurements and return the record. The only file that it may read is the definition.
+    """Judge the measurements and return the record. The only file that may be read is the definition.
 
     Args:
         planned: The run as it was planned.
@@ -253,7 +263,7 @@ def build_run(
         plan_id: The id of the plan.
         require_references: Whether a measurement without a reference gates.
         log_files: The raw logs beside the record.
-        trouble: The reason why references may be missing.
+        trouble: The reason why references of the history may be missing, or "".
         sku_references: The references of the SKU. Each that applies needs a measurement.
         words: The last lines of the program on one line, which may explain why it ended early.
     """
@@ -324,7 +334,10 @@ def _expected_baselines(
     findings: Sequence[Finding],
     measurements: Sequence[Measurement],
 ) -> list[SkuReference]:
-    """Return the SKU's references for which a run needs a measurement."""
+    """Return the SKU's references for which a run needs a measurement.
+
+    The preflight's reference is left out if it was measured, was planned to be off, or has its own finding.
+    """
     # For a missing or failed preflight, a gating finding names cause and remedy.
     explained = any(
         finding.code == PREFLIGHT_CODE and finding.verdict and finding.verdict.gates for finding in findings
@@ -412,7 +425,7 @@ def judge_folder(
     sku_references: Sequence[SkuReference] = (),
     require_references: bool = True,
 ) -> tuple[Run, str]:
-    """Return a run's record from the logs under ``folder/logs``, and why references may be missing.
+    """Return a run's record from the logs under ``folder/logs``, and "" or why references may be missing.
 
     No file is written.
 
@@ -470,7 +483,7 @@ def _words_of_lead(planned: PlannedRun, folder: Path, files: Sequence[LogFile]) 
 
 
 def _keep_and_report(run: Run, folder: Path, history: History) -> tuple[str, list[str]]:
-    """Store a written record in the history, and write its page. Return the page and the errors."""
+    """Store a written record in the history, and write its page. Return the page's path and the errors."""
     page, remarks = "", []
     try:
         remarks.append(history.keep(folder))
@@ -534,7 +547,7 @@ def _read_log(planned: PlannedRun, path: Path, output: LauncherOutput | None, lo
 
 
 def _copy_findings(entry: LogFile, job: Mapping[str, Any]) -> list[Finding]:
-    """Return a finding if a log was copied incompletely, grew afterwards, or was changed."""
+    """Return a finding if the lead's log is not the file that its job wrote, by size or digest."""
     size_on_node, digest_on_node = job.get("log_bytes"), job.get("log_sha256")
     message = ""
     # Not isinstance: True is an int, but a node that reports it reports no size.
@@ -576,27 +589,34 @@ def _direction_of(planned: PlannedRun, measurement: Measurement) -> Direction | 
 
 
 def _floor(reference: Reference, direction: Direction | None) -> Reference:
-    """Return a reference without its bound on the good side."""
+    """Return a reference without its bound on the good side.
+
+    Without a direction, both bounds remain. A warning always remains.
+    """
     open_side = {Direction.HIGHER: {"high": None}, Direction.LOWER: {"low": None}, None: {}}[direction]
-    # If the reference states only a warning, the warning becomes the floor. Otherwise, no value could fail.
     return reference.model_copy(update=open_side)
 
 
 def _published_references(planned: PlannedRun, measurement: Measurement) -> list[Reference]:
-    """Return the published results for a measurement of MLPerf's own code."""
-    # Published results come from MLPerf's own code. Numbers of other programs are not comparable.
+    """Return the published results for a measurement of MLPerf's own code.
+
+    Numbers of other programs are not comparable with them.
+    """
     if planned.launcher in BY_ITSELF or not planned.published_references:
         return []
     return published_references(planned, measurement)
 
 
 def _particularity(baseline: SkuReference) -> tuple[int, bool]:
-    """Return the sorting key of a reference, higher for a more specific one."""
+    """Return the sorting key of a reference, higher for a more specific one.
+
+    The first part is the number of its conditions, and the second is whether it names a benchmark.
+    """
     return len(baseline.parameters) + len(baseline.labels), bool(baseline.benchmark)
 
 
 def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Finding]]:
-    """Return the logs of the run's nodes, and findings about unexpected and missing logs."""
+    """Return the logs of the run's nodes, and findings about other files and a missing log of the lead."""
     own_files, findings = [], []
     expected = {f"{name}.log" for name in planned.nodes}
     # Hidden files are left by interrupted copies and file managers.
@@ -615,6 +635,6 @@ def _own_logs(planned: PlannedRun, folder: Path) -> tuple[list[Path], list[Findi
 def preload_libraries() -> None:
     """Import Matplotlib, which :func:`write_record` needs, so that forked processes share it.
 
-    A playbook forks a process for each task, and each would spend a quarter of a CPU-second on this import.
+    A playbook forks a process for each task. Each would spend a quarter of a CPU-second on this import.
     """
     import matplotlib.backends.backend_svg  # noqa: F401

@@ -5,8 +5,9 @@ For every run, :mod:`rackproof.jobs.bench.record` calls :func:`machine_lacks`, w
 :mod:`rackproof.jobs.bench.mlperf_checks` also calls :func:`slurm_lacks`, which evaluates :data:`RUN_BY_SLURM`
 or :data:`RUN_OF_ROUND_06`.
 
-A table has a row for every field of the structures with the evidence, which a test compares. The tables are
-evaluated before all checks, so that the checks only compare present values.
+A row (:class:`~rackproof.core.evidence.RequiredEvidence`) names one piece of evidence, the program that
+provides it, and the code of the finding if a run lacks it. A table has a row for every field of the
+structures with the evidence, and a test compares them. Other checks therefore need not report missing values.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from rackproof.logs.run_sub06 import RunSub06Output, ended_before_training06
 
 _AGAINST = "it only speaks against a run, so its absence is good"
 _ABOUT = "it only describes the run, and nothing is judged by it"
+"""Reasons (``harmless``) why a run may lack a piece of evidence."""
 _THERE, _ABSENT, _DAMAGED = EvidenceState.THERE, EvidenceState.ABSENT, EvidenceState.DAMAGED
 _EVENTS = ("mllog", "mll06", "mlp05")
 """The events of these formats include a time."""
@@ -68,6 +70,7 @@ class Evidence(Record):
     description: str = ""
     storage: str = ""
     network: str = ""
+    """The storage and the network that the nodes used, or else the operator's texts about them."""
     notes: str = ""
     measurements: tuple[Measurement, ...] = ()
     """Measurements besides the parsed logs', from the nodes' setup and from the launcher's output, such as
@@ -111,7 +114,7 @@ class SlurmJob:
 
 
 def lacking_findings(lacking: Iterable[Finding], findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings about missing evidence, except where a parser already reported it."""
+    """Return the findings of ``lacking``, except those with the code of a gating one in ``findings``."""
     known_codes = {
         finding.code for finding in findings if finding.verdict is not None and finding.verdict.gates
     }
@@ -129,7 +132,10 @@ def slurm_lacks(job: SlurmJob) -> list[Finding]:
 
 
 def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[Finding]:
-    """Return one finding for all missing evidence of one code, with the text of the first row."""
+    """Return one finding for all missing evidence of one code, with the text of the first row.
+
+    ``subject`` is what the rows of the table get: a :class:`MachineRun` or a :class:`SlurmJob`.
+    """
     alike: dict[str, list[LackingEvidence]] = {}
     for lack in lacking_evidence(table, subject):
         alike.setdefault(lack.code, []).append(lack)
@@ -143,12 +149,15 @@ def _findings(table: Iterable[RequiredEvidence[Any]], subject: object) -> list[F
 
 
 def usable_state(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usable part of a job's state. Rows of the table report absent and damaged parts."""
+    """Return the present keys of a job's state with a value of the right type.
+
+    Rows of :data:`RUN_ON_MACHINE` report the other keys.
+    """
     return {key: job[key] for key in _JOB_KINDS if job_value_state(key, job.get(key)) is _THERE}
 
 
 def job_value_state(key: str, value: object) -> EvidenceState:
-    """Return the evidence state of one part of a job's state."""
+    """Return the evidence state of a value in a job's state, by its key in :data:`_JOB_KINDS`."""
     if value is None:
         return _ABSENT
     if key in _MOMENTS:
@@ -160,7 +169,10 @@ def job_value_state(key: str, value: object) -> EvidenceState:
 
 
 def moment_of(raw: object) -> datetime | None:
-    """Return a time from a node, or None if it is invalid. A time without a zone is UTC."""
+    """Return a time from a node, or None if it is invalid.
+
+    The time is in seconds since 1970, or a text in ISO 8601, which is UTC if it has no zone.
+    """
     try:
         # True is an int, which fromtimestamp() would accept.
         if isinstance(raw, int | float) and not isinstance(raw, bool):
@@ -201,7 +213,7 @@ _JOB_KINDS: Mapping[str, type] = {
     "succeeded": bool,
     "unkillable": list,
 }
-"""Required types of keys of a job's state."""
+"""Required types of keys of a job's state. ``started`` and ``ended`` are read by :func:`moment_of`."""
 
 
 def _of_job(
@@ -211,7 +223,7 @@ def _of_job(
     harmless: str = "",
     without: str = "",
 ) -> RequiredEvidence[MachineRun]:
-    """Return the row for one key of the job's state."""
+    """Return the row for one key of the job's state. Without it, the finding has the given code."""
     return RequiredEvidence(
         f"job.{key}",
         _SUPERVISOR,
@@ -219,7 +231,7 @@ def _of_job(
         code,
         _AGAIN,
         needed,
-        # An unreadable log is not the same as an absent one.
+        # Even if a run may lack the value, a damaged one shows that the state is not reliable.
         verdicts={_DAMAGED: Verdict.UNPROVEN},
         harmless=harmless,
         without=without,
@@ -239,7 +251,10 @@ def _of_evidence(name: str, harmless: str) -> RequiredEvidence[MachineRun]:
 
 
 def _of_logs(name: str, code: str, harmless: str = "") -> RequiredEvidence[MachineRun]:
-    """Return the row for a field of each parsed log. The worst state of all logs counts."""
+    """Return the row for a field of each parsed log. The first state that is not ``there`` counts.
+
+    Only logs in :data:`_EVENTS` need the times of their events.
+    """
 
     def state(run: MachineRun) -> EvidenceState:
         states = [
@@ -331,7 +346,7 @@ _WHEN = "Slurm's record does not show when the job began and ended: its log may 
 
 
 def _was_taken(job: SlurmJob) -> bool:
-    """Return whether the job was accepted. For a refused job, the reason is known and no end."""
+    """Return whether the job was accepted. A refused job has no end, and a finding states the reason."""
     return not job.output.launcher_report.get("refused")
 
 
@@ -341,7 +356,10 @@ def _has_record(job: SlurmJob) -> bool:
 
 
 def _trained(job: SlurmJob) -> bool:
-    """Return whether the training started. If not, everything else is a consequence of that."""
+    """Return whether the job was accepted and its training started.
+
+    If not, the lack of other evidence is only a consequence.
+    """
     if job.planned.launcher == "docker":
         by_slurm = len(job.planned.nodes) > 1
         return _was_taken(job) and not ended_before_training06(job.output06, job.output, by_slurm=by_slurm)
@@ -349,13 +367,15 @@ def _trained(job: SlurmJob) -> bool:
 
 
 def _prints(name: str) -> Callable[[SlurmJob], bool]:
-    """Return a condition for evidence that a run script prints after its training started."""
+    """Return a condition for output that a run script prints, unless its definition's ``lacks`` names it."""
     return lambda job: name not in job.script.lacks and _trained(job)
 
 
 def _lists_nodes(job: SlurmJob) -> bool:
-    """Return whether the log contains the line with the list of nodes, its length and the job's number."""
-    # List, length and number are on one line. If the line is missing, the row of the list reports it.
+    """Return whether the log contains the line with the list of nodes, its length and the job's number.
+
+    If the line is missing, only the row of the list reports it.
+    """
     return bool(job.output.node_list)
 
 
@@ -368,7 +388,7 @@ def _of_record(
     state: Callable[[Any], EvidenceState] = state_of_value,
     harmless: str = "",
 ) -> RequiredEvidence[SlurmJob]:
-    """Return the row for one key of Slurm's record."""
+    """Return the row for one key of Slurm's record. A value that is not of type ``kind`` is damaged."""
 
     def found(job: SlurmJob) -> EvidenceState:
         value = job.output.end.get(key)
@@ -407,7 +427,7 @@ def _of_output(
     harmless: str = "",
     without: str = "",
 ) -> RequiredEvidence[SlurmJob]:
-    """Return the row for a field of the run script's output."""
+    """Return the row for a field of the run script's output, whose state is ``state`` of the output."""
 
     def found(job: SlurmJob) -> EvidenceState:
         return state(job.output) if state is not None else state_of_value(getattr(job.output, name))
@@ -425,12 +445,12 @@ def _of_output(
 
 
 def _some(number: float) -> EvidenceState:
-    """Return whether a count shows any evidence."""
+    """Return the state of a count. A count of 0 is absent."""
     return _THERE if number else _ABSENT
 
 
 def _both(start: str, stop: str) -> Callable[[RunSubOutput], EvidenceState]:
-    """Return a function that checks that the log shows the start and the end of one phase."""
+    """Return a function for the state of a phase, which is cut if only its start or its end is there."""
 
     def state(output: RunSubOutput) -> EvidenceState:
         names_seen = [name for name in (start, stop) if name in output.times]
@@ -440,8 +460,8 @@ def _both(start: str, stop: str) -> Callable[[RunSubOutput], EvidenceState]:
 
 
 def _caches_state(output: RunSubOutput) -> EvidenceState:
-    """Return whether the log shows any node that cleared its page cache, or failed to."""
-    # The number of nodes that cleared their cache is compared if the log shows any.
+    """Return the state of the log's lines about nodes that cleared their page cache, or failed to."""
+    # If there is any line, a check compares the number of nodes.
     return _some(output.cache_clearings + output.caches_cleared + len(output.cache_errors))
 
 
@@ -451,7 +471,7 @@ def _asks_for_preflight(job: SlurmJob) -> bool:
 
 
 def _preflight_state(output: RunSubOutput) -> EvidenceState:
-    """Return whether the log shows the NCCL preflight and its output."""
+    """Return the state of the NCCL preflight in the log, which needs its markers and its output."""
     if PREFLIGHT_START not in output.times:
         return EvidenceState.NOT_ASKED if output.preflight_enabled is False else _ABSENT
     if not output.preflight_text:
@@ -557,14 +577,14 @@ and ``log`` is :class:`RunSubOutput`."""
 
 
 def _status_state(job: SlurmJob) -> EvidenceState:
-    """Return whether the launcher reported the exit status of run.sub."""
+    """Return the state of the exit status of run.sub in the launcher's report."""
     status = job.output.end.get("status")
     return _THERE if type(status) is int else _ABSENT if status is None else _DAMAGED
 
 
 def _ended_on_one_node(job: SlurmJob) -> bool:
-    """Return whether a run on one node ended well, so that there is an exit status."""
-    # If a job ended badly, Slurm knows its state, and there is no status.
+    """Return whether the launcher must report the exit status of run.sub, which ran on one node."""
+    # If a job ended badly, its report has a state and no status.
     ended_well = job.output.end.get("state") in (None, "COMPLETED")
     return _was_taken(job) and bool(job.output.end) and len(job.planned.nodes) == 1 and ended_well
 

@@ -1,5 +1,9 @@
 """Find the programs, libraries and interpreters that a node lacks for runs.
 
+A runtime is a pinned environment of Python under workloads/. Its runtime.json states its needs::
+
+    {"oldest": "3.10", "newest": "3.11", "imports": ["numpy"], "libraries": {"libgomp.so.1": "libgomp1"}}
+
 Task ``plan`` of bench.yml calls these functions with the answers of the nodes. :func:`program_obstacle` and
 :func:`interpreter_obstacle` return why a run is unproven. :func:`describe_lacking` returns the other lacking
 parts for the text of the plan, with the packages that contain them.
@@ -23,7 +27,7 @@ class RuntimeNeeds:
     """The needs of a runtime from the node's system.
 
     Attributes:
-        oldest, newest: The limits of the interpreter's version.
+        oldest, newest: The limits of the interpreter's version. Both are allowed: (3, 10) is Python 3.10.
         libraries: The name of each shared library, with the package of Debian and Ubuntu that contains
             it.
         imports: Modules that an interpreter must find.
@@ -36,7 +40,7 @@ class RuntimeNeeds:
 
 
 def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]:
-    """Read the needs of runtimes, none for a runtime without a readable file, such as a site's own."""
+    """Return the needs of runtimes by name, without those that have no readable runtime.json."""
     needs = {}
     for name in names:
         try:
@@ -53,7 +57,7 @@ def read_needs(workloads: Path, names: Iterable[str]) -> dict[str, RuntimeNeeds]
 
 
 def _version(text: str) -> tuple[int, int]:
-    """Return a version of Python as two numbers."""
+    """Return a version such as ``3.10`` as two numbers. Any other form raises ValueError."""
     major, minor = text.split(".")
     return int(major), int(minor)
 
@@ -67,8 +71,8 @@ def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mappin
         node: The name of the node.
         runtime: The name of the runtime.
         needs: The requirements of the runtime.
-        facts: The node's raw answer. ``loadable`` lists libraries, and ``interpreters`` lists versions
-            of Python.
+        facts: The node's raw answer. ``loadable`` states whether each library was found, and
+            ``interpreters`` lists versions of Python, such as ``3.10``.
     """
     lines = []
     interpreters = facts.get("interpreters")
@@ -88,7 +92,7 @@ def describe_lacking(node: str, runtime: str, needs: RuntimeNeeds, facts: Mappin
 
 
 def _install_advice(needs: RuntimeNeeds, facts: Mapping[str, Any]) -> str:
-    """Return the command that installs the lacking libraries on the node's distribution."""
+    """Return the command that installs the lacking libraries, with dnf or else with apt-get."""
     release = text_at(mapping_at(facts, "files"), "os_release")
     if re.search(r"^ID(?:_LIKE)?=.*\b(?:rhel|fedora)\b", release, re.MULTILINE):
         # dnf finds a package by the library's name.
@@ -119,7 +123,8 @@ def interpreter_obstacle(runtime: str, path: str, facts: Mapping[str, Any]) -> s
     Args:
         runtime: The runtime's name.
         path: The interpreter in ``bench_pythons``.
-        facts: The node's raw answer. ``pythons`` contains the report of each interpreter.
+        facts: The node's raw answer. ``pythons`` has, by runtime, the status of the interpreter (``ok`` or
+            ``absent``), and whether it finds each module.
     """
     answer = mapping_at(mapping_at(facts, "pythons"), runtime)
     status, entry = answer.get("status"), f"bench_pythons names {sanitize(path, 200)} for {runtime}"
@@ -136,7 +141,10 @@ def interpreter_obstacle(runtime: str, path: str, facts: Mapping[str, Any]) -> s
 
 
 def program_obstacle(program: str, facts: Mapping[str, Any]) -> str:
-    """Return why a node cannot start a definition's program, or "" if no reason is known. No I/O."""
+    """Return why a node cannot start a definition's program, or "" if no reason is known. No I/O.
+
+    ``programs`` in the facts states whether each program was found.
+    """
     if mapping_at(facts, "programs").get(program) is False:
         name = sanitize(program, 200)
         return f"{name} is not there: install it, or give its full path in `launch.command`"

@@ -1,8 +1,9 @@
 """Run the tasks select, plan, record and report of bench.yml.
 
-Each task calls one function: :func:`select_benchmarks`, :func:`plan_runs`, :func:`record_run` and
-:func:`report_plan`, in this order. The plugins check the arguments, and turn :class:`BenchError` into a
-failed task.
+The action of each task (plugins/action/rackproof_bench_*) calls one function: :func:`select_benchmarks`,
+:func:`plan_runs`, :func:`record_run` and :func:`report_plan`, in this order. The actions check the arguments,
+and turn :class:`BenchError` into a failed task. Raw facts are a node's answer as the module rackproof_facts
+returns it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ No rack contains more nodes, and more columns are hard to read. `rackproof compa
 
 
 _LARGEST_VALUE = 2**63
-"""An integer parameter is smaller than this, because the database stores integers in 64 bits."""
+"""Bound for integer parameters, because the database stores integers in 64 bits. Numbers in texts are not
+checked."""
 
 
 class BenchError(RackproofError):
@@ -77,7 +79,11 @@ class Choice(Record):
 
 @dataclass(frozen=True)
 class Requirements:
-    """The requirements to judge a speed: a reference, and nodes that no other process used during the run."""
+    """The requirements to judge a speed.
+
+    ``references`` is whether a measurement needs a reference. ``idle`` is whether no other process may have
+    used the nodes.
+    """
 
     references: bool
     idle: bool = True
@@ -150,7 +156,7 @@ def select_benchmarks(
     Args:
         folder: The folder with the definitions.
         results: The results folder.
-        suite: The requested suite, which is ignored if benchmarks are given.
+        suite: The requested suite. If benchmarks are given, it is ignored.
         benchmarks: The names of the requested benchmarks.
         parameters: The operator's value, or list of values, for each parameter.
         sku_references: The references of the SKU.
@@ -226,7 +232,7 @@ def _programs(chosen: Iterable[definitions.LoadedDefinition]) -> tuple[str, ...]
 
 
 def _imports(chosen: Iterable[definitions.LoadedDefinition], workloads: Path) -> dict[str, tuple[str, ...]]:
-    """Return the modules of the definitions' runtimes."""
+    """Return the modules that an interpreter must find for each runtime of the definitions."""
     runtimes = {loaded.definition.launch.runtime for loaded in chosen} - {""}
     return {
         name: tuple(needs.imports) for name, needs in runtime_needs.read_needs(workloads, runtimes).items()
@@ -266,7 +272,7 @@ def plan_runs(
         answered: The facts about each node that answered.
         resume: Whether to continue an interrupted plan of the same request.
         dry_run: Whether to write nothing.
-        assumed: Variables of nodes that did not answer. A dry run plans a rack's runs with these nodes.
+        assumed: Nodes that did not answer, without facts. A dry run plans a rack's runs with these nodes.
         sku_references: The references of the SKU, to show which of them judge the runs.
         workloads: The folder of the workloads on this machine, which has the needs of their runtimes.
 
@@ -385,7 +391,7 @@ def _make_plan(
 
 
 def _with_obstacles(plan: Plan, answered: Mapping[str, NodeAnswer]) -> Plan:
-    """Return the plan. A run is unproven in it if a node lacks its program or configured interpreter."""
+    """Return the plan, with a reason at each run whose node lacks its program or interpreter."""
     runs = [
         run if run.unproven_because else run.model_copy(update={"unproven_because": _obstacle(run, answered)})
         for run in plan.runs
@@ -400,7 +406,7 @@ def _obstacle(run: PlannedRun, answered: Mapping[str, NodeAnswer]) -> str:
             continue
         facts, pythons = answered[node].facts, answered[node].pythons
         why = ""
-        # A job with its own PATH may find programs that the PATH of this process lacks.
+        # A job with its own PATH may find programs that the facts module did not find.
         if run.program == planning.RUN_COMMAND and run.arguments and "PATH" not in run.environment:
             why = runtime_needs.program_obstacle(run.arguments[0], facts)
         elif run.runtime in pythons:
@@ -520,7 +526,7 @@ def record_run(
         failure: The reason why no job was started, or "".
         command: The command line of the job.
         texts: The operator's description, notes, storage and network.
-        points: The setup of each node, if the run needs one.
+        points: Each node's report about its setup, if the run needs one.
         jobs: The final state of each node's part of the job, except the lead's.
 
     Raises:
@@ -571,7 +577,7 @@ def record_run(
 
 
 def _jobs_of_others(jobs: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    """Return the state of each node but the first, if it reported one."""
+    """Return the state of the job on each node but the lead, without nodes that reported none."""
     return {name: state for name, state in (jobs or {}).items() if isinstance(state, Mapping)}
 
 
@@ -636,7 +642,7 @@ def _usable_sku_references(raw: Sequence[Mapping[str, Any]]) -> tuple[list[SkuRe
     try:
         return _sku_references(raw), []
     except BenchError as error:
-        # At the start, another host's references were checked. The run is made and must not be lost.
+        # The references checked at the start were those of one host. The run is made and must not be lost.
         finding = Finding(code="sku_references", verdict=Verdict.UNPROVEN, message=str(error)[:4000])
         return [], [finding]
 
@@ -708,7 +714,7 @@ def report_plan(results: Path, plan_id: str) -> PlanReport:
 
 
 def _with_verdict(scores: Mapping[str, Verdict | None], *verdicts: Verdict | None) -> list[str]:
-    """Return the lines whose verdict is one of the given ones."""
+    """Return the texts of :func:`_scores` whose verdict is one of the given ones."""
     return [text for text, verdict in scores.items() if verdict in verdicts]
 
 
@@ -752,7 +758,7 @@ def _missing(
 def _scores(
     plan: Plan, recorded: Mapping[str, Run], given_up: Mapping[str, str], results: Path
 ) -> dict[str, Verdict | None]:
-    """Return a line with the score of each benchmark's repeats, and its verdict."""
+    """Return the verdict on each result's repeats, by the line with their score."""
     scores: dict[str, Verdict | None] = {}
     for members in _repeat_groups(plan, given_up):
         # A score of only some repeats would not be a result. Another line names the missing repeats.
@@ -843,7 +849,7 @@ def _to_start(run: PlannedRun, answered: Mapping[str, NodeAnswer], plan_id: str)
     """Return the data that the playbook needs to start a run, as plain values."""
     answer = answered[run.lead]
     home = answer.variables["bench_home"]
-    # The programs of both launchers store the benchmark's code. It has the config and run script.
+    # The programs of these launchers store the benchmark's code (config and run script), which is fetched.
     on_cluster = run.launcher in ("docker", "slurm")
     shared = answer.slurm.get("shared", "")
     if run.launcher == "docker":
@@ -895,7 +901,11 @@ def _runtime_arguments(runtime: str, answer: NodeAnswer) -> list[str]:
 
 
 def _values(name: object, value: Any) -> tuple[Scalar, ...]:
-    """Return the values that an operator gave for a parameter."""
+    """Return the values that an operator gave for a parameter.
+
+    Raises:
+        BenchError: The name is no text, there is no value, or a value is neither text nor a finite number.
+    """
     if not isinstance(name, str):
         raise BenchError(f"bench_parameters: no parameter `{name}`: a parameter's name is text")
     values = value if isinstance(value, list | tuple) else [value]

@@ -20,8 +20,8 @@ from rackproof.store.run_folder import RECORD_NAME
 class UploadOutcome(Record):
     """The result of an upload.
 
-    ``whole`` is true if every folder is in the store. ``files`` is the number of files in the folders, and
-    ``new`` is the number of new ones among them.
+    ``whole`` is false if the upload ended early. ``files`` is the number of files of the uploaded folders in
+    the store, and ``new`` is the number of files among them that were sent.
     """
 
     whole: bool
@@ -69,5 +69,6 @@ def upload_results(
 
 
 def _folders_of(results: Path) -> list[Path]:
+    """Return the folders of runs and plans in a results folder."""
     kinds = (RECORD_NAME, PLAN_FILE)
     return sorted({path.parent for kind in kinds for path in results.glob(f"[!.]*/{kind}")})

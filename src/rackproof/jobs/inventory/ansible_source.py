@@ -1,6 +1,9 @@
 """Read nodes from an Ansible inventory, or from the saved JSON of ``ansible-inventory --list``.
 
-``rackproof adopt --ansible`` calls :func:`read_ansible_nodes`.
+``rackproof adopt --ansible`` calls :func:`read_ansible_nodes`. Racks, SKUs and GPUs are read from variables
+and from names of groups. Only variables of the connection, serial number and BMC are taken over::
+
+    {"_meta": {"hostvars": {"n01": {"ansible_host": "10.0.0.1"}}}, "rack1": {"hosts": ["n01"]}}
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from rackproof.jobs.inventory.sku_guess import model_of_text
 from rackproof.jobs.inventory.slurm_source import rack_of_name
 
 _RACK_GROUP = re.compile(r"(?:.*[-_])?(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4}", re.I)
+"""Names of groups that are racks, such as ``rack1``, ``dc2-row-3`` or ``r01``."""
 
 
 _GPU_GROUP = re.compile(r"(?<![a-z])(?<!no[-_])(?<!non[-_])gpus?(?![a-z])", re.I)
@@ -73,12 +77,12 @@ _NO_GPU = "no variable or group of it names a GPU"
 
 
 def _names_gpus(node: AdoptedNode) -> bool:
-    """Return whether an inventory states GPUs for a host."""
+    """Return whether an inventory states a SKU, a number of GPUs or a GPU model for a host."""
     return bool(node.sku or node.gpu_count) or any(model_of_text(hint.text) for hint in node.hints)
 
 
 def _without_gpus(node: AdoptedNode, groups: Sequence[str]) -> AdoptedNode:
-    """Return a host without GPUs if nothing names any, in an inventory that states GPUs for other hosts.
+    """Return a host with 0 GPUs if nothing names any, in an inventory that states GPUs for other hosts.
 
     Such hosts are file servers and login hosts.
     """
@@ -97,7 +101,7 @@ def _not_taken_text(not_taken: Mapping[str, Sequence[str]]) -> str:
 
 
 def _load_inventory(path: Path) -> Inventory:
-    """Return an inventory, from its saved JSON or from Ansible."""
+    """Return an inventory, from its saved JSON (a file ``*.json``) or from Ansible."""
     if not path.is_file() or path.suffix != ".json":
         inventory, mistakes = list_inventory(path, environment_of_written_inventory())
         if mistakes and not inventory.hosts:
@@ -167,7 +171,10 @@ def _node(
 def _taken_variables(
     name: str, values: Mapping[str, Any], not_taken: dict[str, list[str]]
 ) -> dict[str, str | int | bool]:
-    """Return the connection variables of a host. Other variables are added to ``left``."""
+    """Return the variables of a host that are taken over (:func:`_connection`).
+
+    The host is added to ``not_taken`` for each other variable that this module does not read.
+    """
     variables_taken: dict[str, str | int | bool] = {}
     for variable, value in values.items():
         if (fitting := _connection(str(variable), value)) is not None:
@@ -206,12 +213,13 @@ _READ_VARIABLES = frozenset(
         *(word for name in ("gpus", "gpu", "type", "rack") for word in COLUMNS[name]),
     }
 )
+"""Variables that are read, or that no operator set, so that no remark names them."""
 
 
 def _connection(variable: str, value: object) -> str | int | bool | None:
-    """Return the value of a connection variable, or None for any other variable.
+    """Return the value of a variable of the connection, serial number or BMC, or None.
 
-    Templates are not evaluated.
+    None means another variable, or a value that does not fit, such as a template.
     """
     if variable == "ansible_become":
         return value if isinstance(value, bool) else None

@@ -1,7 +1,11 @@
 """Read nodes from a CSV file.
 
 ``rackproof adopt --csv`` calls :func:`read_csv_nodes`. A line describes one node, or several equal nodes by a
-host list.
+host list::
+
+    name,ip,rack,gpu_model,gpus
+    n01,10.0.0.1,A1,H100 SXM,8
+    n[02-09],,A1,H100 SXM,8
 """
 
 from __future__ import annotations
@@ -106,22 +110,24 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "ipmi",
     ),
 }
-"""Headings of a column by its meaning, the best first. Spaces and hyphens count as underscores."""
+"""Headings of a column by its meaning, the best first, in lower case. Other characters than letters and
+digits count as underscores."""
 _EMPTY = frozenset({"-", "--", "?", "n/a", "na", "nan", "none", "null", "tbd", "unknown"})
-"""Words that tables have in cells without a value."""
+"""Words that tables have in cells without a value, in lower case."""
 _SUMS = frozenset({"total", "totals", "sum", "summe", "gesamt"})
 """Words in the column of names of a line that adds up the others."""
 _MOST_TITLES = 10
 """A spreadsheet may have this many lines above its headings, such as a title."""
 _MOST_FIELD = 10_000
+"""Characters of the longest cell that is read."""
 _MOST_GPUS = 1024
 """A cell with a larger number of GPUs is not read as one."""
 
 
 def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
-    """Return the number of GPUs from the first variable or field with that meaning, or None.
+    """Return the number of GPUs from the first numeric variable or field with that meaning, or None.
 
-    A value that cannot be a number of GPUs also gives None.
+    A number that is negative or too large for GPUs also gives None.
 
     Args:
         values: Values of any kind, by the names of :data:`COLUMNS`.
@@ -133,6 +139,7 @@ def stated_gpu_count(values: Mapping[str, Any]) -> int | None:
 
 
 def _gpu_number(value: object) -> int | None:
+    """Return a value as a number, or None if it is not one."""
     # A field of NetBox may be a text.
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value) else as_int(value)
 
@@ -203,7 +210,11 @@ def _numbered(reader: Any, above: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(heading: Iterable[str], path: Path, line: int) -> tuple[dict[str, int], list[str]]:
-    """Return the place of each known column, and the unknown headings."""
+    """Return the index of each column by its key in :data:`COLUMNS`, and the unknown headings.
+
+    Raises:
+        AdoptError: No column has names.
+    """
     texts = list(heading)
     words = [_word(text) for text in texts]
     columns = {
@@ -227,7 +238,10 @@ def _columns(heading: Iterable[str], path: Path, line: int) -> tuple[dict[str, i
 def _nodes(
     rows: Iterable[tuple[int, list[str]]], columns: Mapping[str, int], path: Path, sums: list[str]
 ) -> Iterator[AdoptedNode]:
-    """Yield the nodes of each line, and refuse a node that is on two lines. Sums are added to ``sums``."""
+    """Yield the nodes of each line, and refuse a node that is on two lines.
+
+    The numbers of lines with sums are added to ``sums``.
+    """
     lines: dict[str, int] = {}
     for line, row in rows:
         if not any(cell.strip() for cell in row):
@@ -265,7 +279,7 @@ def _cell(column: str, text: str) -> str:
 
 
 def _names(cells: Mapping[str, str], where: str) -> tuple[str, ...]:
-    """Return the names of a line's nodes."""
+    """Return the names of a line's nodes. Unusable names raise AdoptError."""
     text = cells["name"]
     if problem := hostlist_problem(text, MOST_NODES):
         raise AdoptError(f"{where}: {sanitize(text, 80)}: {problem}")

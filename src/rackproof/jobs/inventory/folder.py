@@ -26,6 +26,7 @@ from rackproof.jobs.inventory.read_file import read_text
 from rackproof.store.run_folder import write_file
 
 _KEPT = ".adopted"
+"""Folder with the files as adopt wrote them last, and the list of their nodes (``nodes.json``)."""
 _NODES = "nodes.json"
 
 
@@ -40,7 +41,7 @@ class InventoryChange(Record):
 
     Attributes:
         files: Each file that changes, with its new text.
-        bases: The text of each file to keep in ``.adopted``.
+        bases: The rendered text of each file, to keep in ``.adopted``.
         diff: The change as a unified diff.
         remarks: Lines that both the operator and the sources changed. The operator's remain.
     """
@@ -74,9 +75,9 @@ def check_folder(folder: Path) -> bool:
 def add_missing_nodes(
     folder: Path, nodes: Sequence[AdoptedNode], *, remove: bool
 ) -> tuple[tuple[AdoptedNode, ...], list[str]]:
-    """Return the nodes, and remarks about nodes of the last adopt that no source names now.
+    """Return the nodes, and a remark about nodes of the last adopt that no source names now.
 
-    The latter nodes are added, unless ``remove`` is set.
+    Unless ``remove`` is set, these are added to the nodes.
 
     Raises:
         AdoptError: The list of the last adopt cannot be read.
@@ -144,17 +145,17 @@ def _diff(name: str, before: str, after: str) -> str:
 
 
 def _unused_files(folder: Path, rendered: Mapping[str, str]) -> list[str]:
-    """Return the files of groups without nodes."""
+    """Return the files in group_vars that an earlier adopt wrote, and that no node needs now."""
     noted = sorted((folder / _KEPT / "group_vars").glob("*.yml"))
     names = [f"group_vars/{path.name}" for path in noted]
     return [name for name in names if name not in rendered and (folder / name).exists()]
 
 
 def lint_change(folder: Path, change: InventoryChange, checkout: Path) -> list[InventoryMistake]:
-    """Return the errors of the folder after a change, without writing it.
+    """Return the mistakes in the folder after a change, which is made only in a temporary copy.
 
     Raises:
-        AdoptError: Ansible cannot read the folder, or reads it differently from what was intended.
+        AdoptError: Ansible cannot read the folder after the change, or a file in it is not YAML.
     """
     with tempfile.TemporaryDirectory(prefix="rackproof-adopt-") as draft:
         copy = Path(draft) / "inventory"

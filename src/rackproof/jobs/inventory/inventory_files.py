@@ -1,7 +1,8 @@
 """Write an adopted cluster as the files of an inventory. No I/O.
 
-``rackproof adopt`` calls :func:`build_cluster` and :func:`render_files`. The files are hosts.yml and the
-variables of each SKU.
+``rackproof adopt`` calls :func:`build_cluster` and :func:`render_files`. The files are hosts.yml,
+group_vars/all.yml, and a file with the variables of each SKU in group_vars. For a SKU that Rackproof does not
+ship, this file is a skeleton, with which no node passes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from rackproof.jobs.inventory.sku_guess import PREFIX, ShippedSku, SkuGuess
 from rackproof.jobs.inventory.slurm_source import THIS_MACHINE
 
 _PARTITION = "partition_"
+"""Prefix of the group of a partition."""
+# Text that needs no quotes in YAML, if YAML does not read it as another type.
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 _RACKS_LINE = re.compile(r"(?m)^slurm_racks:.*$")
 
@@ -63,7 +66,14 @@ def build_cluster(
     controller: str,
     controller_address: str = "",
 ) -> AdoptedCluster:
-    """Return the cluster with the groups of its nodes."""
+    """Return the cluster with the groups of its nodes.
+
+    Args:
+        nodes: The nodes of all sources.
+        guesses: The SKU of each node, by its name.
+        controller: The host of slurmctld, or "".
+        controller_address: The address of this host, or "".
+    """
     taken_names = {node.name for node in nodes} | RESERVED_GROUPS | {controller}
     groups = _rack_groups({node.rack for node in nodes}, taken_names)
     racks: dict[str, list[str]] = {}
@@ -91,8 +101,8 @@ def _slug(text: str) -> str:
 def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, str]:
     """Return a group for each rack.
 
-    Racks whose names differ only in characters that are not allowed in groups (``Süd`` and ``Sød``) get a
-    number.
+    If names of racks differ only in characters that are not allowed in groups (``Süd`` and ``Sød``), all but
+    the first get a number.
     """
     groups: dict[str, str] = {}
     for rack in sorted(racks):
@@ -108,7 +118,10 @@ def _rack_groups(racks: Collection[str], taken: Collection[str]) -> dict[str, st
 
 
 def _group_name(text: str, prefix: str, taken: Collection[str]) -> str:
-    """Return a name for a group that is not the name of a host or another kind of group."""
+    """Return the name of a group for a text.
+
+    It has the prefix if the name is taken, begins like another kind of group, or begins with a digit.
+    """
     name = _slug(text) or "unnamed"
     is_free = name not in taken and not name.startswith((PREFIX, _PARTITION)) and not name[0].isdigit()
     return name if is_free else f"{prefix}{name}"
@@ -122,7 +135,7 @@ def render_files(
     Args:
         cluster: The cluster.
         shipped: The SKUs that Rackproof ships.
-        shipped_all: The shipped variables of all hosts.
+        shipped_all: The text of the shipped group_vars/all.yml.
         version: Rackproof's version, for the files' headings.
     """
     shipped_by_group = {sku.group: sku for sku in shipped}
@@ -185,7 +198,7 @@ def _hosts_lines(cluster: AdoptedCluster, shipped: Mapping[str, ShippedSku]) -> 
 
 
 def _with_parents(skus: Iterable[str], shipped: Mapping[str, ShippedSku]) -> dict[str, list[str]]:
-    """Return the groups below gpu_nodes, each with its slices."""
+    """Return the groups below gpu_nodes, each with the groups of its slices."""
     tops: dict[str, list[str]] = {}
     for group in skus:
         parent = shipped[group].parent if group in shipped else ""
@@ -199,7 +212,7 @@ def _with_parents(skus: Iterable[str], shipped: Mapping[str, ShippedSku]) -> dic
 def _members(
     hosts: Collection[str], racks: Mapping[str, Collection[str]], children: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield the members of a group, which are the names of whole racks and of other hosts."""
+    """Yield the lines of a group's members: child groups, racks that it contains whole, and other hosts."""
     names = set(hosts)
     whole_racks = [rack for rack, nodes in racks.items() if names.issuperset(nodes)]
     other_hosts = names.difference(*(racks[rack] for rack in whole_racks))
@@ -212,9 +225,10 @@ def _members(
 
 
 def _host_line(node: AdoptedNode, *, is_checked: bool) -> str:
-    """Return a host with its variables.
+    """Return a host with its variables: ``n07: {ansible_host: 10.0.0.7}``.
 
-    ``is_checked`` means that the hosts' own names are compared.
+    ``is_checked`` means that nights compare each host's own name with the name here. Slurm gives these names,
+    so a node that Slurm does not list gets ``validate_hostname: ""``, which switches the comparison off.
     """
     values: dict[str, str | int | bool] = {"ansible_host": node.address} if node.address else {}
     if node.hostname or (is_checked and not node.in_slurm):
@@ -255,7 +269,7 @@ def _controller_lines(cluster: AdoptedCluster) -> Iterator[str]:
 
 
 def _all_vars(cluster: AdoptedCluster, shipped_all: str) -> str:
-    """Return the variables of all hosts, with the racks of nodes in Slurm."""
+    """Return the shipped variables of all hosts, with ``slurm_racks`` set to the racks of nodes in Slurm."""
     of_slurm = {node.name for node in cluster.nodes if node.in_slurm}
     racks = [rack for rack, hosts in cluster.racks.items() if of_slurm.intersection(hosts)]
     line = f"slurm_racks: [{', '.join(_scalar(rack) for rack in racks)}]"
@@ -268,6 +282,7 @@ _UNCHECKED_NAMES = """
 # The nodes' own host names are unknown, and not checked. Without this line they must be the names here.
 validate_hostname: ""
 """
+# The variable of each size that Slurm states.
 _SIZES = {
     "cpus": "slurm_sku_cpus",
     "sockets": "slurm_sku_sockets",
@@ -278,7 +293,7 @@ _SIZES = {
 
 
 def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
-    """Return the variables of an unknown SKU, which state facts and no bounds, and never allow a pass."""
+    """Return the file of an unknown SKU, with facts and without bounds. No node of it passes."""
     guesses = [cluster.guesses[name] for name in hosts]
     guess = guesses[0]
     unsure = dict.fromkeys(text for sku_guess in guesses for text in sku_guess.unsure)
@@ -313,7 +328,10 @@ def _skeleton(cluster: AdoptedCluster, hosts: Sequence[str]) -> str:
 
 
 def _size_lines(cluster: AdoptedCluster, hosts: Collection[str]) -> Iterator[str]:
-    """Yield the sizes of an unknown SKU's nodes, which Slurm states."""
+    """Yield a line for each size that Slurm states for an unknown SKU's nodes.
+
+    If the nodes differ, the line is a comment.
+    """
     sizes = [node.sizes for node in cluster.nodes if node.name in set(hosts)]
     for key, variable in _SIZES.items():
         values = sorted({size[key] for size in sizes if key in size})

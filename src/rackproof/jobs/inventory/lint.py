@@ -1,7 +1,8 @@
 """Find mistakes in an inventory before a playbook runs, without contacting a node.
 
 ``rackproof lint-inventory`` and ``adopt`` call :func:`lint_inventory`, which returns the mistakes. The
-inventory comes from ``ansible-inventory``, which :func:`list_inventory` starts as a program.
+inventory comes from ``ansible-inventory``, which :func:`list_inventory` starts as a program. Mistakes are,
+for example, a variable that no role has, a value of a wrong type, or a node without a SKU.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.inventory.nodes import RESERVED_GROUPS
 
 _LIST_S = 600.0
-"""Ansible needed 8.3 s of a processor for 992 hosts of a SKU, and an inventory may have 10,000."""
+"""Time limit for ansible-inventory in seconds. It needed 8.3 s of a processor for 992 hosts of a SKU, and an
+inventory may have 10,000."""
 _NODES = "gpu_nodes"
+"""Group of the nodes that the playbooks provision and judge."""
 _SKU = "sku_"
+"""Prefix of the group of a SKU."""
 _UNIQUE = {
     "ansible_host": "address",
     "reimage_serial": "serial number",
     "reimage_bmc_address": "address of a BMC",
 }
-"""The values of these variables must differ between any two hosts."""
+"""Variables whose values must differ between any two hosts, with their names in messages."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -43,6 +47,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "list": (list,),
     "dict": (dict,),
 }
+"""Python's types of the values that a type of an argument spec allows."""
 _NO_RACKS = (RESERVED_GROUPS | {"netboot"}) - {"cpu_nodes"}
 """Groups that are no racks.
 
@@ -59,14 +64,16 @@ _CONNECTION = frozenset(
         *("docker_extra_args", "sftp_extra_args", "scp_extra_args", "ssh_transfer_method", "become_pass"),
     )
 )
-"""Ansible's own variables of a host. Ansible would ignore a misspelt one."""
+"""Ansible's own variables of a host. A name that is nearly one of these is a mistake that Ansible ignores."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _LEFT_OUT = re.compile(
     r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.(?:pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)|~)$"
 )
 """Names in the folder of an inventory that Ansible leaves out by default."""
 _SKIPPED = re.compile(r"\[WARNING\]: (Skipping .+)")
+"""Warning of Ansible about a part of an inventory that it does not read."""
 _BOOLEANS = frozenset({"yes", "no", "true", "false", "on", "off", "1", "0"})
+"""Texts that are accepted as a bool."""
 
 
 class InventoryError(RackproofError):
@@ -87,7 +94,7 @@ class Inventory:
     Attributes:
         hosts: The variables of each host, without evaluation.
         groups: The hosts of each group, including those of its child groups.
-        files: The file or folder of variables in group_vars, by the name of its group.
+        files: The files and folders in group_vars, by the name of the group that each is for.
     """
 
     hosts: Mapping[str, Mapping[str, Any]]
@@ -100,12 +107,13 @@ def list_inventory(
 ) -> tuple[Inventory, list[InventoryMistake]]:
     """Return an inventory from Ansible, and the mistakes in its files.
 
-    These are duplicate keys, files that are not YAML, and parts that Ansible skips.
+    These are duplicate keys, files that are not YAML, and parts that Ansible skips. If a file is not YAML,
+    the inventory is empty.
 
     Args:
         path: The folder or file of the inventory.
         environment: The environment of Ansible. The default contains the secrets of the site, which a program
-            of the inventory may need, but none of Rackproof.
+            of the inventory may need, but no secrets of Rackproof.
 
     Raises:
         InventoryError: There is no inventory, or Ansible cannot read it.
@@ -166,6 +174,7 @@ def _endless_file(path: Path) -> Path | None:
 
 
 def _entries(folder: Path) -> list[Path]:
+    """Return the entries of a folder, sorted, or none if it is no folder or cannot be read."""
     try:
         return sorted(folder.iterdir()) if folder.is_dir() else []
     except OSError:  # Ansible names a folder that it cannot read.
@@ -173,7 +182,10 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _sources(path: Path, above: frozenset[Path]) -> Iterator[Path]:
-    """Yield the files that Ansible tries to read as inventories."""
+    """Yield the files that Ansible tries to read as inventories.
+
+    ``above`` has the folders that contain ``path``, so that links that make a circle end.
+    """
     if not path.is_dir():
         yield path
     elif path.resolve() not in above:
@@ -245,7 +257,12 @@ def _variable_files(path: Path) -> dict[str, Path]:
 
 
 def read_inventory(listed: Mapping[str, Any], files: Mapping[str, Path]) -> Inventory:
-    """Return the output of ``ansible-inventory --list``. No I/O."""
+    """Return the inventory in the output of ``ansible-inventory --list``. No I/O.
+
+    Args:
+        listed: ``{"_meta": {"hostvars": {"n07": {…}}}, "r01": {"hosts": ["n07"], "children": […]}, …}``.
+        files: The files in group_vars (:class:`Inventory`).
+    """
     hostvars = listed.get("_meta", {}).get("hostvars", {})
     direct = {name: group for name, group in listed.items() if name != "_meta" and isinstance(group, Mapping)}
 
@@ -295,7 +312,7 @@ def _unusable_names(inventory: Inventory) -> Iterator[InventoryMistake]:
 
 
 def _shared_values(inventory: Inventory) -> Iterator[InventoryMistake]:
-    """Yield each value that two hosts share although it identifies one."""
+    """Yield each value of :data:`_UNIQUE` that several hosts share."""
     for name, title in _UNIQUE.items():
         owners: dict[str, list[str]] = {}
         for host, variables in inventory.hosts.items():
@@ -335,7 +352,7 @@ def _connection_names(inventory: Inventory) -> Iterator[InventoryMistake]:
 
 
 def _owners(inventory: Inventory) -> dict[str, list[str]]:
-    """Return the hosts of each variable."""
+    """Return the names of the hosts that have each variable."""
     owners: dict[str, list[str]] = {}
     for host, variables in inventory.hosts.items():
         for name in variables:
@@ -344,7 +361,7 @@ def _owners(inventory: Inventory) -> dict[str, list[str]]:
 
 
 def _some(hosts: Iterable[str]) -> str:
-    """Return the first of some hosts, and how many more there are."""
+    """Return the first of some hosts, and how many more there are: ``n01 and 7 more``."""
     names = sorted(hosts)
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
@@ -376,9 +393,9 @@ def _wrong_kinds(inventory: Inventory, kinds: Mapping[str, str]) -> Iterator[Inv
 
 
 def fits_kind(value: object, kind: str) -> bool:
-    """Return whether Ansible accepts a value as a type. No I/O.
+    """Return whether a value is of a type of an argument spec. No I/O.
 
-    A template fits any type.
+    A template fits any type. Another text fits no list or mapping, although Ansible would convert it.
     """
     if kind not in _KINDS or (isinstance(value, str) and "{{" in value):
         return True
@@ -390,13 +407,12 @@ def fits_kind(value: object, kind: str) -> bool:
 
 
 def _text_fits(text: str, kind: str) -> bool:
-    """Return whether Ansible converts a text to a type."""
+    """Return whether a text is a bool or number. A text never fits a list or a mapping."""
     if kind == "bool":
         return text.lower() in _BOOLEANS
     try:
         return kind in ("int", "float") and float(text if kind == "float" else int(text)) is not None
     except ValueError:
-        # Ansible splits a text at commas, and reads a text that looks like a mapping as one.
         return False
 
 
@@ -412,7 +428,10 @@ def _files_without_group(inventory: Inventory) -> Iterator[InventoryMistake]:
 
 
 def _nodes_without_sku(inventory: Inventory) -> Iterator[InventoryMistake]:
-    """Yield nodes in service without a SKU or of two, and racks that are named but contain no nodes."""
+    """Yield nodes without a SKU or of several, and racks in ``slurm_racks`` without nodes.
+
+    Nodes of the group new-nodes need no SKU yet.
+    """
     skus = {name: set(hosts) for name, hosts in inventory.groups.items() if name.startswith(_SKU)}
     for host in inventory.groups.get(_NODES, ()):
         skus_of_host = [name for name, hosts in skus.items() if host in hosts]
@@ -450,7 +469,7 @@ def _no_nodes(inventory: Inventory) -> Iterator[InventoryMistake]:
 
 
 def _families(names: Collection[str]) -> set[str]:
-    """Return SKUs without their slices: ``sku_h200_x2`` is a part of ``sku_h200``."""
+    """Return the groups of SKUs, each slice as its whole machine: ``sku_h200_x2`` as ``sku_h200``."""
     return {re.sub(r"_x[0-9]+$", "", name) for name in names}
 
 

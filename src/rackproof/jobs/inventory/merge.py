@@ -1,4 +1,4 @@
-"""Merge a generated file that was changed by hand with its new version. No I/O.
+"""Merge a generated file that was changed by hand with its new version, line by line. No I/O.
 
 :mod:`rackproof.jobs.inventory.folder` calls :func:`merge_texts` when ``rackproof adopt`` writes again.
 """
@@ -41,7 +41,10 @@ def merge_texts(base: str, mine: str, theirs: str) -> MergedFile:
 def _common_regions(
     base: Sequence[str], own_lines: Sequence[str], source_lines: Sequence[str]
 ) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    """Yield the parts of the three texts between lines common to all, and these lines, in order."""
+    """Yield the parts of the three texts between lines common to all, and these lines, in order.
+
+    Each item has the lines of the base, of the own text, and of the new text.
+    """
     own_place, new_place = _unchanged_lines(base, own_lines), _unchanged_lines(base, source_lines)
     begin = (0, 0, 0)
     for line in range(len(base) + 1):
@@ -62,6 +65,6 @@ def _common_regions(
 
 
 def _unchanged_lines(base: Sequence[str], text: Sequence[str]) -> dict[int, int]:
-    """Return the places of base's lines that are unchanged in another text."""
+    """Return, for each line of base that is unchanged in another text, its index in base and in the text."""
     blocks = difflib.SequenceMatcher(None, base, text, autojunk=False).get_matching_blocks()
     return {block.a + at: block.b + at for block in blocks for at in range(block.size)}

@@ -1,8 +1,12 @@
 """Read devices from a NetBox through its REST API, page by page and without redirects.
 
 ``rackproof adopt --netbox`` calls :func:`read_netbox_nodes`. The forms are those that NetBox 3.7 and 4.6
-sent. A list is ``{"count", "next", "previous", "results"}``. The token is sent as
-``Authorization: Token …``, and a token of version 2 (``nbt_…``) as ``Bearer``.
+sent. A list has the keys ``count``, ``next``, ``previous`` and ``results``. A device in it::
+
+    {"id": 7, "name": "n07", "role": {"slug": "gpu-node"}, "device_type": {"model": "DGX H100"},
+     "rack": {"id": 3, "name": "A1"}, "primary_ip": {"address": "10.0.0.7/24"}, ...}
+
+The token is sent as ``Authorization: Token …``, and a token of version 2 (``nbt_…``) as ``Bearer``.
 """
 
 from __future__ import annotations
@@ -44,16 +48,20 @@ _PAGE = 200
 """One request fetches this many devices."""
 _MOST_PAGE_BYTES = 32 << 20
 _MOST_DEVICES = 100_000
+"""Bounds for the bytes of one page, and for the number of devices that the filters choose."""
 _TIMEOUT_S = 30.0
-"""NetBox may be silent for this long."""
+"""NetBox may be silent for this many seconds."""
 _MOST_PAGE_S = 120.0
-"""A whole page may take this long, so that a server that sends single bytes does not hold the command."""
+"""A whole page may take this many seconds, so that a server that sends single bytes does not hold the
+command."""
+# The name of a filter, such as ``role`` or ``site_id__n``.
 _FILTER = re.compile(r"[a-z][A-Za-z0-9_]{0,60}")
 _NARROWING = frozenset(
     {"status", "site", "site_group", "region", "location", "rack", "tenant", "tenant_group"}
 )
 """Filters that do not choose a kind of devices. A site contains switches and power strips as well."""
 _NO_VALUE = "rackproof-no-such-value"
+"""Value with which a filter that NetBox does not ignore chooses no device."""
 _EQUIPMENT = re.compile(
     r"(?<![a-z])(?:switch(?:es)?|leaf|spine|router|firewall|pdu|ups|cdu|cooling|storage|filer|nas|dpu|patch|"
     r"console|kvm|power[ _-]?(?:shelf|shelves|strip|supply|distribution))(?![a-z])",
@@ -119,6 +127,7 @@ def read_netbox_nodes(url: str, token: str, filters: Sequence[str]) -> AdoptedSo
 
 
 def _name(device: Mapping[str, Any]) -> str:
+    """Return the name of a device, or ""."""
     return text_at(device, "name").strip()
 
 
@@ -129,7 +138,11 @@ def _states_kind(filter_name: str) -> bool:
 
 
 def _read_filters(filters: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the operator's filters as names and values."""
+    """Return the operator's filters as names and values.
+
+    Raises:
+        AdoptError: A filter is not of the form NAME=VALUE, or is one that this module sets.
+    """
     pairs = []
     for text in filters:
         name, bar, value = text.partition("=")
@@ -153,7 +166,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Netbox:
-    """Query one NetBox. Its token is sent to no other server."""
+    """A client of one NetBox. Its token is sent to no other server."""
 
     def __init__(self, url: str, token: str) -> None:
         try:
@@ -241,12 +254,14 @@ class _Netbox:
                 )
 
     def _ignores(self, name: str, total: int) -> bool:
+        """Return whether NetBox lists all devices for a value of a filter that does not exist."""
         try:
             return self._count([(name, _NO_VALUE)]) == total
         except _WrongRequestError:
             return False
 
     def _count(self, filters: Sequence[tuple[str, str]]) -> int:
+        """Return the number of devices that filters choose, or 0 if NetBox states none."""
         query = urlencode([*filters, ("limit", 1), ("brief", 1)])
         return as_int(self._get(f"{self._url}{_DEVICES}?{query}").get("count")) or 0
 
@@ -367,6 +382,7 @@ def _choose(
 
 
 def _is_gpu_node(device: Mapping[str, Any]) -> bool:
+    """Return whether a device states a GPU model and is not network, power or storage equipment."""
     return _names_gpu(device) and not _is_equipment(device)
 
 
@@ -376,10 +392,12 @@ def _names_gpu(device: Mapping[str, Any]) -> bool:
 
 
 def _is_equipment(device: Mapping[str, Any]) -> bool:
+    """Return whether the type or role of a device is network, power or storage equipment."""
     return any(_EQUIPMENT.search(text) for text in (_type(device), _role(device)))
 
 
 def _type(device: Mapping[str, Any]) -> str:
+    """Return the model in a device's type, or ""."""
     return text_at(mapping_at(device, "device_type"), "model")
 
 
@@ -431,13 +449,14 @@ def _left_out(devices: Collection[Mapping[str, Any]]) -> list[str]:
 
 
 def _kinds(devices: Collection[Mapping[str, Any]]) -> str:
+    """Return the types and roles of devices with their numbers: ``4 x SN5600 (leaf)``."""
     kinds = Counter(f"{_type(device) or 'no type'} ({_role(device) or 'no role'})" for device in devices)
     kinds_text = ", ".join(f"{count} x {sanitize(kind, 60)}" for kind, count in kinds.most_common(6))
     return f"{kinds_text} and {len(kinds) - 6} more kinds" if len(kinds) > 6 else kinds_text
 
 
 def _status_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
-    """Return one remark about the nodes that are not in work, because hundreds may be only planned."""
+    """Return one remark about all nodes whose status is not active, because hundreds may be only planned."""
     states = Counter(text_at(mapping_at(device, "status"), "value") for device in devices)
     idle = {state: count for state, count in states.most_common() if state not in ("", "active")}
     if not idle:
@@ -450,15 +469,16 @@ def _status_remarks(devices: Collection[Mapping[str, Any]]) -> list[str]:
 
 
 def _rack_id(device: Mapping[str, Any]) -> tuple[str, object]:
-    # Each rack is identified by its id or, in an answer without id, by its name.
+    """Return the identity of a device's rack: its site, and its id or, in an answer without id, its name."""
     rack = mapping_at(device, "rack")
     return _slug_at(device, "site"), as_int(rack.get("id")) or text_at(rack, "name")
 
 
 def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, object], str]:
-    """Return a name for each rack.
+    """Return a name for each rack, by :func:`_rack_id`.
 
-    Two sites may each contain a rack A01, and so may two halls of one site.
+    Two sites may each contain a rack A01, and so may two halls of one site. The name then has the
+    site, the hall or the rack's id as well.
     """
     places = {
         _rack_id(device): (_slug_at(device, "site"), _slug_at(device, "location"), _rack_text(device))
@@ -481,6 +501,7 @@ def _rack_names(devices: Collection[Mapping[str, Any]]) -> dict[tuple[str, objec
 
 
 def _rack_text(device: Mapping[str, Any]) -> str:
+    """Return the name of a device's rack in NetBox, or ""."""
     rack = mapping_at(device, "rack")
     return text_at(rack, "name") or text_at(rack, "display")
 

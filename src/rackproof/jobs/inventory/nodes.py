@@ -1,7 +1,7 @@
 """Define nodes as the sources of a cluster describe them, check them, and join them by name. No I/O.
 
-The sources of ``rackproof adopt`` (Slurm, CSV, NetBox, Ansible) return :class:`AdoptedSource`. The
-command joins them with :func:`join_sources`.
+To adopt is to make an inventory of an existing cluster. The sources of ``rackproof adopt`` (Slurm, CSV,
+NetBox, Ansible) return :class:`AdoptedSource`. The command joins them with :func:`join_sources`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ RESERVED_GROUPS = frozenset(
     {"all", "ungrouped", "gpu_nodes", "new-nodes", "slurm_controller", "slurm_login", "local", "cpu_nodes"}
 )
 """Groups of every inventory, whose names no node and no rack may use."""
+# The name of a host has up to ten labels, such as ``n07.rack1.example``, and 253 characters.
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
 _NAME = re.compile(rf"(?=[A-Za-z0-9].{{0,252}}\Z){_LABEL}(?:\.{_LABEL}){{0,9}}")
 _OLD_ADDRESS = re.compile(r"(?:[0-9]+|0x[0-9a-f]+)(?:\.(?:[0-9]+|0x[0-9a-f]+))*", re.I)
@@ -34,11 +35,13 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "ansible_python_interpreter": re.compile(r"/[A-Za-z0-9_./+-]{1,200}|auto|auto_silent"),
     "reimage_serial": re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]{0,63}"),
 }
+"""Values that a source may give for variables of a host. None of them is a template."""
 BY_NAME = "its name"
 """Origin of a rack that only a node's name suggests. Every other origin is better."""
 NETBOX_TOKEN = "NETBOX_TOKEN"  # noqa: S105  (the variable's name)
 """Environment variable with NetBox's token."""
 SKU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+"""Name of a SKU (``h200``) or of its group (``sku_h200``)."""
 
 
 class AdoptError(RackproofError):
@@ -63,8 +66,9 @@ class AdoptedNode(Record):
         source: The first source that names the node.
         address: The node's address, if it differs from its name.
         hostname: The node's own host name, if it differs from its name here.
-        rack: The node's rack. ``rack_from`` is the fact that states the rack.
-        gpu_count: The number of GPUs. 0 means that a source states none, and None that the number is unknown.
+        rack: The node's rack. ``rack_from`` is the origin of this fact, such as ``topology``.
+        gpu_count: The number of GPUs. 0 means that the node has none, and None that the number is unknown.
+            ``gpu_count_from`` is the origin of the number, such as ``Gres``.
         hints: Texts that may state the model of the GPUs, the most specific first.
         sku: The SKU that a source states.
         sizes: Numbers from Slurm, which are cpus, sockets, cores_per_socket, threads and real_memory_mb.
@@ -115,7 +119,7 @@ def address_problem(address: str) -> str:
 
 
 def _host_of(node: AdoptedNode) -> str:
-    """Return the address or name by which ssh reaches a node, in one spelling."""
+    """Return the address or name by which ssh reaches a node. An IP address is normalized."""
     text = node.address or node.name
     try:
         address = ip_address(text)
@@ -125,9 +129,9 @@ def _host_of(node: AdoptedNode) -> str:
 
 
 def variable_fits(name: str, text: str) -> bool:
-    """Return whether a text can be the value of a variable of a host or its connection.
+    """Return whether a text can be the value of a variable that adopt takes over. Others never fit.
 
-    A template cannot, because a source must not make Ansible run anything.
+    A template does not fit, because a source must not make Ansible run anything.
     """
     if name == "ansible_port":
         return re.fullmatch(r"[0-9]{1,5}", text) is not None and 0 < int(text) < 65_536
@@ -156,7 +160,7 @@ def checked_variables(values: Mapping[str, str], where: str) -> dict[str, str | 
 def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
     """Return each node once, with the facts of all sources. The first given source overrides later ones.
 
-    If that source derived the rack from the node's name, the rack of a later source is used.
+    If that source derived the rack from the node's name, the rack that a later source states is used.
 
     Raises:
         AdoptError: There are no nodes or too many. Two nodes share an address, serial number or BMC. Names
@@ -180,7 +184,7 @@ def join_sources(sources: Sequence[AdoptedSource]) -> tuple[AdoptedNode, ...]:
 
 
 def _joined(first: AdoptedNode, second: AdoptedNode) -> AdoptedNode:
-    """Return the joined facts of two sources about a node."""
+    """Return the joined facts of two sources about a node. Those of ``first`` override the others."""
     texts = ("address", "hostname", "sku")
     update: dict[str, object] = {name: getattr(first, name) or getattr(second, name) for name in texts}
     if second.rack and (not first.rack or (first.rack_from == BY_NAME and second.rack_from != BY_NAME)):
@@ -198,7 +202,11 @@ def _joined(first: AdoptedNode, second: AdoptedNode) -> AdoptedNode:
 
 
 def _check_addresses(nodes: Iterable[AdoptedNode]) -> None:
-    """Refuse two nodes with the same address, serial number or BMC."""
+    """Refuse two nodes with the same address and port, serial number or BMC.
+
+    Raises:
+        AdoptError: Two nodes have one of these in common.
+    """
     owners: dict[tuple[str, object], str] = {}
     for node in nodes:
         for name, value in (

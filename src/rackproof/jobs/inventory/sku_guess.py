@@ -1,7 +1,8 @@
-"""Guess the SKU of a node from its sources, with the reason and the doubts.
+"""Guess the SKU (model) of a node from texts of its sources, with the reason and the doubts.
 
-``rackproof adopt`` calls :func:`guess_sku` for each node. The module reads no files but those of the
-shipped SKUs.
+``rackproof adopt`` calls :func:`guess_sku` for each node. The texts are, for example,
+``nvidia_h100_80gb_hbm3`` of Slurm's Gres, or the device type ``DGX H100`` of NetBox. A slice is a virtual
+machine with some GPUs of a whole machine, and has its own SKU. Only the files of the shipped SKUs are read.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from rackproof.core.untrusted import as_int, as_mapping, text_at
 from rackproof.jobs.inventory.nodes import SKU_NAME, AdoptedNode, AdoptError, GpuHint
 
 PREFIX = "sku_"
+"""Prefix of the group of a SKU."""
+# The end of a slice's group (``sku_h200_x2``), and a profile of MIG (``1g.10gb``).
 _SLICE = re.compile(r"_x[0-9]+$")
 _MIG = re.compile(r"\d+g\.\d+gb", re.I)
 _MODULE = re.compile(r"(?<![a-z])(?:sxm|[dh]gx|p[4-6]|a[34]-)", re.I)
-"""Words that only a module's description contains."""
+"""Words that only descriptions of modules (GPUs on an SXM board) contain, such as SXM, DGX or p5.48xlarge."""
 _PLACE = re.compile(
     r"(?<![a-z])(?:rack|row|cab|cabinet|pod|bldg|building|hall|room|floor|zone|cage|aisle|leaf|switch|slot)"
     r"[-_ :]?[a-z][0-9]{1,2}(?![a-z0-9])",
     re.I,
 )
-"""A place such as ``rack_a10`` or ``bldg-l4`` is no GPU model."""
+"""Places such as ``rack_a10`` or ``bldg-l4``, which are no GPU models."""
 _STUCK = re.compile(
     r"(?:(?<=nvidia)|(?<=tesla)|(?<=[hd]gx))(?=[a-z]{1,2}[0-9])|(?<=[0-9])(?=sxm|mig|pcie|nvl)", re.I
 )
@@ -60,7 +63,7 @@ _SYSTEMS: Mapping[str, tuple[str, int]] = {
     "a3-ultragpu-8g": ("H200", 8),
     "a4-highgpu-8g": ("B200", 8),
 }
-"""Names of systems and types, in lower case, that state the model and number of GPUs."""
+"""Model and number of GPUs, by names of systems and types in lower case."""
 _COUNTS = (
     re.compile(
         r"(?<![a-z0-9.])([0-9]{1,2})[ _-]?[x*\u00d7](?![0-9])"
@@ -73,7 +76,11 @@ _COUNTS = (
 
 
 class ShippedSku(Record):
-    """A SKU that Rackproof ships, with its group, name, GPUs, and the text of its file."""
+    """A SKU that Rackproof ships.
+
+    ``gpus`` is the number of GPUs of a node, ``model`` their product, and ``text`` the SKU's file in
+    group_vars.
+    """
 
     group: str
     name: str
@@ -111,7 +118,7 @@ class SkuGuess(Record):
 
 
 def read_shipped_skus(checkout: Path) -> tuple[ShippedSku, ...]:
-    """Return the SKUs of a checkout's inventory.
+    """Return the SKUs of a checkout's inventory that have a name and GPUs.
 
     Raises:
         AdoptError: The folder is not a checkout.
@@ -132,7 +139,7 @@ def read_shipped_skus(checkout: Path) -> tuple[ShippedSku, ...]:
 
 
 def read_sku_rules(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return rules ``PATTERN=SKU`` of the command line.
+    """Return the pattern and the SKU of each rule ``PATTERN=SKU`` of the command line.
 
     Raises:
         AdoptError: A rule is not of this form.
@@ -179,7 +186,10 @@ def guess_sku(
 
 
 def _models(hints: Sequence[GpuHint]) -> tuple[tuple[str, GpuHint] | None, list[str]]:
-    """Return the model from the first text with a model, and the texts with another model."""
+    """Return the model, with the text that names it, and a doubt for each text with another model.
+
+    The first text with a model decides. If a later text names the same model more precisely, it is used.
+    """
     models = [(model, hint) for hint in hints if (model := model_of_text(hint.text))]
     if not models:
         return None, []
@@ -215,7 +225,10 @@ def _system(text: str) -> tuple[str, int] | None:
 
 
 def _count(node: AdoptedNode, named: tuple[str, GpuHint] | None, unsure: list[str]) -> tuple[int | None, str]:
-    """Return the number of GPUs and the fact that states it. Add contradictions to ``unsure``."""
+    """Return the number of GPUs and the fact that states it. Add doubts to ``unsure``.
+
+    The number is None if it is unknown. The fact is "" if a text states the number.
+    """
     if any(_MIG.search(hint.text) for hint in node.hints):
         unsure.append("its GPUs are divided (MIG), so their number is not known")
         return None, ""
@@ -277,7 +290,7 @@ def _shipped(sku: ShippedSku, why: str, unsure: Sequence[str]) -> SkuGuess:
 
 
 def _skeleton(kind: str, model: str, count: int | None, why: str, unsure: Sequence[str]) -> SkuGuess:
-    """Return a SKU that Rackproof does not ship."""
+    """Return a SKU that Rackproof does not ship, named after its model and number (``h100-pcie-x4``)."""
     words = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:40].strip("-") or "unknown"
     name = f"{words}-x{count}" if count else words if words == "unknown" else f"{words}-unknown"
     return SkuGuess(

@@ -1,7 +1,7 @@
 """Read the nodes of a Slurm cluster from scontrol on this machine, or from files.
 
 ``rackproof adopt`` calls :func:`ask_slurm_listing` for ``--slurm``, and :func:`read_slurm_files` for
-``--slurm-file``.
+``--slurm-file``. A line of scontrol is ``NodeName=n07 Gres=gpu:h100:8 NodeAddr=10.0.0.7 …``.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _COMMANDS = (
 )
 """All of them only read, and any user may run them."""
 _ASK_S = 60.0
+"""Seconds after which scontrol counts as not answering."""
 THIS_MACHINE = "localhost"
 """The host that answers for Slurm's states if this machine's own scontrol did."""
 
 
 def ask_slurm_listing() -> AdoptedSource:
-    """Return the nodes that this machine's scontrol lists.
+    """Return the nodes that this machine's scontrol lists, with their racks from the topology.
 
     Raises:
         AdoptError: There is no scontrol, or it does not answer.
@@ -125,7 +126,10 @@ def _source(listing: SlurmListing, source: str) -> AdoptedSource:
 
 
 def _node(node: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
-    """Return a node of Slurm with the hints about its GPUs. Remarks about refused values are added."""
+    """Return a node of Slurm with the hints about its GPUs.
+
+    A remark is added to ``remarks`` if the address is refused.
+    """
     address = node.address
     if address and address_problem(address):
         remarks.append(
@@ -157,7 +161,7 @@ def _node(node: SlurmNode, source: str, remarks: list[str]) -> AdoptedNode:
 def rack_of_name(name: str) -> str:
     """Return the rack in a host's name (``gb300-r01-n03``: ``gb300-r01``). No I/O.
 
-    If there is none, return the name without the number at the end.
+    If there is none, return the name without the number at the end (``node07``: ``node``), or ``nodes``.
     """
     short = name.partition(".")[0]
     match = re.match(r"(.*?(?:^|[-_])(?:rack|row|r|cab|pod)[-_]?[0-9]{1,4})[-_].", short, re.I)

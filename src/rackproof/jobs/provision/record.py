@@ -1,7 +1,8 @@
 """Store a provisioning as its own record, as a run with a page, and in the history.
 
 The callback calls :func:`keep_provision` at the end of provision.yml
-(``rackproof_ansible.playbook_summary``).
+(``rackproof_ansible.playbook_summary``). A node's ``attention`` has texts about its open problems, such as
+errors.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from rackproof.store.history.client import History
 from rackproof.store.run_folder import ResultsError, write_run
 
 BENCHMARK = "provision"
+"""Name under which provisionings are in the history, among the benchmarks."""
 _MOST_REASONS = 20
+"""Largest number of failed nodes whose reasons the run states."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ def keep_provision(
 
 def provision_run(record: ProvisionRecord, acts: list[AuditEntry]) -> Run:
     """Return a provisioning as a run, with changes, open problems, drains and resumes. No I/O.
+
+    The verdict is fail if a node failed, and otherwise pass.
 
     Args:
         record: The provisioning.

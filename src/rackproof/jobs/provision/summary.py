@@ -13,7 +13,7 @@ from rackproof.core.same_reason import general_reason
 from rackproof.core.text import sanitize
 
 MAX_ATTENTION = 600
-"""A remark is cut after this many characters, because an error message of apt can be long."""
+"""Characters of a remark that are shown, because an error message of apt can be long."""
 
 
 def provision_summary(
@@ -32,8 +32,8 @@ def provision_summary(
     """
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for node in sorted(changed.keys() | attention.keys()):
-        # Without this, each remark would contain its node's name, and a hundred nodes would need a
-        # hundred lines.
+        # Remove the node's name from its remarks. Otherwise, a hundred nodes with the same problem would
+        # need a hundred lines.
         remarks = tuple(
             general_reason(sanitize(text, limit=MAX_ATTENTION), node) for text in attention.get(node, ())
         )

@@ -1,7 +1,8 @@
 """Plan the waves of provisioning, which limit how many nodes are out of service at a time. No I/O.
 
-The action of ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes and their states
-in Slurm. It gets the nodes of each wave.
+The action of ``rackproof_provision_plan`` calls :func:`plan_provision_waves` with the nodes, and the reasons
+why nodes of each partition are out of service. It gets the nodes of each wave. A wave is drained, provisioned
+and resumed before the next one starts. The first wave (canary) tests the change on a few nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rackproof.core.text import amount, sanitize
 from rackproof.nodes.slurm_states import drain_owner
 
 IN_SERVICE = "none"
-"""Slurm's reason for a node that is in service."""
+"""Text of sinfo in place of a reason, for a node that is in service."""
 
 
 class WaveLimitError(RackproofError):
@@ -59,6 +60,7 @@ class WaveLimits:
         Args:
             size: The number of nodes in the partition.
         """
+        # A product such as 0.29 * 100 is slightly too small, so a small number is added before rounding.
         return max(1, int(self.share * size + 1e-9))
 
 
@@ -79,7 +81,14 @@ class Wave:
 
 
 class _Partitions:
-    """The nodes of each partition that are out of service as the waves proceed."""
+    """The nodes of each partition that are out of service as the waves proceed.
+
+    Attributes:
+        size, most_out: For each partition, the number of nodes, and of those that may be out of service.
+        of: The partitions of each node.
+        out: The nodes of each partition that are out of service now.
+        stays_out: The nodes that something other than provision.yml drained, and that it does not resume.
+    """
 
     def __init__(self, listed: Mapping[str, Mapping[str, str]], limits: WaveLimits) -> None:
         self.size = {name: len(members) for name, members in listed.items()}
@@ -103,14 +112,17 @@ class _Partitions:
     def rank(self, node: str) -> int:
         """Return a node's place in the order.
 
-        Nodes of an earlier run come first, then nodes in service, and then the others.
+        0 is a node that an earlier provision.yml drained, 1 a node in service, and 2 any other.
         """
         if self.serves(node):
             return 1
         return 0 if node in self.of and node not in self.stays_out else 2
 
     def fits(self, node: str, taken: Mapping[str, int]) -> bool:
-        """Return whether a node may be drained in addition to a wave's nodes in each partition."""
+        """Return whether a node may be drained in addition to a wave's nodes.
+
+        ``taken`` is the number of nodes that the wave takes from each partition.
+        """
         return all(
             taken.get(name, 0) < max(1, self.most_out[name] - len(self.out[name]))
             for name in self.of.get(node, ())
