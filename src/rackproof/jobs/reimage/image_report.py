@@ -25,9 +25,8 @@ from rackproof.core.records import Record
 from rackproof.core.text import sanitize
 
 MAX_KEYS = 8
-"""A report with more host keys is refused."""
 MAX_KEY_CHARS = 16 * 1024
-"""A longer text is no host key."""
+"""A report with more host keys, or with a longer text as a key, is refused."""
 _KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 """A host key: its type and its Base64, such as ``ssh-ed25519 AAAAC3Nz...``, without a comment."""
 _LATE = (
@@ -42,10 +41,7 @@ _NOT_BELIEVED = (
 
 
 class ImageReport(Record):
-    """A node's report on its image. A node with a ``problem`` stops, and all others continue.
-
-    ``seconds`` is the time that the ramdisk took, or 0 if unknown. ``remarks`` do not stop the node.
-    """
+    """A node's report on its image. A node with a ``problem`` stops. ``seconds`` is 0 if unknown."""
 
     problem: str = ""
     disk: str = ""
@@ -122,10 +118,7 @@ def _short(value: object) -> str:
 
 
 def find_key_problem(keys: Any, known_hosts: str, name: str) -> str:
-    """Return the reason why host keys of a report are not written, or "" if they are. No I/O.
-
-    A report without any key has no such problem.
-    """
+    """Return the reason why host keys of a report are not written, or "" if they are (or none). No I/O."""
     if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(map(_is_key, keys)):
         return "reports host keys that are none"
     kinds = [key.split()[0] for key in keys]
@@ -165,10 +158,7 @@ def _other_owner(keys: Sequence[str], known_hosts: str, name: str) -> str:
 
 
 def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and the key of each line of a known_hosts file.
-
-    A line is ``NAMES TYPE BASE64``, perhaps after a marker such as ``@revoked``.
-    """
+    """Yield names and key of each known_hosts line: ``NAMES TYPE BASE64``, perhaps after ``@revoked``."""
     for line in known_hosts.splitlines():
         words = [word for word in line.split() if not word.startswith("@")]
         if len(words) > 2:
@@ -176,10 +166,7 @@ def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
 
 
 def _matches(names: str, name: str) -> bool:
-    """Return whether an entry is for this name.
-
-    The entry has names with commas between them, or ``|1|SALT|DIGEST``, the HMAC of one name.
-    """
+    """Return whether an entry is for this name. It is ``NAME,NAME`` or ``|1|SALT|DIGEST`` of one name."""
     if not names.startswith("|1|"):
         return name in names.split(",")
     salt, _, digest = names[3:].partition("|")
