@@ -3,10 +3,11 @@
 The action of ``rackproof_reimage_acceptance`` measures with this module. That of
 ``rackproof_reimage_journal`` calls :func:`check_acceptance` before the node is resumed.
 
-A node is not resumed before its acceptance, and Slurm gives a drained node no job. The node is therefore
-measured through ssh. Only the partner's half of a pair is a Slurm job, on a node in service. If anything
-is killed, the node stays drained, and Slurm's time limit ends the job. The results are in the night's
-``probes.json``, like all measurements of a night.
+A pair is two nodes that run an all-reduce together: each node runs one half of it. A node is not resumed
+before its acceptance, and Slurm gives a drained node no job. The node's half therefore runs through ssh. Only
+the partner's half is a Slurm job, on a node in service. If anything is killed, the node stays drained, and
+Slurm's time limit ends the job. The results are in the night's ``probes.json``, like all measurements of a
+night.
 """
 
 from __future__ import annotations
@@ -40,17 +41,18 @@ from rackproof.store.run_folder import ResultsError
 
 PROBES, PAIR = "probes", "pair"
 ACCEPTANCE_CHECKS = (PROBES, PAIR)
+"""The values of ``reimage_acceptance``: the node measured alone, and the node measured with a partner."""
 WAIT_S = 120
 """The node's half of a pair waits this many seconds for a partner. The program itself waits no longer."""
 _PARTNER_START_S = 45
-"""Seconds within which a requested partner started or was refused."""
+"""Slurm starts or refuses a partner in this many seconds. None is requested in the last of :data:`WAIT_S`."""
 
 
 def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[str, ...]:
-    """Return the report on a node that passed its acceptance.
+    """Return the remarks about a node that passed its acceptance. The journal stores them.
 
     Args:
-        folder: The folder of the night.
+        folder: The folder of the night, with ``night.json`` and ``probes.json``.
         node: The name of the node.
         checks: The checks of :data:`ACCEPTANCE_CHECKS` that the node must pass in addition to its health
             checks.
@@ -78,7 +80,7 @@ def check_acceptance(folder: Path, node: str, checks: Sequence[str]) -> tuple[st
 
 
 def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
-    """Return a remark about the checks that the operator omitted and the missing proofs."""
+    """Return a remark about the checks that the operator omitted, or nothing if all are required."""
     missing = [check for check in ACCEPTANCE_CHECKS if check not in checks]
     if not missing:
         return ()
@@ -88,7 +90,7 @@ def _unproven_remark(checks: Sequence[str]) -> tuple[str, ...]:
 
 
 def _should_have_gpus(folder: Path, node: str) -> bool:
-    """Return whether a node needs GPUs, which is assumed without a snapshot."""
+    """Return whether a node lists GPUs, or has to by its inventory. Without a snapshot, return True."""
     stored = night_store.read_snapshot(folder, node)
     # Without a snapshot the GPUs are unknown, and a node is not accepted on unknown facts.
     return stored is None or bool(stored.snapshot.gpus or stored.expected.get("gpus"))
@@ -100,14 +102,16 @@ def _passed_a_pair(night: ProbeNight, node: str) -> bool:
 
 
 def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
-    """Return the remarks of a night that passed a node.
+    """Return the remarks of a night that does not stop a node.
+
+    There is none if the node passed, and one with the reasons if it is degraded.
 
     Args:
         night_folder: The folder of the night.
         node: The name of the node.
 
     Raises:
-        ReimageError: The night did not pass the node.
+        ReimageError: The node failed or is unproven, or the night cannot be read or lacks the node.
     """
     try:
         night = night_store.read_night(night_folder)
@@ -128,7 +132,10 @@ def check_night_verdict(night_folder: Path, node: str) -> tuple[str, ...]:
 
 
 def find_own_failure(context: NightContext, node: str) -> str:
-    """Return the node's own failure, or "". With such a failure, a partner is not needed."""
+    """Return the first failure or unproven program of the node alone, or "".
+
+    With such a reason, the node does not pass, and a partner is not needed.
+    """
     night = read_probes(Path(context.folder))
     reasons = night.reasons.get(node, ()) if night else ()
     failures = (f"{reason.metric} {reason.part}: {reason.text}" for reason in reasons if reason.verdict.gates)
@@ -144,7 +151,11 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
     Args:
         context: The night of the node's acceptance.
         node: The name of the node.
-        listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
+        listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``: node, partition, and the reason
+            why it is out of service, such as ``n07|gpu|none``.
+
+    Returns:
+        The names, or nothing if no node is known to be good or this night has no snapshot of the node.
 
     Raises:
         ReimageError: The nights cannot be read.
@@ -174,7 +185,7 @@ def find_partners(context: NightContext, node: str, listed: str) -> tuple[str, .
 
 
 def _others_in_service(node: str, listed: str) -> set[str]:
-    """Return the nodes that share a partition with a node and are not drained."""
+    """Return the nodes that share a partition with a node and have no reason to be out of service."""
     # The reason is the last field because it is free text, which may contain more bars.
     rows = [line.strip().split("|", 2) for line in listed.splitlines() if line.count("|") > 1]
     partitions = {partition for name, partition, _ in rows if name == node}
@@ -192,9 +203,9 @@ def _is_good_partner(partner: NodeNight, sku: str) -> bool:
 
 
 def node_script(plan: ProbePlan, node: str) -> str:
-    """Return the script of the node, which is rank 0.
+    """Return the script of the node's half, which is rank 0 of the all-reduce.
 
-    The partner connects to it, so it does not need the partner's name.
+    The partner connects to rank 0, so this half does not need the partner's name.
 
     Raises:
         ReimageError: The program cannot be read.
@@ -220,7 +231,7 @@ class PartnerHalf:
     """The outcome of the partner's half.
 
     ``partner`` is the node that ran the half, or "". ``text`` is the reason why no partner ran it, or how the
-    half failed.
+    half failed, or "" if it ended well.
     """
 
     partner: str = ""
@@ -230,7 +241,7 @@ class PartnerHalf:
 def run_partner(
     plan: ProbePlan, node: str, partners: Sequence[str], gpus: int, jobs: JobRunner
 ) -> PartnerHalf:
-    """Run the partner's half as a job on the first partner that Slurm allocates.
+    """Run the partner's half as a job on the first partner that Slurm allocates, and return its outcome.
 
     Args:
         plan: The plan of the measurement.
@@ -277,13 +288,15 @@ def without_budget(plan: ProbePlan) -> ProbePlan:
 
 
 def record_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> str:
-    """Store the result of a node and its partner. Return a short description.
+    """Store the result of a node and its partner in the night's ``probes.json``. Return a short description.
+
+    A pair that failed or did not run makes the node unproven.
 
     Args:
         context: The context of the night.
         node: The name of the node.
         half: The outcome of the partner's half.
-        output: The output of the node's half.
+        output: The output of the node's half, which prints the result of both.
         status: The exit status of the node's half, or "" if unknown.
 
     Raises:
@@ -324,7 +337,7 @@ def _add_pair(folder: Path, node: str, result: PairResult | None, reason: str) -
 
 
 def _judge_pair(context: NightContext, node: str, half: PartnerHalf, output: str, status: str) -> PairResult:
-    """Return the result of a pair, by a floor or by comparison with earlier pairs of its rack and SKU."""
+    """Return the result of a pair, by floors and by comparison with earlier pairs of its rack and SKU."""
     nodes = (node, half.partner)
     if half.text:
         return PairResult(nodes=nodes, passed=False, text=f"its partner's half {half.text}")

@@ -1,11 +1,15 @@
 """Build the user-data of Ubuntu's installer (subiquity) for a node, and check it before the node boots.
 
 Role netboot calls :func:`build_user_data` through the filter ``autoinstall_user_data``, and puts the text on
-the boot host.
+the boot host. User-data is the file that cloud-init downloads, and an order says which machine to install
+on which disk::
+
+    #cloud-config
+    {"autoinstall": {"early-commands": [...], "network": {...}, "storage": {...}, "version": 1, ...}}
 
 The installer's own schema accepts any storage and ignores unknown keys. This module therefore allows only a
 few keys, and one disk. The first early command unpacks a program. The second, ``check``, compares the machine
-with the order, and finds the disk by its serial number. Until then, the instructions name no disk, so an
+with the order, and finds the disk by its serial number. Until then, the instructions name no real disk, so an
 installer that skips the commands writes nothing.
 """
 
@@ -24,14 +28,14 @@ from pydantic import ConfigDict, Field, model_validator
 from rackproof.core.records import Record
 
 DISK: Literal["/dev/rackproof-names-this-disk"] = "/dev/rackproof-names-this-disk"
-"""Name in place of the disk's until the machine identifies the disk.
+"""Path in place of the disk's, which the program on the machine replaces after it found the disk.
 
-The name contains no pattern, which the installer would match with serial numbers.
+The path contains no pattern such as ``*``, which the installer would match with other disks.
 """
 PLACE = "/run/rackproof"
-"""The installer's commands put the program into this folder of the machine."""
+"""Folder on the machine into which the installer's first early command puts the program."""
 PROGRAMS = {"__main__.py": "rackproof-autoinstall", "write_image.py": "rackproof-write-image"}
-"""Names of the archive's files, from the files of role netboot."""
+"""The archive's programs: the name in the archive, and the file of role netboot with its content."""
 
 _Text = Annotated[str, Field(min_length=1)]
 _Commands = tuple[str | tuple[_Text, ...], ...]
@@ -147,7 +151,8 @@ def build_program(files: Path, order: Mapping[str, Any]) -> bytes:
 
     Args:
         files: The files of role netboot.
-        order: The machine, its disk, the placeholder of the disk, and the address for reports.
+        order: The keys ``node``, ``serial`` and ``disk`` of the machine, ``placeholder`` (:data:`DISK`), and
+            ``report``, the URL for reports.
 
     Raises:
         OSError: A file cannot be read.
@@ -174,7 +179,8 @@ def build_user_data(
     """Return the user-data of a node's installer in the form that cloud-init downloads.
 
     Args:
-        entry: The name, serial number and disk of the node.
+        entry: The node's entry of role netboot, with ``node`` (name), ``serial``, ``disk`` (the properties
+            that select the disk) and ``wipe``, which must be empty.
         report: The URL for its boot report.
         system: The user-data for the first boot of the new system.
         network: The network settings of the node.
@@ -183,7 +189,7 @@ def build_user_data(
 
     Raises:
         ValueError: The instructions contain a key that is not allowed (the text names the key), or other
-            disks should be emptied.
+            disks should be emptied (``wipe``).
         OSError: A program cannot be read.
     """
     if entry.get("wipe"):

@@ -1,7 +1,9 @@
 """Read and set a node's power, boot and settings through its BMC, with any protocol.
 
-The actions of ``rackproof_reimage_bmc``, ``_discover`` and ``_record`` call this module with a
-:class:`Machine`. :mod:`rackproof.jobs.reimage.tasks` opens it by the protocol ``redfish`` or ``ipmi``.
+A BMC is the small computer in a server that switches the server on and off. The action of
+``rackproof_reimage_bmc`` calls this module with a function that opens a :class:`Machine`, which
+:mod:`rackproof.jobs.reimage.tasks` opens by the protocol ``redfish`` or ``ipmi``. The actions ``_discover``
+and ``_record`` use its :class:`Access`.
 
 Every wait is limited. An error gives the node or the address, the BMC's answer, and a remedy if there is one.
 Each setting is read back, so that a BMC that ignores an accepted request is noticed at once.
@@ -20,8 +22,11 @@ from rackproof.core.text import sanitize
 from rackproof.core.time_limits import answer_within
 
 CALL_TIMEOUT_S = 20.0
+"""Default limit of one call. Longer limits grow with ``reimage_bmc_timeout_s`` (:attr:`Access.patience`)."""
 POLL_S = 2.0
+"""Seconds between two queries of the power."""
 SETTINGS_S = 180.0
+"""Seconds in which a BMC must list its BIOS settings and firmware."""
 NO_ADDRESS = "no address of its BMC is known: set reimage_bmc_address in the inventory"
 
 
@@ -38,11 +43,11 @@ class Access:
     """The access to a BMC: address, login and protocol.
 
     Attributes:
-        verify: A file of certificates, or whether to check the certificate (Redfish).
+        verify: The path of a file of certificate authorities, or whether to check the certificate (Redfish).
         system: The id of the node among the BMC's systems, or "" if there is one system (Redfish).
         fingerprint: The SHA-256 of the only certificate to accept, from any issuer (Redfish).
         uefi: Whether a network boot uses UEFI (IPMI). Redfish uses the node's configuration.
-        cipher_suite: The cipher suite (IPMI).
+        cipher_suite: The number of the cipher suite (IPMI). 17 uses SHA-256 and AES.
         call_timeout_s: The seconds that the BMC may take for an answer.
         remarks: Texts for the operator that are no reason to fail, the oldest first.
     """
@@ -83,7 +88,15 @@ class Access:
 
 @dataclass(frozen=True)
 class PowerStatus:
-    """The power, boot target and serial number of a node, in Redfish's terms for any protocol."""
+    """The power, boot target and serial number of a node, in Redfish's terms for any protocol.
+
+    Attributes:
+        power: ``On``, ``Off``, another state, or "" if unknown.
+        boot: The device that replaces the configured boot order, such as ``Pxe`` (network), ``Hdd`` or
+            ``None``.
+        boot_enabled: ``Once``, ``Continuous`` or ``Disabled``, or "" if unknown.
+        serial: The serial number of the machine, or "" if unknown.
+    """
 
     power: str
     boot: str
@@ -95,7 +108,8 @@ class PowerStatus:
 class MachineIdentity:
     """The identity of a machine, from its BMC or its own boot report.
 
-    ``macs`` states by MAC address whether the link is up. None means unknown.
+    An unknown value is empty. ``system`` is the machine's id in its BMC. ``macs`` states by MAC address
+    whether the link is up. None means unknown.
     """
 
     system: str = ""
@@ -107,7 +121,10 @@ class MachineIdentity:
 
 @dataclass(frozen=True)
 class Firmware:
-    """A piece in a BMC's list of firmware. ``version`` is empty if the BMC lists none."""
+    """A piece of firmware in a BMC's list. ``version`` is empty if the BMC lists none.
+
+    ``identity`` is the BMC's id of the piece. Several pieces may have the same ``name``.
+    """
 
     identity: str
     name: str
@@ -159,7 +176,7 @@ OpenMachine = Callable[[], AbstractContextManager[Machine]]
 
 
 def unreadable(node: str, access: Access, error: Exception) -> str:
-    """Return the reason why an answer is ignored after a library failed on it."""
+    """Return the text about a BMC's answer on which a library failed with this error."""
     error_text = sanitize(error, 200)
     return (
         f"{node}: the answer of its BMC at {access.display_address} cannot be read: "
@@ -178,7 +195,7 @@ def read_power_status(open_machine: OpenMachine) -> PowerStatus:
 
 
 def wait_for_settings(node: str, access: Access, read: Callable[[], Settings], timeout_s: float) -> Settings:
-    """Return a BMC's settings, or the reason why it does not finish.
+    """Return a BMC's settings, or settings with the reason why they are unknown. Raise nothing.
 
     Args:
         node: The name of the node.

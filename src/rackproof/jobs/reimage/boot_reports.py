@@ -1,7 +1,12 @@
 """Read the reports of machines that booted without an order (``rackproof-write-image --report``).
 
 The action of ``rackproof_reimage_discover`` calls :func:`collect` (``by: boot``), and matches the machines
-with nodes (:func:`match_reports`). The boot host has one report for each MAC address.
+with nodes (:func:`match_reports`). The boot host has one report for each MAC address, such as
+``3c-ec-ef-00-00-01.json``::
+
+    {"manufacturer": "Dell Inc.", "model": "XE9680", "serial": "ABC1234",
+     "macs": {"3c:ec:ef:00:00:01": true},
+     "disks": [{"path": "/dev/nvme0n1", "serial": "S6XN", "bytes": 1920383410176, "by_path": "pci-..."}]}
 
 Any host in that network can write reports. This module therefore limits their number, size and characters.
 Their content never becomes the name of a file or a command.
@@ -33,14 +38,16 @@ MAX_BYTES = 64 * 1024
 MAX_PARTS = 64
 """At most this many disks, and interfaces, of one machine are read."""
 POLL_S = 2.0
+"""Seconds between two listings of the folder."""
 _FILE = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.json")
 _ALARM = re.compile(r"((?:[0-9a-f]{2}-){5}[0-9a-f]{2})\.alarm")
+"""An empty file ``MAC.alarm`` means that a second, different report came for this address."""
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 
 
 @dataclass(frozen=True)
 class BootReport:
-    """A machine's report, with its identity and a text about each disk."""
+    """A machine's report: its identity (``about``), and a text about each disk."""
 
     about: MachineIdentity
     disks: tuple[str, ...] = ()
@@ -90,6 +97,9 @@ def collect(
         show: A function that is called with a line about each report.
         sleep: A function that waits.
         clock: A function that returns the time in seconds.
+
+    Returns:
+        The reports by MAC address, in the form of :data:`Reports`. Awaited machines may be missing.
     """
     reports: dict[str, BootReport | BmcError] = {}
     end = clock() + timeout_s
@@ -113,7 +123,7 @@ def collect(
 
 
 def match_reports(reports: Reports, nodes: Mapping[str, discovery.KnownNode]) -> discovery.Discovery:
-    """Match machines with nodes, and return the result. No I/O."""
+    """Match the machines of reports with nodes by serial number, and return the result. No I/O."""
     answers = {
         mac: report if isinstance(report, BmcError) else (report.about,) for mac, report in reports.items()
     }
@@ -121,7 +131,7 @@ def match_reports(reports: Reports, nodes: Mapping[str, discovery.KnownNode]) ->
 
 
 def summarize(reports: Reports, discovered: discovery.Discovery, awaited: Awaited) -> dict[str, Any]:
-    """Return the data that the playbook shows and continues with. No I/O."""
+    """Return :meth:`Discovery.plain`, with ``hardware``: lines about disks and interfaces. No I/O."""
     summary = discovered.plain()
     summary["remarks"] += [f"sent no boot report: {mac}" for mac in awaited.missing_macs(reports)]
     if len(reports) >= MAX_REPORTS:
@@ -211,7 +221,7 @@ def parse_report(mac: str, report: Any) -> BootReport | BmcError:
 
 
 def _parse_links(macs: Any) -> dict[str, bool | None]:
-    """Return the MAC addresses of a report, each with whether its link is up, or None if unknown."""
+    """Return the valid MAC addresses of a report, each with whether its link is up, or None if unknown."""
     if not isinstance(macs, dict):
         return {}
     return {
@@ -233,7 +243,7 @@ def _describe_disk(disk: Any) -> str:
     count, serial = disk.get("bytes"), _short_text(disk.get("serial"))
     parts = [
         f"serial {serial}" if serial else "no serial number",
-        # A size is a number of sectors. Above 2**63 bytes, it is not real.
+        # A count of 2**63 bytes or more is not the size of a real disk.
         size(count) if type(count) is int and 0 < count < 2**63 else "no size",
         _short_text(disk.get("by_path"), 200),
     ]

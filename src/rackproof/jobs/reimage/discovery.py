@@ -2,7 +2,10 @@
 
 The action of ``rackproof_reimage_discover`` calls :func:`ask_bmcs`, and then :func:`match_machines`, which
 compares serial numbers. :func:`write_discovered` writes the result into a file of host variables. Machines
-that booted over the network are matched in the same way, with the MAC address as their address.
+that booted over the network are matched in the same way, with the MAC address as their address. An entry of
+the file::
+
+    all: {hosts: {node17: {reimage_bmc_address: 10.0.0.11, reimage_mac: "3c:ec:ef:00:00:01"}}}
 
 Each address is reported as matched, unknown, refusing or silent. The answers of BMCs and machines are
 untrusted. The file gets the queried address and protocol of a BMC. From the answers, it gets only MAC
@@ -34,10 +37,13 @@ MAX_ADDRESSES = 4096
 """One call queries at most this many addresses. A typing error in a range then does not query a whole
 building."""
 PARALLEL = 32
+"""Default number of BMCs that are queried at a time."""
 TIMEOUT_S = 60.0
+"""Default number of seconds after which a BMC's query is abandoned."""
 HEAD = b"# What playbooks/discover.yml found. It changes only the nodes that it finds again.\n"
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}")
 _PLAIN = re.compile(r"[\w.:+-]{1,100}", re.ASCII)
+"""A system id with only these characters, such as ``System.Embedded.1``, is written into the inventory."""
 
 
 class DiscoveryError(RackproofError):
@@ -65,8 +71,9 @@ class KnownNode:
 class Discovery:
     """The result of a discovery.
 
-    ``variables`` contains the host variables of each matched node. ``remarks`` lists open points that do not
-    stop the playbook. ``problems`` lists the reasons why an address fits no node, or several nodes.
+    ``variables`` contains the host variables of each matched node, and ``matched`` a line about each.
+    ``remarks`` lists open points that do not stop the playbook. ``problems`` lists the reasons why an address
+    gave no answer or fits no node, or several nodes.
     """
 
     variables: Mapping[str, Mapping[str, str]]
@@ -76,7 +83,10 @@ class Discovery:
 
     @property
     def gates(self) -> bool:
-        """Return whether a requested result is not proven."""
+        """Return whether the playbook fails: there is a problem, or no node was matched.
+
+        A node that was not found is only a remark.
+        """
         return bool(self.problems) or not self.variables
 
     def plain(self) -> dict[str, Any]:
@@ -91,7 +101,7 @@ class Discovery:
 
 
 def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Return the addresses to query, in order, and those of them that come from ranges.
+    """Return the addresses to query, in order, and those of them that come only from ranges or networks.
 
     Args:
         words: The addresses of BMCs as in ``reimage_bmc_address``, ranges (``10.0.0.11-10.0.0.28``),
@@ -117,7 +127,11 @@ def expand_addresses(words: Iterable[str]) -> tuple[list[str], frozenset[str]]:
 
 
 def _expand_range(word: str) -> Iterable[str] | None:
-    """Return the addresses of a range or a network, or None for a single address."""
+    """Return the addresses of a range or a network, or None for a single address or name.
+
+    Raises:
+        DiscoveryError: The text is empty, or is neither a valid range nor a name.
+    """
     if not word:
         raise DiscoveryError("discover_addresses: an address is empty")
     first_text, dash, last_text = word.partition("-")
@@ -231,7 +245,15 @@ class _Claim:
 
 @dataclass
 class _Matching:
-    """The answers so far, as machines with a node's serial number, and problems with the others."""
+    """The answers so far, as machines with a node's serial number, and problems with the others.
+
+    Attributes:
+        names: The names of the nodes with each serial number.
+        booted: Whether the machines booted over the network, so that addresses are MAC addresses.
+        ranged: The addresses that come only from ranges.
+        claims: The machines with each serial number of a node.
+        silent: The addresses from ranges that did not answer.
+    """
 
     names: Mapping[str, Sequence[str]]
     booted: bool
@@ -339,7 +361,7 @@ def _names_by_serial(nodes: Mapping[str, KnownNode]) -> dict[str, list[str]]:
 
 
 def _mismatch(name: str, node: KnownNode, claim: _Claim, booted: bool) -> str:
-    """Return the reason why a machine with the right serial number is not stored as the node's."""
+    """Return the reason why a machine with the right serial number is not stored as the node's, or ""."""
     if claim.shared and not _PLAIN.fullmatch(claim.machine.system):
         return f"{name}: {claim.address} lists it as {claim.machine.system!r}, which cannot be written down"
     known_mac = node.mac.strip().lower().replace("-", ":")
@@ -362,7 +384,7 @@ def _describe(machine: MachineIdentity, with_power: bool = True) -> str:
 def _bmc_variables(
     name: str, node: KnownNode, claim: _Claim, protocol: str
 ) -> tuple[dict[str, str], list[str]]:
-    """Return a node's variables from its BMC, and the open points."""
+    """Return a node's host variables from its BMC, and remarks about open points."""
     variables, remarks = {"reimage_bmc_address": claim.address}, []
     if node.bmc_address and normalize_bmc_address(node.bmc_address) != normalize_bmc_address(claim.address):
         remarks.append(
@@ -380,7 +402,7 @@ def _bmc_variables(
 
 
 def _boot_mac(name: str, node: KnownNode, machine: MachineIdentity) -> tuple[str, str]:
-    """Return the MAC address to store, and a remark. The inventory's address is never replaced."""
+    """Return the MAC address to store and a remark, each or "". The inventory's address is never replaced."""
     macs = {mac.lower(): up for mac, up in machine.macs.items() if _MAC.fullmatch(mac.lower())}
     if not node.mac:
         return _choose_mac(name, macs)
@@ -392,7 +414,7 @@ def _boot_mac(name: str, node: KnownNode, machine: MachineIdentity) -> tuple[str
 
 
 def _choose_mac(name: str, macs: Mapping[str, bool | None]) -> tuple[str, str]:
-    """Return the MAC address that a node boots from, or the reason why it is uncertain."""
+    """Return the MAC address that a node boots from and "", or "" and the reason why it is uncertain."""
     linked = [mac for mac, up in macs.items() if up]
     if len(macs) == 1 or len(linked) == 1:
         return (linked or list(macs))[0], ""
@@ -463,7 +485,7 @@ def write_discovered(path: Path, variables: Mapping[str, Mapping[str, str]]) -> 
 
 
 def read_discovered(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text and hosts of an inventory file of :func:`write_discovered`.
+    """Return the text of an inventory file of :func:`write_discovered`, and the variables of each host in it.
 
     Both are empty if the file does not exist.
 

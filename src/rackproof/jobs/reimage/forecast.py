@@ -5,7 +5,7 @@
 The nodes that are out of service share the image server's network and the cores of the controller. Each
 resource is divided equally between its users, and no node gets more than it can use. All other time
 belongs to each node alone. reimage.yml works in waves, in which every step waits for the slowest node.
-``rolling`` is the time if each node continued independently.
+The word *rolling* marks the time if each node continued independently and the next node started at once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ GIB = 2**30
 GBIT = 1e9 / 8
 """A gigabit per second is this many bytes per second."""
 Where = Literal["own", "server", "controller"]
+"""The resource that a piece of work needs. ``own`` is the node itself, which shares nothing. A piece is a
+pair of this and an amount: seconds (own), bytes (server) or core-seconds (controller)."""
 Limit = Literal["server", "controller", "drain", "nodes"]
 
 # By the position of a step in _steps(), this is the resource that its nodes share, and that slows them down.
@@ -33,8 +35,10 @@ _DRAIN_STEP, _IMAGE_STEP = 0, 2
 class Assumptions:
     """The speeds of a node and of the shared resources. docs/using/reimage.md explains the defaults.
 
-    The units are bytes, bytes per second, seconds and core-seconds. ``idle`` is the share of nodes that
-    run no job when they are drained. On the others, jobs end at a random time within ``job_s``.
+    The units are bytes (``_bytes``), bytes per second (``_rate``), seconds (``_s``) and core-seconds per node
+    (``controller_core_s``). ``idle`` is the share of nodes that run no job when they are drained. On the
+    others, jobs end at a random time within ``job_s``. Nodes differ randomly by up to the fraction ``spread``
+    in their own steps.
     """
 
     image_bytes: float = 8 * GIB
@@ -65,11 +69,17 @@ class Assumptions:
 
 
 class Forecast(Record):
-    """The time and load with N nodes at a time, in seconds and bytes per second.
+    """The time and load with ``at_once`` nodes at a time, in seconds and bytes per second.
 
-    ``server_busy`` and ``controller_busy`` are fractions of the time ``rolling_s``. ``limited_by`` is the
-    cause of most of the waves' time. The cause is jobs (drain), the image server, the controller, or the
-    nodes themselves.
+    Attributes:
+        waves_s: The time in waves, as reimage.yml works.
+        rolling_s: The time without waves.
+        image_s: The longest step ``image`` of any wave.
+        server_peak: The highest total rate of the image server, in bytes per second.
+        server_busy: The used fraction of the server's capacity, over ``rolling_s``.
+        controller_busy: The used fraction of the controller's cores, over ``rolling_s``.
+        limited_by: The cause of most of the waves' time: jobs (drain), the image server, the controller, or
+            the nodes themselves.
     """
 
     nodes: int
@@ -86,7 +96,11 @@ class Forecast(Record):
 
 @dataclass
 class _Shared:
-    """Share a resource equally between all users. No user gets more than ``most``."""
+    """A resource that is shared equally between all users. No user gets more than ``most``.
+
+    ``given`` is the amount that each user got since the beginning. ``waiting`` is a heap of pairs: the value
+    of ``given`` at which a node's work ends, and the node's number.
+    """
 
     rate: float
     most: float
@@ -108,7 +122,7 @@ class _Shared:
 
 
 class _Simulation:
-    """Simulate nodes that do their work, at most ``at_once`` of them at a time."""
+    """A simulation of nodes that do their work, at most ``at_once`` of them at a time."""
 
     def __init__(self, nodes: Iterable[Sequence[tuple[Where, float]]], assumed: Assumptions) -> None:
         self.shared: dict[Where, _Shared] = {
@@ -150,7 +164,7 @@ class _Simulation:
         return True
 
     def _next_ends(self) -> list[tuple[float, Where]]:
-        """Return the seconds until the next piece of work ends, for each resource."""
+        """Return the seconds until the next piece of work ends, for each resource that is used."""
         ends: list[tuple[float, Where]] = [(self.own[0][0] - self.now, "own")] if self.own else []
         ends += [(resource.left(), name) for name, resource in self.shared.items() if resource.waiting]
         return ends
@@ -180,12 +194,14 @@ def _simulate(
 
 
 def _steps(assumed: Assumptions, chance: random.Random) -> list[list[tuple[Where, float]]]:
-    """Return the steps of one node.
+    """Return the steps of one node, each as its pieces of work.
 
-    In a wave, a step starts when all nodes ended the previous one.
+    The steps are drain, boot, image, first boot, provision and validate. In a wave, a step starts when all
+    nodes ended the previous one.
     """
 
     def about(seconds: float) -> float:
+        """Return a random time around the given one, because nodes are not equally fast."""
         return seconds * chance.uniform(1 - assumed.spread, 1 + assumed.spread)
 
     drain = 0.0 if chance.random() < assumed.idle else chance.uniform(0, assumed.job_s)

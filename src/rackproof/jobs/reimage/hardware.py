@@ -2,8 +2,9 @@
 
 The action of ``rackproof_reimage_record`` calls :func:`record_hardware` and :func:`check_first_boot`.
 
-A missing answer does not mean "the same". If only one record lists a part because the other could not
-query it, the part is unproven, never unchanged.
+A missing answer does not mean "the same". If only one record lists GPUs, a serial number, or the BMC's
+settings, the part is unproven. Unproven GPUs stop a node, and the others are only remarks. An unknown amount
+of memory is not compared.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ from rackproof.store import night_store
 from rackproof.store.run_folder import ResultsError, write_file
 
 MEMORY_SLACK = 0.02
-"""The reserves of two kernels differ by at most this share of memory. A missing DIMM is far more."""
+"""The memory that two kernels report differs by at most this share, because their reserves differ. A missing
+DIMM is far more."""
 
 
 class Change(Record):
     """One difference of a node's hardware.
 
-    ``before`` and ``after`` are as in the records, and empty means absent. For an expectation, ``before`` is
-    the expected value. For a value in ``unread``, ``after`` is the reason.
+    ``before`` and ``after`` are as in the records, and empty means absent. If ``verdict`` is None, the change
+    is only reported.
+
+    The kinds ``wrong`` and ``unread`` compare with an expectation instead of a record: ``before`` is the
+    expected value. For ``unread``, ``after`` is the reason why the value is unknown. ``unproven`` means that
+    one of the records lacks the part.
     """
 
     part: str
@@ -57,9 +63,10 @@ class Change(Record):
 
 
 class HardwareExpectation(Record):
-    """The required value of each BIOS setting and the required version of each firmware of a model.
+    """The required value of each BIOS setting and the required version of each firmware (``reimage_expect``).
 
-    A piece of firmware is given by its id or by its name in the BMC's list.
+    An example is ``{"bios": {"SriovGlobalEnable": "Enabled"}, "firmware": {"BIOS": "1.10"}}``. A piece of
+    firmware is given by its id or by its name in the BMC's list.
     """
 
     bios: dict[str, str | int | float | bool] = Field(default={})
@@ -90,7 +97,8 @@ def parse_expectation(node: str, values: Mapping[str, Any]) -> HardwareExpectati
 def add_settings(about: Node, settings: Settings, expected: HardwareExpectation) -> Node:
     """Return a node's record with its BMC's firmware and the BIOS settings with expectations. No I/O.
 
-    A BIOS has hundreds of settings. Only settings with an expectation are stored.
+    Their keys in ``firmware`` are ``bmc.ID`` and ``bios.NAME``. A BIOS has hundreds of settings. Only
+    settings with an expectation are stored.
     """
     settings_read = {f"bmc.{piece.identity}": piece.version for piece in settings.firmware if piece.version}
     settings_read |= {
@@ -165,11 +173,12 @@ def _wrong_version(piece: Firmware, wanted: str) -> Change:
 def compare_hardware(before: Node | None, after: Node) -> tuple[Change, ...]:
     """Return the changes, the worst first. No I/O.
 
-    A missing GPU, less memory and another machine fail, and GPUs that the driver no longer lists are
-    unproven. A swapped or moved GPU and different firmware are reported, but do not fail.
+    A missing GPU, less memory and another machine fail. If the driver no longer lists any GPU, the GPUs are
+    unproven, which stops the node too. A swapped or moved GPU and different firmware are only reported.
 
     Args:
-        before: The record from before the imaging, or None.
+        before: The record from before the imaging, or None. Without it, nothing can be compared, which is
+            only reported.
         after: The current record of the node.
     """
     if before is None:
@@ -212,7 +221,7 @@ def _gpus(before: Node, after: Node) -> list[Change]:
 
 
 def _unlisted_gpus(before: Node, after: Node) -> list[Change]:
-    """Return the change if one of the two records lists no GPU."""
+    """Return the change if at least one of the two records lists no GPU."""
     # Without its driver, a node lists no GPU. Then nothing was queried, so nothing is missing.
     if before.gpus:
         was = amount(len(before.gpus), "GPU")
@@ -259,7 +268,10 @@ def _moved(gpu: Gpu, before: str, after: str) -> Change:
 
 
 def _memory(before: Node, after: Node) -> list[Change]:
-    """Return the change of the node's memory. A small difference is the reserve of another kernel."""
+    """Return the change of the node's memory, or nothing if one of the two amounts is unknown.
+
+    A small difference is the reserve of another kernel.
+    """
     was, now = before.memory_bytes, after.memory_bytes
     if not was or not now:
         return []
@@ -318,7 +330,7 @@ def record_hardware(
     settings: Settings | None = None,
     expected: HardwareExpectation | None = None,
 ) -> tuple[str, ...]:
-    """Store a node's hardware before or after imaging. Return the report.
+    """Store a node's hardware before or after imaging. Return the changes and remarks as texts.
 
     Args:
         run: The context of the run.
@@ -328,7 +340,7 @@ def record_hardware(
         facts: The result of ``rackproof_facts``, or None if the node did not answer.
         sku: The model of the node.
         serial: The serial number in the inventory, or "" if unknown.
-        expected_gpus: The number of GPUs of its model, to compare if there is no record from before.
+        expected_gpus: The number of GPUs of its model, which is required after imaging. 0 means unknown.
         settings: The BIOS settings and firmware from its BMC, or None if no BMC can be queried.
         expected: The requirements of its model, which apply after imaging.
 
@@ -372,7 +384,7 @@ def _record_before(
     settings: Settings | None,
     expected: HardwareExpectation,
 ) -> tuple[str, ...]:
-    """Store the hardware before imaging, and the boot id that must differ at the next boot."""
+    """Store the hardware before imaging and the boot id, which the next boot must change. Return remarks."""
     node_record, remarks = _hardware_before(run, node, facts, sku)
     remarks += [*_check_serial(node, node_record, serial, "Nothing was written"), *_unread_settings(settings)]
     if settings is not None:
@@ -395,7 +407,7 @@ def _hardware_before(
 ) -> tuple[Node | None, list[str]]:
     """Return a node's current hardware.
 
-    If the node does not answer, return that of its last night, with a remark.
+    If the node does not answer, return that of its last night or None, with a remark.
     """
     if facts is not None:
         return node_from_facts(node, facts, sku), []
@@ -461,7 +473,9 @@ def _refuse_unexpected(node: str, expected: HardwareExpectation, settings: Setti
 
 
 def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the report on a node's first boot.
+    """Return the remarks about a node's first boot from its disk.
+
+    The kernel draws a new boot id at each boot, so the same id means that the old system still runs.
 
     The boot id from before is unknown for a node that did not answer then. This is only a remark, because
     the image's boot report and the new host keys prove the new system, too.
@@ -472,8 +486,8 @@ def check_first_boot(run: ReimageContext, node: str, facts: Mapping[str, Any]) -
         facts: The result of ``rackproof_facts`` after the boot.
 
     Raises:
-        ReimageError: The node still runs the system that the image should replace. Its present or former boot
-            id is unknown.
+        ReimageError: The node still runs the system that the image should replace, its present boot id is
+            unknown, or the file with the former one cannot be read.
     """
     now = sanitize(facts.get("boot_id") or "", 64)
     path = boot_id_path(Path(run.folder), node)
@@ -514,7 +528,9 @@ def read_record(folder: Path, which: str, node: str) -> Node | None:
 
 
 def copy_from_run(earlier: Path, folder: Path, node: str) -> None:
-    """Copy a node's earlier record and boot id into a new run, if they exist.
+    """Copy a node's earlier record and boot id into a new run.
+
+    A file that is missing, empty or cannot be read is skipped.
 
     Raises:
         ResultsError: The files cannot be written.

@@ -1,9 +1,13 @@
 """Read the boot report of a node that got an image, check it, and return its host keys.
 
 Role reimage calls :func:`read_image_report` through the filter ``image_report`` before its first ssh
-connection to the new system. A user with write access to the boot host could otherwise insert a host key. A
-report therefore does not count if that host recorded a conflict. It does not count either if another node has
-the same keys.
+connection to the new system. The ramdisk that wrote the image sends the report to the boot host::
+
+    {"status": "written", "disk": "/dev/nvme0n1", "disk_serial": "S6XN", "seconds": 31.2,
+     "host_keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5..."]}
+
+Another machine that knows the report's secret address could insert its own host key. A report therefore does
+not count if the boot host recorded a conflict, or if another node has the same keys.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from rackproof.core.text import sanitize
 
 MAX_KEYS = 8
 MAX_KEY_CHARS = 16 * 1024
+"""A report with more host keys, or with a longer text as a key, is refused."""
 _KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
+"""A host key: its type and its Base64, such as ``ssh-ed25519 AAAAC3Nz...``, without a comment."""
 _LATE = (
     "has its order and did not report the result in time. See its console through the BMC: was its power "
     "cut, is the image server up? Its disk does not boot; nothing is lost by starting again"
@@ -35,7 +41,7 @@ _NOT_BELIEVED = (
 
 
 class ImageReport(Record):
-    """A node's report on its image. A node with a ``problem`` stops, and all others continue."""
+    """A node's report on its image. A node with a ``problem`` stops. ``seconds`` is 0 if unknown."""
 
     problem: str = ""
     disk: str = ""
@@ -51,9 +57,10 @@ def read_image_report(
 
     Args:
         text: The report, or "" if there is none.
-        alarms: The boot host's records about it.
+        alarms: The boot host's records about it, one per line, such as ``conflict second boot report, from
+            10.0.0.9: not trusted``. The kind ``refused`` is only a remark, and any other kind is a conflict.
         known_hosts: The text of the file that gets its keys.
-        name: The name of the node in that file.
+        name: The name of the node in that file, such as ``node17`` or ``[node17]:2222``.
         others: The reports of nodes that got an image at the same time. Their keys are not known yet.
     """
     # Python also ends lines at other characters. None of these may start an alarm.
@@ -111,7 +118,7 @@ def _short(value: object) -> str:
 
 
 def find_key_problem(keys: Any, known_hosts: str, name: str) -> str:
-    """Return the reason why host keys of a report are not written, or "" if they are. No I/O."""
+    """Return the reason why host keys of a report are not written, or "" if they are (or none). No I/O."""
     if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(map(_is_key, keys)):
         return "reports host keys that are none"
     kinds = [key.split()[0] for key in keys]
@@ -151,7 +158,7 @@ def _other_owner(keys: Sequence[str], known_hosts: str, name: str) -> str:
 
 
 def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and the key of each line of a known_hosts file."""
+    """Yield names and key of each known_hosts line: ``NAMES TYPE BASE64``, perhaps after ``@revoked``."""
     for line in known_hosts.splitlines():
         words = [word for word in line.split() if not word.startswith("@")]
         if len(words) > 2:
@@ -159,7 +166,7 @@ def _entries(known_hosts: str) -> Iterator[tuple[str, str]]:
 
 
 def _matches(names: str, name: str) -> bool:
-    """Return whether an entry is for this name, which may be hashed in the entry."""
+    """Return whether an entry is for this name. It is ``NAME,NAME`` or ``|1|SALT|DIGEST`` of one name."""
     if not names.startswith("|1|"):
         return name in names.split(",")
     salt, _, digest = names[3:].partition("|")

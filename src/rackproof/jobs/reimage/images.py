@@ -1,6 +1,9 @@
 """Describe a prepared image block by block, so that a node can check each block before it writes it.
 
-``rackproof reimage image`` writes the description that :func:`describe_image` returns.
+``rackproof reimage image`` writes the description that :func:`describe_image` returns as JSON::
+
+    {"name": "disk.raw", "bytes": 8589934592, "block": 4194304, "sha256": "9f86...",
+     "root": {"begin": 537919488, "bytes": 8050966528}, "blocks": ["2c26...", "0", "fcde..."]}
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ ZERO_BLOCK = "0"
 
 
 SECTOR_BYTES = 512
+"""Size of a sector, the unit of positions in a partition table."""
 LINUX = frozenset(
     {
         UUID("0fc63daf-8483-4772-8e79-3d69d8477de4"),
@@ -27,7 +31,7 @@ LINUX = frozenset(
         UUID("b921b045-1df0-41c3-af44-4c6f280d3fae"),
     }
 )
-"""Types of a partition with the root file system."""
+"""Types of a partition that may have the root file system. The first is any Linux file system."""
 
 
 class Partition(Record):
@@ -65,7 +69,7 @@ def find_root_partition(start: bytes) -> Partition | None:
     """Return the largest partition of a type in :data:`LINUX`, or None if there is none.
 
     Args:
-        start: The first bytes of the disk, with its GPT.
+        start: The first bytes of the disk, with its GPT (the partition table of UEFI) behind one sector.
     """
     header = start[SECTOR_BYTES : 2 * SECTOR_BYTES]
     if len(header) < SECTOR_BYTES or not header.startswith(b"EFI PART"):

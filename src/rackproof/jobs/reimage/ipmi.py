@@ -1,8 +1,8 @@
 """Control a machine through IPMI over LAN (RMCP+) with ``ipmitool``, if reimage_bmc_protocol is ipmi.
 
 :mod:`rackproof.jobs.reimage.tasks` calls :func:`open_machine` and :func:`list_systems`. This module runs
-the program ipmitool instead of a library. A process can be ended after a time limit, and an operator can
-type the same command. The exit status of ipmitool means little, because it may be 0 although the BMC
+the program ipmitool instead of a library, because a process can be ended after a time limit, and an operator
+can type the same command. The exit status of ipmitool means little, because it may be 0 although the BMC
 refused a request. Only the value that is read back counts.
 """
 
@@ -20,6 +20,8 @@ from rackproof.core.text import sanitize
 from rackproof.jobs.reimage.bmc import Access, BmcError, BmcSilentError, MachineIdentity, PowerStatus
 
 PORT = 623
+"""The UDP port of IPMI over LAN."""
+# ipmitool's error messages, by their cause, such as "RAKP 2 message indicates an error : unauthorized name".
 _LOGIN = re.compile(
     r"HMAC is invalid|unauthorized (?:name|role)|password (?:is longer|invalid)", re.IGNORECASE
 )
@@ -30,9 +32,11 @@ _SILENT = re.compile(
     r"|Address lookup .* failed|timed? ?out",
     re.IGNORECASE,
 )
-# ipmitool prints the BMC's reason before its line about the missing session.
+# The BMC's reason for a refused session, which ipmitool prints before its line about the missing session:
+# "Error in open session response message : insufficient resources for session".
 _REFUSED = re.compile(r"message (?:indicates an error )?: (.+)", re.IGNORECASE)
 _PXE, _DISK = 1, 2
+"""Numbers of boot devices in IPMI's boot flags."""
 
 
 @contextmanager
@@ -48,7 +52,7 @@ def open_machine(node: str, access: Access) -> Iterator[IpmiMachine]:
 
 
 def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
-    """Return the machine of a BMC. IPMI lists no MAC address for it.
+    """Return the machine of a BMC as a tuple of one. IPMI lists no MAC address for it.
 
     Raises:
         BmcError: The BMC does not answer, or refuses.
@@ -62,7 +66,7 @@ def list_systems(node: str, access: Access) -> tuple[MachineIdentity, ...]:
 
 
 class IpmiMachine:
-    """Control a node with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`.
+    """A node that is controlled by IPMI, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`.
 
     Only serial number and model, which do not change, are read once and kept.
     """
@@ -120,7 +124,10 @@ class IpmiMachine:
         self._ask("chassis", "bootdev", "none")
 
     def read_fru(self, name: str) -> str:
-        """Return a field of the machine's FRU information, or "" if it is missing."""
+        """Return a field of the machine's FRU information (its list of parts), or "" if it is missing.
+
+        ipmitool prints a field as `` Product Serial        : ABC1234``.
+        """
         if self._fru is None:
             # Some BMCs lack such information, or do not show it. Then every field is unknown.
             self._fru = self._ask("fru", "print", "0", needed=False)
@@ -229,11 +236,11 @@ def _last(text: str) -> str:
 
 
 def parse_boot_flags(output: str) -> tuple[str, str]:
-    """Return the device of a node's next boot, and whether that is set, in Redfish's terms. No I/O.
+    """Return ``boot`` and ``boot_enabled`` of :class:`PowerStatus`, both "" if unknown. No I/O.
 
     Args:
-        output: The output of ``ipmitool chassis bootparam get 5``. Only its bytes are read, because the
-            texts vary between versions.
+        output: The output of ``ipmitool chassis bootparam get 5``, with a line such as ``Boot parameter data:
+            a004000000``. Only these bytes are read, because the texts vary between versions.
     """
     data = re.search(r"^Boot parameter data: ([0-9a-f]{10})", output, re.MULTILINE | re.IGNORECASE)
     if not data:

@@ -1,7 +1,7 @@
 """Determine a node's steps through re-imaging, and its progress from its journal. No I/O.
 
-:mod:`rackproof.jobs.reimage.tasks` calls :func:`replay` with a journal, and gets a
-:class:`NodeProgress`.
+:mod:`rackproof.jobs.reimage.tasks` calls :func:`replay` with the entries of a node's journal, and gets a
+:class:`NodeProgress`. It also plans waves, the groups of nodes that are imaged together.
 
 A step counts as done only if the journal contains its end. Every attempt drains the node again, because an
 operator may have resumed it in between. Each attempt also provisions and validates again, because a node
@@ -43,6 +43,7 @@ class Step(StrEnum):
 
 
 STEPS = tuple(Step)
+"""All steps in the order of a node."""
 DEFAULT_LIMITS_S: Mapping[Step, float] = {
     Step.DRAIN: 3600,
     Step.RECORD: 300,
@@ -53,6 +54,7 @@ DEFAULT_LIMITS_S: Mapping[Step, float] = {
     Step.VALIDATE: 900,
     Step.RETURN: 300,
 }
+"""Seconds that each step may take, unless ``reimage_limits`` sets another number."""
 _BACK_TO: Mapping[Step, Step] = {
     # The ramdisk that wrote the disk may be gone, so it must be booted again. An acceptance only counts
     # if the node was provisioned in the same attempt.
@@ -60,14 +62,17 @@ _BACK_TO: Mapping[Step, Step] = {
     Step.VALIDATE: Step.PROVISION,
     Step.RETURN: Step.PROVISION,
 }
+"""The step at which a new attempt starts instead, if a step was interrupted that cannot be repeated alone."""
 
 Event = Literal["adopted", "begun", "done", "skipped", "failed"]
+"""An event of a journal. The first is ``adopted``: a run takes over the completed steps of an earlier run."""
 
 
 class Entry(Record):
     """An event of a node's re-imaging, as one line of its journal.
 
-    ``run_id`` is the earlier run of an ``adopted`` node.
+    ``attempt`` counts the runs that tried the node, from 1. ``run_id`` is the earlier run of an ``adopted``
+    node.
     """
 
     at: AwareDatetime
@@ -85,8 +90,10 @@ class Entry(Record):
 class NodeProgress(Record):
     """The progress of a node through its steps.
 
-    ``state`` is waiting, running, interrupted, failed or returned. ``step`` is the step that is running, was
-    interrupted, failed, or comes next. ``done`` lists the steps that need not be repeated.
+    ``state`` is waiting, running, interrupted, failed or returned (resumed). ``step`` is the step that is
+    running, was interrupted, failed, or comes next. It is None if it is unknown, or if no step is left.
+    ``since`` is the time of the event that led to the state, and ``limit_s`` the seconds that the running
+    step may take, or 0. ``done`` lists the completed steps.
     """
 
     state: Literal["waiting", "running", "interrupted", "failed", "returned"]
@@ -99,7 +106,7 @@ class NodeProgress(Record):
     remarks: tuple[str, ...] = ()
 
     def late(self, now: datetime) -> bool:
-        """Return whether the current step exceeded its time limit."""
+        """Return whether the running step exceeded its time limit."""
         if self.state != "running" or self.since is None or not self.limit_s:
             return False
         return (now - self.since).total_seconds() > self.limit_s
@@ -134,8 +141,8 @@ class _Replay:
 
     def _begin(self, entry: Entry, step: Step) -> None:
         """Start a step. Later steps must then be repeated, too."""
-        # Steps after a repeated step must be repeated too. Draining is the exception, because it changes
-        # nothing on the node. Every attempt drains first, and completed steps remain done.
+        # Draining is the exception, because it changes nothing on the node. Every attempt drains first, and
+        # completed steps remain done.
         if step is not Step.DRAIN:
             self.done = [before for before in self.done if STEPS.index(before) < STEPS.index(step)]
         self.running, self.failed = entry, None
@@ -217,10 +224,11 @@ def plan_waves(
 ) -> list[list[str]]:
     """Return the nodes in waves within the limits. No I/O.
 
-    Waves are filled in turn. Their number is not the smallest possible one.
+    Waves are filled one after another, so there may be more of them than necessary.
 
     Args:
-        nodes: The groups of each node by kind, such as ``{"n1": {"per_rack": ["r1"]}}``.
+        nodes: The groups of each node by kind, such as ``{"n1": {"per_rack": ["r1"], "per_partition":
+            ["gpu"]}}``.
         at_once: The largest number of nodes that may be out of service at a time.
         per_group: The largest number of nodes of one group that may be out of service, by kind of group. A
             missing kind is not limited.
@@ -282,7 +290,7 @@ def next_command(node: str, progress: NodeProgress) -> str:
 
 
 def describe_progress(progress: NodeProgress, at: datetime) -> str:
-    """Describe briefly the progress of a node, and since when. No I/O."""
+    """Return a short text about a node's progress, such as ``failed at image (2 h 5 min)``. No I/O."""
     step = progress.step.value.replace("_", " ") if progress.step else ""
     text = {
         "waiting": f"waits to begin with {step}",

@@ -3,9 +3,9 @@
 The roles netboot and reimage call :func:`find_signing_problem` and :func:`sign_order` through the filters
 ``order_key_problem`` and ``order_signature``.
 
-Any machine in the boot network could replace files on the boot host, or files sent to nodes. When the ramdisk
-boots, it draws a random number. It executes only an order that was signed together with this number. A
-changed or old order is therefore refused (``rackproof-write-image``).
+An order names a machine, an image, and the disk to write. Any machine in the boot network could send a node
+another order. When the ramdisk boots, it draws a random number (nonce). It executes only an order that was
+signed together with this number. A changed or old order is therefore refused (``rackproof-write-image``).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ SIGNED_AS = b"rackproof order\n"
 """All signed texts begin with this prefix. No other signature of this key can therefore be used for an
 order."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
+"""The ramdisk's random number: 16 bytes in hexadecimal digits."""
 _HOW = "make one with `openssl genpkey -algorithm ed25519`, or let playbooks/image.yml make it"
 
 
@@ -46,7 +47,7 @@ def sign_order(order: str, report: str, path: Path) -> str:
 
     Args:
         order: The order in the form in which it is served.
-        report: The ramdisk's boot report, which may be any text.
+        report: The ramdisk's boot report, which may be any text. A valid one is JSON with the key ``nonce``.
         path: The path of the private key.
 
     Raises:
@@ -73,7 +74,11 @@ def _read_nonce(report: str) -> str:
 
 
 def _read_key(path: Path) -> Ed25519PrivateKey:
-    """Return the private key, and refuse a file that others can read."""
+    """Return the private key.
+
+    Raises:
+        SignatureError: Other users can access the file, or it contains no Ed25519 key without a password.
+    """
     try:
         if path.stat().st_mode & 0o077:
             raise SignatureError(f"netboot_order_key: others can read {path}: chmod 600, or make another")

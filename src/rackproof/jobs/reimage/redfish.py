@@ -1,8 +1,9 @@
 """Control a machine through Redfish, with the library ``sushy`` from OpenStack Ironic.
 
 If ``reimage_bmc_protocol`` is redfish, :mod:`rackproof.jobs.reimage.tasks` calls :func:`open_machine`, and
-gets a :class:`RedfishMachine`. sushy is imported in functions, because it is an optional dependency
-(``rackproof[ansible]``) that IPMI does not need.
+gets a :class:`RedfishMachine`. Redfish is an HTTP interface of a BMC, whose tree of JSON resources begins at
+its root. A BMC may list several machines (systems). sushy is imported in functions, because it is an optional
+dependency (``rackproof[ansible]``) that IPMI does not need.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rackproof.jobs.reimage.bmc import (
 
 @contextmanager
 def open_root(node: str, access: Access) -> Iterator[Any]:
-    """Open a session, yield its root, and translate errors.
+    """Open a session with a BMC, yield sushy's object for the root, and translate errors.
 
     Raises:
         BmcError: The BMC does not answer, refuses, or does not support Redfish. Later requests may raise
@@ -174,7 +175,7 @@ def _members(node: str, collection: Any) -> list[Any]:
 
 
 def _identify(node: str, system: Any) -> MachineIdentity:
-    """Return the identity of one system of a BMC."""
+    """Return the identity of one system, which a BMC lists as sushy's object."""
     names = (sanitize(system.manufacturer or "", 60), sanitize(system.model or "", 60))
     return MachineIdentity(
         system=sanitize(system.identity, 100),
@@ -205,7 +206,10 @@ def _macs(node: str, system: Any) -> dict[str, bool | None]:
 def read_settings(
     node: str, access: Access, timeout_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Settings:
-    """Return a node's BIOS settings and firmware, or the reason why each is unknown or incomplete."""
+    """Return a node's BIOS settings and firmware, or the reason why each is unknown or incomplete.
+
+    No further piece of firmware is requested after ``timeout_s`` seconds.
+    """
     end = clock() + timeout_s
     settings = Settings()
     # Use a connection for each, so that one answer remains if the BMC fails at the other.
@@ -280,7 +284,11 @@ def _serial(system: Any) -> str:
 
 
 def _choose_system(node: str, root: Any, access: Access) -> Any:
-    """Return the requested system of a BMC, or its only one."""
+    """Return the requested system of a BMC, or its only one.
+
+    Raises:
+        BmcError: The BMC does not list exactly one such system.
+    """
     members = _members(node, root.get_system_collection())
     fitting = [system for system in members if access.system in ("", system.identity)]
     if len(fitting) != 1:
@@ -295,7 +303,7 @@ def _choose_system(node: str, root: Any, access: Access) -> Any:
 
 
 class RedfishMachine:
-    """Control a system of a BMC, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`."""
+    """A system of a BMC, with the methods of :class:`rackproof.jobs.reimage.bmc.Machine`."""
 
     def __init__(self, system: Any) -> None:
         self._system = system

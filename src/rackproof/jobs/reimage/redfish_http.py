@@ -24,15 +24,17 @@ from rackproof.jobs.reimage.bmc import Access, BmcError
 MOST_ANSWER_BYTES = 16 << 20
 """An answer may have this size. The list of all firmware of a rack's switch has 2 MB."""
 MOST_ANSWER_S = 60.0
+"""An answer may take this long, times :attr:`Access.patience`."""
 MOST_SESSION_BYTES = 64 << 20
 """All answers of one session together may have this size, because sushy keeps them in memory."""
 MOST_SESSION_S = 300.0
-"""A session waits this long for all answers. The time between two requests does not count."""
+"""A session waits this long for all answers, times the patience. The time between requests does not count."""
 MOST_CLOSING_S = 20.0
 """Closing all sessions may take this long, in addition to the time of the session."""
 MOST_MEMBERS = 256
 """At most this many systems, or interfaces of one system, are read."""
 _MOST_CLOSING_BYTES = 1 << 20
+"""All answers to the closing of sessions together may have this size."""
 _HTTPS_PORT = 443
 _ENDED = (401, 404, 410)
 """A BMC that no longer has a session answers with one of these statuses."""
@@ -107,7 +109,10 @@ def _close_session(session: Any, adapter: Any, opened: _OpenedSession) -> bool:
 
 
 def _place_in_body(content: bytes) -> str:
-    """Return the place of a session in an answer, or "" for any other place. No I/O."""
+    """Return the path of a session in an answer, or "" if there is none. No I/O.
+
+    A body is ``{"@odata.id": "/redfish/v1/SessionService/Sessions/7", ...}``.
+    """
     try:
         path = as_mapping(json.loads(content)).get("@odata.id")
     except (ValueError, RecursionError):
@@ -137,7 +142,8 @@ def _adapter(access: Access, origin: tuple[str, str, int | None]) -> Any:
     class BoundedAdapter(HTTPAdapter):
         """An adapter that reads an answer completely within limits.
 
-        The time limit of requests is only for the time between two bytes.
+        The time limit of requests is only for the time between two bytes. ``left_s`` and ``left_bytes`` are
+        what remains for the session, and ``opened`` lists the sessions that the BMC opened.
         """
 
         def __init__(self) -> None:

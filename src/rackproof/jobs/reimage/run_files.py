@@ -5,10 +5,16 @@ journal, and :func:`read_journal` reads it. The folder is ``results/RUN_ID/``. `
 request, ``journal/`` one file per node, and ``before/`` and ``after/`` each node's hardware. A node's newest
 journal shows its progress, and a new run continues from there.
 
-A journal line is added either completely or not at all, even if the writer is killed. Each line is a checksum
-and an entry in JSON. A checksum that ends with a plus sign continues the checksum of the previous line. Lost,
-repeated or swapped lines therefore count as damage too. An incomplete last line does not count, and the next
-writer removes it. A damaged line before it is an error, because its content is unknown.
+A journal line counts only if it is complete, even if the writer is killed. Each line is a checksum (CRC-32)
+and an entry in JSON::
+
+    614f37fc {"at":"2026-11-21T06:00:00Z","event":"adopted","journal":"20261121T060000Z-reimage-0a1b2c/n1"}
+    3239c094+ {"at":"2026-11-21T06:00:02Z","event":"skipped","step":"record","reason":"no BMC"}
+
+A checksum that ends with a plus sign continues the checksum of the previous line. Lines that are lost,
+repeated or swapped before the last line therefore count as damage too. A lost end of the file is not noticed.
+An incomplete last line does not count, and the next writer removes it. A damaged complete line is an error,
+because its content is unknown.
 
 Before a step starts, a reserve beside the journal is allocated. It holds the space to record the end of the
 step. A full disk therefore stops a node before it is changed.
@@ -38,15 +44,19 @@ from rackproof.store.run_folder import RECORD_LIMIT_BYTES, new_run_id, read_file
 from rackproof.store.sealed_json import open_sealed
 
 BENCHMARK = "reimage"
-"""A run has this benchmark in the history."""
+"""Benchmark of a run in the history and in its id."""
 RUN_FILE = "reimage.json"
+"""File of a run's request (:class:`RunRequest`)."""
 CLAIMS = ".reimages"
 """Folder of the host claims of re-imaging, in addition to the claims of every job."""
 RESERVE_BYTES = 16 * 1024
+"""Size of a journal's reserve."""
 _LARGEST = 16 * 2**20
 """A larger file is no journal."""
 _LINE = re.compile(rb"([0-9a-f]{8})(\+?) (.*)", re.DOTALL)
+"""A line of a journal: its checksum, a plus sign if it continues the previous line, and the entry."""
 _RUN_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
+"""The folder of a run, such as ``20261121T060000Z-reimage-0a1b2c``."""
 
 
 class ReimageError(RackproofError):
@@ -58,7 +68,11 @@ class JournalError(RackproofError):
 
 
 class RunRequest(Record):
-    """The request of a run, as stored in ``reimage.json``."""
+    """The request of a run, as stored in ``reimage.json``.
+
+    ``waves`` lists the nodes that are imaged together, ``limits_s`` the seconds that each step may take, and
+    ``images`` the digest of each node's image, if known.
+    """
 
     run_id: str
     started: AwareDatetime
@@ -73,7 +87,8 @@ class RunRequest(Record):
 class ReimageContext(Record):
     """A run of reimage.yml in progress, passed from task to task.
 
-    ``todo`` lists the steps of each accepted node, and ``refused`` the reason for each other node.
+    ``todo`` lists the steps of each accepted node, and ``refused`` the reason for each other node. ``prefix``
+    is that of the reasons of drains in Slurm, and ``message`` the plan as lines for the operator.
     """
 
     run_id: str
@@ -135,7 +150,8 @@ def run_folders(results: Path) -> list[Path]:
 def newest_journals(results: Path, wanted: Iterable[str] | None = None) -> dict[str, Path]:
     """Return the newest journal of each node, or only of the given nodes.
 
-    A run that was killed before its request was written started nothing, and is skipped.
+    A run without a request (``reimage.json``) is skipped, because a run that was killed before it wrote its
+    request started nothing.
     """
     nodes_left = None if wanted is None else set(wanted)
     journals: dict[str, Path] = {}
@@ -161,7 +177,7 @@ def _nodes_with_journal(folder: Path, wanted: Iterable[str] | None) -> Sequence[
 
 
 def next_run_id(results: Path) -> str:
-    """Return an id that is later than those of all earlier runs, even if the clock was set back."""
+    """Return an id that sorts after those of all earlier runs, even if the clock was set back."""
     now, before = datetime.now(UTC), next(iter(run_folders(results)), None)
     latest = stamp_of(before.name) if before else None
     return new_run_id(BENCHMARK, now=max(now, latest + timedelta(seconds=1)) if latest else now)
@@ -266,7 +282,7 @@ def read_journal(path: Path) -> tuple[Entry, ...]:
 
 
 def journal_name(path: Path) -> str:
-    """Return the run and the node of a journal."""
+    """Return the run and the node of a journal, such as ``20261121T060000Z-reimage-0a1b2c/n1``."""
     return f"{path.parent.parent.name}/{path.name.removesuffix('.journal')}"
 
 
@@ -357,7 +373,7 @@ def _add(handle: int, entry: Entry, name: str) -> None:
 
 
 def _take(path: Path) -> None:
-    """Fill the reserve with written bytes, because a hole would take no space."""
+    """Fill the reserve with written bytes, because a sparse file would take no space."""
     if path.exists() and path.stat().st_size == RESERVE_BYTES:
         return
     try:

@@ -41,6 +41,7 @@ from rackproof.store.run_folder import ResultsError, write_file, write_run
 from rackproof.store.sealed_json import seal_json
 
 METHODS = ("image", "autoinstall", "rack")
+"""Values of ``reimage_method``: write an image, run Ubuntu's installer, or recreate a test rack's node."""
 UNKNOWN = "unknown"
 """Nodes that Slurm does not list count as one partition of this name."""
 MAX_REASONS = 50
@@ -48,7 +49,7 @@ MAX_REASONS = 50
 
 
 class NodeStatus(Record):
-    """The progress of a node according to its newest journal."""
+    """The progress of a node according to its newest journal, as ``text`` too, and the command to type."""
 
     node: str
     run_id: str
@@ -58,7 +59,10 @@ class NodeStatus(Record):
 
 
 class RunSummary(Record):
-    """The end of a run. ``history`` is a remark, which is empty if the run was stored."""
+    """The end of a run. ``message`` has a line for each node.
+
+    ``history`` is the reason why the history did not store the run, or "".
+    """
 
     verdict: Verdict
     gates: bool
@@ -68,7 +72,11 @@ class RunSummary(Record):
 
 @dataclass(frozen=True)
 class _Takeover:
-    """The steps of a node that a new run need not repeat, and the run that completed them."""
+    """The steps of a node that a new run need not repeat, and the run that completed them.
+
+    ``attempt`` is the number of the new attempt. ``earlier`` is the folder of the run that recorded the
+    node's hardware before its imaging, or None.
+    """
 
     run_id: str = ""
     steps: tuple[Step, ...] = ()
@@ -233,7 +241,7 @@ def _plan_waves(
     per_rack: int,
     per_partition: int,
 ) -> list[list[str]]:
-    """Return the nodes of each wave, so that no rack and no partition loses too many at a time."""
+    """Return the nodes of each wave, so that no rack and no partition lacks too many nodes at a time."""
     partitions = read_partitions(members)
     groups = {
         name: {
@@ -297,10 +305,11 @@ def write_step(
         event: The event. ``failed`` needs no step, because it applies to the current one.
         step: The step of the event.
         reason: The reason why it failed or was skipped.
-        remarks: The report about the node.
+        remarks: Texts about the node that are no reason to fail.
 
     Raises:
-        ReimageError: The journal cannot be written, so the step must not start.
+        ReimageError: The event cannot follow the node's state, or the journal cannot be read or written. Then
+            the step must not start.
     """
     folder = Path(run.folder)
     try:
@@ -339,7 +348,7 @@ def _check_order(node: str, event: Event, step: Step | None, before: NodeProgres
 
 
 def _limit_s(folder: Path, event: Event, step: Step | None) -> float:
-    """Return the time limit of a step that starts, from the run's request."""
+    """Return the time limit in seconds of a step that starts, from the run's request, or 0."""
     if event != "begun" or step is None:
         return 0.0
     return read_run_file(folder).limits_s.get(step.value, 0.0)
@@ -355,10 +364,11 @@ def _late_remark(event: Event, before: NodeProgress) -> tuple[str, ...]:
 
 
 def end_run(run: ReimageContext, *, keep_history: bool = True) -> RunSummary:
-    """Write the run's record, store it in the history, and return every node's result.
+    """Write the run's record (``run.json``), store it in the history, and return every node's result.
 
     Raises:
-        ReimageError: The record cannot be read or written.
+        ReimageError: The request or a node's hardware record cannot be read, or the run's record cannot be
+            written.
     """
     folder, results = Path(run.folder), Path(run.results)
     request = read_run_file(folder)
@@ -453,7 +463,7 @@ def _summary_line(node: str, progress: NodeProgress) -> str:
 def read_progress(
     results: Path, wanted: Iterable[str] | None = None, now: datetime | None = None
 ) -> list[NodeStatus]:
-    """Return the progress of all nodes that were imaged from here, by name.
+    """Return the progress of all nodes with a journal in the results folder, by name.
 
     Args:
         results: The results folder.

@@ -1,8 +1,9 @@
 """Explain a node's state to an operator.
 
 ``rackproof explain NODE`` prints the :class:`Explanation`, and the pages of a night show it. The explanation
-lists measurements with their references, the actions so far, and the next step, all from the nights' records.
-The node is not contacted.
+lists the findings, the actions so far, and the next commands, all from the nights' records. The node is not
+contacted. The module also makes the packet for an RMA, the return of a part to its vendor, and describes
+findings' codes for ``rackproof explain CODE``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from rackproof.store import night_store
 from rackproof.store.night_store import NightRecord, NodeNight, SlurmState
 
 _NIGHTS_SHOWN = 10
+"""An explanation lists at most this many nights."""
 _PARTNERS_SHOWN = 200
+"""An RMA packet lists at most this many results with partners."""
 _INSPECTED: Mapping[str, str] = {
     r"foreign_parts|gpu_serial_changed|gpu_twice": "serial numbers, and which machine answers to this name",
     r"more_findings|not_checked|gpu_unlisted": "its snapshot, and the tools that answered",
@@ -41,6 +44,7 @@ _INSPECTED: Mapping[str, str] = {
 }
 """The parts to look at, by a pattern of the code of a finding that requires an inspection."""
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{8,60}")
+"""A GPU's UUID, the only name of a part that is put into a command to type."""
 
 
 class ExplainError(RackproofError):
@@ -50,7 +54,13 @@ class ExplainError(RackproofError):
 class Explanation(Record):
     """The explanation of a node as lines.
 
-    ``nights`` gives the time, verdict and first reason of each night, newest first.
+    Attributes:
+        night_id: The newest night that includes the node, to which ``verdict`` and ``when`` belong.
+        service: Lines about the node's state in Slurm.
+        wrong: Its findings and the measurements that do not pass.
+        tried: Earlier failures and actions.
+        next: The commands to type next.
+        nights: The time, verdict and first reason of each night, newest first.
     """
 
     node: str
@@ -138,7 +148,7 @@ def explanation_text(explanation: Explanation) -> str:
 
 
 def code_text(code: str, entry: FindingCode) -> str:
-    """Return the meaning of a finding code for a terminal.
+    """Return the meaning of a finding's code for a terminal.
 
     Args:
         code: The code as the operator gave it, for example ``xid_79``.
@@ -223,7 +233,7 @@ def _fault_lines(node_night: NodeNight) -> list[str]:
 
 
 def _history_lines(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]:
-    """Return lines about earlier failures and actions."""
+    """Return lines about how often the node's failures occurred, and about earlier actions."""
     _, node_night = nights[0]
     lines = []
     for code in node_night.codes() or (node_night.hold.codes if node_night.hold else ()):
@@ -242,7 +252,7 @@ def _history_lines(nights: Sequence[tuple[NightRecord, NodeNight]]) -> list[str]
 
 
 def _next_commands(node_night: NodeNight) -> list[str]:
-    """Return the next commands to type."""
+    """Return the next commands to type, or advice where no command helps."""
     if node_night.unreached:
         return [f"ssh {node_night.node} true; then: ansible-playbook validate.yml -l {node_night.node}"]
     retry_command = f"ansible-playbook validate.yml -l {node_night.node}"
@@ -267,7 +277,10 @@ def _next_commands(node_night: NodeNight) -> list[str]:
 
 
 def _soak_step(node_night: NodeNight) -> str:
-    """Return the command that loads the GPUs of a node drained for heat, or "" if it needs none."""
+    """Return the command that loads the GPUs of a node drained for heat, or "".
+
+    It is "" if no load is missing, or if another cause needs the operator anyway.
+    """
     codes = node_night.hold.codes if node_night.hold else ()
     lacking = [lacking_for(code, node_night.read_again) for code in codes]
     # A cause that no night clears keeps the node drained, whatever else passes.
@@ -283,7 +296,7 @@ def _soak_step(node_night: NodeNight) -> str:
 
 
 def _finding_command(node: str, finding: HealthFinding) -> str:
-    """Return the command that a finding requires."""
+    """Return the command or advice for a finding's action, or "" for actions that need none."""
     # The command is entered into a shell, and the text comes from a node.
     gpu = finding.name if _UUID.fullmatch(finding.name) else ""
     place = f"{finding.name or node} {finding.place}".strip()
@@ -302,7 +315,7 @@ def _finding_command(node: str, finding: HealthFinding) -> str:
 
 
 def inspected_parts(code: str) -> str:
-    """Return what to look at for a finding that requires an inspection."""
+    """Return the parts to look at for a finding that requires an inspection."""
     fitting = (parts for pattern, parts in _INSPECTED.items() if re.fullmatch(pattern, code))
     return next(fitting, "cable, seat, cooling")
 
@@ -343,7 +356,7 @@ def rma_packet(results: Path, node: str) -> str:
             ],
         )
         bad_parts = {finding.name for finding in nights[0][1].findings if finding.part == "gpu"}
-        # The part of a measurement is the GPU and its slot.
+        # The part of a measurement begins with the GPU's UUID, before its slot.
         bad_parts |= {reason.part.partition(" ")[0] for reason in nights[0][1].reasons}
         gone = {gpu.uuid for gpu in snapshot.gone_gpus}
         lines += ["## GPUs", ""]
@@ -389,7 +402,10 @@ def rma_packet(results: Path, node: str) -> str:
 def _partner_rows(
     folders: Sequence[Path], nights: Sequence[tuple[NightRecord, NodeNight]], node: str
 ) -> list[tuple[Any, ...]]:
-    """Return the partners of a node and the result of each pair, newest night first, and bad links."""
+    """Return the pairs of a node and the bad links to it, newest night first.
+
+    A row has the night, the other nodes, the verdict, and the result.
+    """
     from rackproof.store.probe_results import read_probes
 
     rows: list[tuple[Any, ...]] = []
@@ -409,7 +425,10 @@ def _partner_rows(
 
 
 def _xid_rows(folders: Sequence[Path], node: str) -> list[tuple[Any, ...]]:
-    """Return the XIDs of all nights, the oldest first."""
+    """Return the XIDs (the GPU driver's errors) of all nights, the oldest first.
+
+    A row has the night, the GPU, the number of the XID, how often it occurred, and the kernel's text.
+    """
     rows: list[tuple[Any, ...]] = []
     # A vendor reads the timeline from the first error on.
     for folder in reversed(folders):

@@ -2,7 +2,9 @@
 
 The measuring and the judging of a night call :func:`settle_foreign_parts` before they use the snapshots. The
 faults and numbers of a node that reports another's serial number or GPUs would count for the other node. The
-part is therefore removed from the reporting node's snapshot.
+part is therefore removed from the reporting node's snapshot. A part is the serial number of a machine or the
+UUID of a GPU, and a node's identity the parts that earlier nights saw in it, or that an operator accepted for
+it.
 """
 
 from __future__ import annotations
@@ -95,6 +97,7 @@ def _owners(
 
 
 def _last_gpus(previous: StoredSnapshot | None) -> set[str]:
+    """Return the UUIDs of the GPUs in an earlier snapshot."""
     return {gpu.uuid for gpu in previous.snapshot.gpus} if previous else set()
 
 

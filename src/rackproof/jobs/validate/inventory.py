@@ -1,7 +1,10 @@
 """Read the expectations of nodes from the inventory's variables, and check them. No I/O.
 
 The tasks of validate.yml call :func:`parse_node_expectation` and :func:`parse_limits` before they store,
-measure or judge a node. The night's measurements and probes use :func:`references_by_sku`.
+measure or judge a node. The night's measurements and probes use :func:`references_by_sku`. The variables are,
+for example::
+
+    validate_expect: {gpus: 8, ports: 8, services: [slurmd], mounts: [/data], versions: {driver: "580.95"}}
 """
 
 from __future__ import annotations
@@ -24,10 +27,10 @@ from rackproof.store.probe_results import BENCHMARK as PROBES
 
 
 def parse_node_expectation(node: str, values: Mapping[str, Any]) -> Expectation:
-    """Return the requirements of a node.
+    """Return the requirements of a node from ``validate_expect``.
 
     Raises:
-        ValidateError: A key is unknown, or a value is of another type.
+        ValidateError: A key is unknown, or a value is of another type or out of its range.
     """
     names = {field.name for field in fields(Expectation)}
     if unknown := sorted(set(values) - names):
@@ -73,14 +76,16 @@ def _expected_value(name: str, value: Any) -> Any:
 
 
 _MOUNT_KEYS = ("path", "fstype", "source", "options")
+"""Keys of a mapping in ``mounts``."""
 _FSTYPES = {"nfs": "nfs", "s3fs": "fuse.s3fs"}
+"""The kernel's file system type for a ``kind`` of role storage. Others may have any type."""
 
 
 def _expected_mounts(values: Any) -> tuple[str | ExpectedMount, ...]:
     """Return the expected mounts.
 
-    Each is a path, a mapping of path, fstype, source and options, or an entry of role storage
-    (``kind``).
+    Each is a path, a mapping of path, fstype, source and options, or an entry of role storage (with
+    ``kind``). Entries of the kind ``folder`` are no mounts, and are left out.
     """
     if not isinstance(values, list | tuple):
         raise TypeError(f"mounts: {values!r:.60} is not a list")
@@ -159,7 +164,6 @@ def parse_limits(node: str, values: Mapping[str, float]) -> Limits:
             raise ValidateError(
                 f"validate_limits of {node}: {name}: {value!r}; numbers for {', '.join(sorted(names))}"
             )
-    # A limit of NaN or below zero would never or always be exceeded.
     return Limits(**values)  # type: ignore[arg-type]  # names and numbers were checked above
 
 

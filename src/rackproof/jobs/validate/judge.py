@@ -2,7 +2,8 @@
 
 After all snapshots and measurements are stored, the action of ``rackproof_validate_judge`` calls
 :func:`judge_fleet`. It gets a :class:`NightDecision` with the nodes to drain and to resume. The phases are
-findings, numbers, verdicts, decisions, and the record.
+findings (of health checks), numbers (measurements), verdicts, decisions, and the record ``night.json``. A
+hold is a drain by nights, with the codes that must pass before the node is resumed.
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ class NodeHealth(Record):
 
 
 class NightDecision(Record):
-    """The decision of a night. ``drain`` gives each node and the reason."""
+    """The decision of a night.
+
+    ``drain`` has a mapping for each node to drain, with ``node`` and ``reason`` (the text for Slurm).
+    ``resume`` lists the nodes to resume, ``message`` the lines for the operator, and ``health`` all nodes.
+    """
 
     night_id: str
     drain: tuple[dict[str, str], ...] = ()
@@ -120,9 +125,9 @@ def judge_fleet(
             is no default, because a caller that forgot the argument would resume nodes during their imaging.
         benchmarks: The folder of the definitions, whose parameters decide which references apply.
         slurm: The state of each node, as ``rackproof_slurm_node`` returns it, or None if Slurm was not
-            queried.
-        members: Nodes, partitions and reasons, as ``sinfo`` lists them.
-        slurm_remark: The reason why Slurm did not answer.
+            queried or did not answer.
+        members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
+        slurm_remark: The reason why Slurm did not answer, or "".
         share: The largest share of a partition to drain, and of nodes with one finding.
         return_hours: The minimum number of hours between two nights that count as passes of a drained
             node.
@@ -197,7 +202,9 @@ def judge_fleet(
 class _NightInputs:
     """The input of a night's judgement: tonight's snapshots, earlier nights, and Slurm's answers.
 
-    ``before`` is the last known state of each node, and ``damaged`` lists remarks on unreadable nights.
+    ``asked`` maps each requested node to the reason why it has no snapshot. ``past`` lists the folders of
+    earlier nights, newest first. ``before`` is the last known state of each node, ``damaged`` lists remarks
+    on unreadable nights, and ``states`` has None for a node about which Slurm gave no answer.
     """
 
     folder: Path
@@ -253,7 +260,7 @@ def _read_probed(inputs: _NightInputs, measuring: str | None) -> ProbeNight | No
 
 
 def _holds(inputs: _NightInputs, night_id: str) -> dict[str, Hold]:
-    """Return the nodes that nights hold drained. Only these must repeat their measurements."""
+    """Return the drain of each node that nights hold drained and that has a snapshot tonight."""
     return {
         name: hold
         for name, state in inputs.states.items()
@@ -351,7 +358,7 @@ def _judge_nodes(
 
 
 def _compared_again(compared: Sequence[str], measured: Sequence[str]) -> tuple[str, ...]:
-    """Return the comparisons with numbers since the last night."""
+    """Return the comparisons (``CHECK:METRIC``) whose metric was measured since the last night."""
     return tuple(comparison for comparison in compared if comparison.partition(":")[2] in measured)
 
 
@@ -375,7 +382,7 @@ def _drained_node(inputs: _NightInputs, name: str, hold: Hold) -> DrainedNode:
 
 
 def _may_have_seen(night: Path, name: str) -> bool:
-    """Return whether a night may include a snapshot of a node, which is true for a damaged record."""
+    """Return whether a night may include a snapshot of a node, which is assumed of a damaged record."""
     try:
         return any(node.node == name and not node.unreached for node in night_store.read_night(night).nodes)
     except ResultsError:
@@ -485,7 +492,7 @@ def _unchecked_finding(name: str, error: Exception) -> HealthFinding:
 
 
 def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterator[HealthFinding]:
-    """Find machines and GPUs that earlier nights saw under another node's name.
+    """Yield a finding for each node with a machine or GPUs that earlier nights saw in another node.
 
     Args:
         inputs: The input of the night's judgement.
@@ -512,7 +519,7 @@ def _moved_findings(inputs: _NightInputs, strange: Mapping[str, str]) -> Iterato
 
 
 def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> list[HealthFinding]:
-    """Return Slurm's findings about the nodes that answered. Return nothing if there is no Slurm."""
+    """Return findings about the states in Slurm of nodes with a snapshot, or nothing if there is no Slurm."""
     if not asked_slurm and not remark:
         return []
     findings: list[HealthFinding] = []
@@ -535,7 +542,7 @@ def _slurm_findings(inputs: _NightInputs, remark: str, *, asked_slurm: bool) -> 
 def _mark_fleetwide(
     findings: Sequence[HealthFinding], nodes: int, share: float
 ) -> tuple[dict[str, list[HealthFinding]], tuple[str, ...]]:
-    """Return the findings of each node, and remarks about the whole fleet."""
+    """Return the findings of each node, marked if more than ``share`` of the nodes have one, and remarks."""
     settled, wide = mark_fleetwide(findings, nodes, share=share)
     by_node: dict[str, list[HealthFinding]] = {}
     for node in settled:
@@ -579,9 +586,9 @@ def _last_night(inputs: _NightInputs) -> dict[str, StoredSnapshot | None]:
 def _lost_snapshots(
     inputs: _NightInputs, newest: Mapping[str, StoredSnapshot | None]
 ) -> Iterator[HealthFinding]:
-    """Find nodes whose snapshot of last night is lost.
+    """Yield a finding for each node whose snapshot of last night is lost.
 
-    An older snapshot lacks the findings that were open last night.
+    An older snapshot does not replace it, because it lacks the findings that were open last night.
     """
     if not inputs.past:
         return

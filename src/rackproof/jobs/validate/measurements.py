@@ -3,6 +3,10 @@
 :mod:`rackproof.jobs.validate.judge` calls :func:`judge_measurements`, which returns the reasons by node. The
 judged numbers come from the history. They come from the run folders if the history cannot be read, or if a
 dry run finds none. :func:`runs_since_last_night` always reads the run folders.
+
+A number is a measurement of a run or probe, such as the speed of a GPU. Readings are the numbers of some
+nights as arrays: each row has a node, a part, a quantity, a value, and a night, counted backwards in periods
+of 24 hours (0 is tonight). The hardware key identifies a machine by its serial number, whatever its name.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ SOAK_S = 600
 
 @dataclass(frozen=True)
 class SuspectNumbers:
-    """The suspect numbers of earlier nights and of tonight, as pairs of benchmark and hardware key.
+    """The suspect numbers of tonight and the last two days, as pairs of benchmark and hardware key.
 
     Attributes:
         once: The numbers that were measured only once.
@@ -100,7 +104,7 @@ def judge_measurements(
         dry: Whether this is a dry run, which creates no history and moves no files.
         suspects: The suspect numbers that were measured once or twice.
         conditions: The nodes' firmware and rack, one mapping for each night, tonight first.
-        held: The nodes that nights hold drained, with the number of nights since then.
+        held: The nodes that nights hold drained, with the number of days since then.
         points: The parameters of the night's programs, as
             :func:`rackproof.jobs.validate.inventory.references_by_sku` needs them.
 
@@ -173,7 +177,10 @@ def _link_reasons(night: Night, snapshots: Mapping[str, StoredSnapshot]) -> tupl
 def _read_numbers(
     results: Path, snapshots: Mapping[str, StoredSnapshot], now: datetime, dry: bool
 ) -> tuple[Any, Any, list[HealthFinding], list[str]]:
-    """Return readings, accepted references, GPUs that failed elsewhere, and remarks."""
+    """Return readings, accepted references, GPUs that failed elsewhere, and remarks.
+
+    Without a history, the last three are empty, apart from a remark about the error.
+    """
     from rackproof.store.history.store import HistoryError
 
     database = results / "history.sqlite"
@@ -203,7 +210,7 @@ def _shared_verdict(
 
 
 def _measured_tonight(readings: Any) -> set[str]:
-    """Return the hardware keys with a reading of tonight. A negative node number means a link or a group."""
+    """Return the hardware keys with a reading of tonight. Rows of links and groups have a negative node."""
     tonight = set(readings.node[readings.night == 0].tolist())
     return {readings.parts[node].key for node in tonight if node >= 0}
 
@@ -222,15 +229,18 @@ def night_reason(reason: Reason) -> NightReason:
 
 
 def _nodes_in_name(name: str) -> set[str]:
-    """Return the nodes in the name of a link or group. For a large group, these are only the first nodes."""
+    """Return the nodes in the name of a link (``A>B``) or group (``A+B``).
+
+    The name of a large group has only the first nodes, such as ``A+B+6 more``.
+    """
     return {node for node in name.replace(">", "+").split("+") if not node.endswith(" more")}
 
 
 def runs_since_last_night(results: Path, past: Sequence[Path], now: datetime) -> list[Run]:
-    """Return the runs that began since the last night ended, without those of nights.
+    """Return the runs that began since the last night ended, without the records of nights themselves.
 
-    A night judges the numbers of 24 hours, so it may judge a number that the last night already judged. Such
-    a number does not show that a drained node is good again.
+    The runs of the nights' probes are included. A night judges the numbers of 24 hours, so it may judge a
+    number that the last night already judged. Such a number does not show that a drained node is good again.
 
     Args:
         results: The results folder.
@@ -250,7 +260,7 @@ def measured_in(
     soaked: Mapping[str, Collection[str]],
     now: datetime,
 ) -> dict[str, tuple[str, ...]]:
-    """Return what was measured on each node, as names of quantities, and of programs that found no fault.
+    """Return the names of the quantities measured on each node, and of the programs that found no fault.
 
     Args:
         runs: The runs since the last night (:func:`runs_since_last_night`).
@@ -389,7 +399,7 @@ def _readings_from_history(
     with open_store(path) as store:
         # The end is excluded. Add a second, so that a run of this second counts.
         readings = store.readings(now + timedelta(seconds=1), nights=DRIFT_NIGHTS)
-        # Leave out the runs that nights stored. Those nights judged the numbers, without floors.
+        # Leave out the records of nights (temperatures, counters). Their health checks judged these numbers.
         from_programs = np.array(
             [quantity.benchmark != night_store.BENCHMARK for quantity in readings.quantities], dtype=bool
         )
@@ -408,7 +418,7 @@ def _readings_from_folders(results: Path, now: datetime) -> Any:
 
 
 def _recent_runs(results: Path, now: datetime) -> list[Run]:
-    """Return the runs of the last two days, without those of nights, whose numbers are already judged."""
+    """Return the readable runs of the last two days, without the records of nights themselves."""
     from rackproof.store.run_folder import read_run, run_folders
 
     runs = []

@@ -1,7 +1,11 @@
 """Write a night's messages for operators: the summary, changes, planned actions and reasons. No I/O.
 
 The tasks of validate.yml print the texts of :func:`summarize_night` and :func:`describe_drain_plan`, and
-``rackproof nightly`` sends them. :func:`drain_reason` returns the text that Slurm stores with a drain.
+``rackproof nightly`` sends them. :func:`drain_reason` returns the text that Slurm stores with a drain. A
+summary begins like this::
+
+    FAIL  18 nodes: 1 fail, 17 pass (2026-11-21 06:00 UTC)
+    changed: n07: pass → fail: GPU-5f3c... (slot 3): XID 79
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ def summarize_night(night: NightRecord, changes: Sequence[str]) -> list[str]:
 
 
 def without_root_remarks(snapshots: Mapping[str, StoredSnapshot]) -> list[str]:
-    """Return which nodes were queried without root, and the evidence that only root can read."""
+    """Return a remark about the nodes queried without root and the evidence that is missing, or nothing."""
     without_root = {
         name: stored.snapshot for name, stored in snapshots.items() if stored.snapshot.asked_as_root is False
     }
@@ -83,7 +87,7 @@ def _unmeasured_nodes(night: NightRecord) -> list[str]:
 
 
 def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[str]:
-    """Yield a line for each of the first reasons of a verdict with its nodes, and one for all others."""
+    """Yield a line for each group of nodes with the same reason for a verdict, and one for the others."""
     groups: dict[tuple[str, int], list[NodeNight]] = {}
     for node in nodes:
         texts = node.reason_texts()
@@ -99,7 +103,7 @@ def _describe_nodes(verdict: Verdict, nodes: Sequence[NodeNight]) -> Iterator[st
 
 
 def describe_changes(night: NightRecord, before: NightRecord | None) -> tuple[str, ...]:
-    """Return the differences from the night before, worst first, in words."""
+    """Return a line for each node that differs from the night before, the worst verdict first."""
     if before is None:
         return ("there is no earlier night to compare with",)
     was = {node.node: node for node in before.nodes}
@@ -140,7 +144,7 @@ def _new_reasons(node_night: NodeNight, before: NodeNight) -> list[str]:
 
 
 def describe_drain_plan(night: NightRecord) -> list[str]:
-    """Return the planned actions, and whether they are allowed."""
+    """Return a line for each planned action, with a hint if not allowed, and for each other decision."""
     lines = []
     for plan, allowed in (("drain", "drain" in night.acts), ("return", "return" in night.acts)):
         for node in night.nodes:

@@ -1,4 +1,4 @@
-"""Run validate.yml once within limits, clean up after an earlier run, and send messages.
+"""Run validate.yml once within limits, clean up after an earlier run, and send messages (a nightly).
 
 ``rackproof nightly`` calls :func:`run_nightly`, and ends with its exit status. ansible-runner runs the
 playbook as a program, because this package never imports Ansible or its runner.
@@ -51,14 +51,19 @@ from rackproof.store.run_folder import RECORD_NAME, ResultsError, write_file
 
 EXIT_PASS, EXIT_TOOL, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 LOCK = ".nightly.lock"
+"""File in the results folder with the process id of the nightly that runs. It is empty if none runs."""
 WEBHOOK, SMTP_USER, SMTP_PASSWORD = NIGHTLY_SECRETS
+"""Names of the environment variables with the address of the webhook and the login for mail."""
 _SEND_S, _WHOLE_S = 20, 120.0
 """Seconds between two bytes of a server that takes messages, and for all of its answers."""
 _IDENT = "night"
+"""Name of ansible-runner's folder for the output of the playbook."""
 _PRIVATE = "rackproof-nightly-"
+"""Prefix of the temporary folder of a nightly. The process id follows."""
 _LATER_S = 300
 """Seconds after this process's own time limit at which ansible-runner ends the playbook."""
 _SHOW_S = 0.25
+"""Seconds after which new output of the playbook is shown."""
 _PIPE_BYTES = 1 << 20
 """Size of the pipe of a playbook, which must hold a step of a thousand nodes."""
 _KEPT_LINES = 30
@@ -69,8 +74,8 @@ _UNJUDGED = {
 }
 """Before its judgement, a night's folder contains only these."""
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-# Slack recommends messages of at most 4000 characters.
 _MOST_TEXT = 3500
+"""Characters of a message. Slack recommends at most 4000, and escapes add some."""
 
 
 class NightlyError(RackproofError):
@@ -81,7 +86,14 @@ class NightlyError(RackproofError):
 class NightlySettings:
     """The settings of a nightly.
 
-    ``variables`` go to the playbook. If ``mail_to`` is empty, no mail is sent.
+    Attributes:
+        limit: A pattern of hosts for Ansible's ``--limit``, or "" for all.
+        timeout_s: The seconds after which the playbook is ended.
+        variables: Extra variables for the playbook.
+        metrics: The file for Prometheus, or None.
+        mail_to: The recipients of a mail. If this is empty, no mail is sent.
+        smtp: The mail server as ``HOST:PORT``.
+        link: The web address of the results folder, or "".
     """
 
     results: Path
@@ -123,12 +135,14 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
 
     Args:
         settings: The settings of the request.
-        view: Shows the playbook during the run.
+        view: The display of the playbook during the run.
 
     Raises:
         NightlyError: Another nightly is running, or there is no checkout. The results folder cannot be
-            written. A program of Ansible is not installed. No message is sent.
-        ResultsError: The results folder cannot be read.
+            written. A program of Ansible is not installed.
+        ResultsError: The results folder or the new night's record cannot be read.
+
+    If it raises, no message is sent.
     """
     if not (settings.checkout / "validate.yml").is_file():
         raise NightlyError(f"{settings.checkout} holds no validate.yml: name a checkout with --checkout")
@@ -146,9 +160,10 @@ def run_nightly(settings: NightlySettings, view: NightlyView) -> NightlyOutcome:
 
 
 def finish_interrupted(results: Path) -> list[str]:
-    """Complete nights that were judged but not closed, and remove nights without a judgement.
+    """Complete nights that were judged but have no ``run.json``, and remove nights without a judgement.
 
-    A folder with files that no night makes is left. Return a remark about each of these nights.
+    A folder with files that no night makes is left. Return a remark about each of these nights. If a running
+    playbook claims nodes for a night, change nothing.
 
     Args:
         results: The results folder.
@@ -363,7 +378,7 @@ def _follow(child: subprocess.Popen[str], artifacts: Path, lines: SimpleQueue[st
 
 
 def _note_failure(event: Mapping[str, Any], failed: dict[str, set[str]]) -> None:
-    """Keep the host of a failure, by the step, which is ``""`` for hosts that cannot be reached."""
+    """Add the host of a failure to ``failed``, by the task's name, or by "" if the host cannot be reached."""
     state = event.get("state")
     if event.get("kind") == "end" and state in ("failed", "unreachable"):
         step = sanitize(event.get("task") or "", 100) if state == "failed" else ""
@@ -371,7 +386,7 @@ def _note_failure(event: Mapping[str, Any], failed: dict[str, set[str]]) -> None
 
 
 def _failure_lines(failed: Mapping[str, set[str]]) -> Iterator[str]:
-    """Yield the unreachable hosts and the hosts with a failed task."""
+    """Yield a line with the unreachable hosts, and one for each failed task with its hosts."""
     for step, hosts in sorted(failed.items()):
         yield f"{f'failed: {step}' if step else 'unreachable'}: {compress_hostlist(sorted(hosts))}"
 
@@ -405,7 +420,7 @@ def _outcome(
     remarks: Sequence[str],
     took: float,
 ) -> NightlyOutcome:
-    """Return the outcome of a night, or of a playbook that did not complete a night."""
+    """Return the outcome of a night, or of a playbook that did not close a night (``took`` is in seconds)."""
     if night is None or not night.closed:
         ending = (
             f"was stopped after {duration(settings.timeout_s)}"
@@ -435,7 +450,10 @@ def _outcome(
 
 
 def _report_outcome(settings: NightlySettings, outcome: NightlyOutcome, took: float) -> NightlyOutcome:
-    """Send message, mail and metrics. If this fails, it is a fault of the tool."""
+    """Send message, mail and metrics, and return the outcome with a note about each that failed.
+
+    If one failed, the exit status 0 becomes 1.
+    """
     problems = []
     night = outcome.night
     probed = probe_results.read_probes(settings.results / night.night_id) if night else None
@@ -525,6 +543,8 @@ def prometheus_metrics(
     acts: Sequence[AuditEntry] = (),
 ) -> bytes:
     """Return a night in the text format of Prometheus, for ``node_exporter``.
+
+    A line is ``rackproof_nodes{verdict="pass"} 17``.
 
     Args:
         outcome: The outcome of the nightly.

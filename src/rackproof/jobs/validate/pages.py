@@ -1,7 +1,8 @@
 """Write the pages of a night.
 
 :mod:`rackproof.jobs.validate.tasks` calls :func:`write_night_pages` when a night closes. One page shows the
-fleet as racks and nodes, with changes at the top. Each node gets a page too.
+fleet as racks and nodes, with changes at the top. Nodes get a page too: all of a small fleet, or those that
+did not pass. The tables go to the templates ``night.html.j2`` and ``night_node.html.j2`` of the report.
 """
 
 from __future__ import annotations
@@ -29,19 +30,24 @@ from rackproof.store.run_folder import ResultsError, write_file
 
 PAGE = "index.html"
 JUNIT = "report.junit.xml"
+"""Names of the fleet's page and of the JUnit file in the night's folder."""
 NODE_PAGES = 64
 """If a fleet has more nodes, only nodes that did not pass get a page."""
 CHART_NIGHTS = 30
 """Number of nights in a chart."""
 _CHARTS = 6
+"""A node's page has at most this many charts."""
 _LINES = 8
+"""A chart has at most this many lines, one for each GPU or link."""
 _CHANGES = 40
+"""The fleet's page lists at most this many changes."""
 _WORDS = {
     Verdict.PASS: "Every node passed all required checks.",
     Verdict.DEGRADED: "Nodes work, and something about them needs attention.",
     Verdict.FAIL: "At least one node is bad.",
     Verdict.UNPROVEN: "Something could not be proven; that is not a pass.",
 }
+"""The sentence about a night's verdict on the fleet's page."""
 
 
 def write_night_pages(results: Path, night: NightRecord, changes: Sequence[str]) -> Path:
@@ -176,7 +182,7 @@ def node_page(
 
 
 def _short(names: Sequence[str]) -> dict[str, str]:
-    """Return names without their common prefix, which ends at a separator."""
+    """Return sorted names without their common prefix up to a dash or dot: ``n07`` for ``gpu-r1-n07``."""
     # Names are sorted, so a prefix of the first and the last name is a prefix of all.
     pairs = zip(names[0], names[-1], strict=False) if len(names) > 1 else ()
     common = "".join(letter for letter, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -185,7 +191,10 @@ def _short(names: Sequence[str]) -> dict[str, str]:
 
 
 def _racks(night: NightRecord, pages: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the racks of the fleet with their nodes as cells."""
+    """Return the racks of the fleet for the template: name, counts by verdict, and a cell for each node.
+
+    ``out`` in a cell means that the node is out of service, or that the night drains it.
+    """
     by_rack: dict[str, list[NodeNight]] = {}
     for node in night.nodes:
         by_rack.setdefault(node.rack, []).append(node)
@@ -309,6 +318,7 @@ def _gpus(stored: StoredSnapshot | None) -> Table:
     """Return the table of a node's GPUs."""
 
     def shown(value: float | None, unit: str) -> Cell:
+        """Return a value with its unit as a cell, which is empty if the value is unknown."""
         return Cell("" if value is None else quantity(value, unit), "number")
 
     return build_table(
@@ -375,7 +385,11 @@ def _histories(folders: Sequence[Path], names: set[str]) -> dict[str, list[tuple
 
 
 class _Series:
-    """The measurements of nodes in this night and earlier ones, from the history if there is one."""
+    """The measurements of nodes in this night and earlier ones, from the history if there is one.
+
+    Without a history, there are no charts. ``_nodes`` has the number of each node in the readings by hardware
+    key.
+    """
 
     def __init__(self, results: Path, night: NightRecord) -> None:
         from datetime import timedelta
@@ -416,7 +430,7 @@ class _Series:
         )
 
     def _values_of(self, node: int) -> dict[int, dict[int, dict[int, float]]]:
-        """Return a node's values by quantity, part and night, the worst of several in a night."""
+        """Return a node's values by quantity, part and night (0 is this one), each the worst one."""
         readings = self._readings
         values: dict[int, dict[int, dict[int, float]]] = {}
         for row in (readings.node == node).nonzero()[0]:

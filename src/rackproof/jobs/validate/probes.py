@@ -51,6 +51,7 @@ from rackproof.store.probe_results import BENCHMARK, DIRECT, ProbeNight, read_pr
 from rackproof.store.run_folder import ResultsError, new_run_id, write_file, write_run
 
 _SUSPECT_NIGHTS = 14
+"""At most this many earlier nights are read to find the nodes that failed in their last night."""
 
 
 def check_probe_plan(
@@ -68,7 +69,7 @@ def check_probe_plan(
     """Check the settings of a night's measurements, and return them as a plan.
 
     Args:
-        minutes: The GPU-minutes of the night.
+        minutes: The GPU-minutes of the night. One of them is one minute of one GPU.
         share: The largest share of a partition that is measured at once.
         python: The interpreter on the nodes that provides PyTorch and mlperf-logging.
         checkout: The path of the checkout, with workloads/ and benchmarks/.
@@ -128,6 +129,7 @@ def check_budget(plan: ProbePlan, gpus: Mapping[str, object]) -> None:
 
 
 def _count(number: object) -> int:
+    """Return a number of GPUs from the inventory, or 1 if it is no whole number."""
     return int(str(number)) if re.fullmatch("[0-9]{1,6}", str(number)) else 1
 
 
@@ -147,8 +149,8 @@ def measure_night(
         context: The context of the night.
         plan: The plan of the measurements.
         slurm: The state of each node, or None if Slurm did not answer or does not exist.
-        members: Nodes, partitions and reasons, as ``sinfo`` lists them.
-        remark: The reason why Slurm did not answer.
+        members: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
+        remark: The reason why Slurm did not answer, or "".
         shell: A function that runs a command line on Slurm's host.
         jobs: A function that creates the runner of the jobs.
 
@@ -226,7 +228,7 @@ def _failed_night(
 
 
 def nodes_with_parts_of_others(earlier: Sequence[Path], snapshots: Mapping[str, StoredSnapshot]) -> set[str]:
-    """Return the nodes with parts that another node had before, until an operator accepts the parts."""
+    """Return the nodes with parts that another node has or had, until an operator accepts the parts."""
     return {
         name
         for name, stored in snapshots.items()
@@ -253,7 +255,7 @@ def _target(
     partitions: Mapping[str, tuple[str, ...]],
     has_parts_of_others: bool,
 ) -> ProbeTarget:
-    """Return a node as a target of measurements, or with the reason why it is not measured (``busy``)."""
+    """Return a node as a target of measurements. If it is not measured, ``busy`` is the reason."""
     slurm_answer = state if isinstance(state, Mapping) else {}
     gpus, expected = len(stored.snapshot.gpus), parse_node_expectation(name, stored.expected)
     busy = ""
@@ -393,7 +395,7 @@ def store_direct_output(context: NightContext, node: str, text: str, status: int
 
 
 def _direct_results(folder: Path, names: Iterable[str]) -> dict[str, JobResult]:
-    """Return how the measurements without Slurm ended, by node."""
+    """Return how the measurements without Slurm ended, by node. Their files end with ``:::STATUS NUMBER``."""
     results = {}
     for name in names:
         try:

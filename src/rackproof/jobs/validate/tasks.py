@@ -64,7 +64,8 @@ def begin_night(results: Path, nodes: Sequence[str], *, owner_pid: int | None) -
     Args:
         results: The results folder.
         nodes: The requested nodes.
-        owner_pid: The process whose end releases the claim. None is a dry run, which stores nothing.
+        owner_pid: The process whose end releases the claim. None is a dry run, which claims nothing and has a
+            temporary folder.
 
     Raises:
         ValidateError: Another night claimed one of the nodes, or the folder cannot be written.
@@ -126,14 +127,14 @@ def store_snapshot(
     accept_identity: bool = False,
     harmless_kernel_lines: object = (),
 ) -> str:
-    """Store a node's snapshot, and return a short summary.
+    """Store a node's snapshot, and return a short summary: ``8 GPUs, 2 ports, 0 XIDs``.
 
     Args:
         begun: The context of the night.
         node: The node's name in the inventory.
         gathered: The result of ``rackproof_facts``, subset ``health``.
-        asked: The time on this machine's clock when the node was queried.
-        answered: The time on this machine's clock when the answer arrived.
+        asked: The time on this machine's clock when the node was queried, in seconds since 1970.
+        answered: The time on this machine's clock when the answer arrived, in seconds since 1970.
         sku: The model that the inventory expects.
         rack: The rack of the node.
         expected: The expectations from the inventory, in the form of :class:`Expectation`.
@@ -219,13 +220,13 @@ def close_night(
     slurm: Mapping[str, Any] | None = None,
     keep: bool = True,
 ) -> NightSummary:
-    """Record the actions, write record, history and pages, and return the night's findings.
+    """Record the actions, write record, history and pages, and return the night's summary.
 
     Args:
         begun: The context of the night.
         did: The completed action of each node, or the reason why it failed.
-        slurm: The result of :func:`collect_states`.
-        keep: Whether anything is stored. A dry run stores nothing.
+        slurm: The states after the actions (:func:`collect_states`). Other nodes keep their earlier state.
+        keep: Whether anything is stored. A dry run stores nothing, and its folder is removed.
 
     Raises:
         ValidateError: The night cannot be read or stored.
@@ -293,7 +294,7 @@ def _readable_night(folder: Path) -> NightRecord | None:
 def build_night_run(
     night: NightRecord, snapshots: Mapping[str, StoredSnapshot], files: tuple[LogFile, ...] = ()
 ) -> Run:
-    """Return a night as a run for the history, with its numbers and findings by hardware.
+    """Return a night as a run for the history, with the numbers of its GPUs and the findings of its nodes.
 
     Args:
         night: The record of the night.
@@ -362,7 +363,7 @@ def read_slurm_answer(
 
     Args:
         queried: The result of ``rackproof_slurm_node``, which is empty without a controller.
-        listed: The result of listing partitions.
+        listed: The result of the task that lists the partitions with ``sinfo``.
     """
     if not queried or queried.get("skipped"):
         return None, ""
@@ -388,7 +389,7 @@ def probing_failure(probed: Mapping[str, Any]) -> str | None:
 
 
 def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
-    """Return the outcome of a drain according to Slurm's answer, not to the request."""
+    """Return the outcome of a drain as text, according to Slurm's answer, not to the request."""
     node_answer = (answer.get("nodes") or {}).get(node)
     if not node_answer:
         return f"could not be drained: {answer.get('msg', 'no answer')}"
@@ -402,10 +403,11 @@ def _drain_outcome(answer: Mapping[str, Any], node: str) -> str:
 def collect_actions(
     drained: Mapping[str, Any], returned: Mapping[str, Any], resume: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the outcomes of drains and resumes, by node.
+    """Return the outcomes of drains and resumes as texts, by node.
 
     Args:
-        drained: The result of the loop that drained nodes.
+        drained: The result of the loop that drained nodes. ``results`` has one result of
+            ``rackproof_slurm_node`` per node, with the decision's entry as ``item``.
         returned: The result of the task that resumed nodes.
         resume: The nodes to resume. A node without a result was not resumed.
     """

@@ -7,7 +7,7 @@ them in Slurm.
 The rules are:
 
 * A night drains a node only for a certain failure of the node itself. A finding on the whole fleet, a hint or
-  an unproven result is not enough.
+  an unproven result is not enough. Each failure has a code, such as ``xid_79`` or ``floor:gemm_best``.
 * Drains by nights are limited in each partition. Nodes with lesser faults wait until there is room.
 * If too many nodes are unreachable, the night drains no node. The network or this machine is probably at
   fault.
@@ -29,6 +29,7 @@ from rackproof.nodes.slurm_states import drain_owner, read_partitions
 from rackproof.store.night_store import DRAIN_PREFIX, Hold, NodeNight, SlurmState
 
 _WORST_FIRST = ("rma", "isolate", "inspect", "reboot", "reset", "configure", "watch", "none")
+"""The actions of findings. A node with an earlier one is drained first."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class DrainPolicy:
             unreachable, the night drains no node.
         unreachable_least: If fewer nodes are unreachable, ``share`` does not apply to them.
         passes: The number of nights that a drained node must pass before it is resumed.
-        hours: The shortest time between two of these nights.
+        hours: The shortest time between two of these nights, in hours.
     """
 
     share: float = 0.15
@@ -55,7 +56,8 @@ def drained_by_partition(listed: str) -> dict[str, dict[str, bool]]:
     """Return the nodes of each partition, each with whether a night drained it.
 
     Args:
-        listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``.
+        listed: The output of ``sinfo --noheader --Node --format=%N|%R|%E``: node, partition and reason, such
+            as ``n07|gpu|rackproof-night: xid_79 GPU 3; rackproof explain n07``.
     """
     return {
         partition: {node: reason.startswith(DRAIN_PREFIX) for node, reason in reasons.items()}
@@ -71,7 +73,7 @@ def decide_drains(
     now: datetime,
     policy: DrainPolicy | None = None,
 ) -> tuple[tuple[NodeNight, ...], tuple[str, ...]]:
-    """Return the nodes with plan, reason and hold, and remarks about the fleet.
+    """Return the nodes with plan, reason and hold (the drain by nights), and remarks about the fleet.
 
     Args:
         nodes: The judged nodes of tonight. Their ``slurm`` is None if Slurm did not answer.
@@ -111,7 +113,7 @@ def decide_drains(
 
 
 def _too_many_unreachable(nodes: Sequence[NodeNight], policy: DrainPolicy) -> list[str]:
-    """Return a remark if too many nodes are unreachable to blame any of them."""
+    """Return a remark if too many nodes are unreachable to blame any of them, or nothing."""
     lost = sum(bool(node_night.unreached) for node_night in nodes)
     if lost < policy.unreachable_least or lost <= policy.share * len(nodes):
         return []
@@ -127,15 +129,15 @@ def _partitions_of(node: str, members: Mapping[str, Mapping[str, bool]]) -> list
 
 
 def _fails_for_certain(node_night: NodeNight) -> bool:
-    """Return whether a node fails by a fault of its own.
+    """Return whether a node fails by a certain fault of its own, which has a code.
 
-    The failure needs a code, by which a later pass is recognized.
+    A later pass is recognized by the code.
     """
     return node_night.verdict is Verdict.FAIL and not node_night.unreached and bool(node_night.codes())
 
 
 def _room_by_partition(members: Mapping[str, Mapping[str, bool]], policy: DrainPolicy) -> dict[str, int]:
-    """Return the number of nodes of each partition that may still be drained."""
+    """Return the number of nodes of each partition that may still be drained. It may be negative."""
     # The addend is needed because 0.29 of 100 nodes is 29, but the floating-point product is slightly less.
     return {name: int(policy.share * len(some) + 1e-9) - sum(some.values()) for name, some in members.items()}
 
@@ -239,7 +241,7 @@ _NEEDS_LOAD = (
 
 
 def _no_pass(node_night: NodeNight, hold: Hold) -> str:
-    """Return why a night without failures does not count as a pass of a drained node, or ""."""
+    """Return why a night that did not fail a drained node does not count as its pass, or ""."""
     if not hold.codes:
         return f"stays drained: neither a night nor Slurm's reason has the reason of its drain; {_BY_HAND}"
     if any(code.startswith("pair:") for code in hold.codes):
@@ -276,7 +278,10 @@ def _not_read_again(lacking: Mapping[str, Sequence[str] | None]) -> str:
 
 
 def _codes_in_reason(reason: str) -> tuple[str, ...]:
-    """Return the codes that a night wrote into the reason of a drain in Slurm."""
+    """Return the codes that a night wrote into the reason of a drain in Slurm.
+
+    The reason is ``rackproof-night: CODE PART; CODE PART; LINK``. What follows the last semicolon is no code.
+    """
     entries = reason.removeprefix(DRAIN_PREFIX).strip().split("; ")[:-1]
     return tuple(dict.fromkeys(entry.split()[0] for entry in entries if entry.strip()))
 
@@ -315,7 +320,7 @@ def _share_used_up(
 
 
 def _failed_codes_text(node_night: NodeNight) -> str:
-    """Describe the failures briefly, as a reason in Slurm."""
+    """Return the failures as a reason in Slurm: ``CODE PART; CODE PART``, cut to 200 characters."""
     failing = frozenset(node_night.codes())
     codes = [
         f"{code.code} {code.place or code.name}".strip()

@@ -1,8 +1,11 @@
 """List the evidence that a drained node needs before a pass counts. No I/O.
 
-Job validate calls :func:`healed_evidence` with the snapshot of a node that nights drained. It then calls
-:func:`lacking_for` with each code of the drain. A night counts as a pass only if all evidence for the codes
-was read, and no code was found again.
+A code names a failure, such as ``nvlink_down`` (of a health check) or ``floor:gemm_best`` (``CHECK:METRIC``,
+of a measurement). Evidence is a reading that shows that the failure is over, such as ``health:nvlinks``.
+
+Job validate calls :func:`healed_evidence` with the snapshot of a node that nights drained. The drain policy
+then calls :func:`lacking_for` with each code of the drain. A night counts as a pass only if all evidence for
+the codes was read, and no code was found again.
 
 The table :data:`HEALED_BY` lists the evidence for each code that can drain a node and that a night can see
 healed. After a code without row and rule, the node remains drained until an operator resumes it.
@@ -25,6 +28,7 @@ from rackproof.nodes.probe_slurm_jobs import PROBES
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
 PROGRAMS = frozenset(probe.name for probe in PROBES)
+"""The names of all programs that a night may run on a node."""
 SOAK = "soak"
 """Name of the program, the benchmark and the evidence of a load that makes GPUs hot. The program reads each
 second whether they slow down."""
@@ -41,6 +45,7 @@ _LEAST_WORDS = 250_000_000
 """Each port must send and receive this many words (1 GB) to prove that packets arrive without errors. A
 measurement of a pair of nodes moves more."""
 _DISK_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs")
+"""The types of file systems on a node's own disks."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ def _tool(name: str) -> Callable[[DrainedNode], EvidenceState]:
 
 
 def _all_gpus(node: DrainedNode) -> EvidenceState:
-    """Return whether the driver lists all GPUs that are required, or that were there before."""
+    """Return whether the driver lists as many GPUs as are required, or else as were there before."""
     answer = _tool("nvidia_smi_xml")(node)
     if answer is not EvidenceState.THERE:
         return answer
@@ -255,7 +260,7 @@ def _reset_or_booted(node: DrainedNode) -> EvidenceState:
 
 
 def _slowdowns(node: DrainedNode) -> EvidenceState:
-    """Return whether each GPU counts the slowdowns that were counted before."""
+    """Return whether each GPU has the counters of slowdowns that earlier snapshots have."""
     counted = {reason for snapshot in node.earlier for gpu in snapshot.gpus for reason in gpu.slowdown_s}
     return _gpus(lambda gpu: bool(counted) and counted <= gpu.slowdown_s.keys())(node)
 
@@ -287,14 +292,14 @@ def _idle_memory(node: DrainedNode) -> EvidenceState:
 
 
 def _ports(node: DrainedNode) -> EvidenceState:
-    """Return whether each port was read that is required or was there before."""
+    """Return whether as many ports were read as are required, or else as were there before."""
     ports = {(port.device, port.port) for port in node.tonight.ports if port.state and port.rate_gbps}
     earlier_counts = [len({(port.device, port.port) for port in snapshot.ports}) for snapshot in node.earlier]
     return _state(len(ports) >= max(node.expected.ports or max(earlier_counts, default=1), 1))
 
 
 def _port_counters(node: DrainedNode) -> EvidenceState:
-    """Return whether each port shows the counters that were read before."""
+    """Return whether each port has the error counters that earlier snapshots have."""
     counted = {name for snapshot in node.earlier for port in snapshot.ports for name in port.counters}
     return _state(bool(counted) and all(counted <= port.counters.keys() for port in node.tonight.ports))
 
@@ -409,13 +414,17 @@ def _as_before(code: str) -> Callable[[DrainedNode], EvidenceState]:
 _BY_COMPARISON = (
     *("gpu_serial_changed", "gpu_memory", "pcie_width", "pcie_generation", "nvlink_down", "nvlink_slow"),
 )
-"""Findings with these codes come from a comparison with the night before."""
+"""Findings with these codes come from a comparison with the night before, so the comparison is repeated with
+the night before the drain."""
 
 
 def _row(
     name: str, read_from: str, state: Callable[[DrainedNode], EvidenceState]
 ) -> RequiredEvidence[DrainedNode]:
-    """Return the row for one kind of evidence."""
+    """Return the row for one kind of evidence.
+
+    ``read_from`` is the origin, and ``state`` returns whether the evidence was read on a node.
+    """
     # The rows need no code and no remedy, because no finding is made from them. Only their names are
     # shown, in the reason why a node stays drained.
     return RequiredEvidence[DrainedNode](name, read_from, state, "", "see the node's page")
@@ -489,6 +498,9 @@ EVIDENCE: tuple[RequiredEvidence[DrainedNode], ...] = (
 a name of its own (:func:`healed_evidence`)."""
 
 _OF_KERNEL_LOG = ("kernel_log", "booted")
+"""The evidence for an error in the kernel log: the log was read, and the node was booted since."""
+# Codes of port errors: those of the link, and those of packets, which occur only with traffic. Of each
+# counter, two names are known.
 _PORT_COUNTERS = (
     *("port_symbol_error", "port_symbolerrorcounter", "port_link_error_recovery"),
     *("port_linkerrorrecoverycounter", "port_link_downed", "port_linkdownedcounter"),

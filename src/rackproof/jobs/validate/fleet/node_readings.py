@@ -2,7 +2,11 @@
 
 The probe scheduler calls :func:`read_node_probes` for each job. The result has the measured numbers, the
 digests of the training step, and the faults that need no comparison. :func:`compare_digests` then compares
-the digests of the fleet.
+the digests of the fleet. A digest is the SHA-256 of the result of a fixed computation, so that equal GPUs
+must give equal digests. The training step prints it as a line::
+
+    :::MLLOG {"key": "training_digest", "value": {"alike": "NVIDIA H200, ...", "digest": "9f86...",
+    "labels": {"gpu": "GPU-5f3c..."}}}
 """
 
 from __future__ import annotations
@@ -39,7 +43,9 @@ from rackproof.store.night_store import NightReason
 _Item = TypeVar("_Item")
 _GPU_LABELS = ("gpu", "from", "to")
 _NODE_LABELS = ("node", "host")
+"""Labels of a number that name a GPU, and labels that name a node."""
 _UUIDS = ("GPU-", "MIG-")
+"""Prefixes of the UUIDs of GPUs and of their partitions."""
 NOT_RUN = ("left", "busy", "lost")
 """A job with one of these ends measured nothing. No time was left, the node was in use, or Slurm lost the
 job."""
@@ -51,6 +57,8 @@ class ProbeTarget:
 
     Attributes:
         busy: The reason why the node cannot be measured tonight, or "" if it is idle.
+        gpus: The number of its GPUs.
+        partitions: Its partitions in Slurm.
         uuids: The UUIDs of its GPUs, if known.
         nvlink_domain: Whether NVLink connects the node with the others of its rack.
         suspect: Whether the node failed or was degraded in its last night.
@@ -78,9 +86,9 @@ class ProbeTarget:
 
 
 def read_digests(text: str) -> list[tuple[str, str, str]]:
-    """Return kind, part and digest of each device in a training step's log.
+    """Return kind, part and digest of each device in a training step's log. Invalid lines are ignored.
 
-    The digests of devices of one kind must be equal.
+    The digests of devices of one kind must be equal. The kind (``alike``) includes the software.
     """
     digests = []
     for line in text.splitlines():
@@ -105,6 +113,7 @@ def _read_digest(line: str) -> list[tuple[str, str, str]]:
 
 
 Digests = Mapping[str, Sequence[tuple[str, str, str]]]
+"""The digests of each node, as :func:`read_digests` returns them."""
 
 
 def compare_digests(
@@ -115,16 +124,21 @@ def compare_digests(
     The devices of a node share one vote, so a node that lists too many GPUs does not outvote others. These
     rules select the right digest of a kind of device, in this order:
 
-    1. The digest of at least three devices, with more than half of the votes. 2. The digest on which earlier
-    nights agreed. 3. If two or more devices have the same digest and none differs, it becomes the reference
-    of later nights. Otherwise the devices are unproven. A single device gets a remark.
+    1. The digest of at least three devices, with more than half of the votes. It replaces another digest of
+       earlier nights, with a remark.
+    2. The digest on which earlier nights agreed.
+    3. The digest of two or more devices, if no other device of the kind differs. It becomes the reference of
+       later nights.
+
+    A device with another than the right digest fails. Without a right digest, the devices are unproven. A
+    single device gets only a remark.
 
     Args:
         digests: The digests by node, as :func:`read_digests` returns them.
-        known: The digests on which earlier nights agreed.
+        known: The digests on which earlier nights agreed, by kind.
 
     Returns:
-        The reasons by node, the digests now agreed on, and remarks.
+        The reasons by node, the digests now agreed on by kind, and remarks.
     """
     reasons: dict[str, list[NightReason]] = {}
     agreed = dict(known)
@@ -346,7 +360,7 @@ def _labels(number: Measurement, keys: Sequence[str]) -> set[str]:
 
 
 def _speeds(target: ProbeTarget, rules: Sequence[JudgeRule], log: ParsedLog) -> list[Measurement]:
-    """Return the numbers whose rule states no bound. The others are already judged.
+    """Return the numbers whose rule states no bound, so that they need a comparison. The others are judged.
 
     A candidate is returned only if the SKU states a reference for it.
     """
@@ -399,7 +413,7 @@ def _gpus_with(metric: str, log: ParsedLog) -> set[str]:
 
 
 def measures(plan: ProbePlan, probe: Probe, metrics: Collection[str]) -> bool:
-    """Return whether a program measures one of the given speeds."""
+    """Return whether the benchmark of a program has a rule for one of the given metrics."""
     return bool(probe.benchmark) and any(
         rule.metric in metrics for rule in _definition(plan, probe).result.judge
     )
@@ -431,12 +445,14 @@ def _point(definition: Definition, probe: Probe, device: str) -> Parameters:
 
 
 def _definition(plan: ProbePlan, probe: Probe) -> Definition:
+    """Return the definition of the benchmark of a program."""
     return _load_definition(plan.benchmarks / f"{probe.benchmark}.yml")
 
 
-# A few definitions judge a thousand nodes.
+# A few definitions judge a thousand nodes, so each is read once.
 @lru_cache(maxsize=32)
 def _load_definition(path: Path) -> Definition:
+    """Return the definition in a file of benchmarks/."""
     return load_definition(path, log_formats=FORMATS).definition
 
 

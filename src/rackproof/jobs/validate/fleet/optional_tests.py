@@ -3,9 +3,11 @@
 The probe scheduler of job validate calls :func:`plan_optional_tests` before it measures. The input is the
 plan of the night's measurements, the idle nodes, and the tests that earlier nights ran.
 
-A soak of a whole fleet takes longer than a night. Each night therefore runs only some of the optional tests,
-within a share of its budget. The test that ran longest ago on its node is the first. A suspect node gets its
-turn sooner. All other measurements use the rest of the budget.
+``sdc`` looks for silently wrong results, ``soak`` heats the GPUs for minutes, and ``llm`` trains a small
+language model. A GPU-minute is one minute of one GPU. A soak of a whole fleet takes longer than a night. Each
+night therefore runs only some of the optional tests, within a share of its budget. The test that ran longest
+ago on its node is the first. A suspect node gets its turn sooner. All other measurements use the rest of the
+budget.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class _Turn:
         node: The node.
         probe: The test.
         urgency: The number of nights since the test last ran on the node, times :data:`SUSPECT_FACTOR` for a
-            suspect node.
+            suspect node. A test that never ran counts as older than all known nights.
     """
 
     node: ProbeTarget

@@ -1,7 +1,8 @@
 """Measure nodes in pairs, and find the nodes and links at fault.
 
 The probe scheduler of job validate calls :func:`measure_pairs` after it measured each node alone. The input
-is the nodes that are good alone, the pairs of earlier nights, and a runner of Slurm jobs.
+is the nodes that are good alone, the pairs of earlier nights, and a runner of Slurm jobs. The two nodes of a
+pair run one all-reduce together, which must give right sums at a normal speed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def pairs_tonight(
     Args:
         targets: All nodes. The rounds must be the same, whichever nodes are idle.
         able: The nodes that can be measured tonight.
-        turns: The number of nights with pairs so far, by rack.
+        turns: The number of nights with pairs so far, by rack and SKU (:func:`pair_group`).
         past: The records of earlier nights, newest first.
     """
     met = _nights_since_meeting(past)
@@ -74,7 +75,10 @@ def pairs_tonight(
 
 
 def _nights_since_meeting(past: Sequence[ProbeNight]) -> dict[Pair, int]:
-    """Return how many nights ago two nodes were last paired. Pairs that never met are left out."""
+    """Return how many nights ago two nodes were last measured as a pair, 0 for the newest night.
+
+    Pairs that were never measured are left out.
+    """
     met: dict[Pair, int] = {}
     for ago, night in enumerate(past):
         for result in night.pairs:
@@ -112,7 +116,7 @@ class FabricMeasurements:
         blamed: The reason why a node fails or is unproven, by node.
         between: The failures and warnings about links between two nodes.
         turns: The number of nights with pairs so far, by rack and SKU.
-        remarks: The pairs that were not measured, with the reason.
+        remarks: The first pairs that were not measured, with the reason.
     """
 
     results: tuple[PairResult, ...] = ()
@@ -244,7 +248,7 @@ class _PairRunner:
 
 
 def _sort_pair_nodes(results: Iterable[PairResult]) -> tuple[set[str], set[str], set[str]]:
-    """Return the good nodes, the bad nodes, and all nodes that failed and passed with no partner."""
+    """Return the good nodes, the bad nodes, and the suspects: nodes that failed and never passed."""
     results = list(results)
     verdicts = {
         (result.nodes[0], result.nodes[1]): result.passed for result in results if len(result.nodes) == 2
@@ -264,7 +268,7 @@ def _names(groups: Iterable[Sequence[str]]) -> set[str]:
 def _fabric_reasons(
     results: Sequence[PairResult],
 ) -> tuple[dict[str, NightReason], list[NightReason]]:
-    """Return the nodes at fault, and the faults between nodes. Suspects are unproven."""
+    """Return the reason of each node at fault, and the faults of links. Suspects are unproven."""
     pairs = _deciding_meetings(results)
     bad, links, suspects = find_culprits({pair: result.passed for pair, result in pairs.items()})
     reasons = {name: _node_reason(name, pairs, name in bad) for name in sorted(bad | suspects)}

@@ -4,8 +4,10 @@
 :func:`find_culprits` after them. The input is the names of nodes, and whether each measured pair passed.
 
 The pairs form a round-robin tournament (circle method). In each night, nearly every node gets exactly one
-partner. After n - 1 nights for n nodes (n nights if n is odd), each pair was measured once. The rounds then
-start again.
+partner. After n - 1 nights for n nodes (n nights if n is odd), each pair had its turn once. The rounds then
+start again. The pairs of the nodes a, b, c and d are::
+
+    night 0: a-d b-c    night 1: a-b c-d    night 2: a-c b-d
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Pair = tuple[str, str]
+"""The names of two nodes, in alphabetical order."""
 
 
 def nights_needed(nodes: int) -> int:
-    """Return the number of nights after which every pair of ``nodes`` nodes was tested once."""
+    """Return the number of nights after which every pair of ``nodes`` nodes had its turn once."""
     return 0 if nodes < 2 else nodes - 1 + nodes % 2
 
 
@@ -92,7 +95,7 @@ def second_partners(
 
 
 def find_culprits(results: Mapping[Pair, bool]) -> tuple[frozenset[str], frozenset[Pair], frozenset[str]]:
-    """Return the bad nodes, the bad pairs, and the nodes that remain suspects.
+    """Return the bad nodes, the pairs with a bad link, and the nodes that remain suspects.
 
     A partner is good if it passed with another node. A node is bad if it always failed, at least twice with
     good partners. If both nodes of a failed pair are good, the link between them is bad. A failed pair with a
@@ -154,9 +157,10 @@ def bisect_group(
         most_runs: The largest number of runs. Nodes that were not tested by then are in the second
             value.
 
-    Returns: The bad nodes, and the groups without an answer. A group has no answer if no run was left to test
-        it, or if it fails although both halves work. In the second case, the fault is in the fabric between
-        the halves, or is intermittent.
+    Returns:
+        The bad nodes, and the groups without an answer. A group has no answer if no run was left to test it,
+        or if it fails although both halves work. In the second case, the fault is in the fabric between the
+        halves, or is intermittent. A single node has none either if there is no helper.
     """
     spare = [helper for helper in helpers if helper not in set(nodes)]
     search = _Bisection(works, spare, most_runs)

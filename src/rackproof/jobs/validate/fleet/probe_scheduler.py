@@ -44,7 +44,8 @@ def measuring_order(
 ) -> list[ProbeTarget]:
     """Return the idle nodes in the order to measure them.
 
-    The nodes in ``first`` come first. Among the others, the node with the oldest measurement is first.
+    The nodes in ``first`` come first. Otherwise, the node with the oldest measurement is first. ``past`` is
+    newest first.
     """
     nights_ago: dict[str, int] = {}
     for number, night in enumerate(past):
@@ -147,7 +148,8 @@ class _NodeProbes:
     """The measuring of single nodes, with the results by node.
 
     Attributes:
-        drained: The results of nodes that nights drained.
+        by_name: All nodes with a snapshot.
+        drained: The results of nodes that nights drained, which were measured without Slurm.
         programs: The programs that measure each node tonight.
         left_out: The reason why a node was not measured.
         numbers: The measured numbers.
@@ -247,7 +249,7 @@ class _NodeProbes:
             ended_well: Number of nodes on which the job ended well, or 0 if these are too few to blame this
                 node.
         """
-        # If the second job did not run, the first one counts.
+        # Without room for a second job, the first one counts. A second job that Slurm lost replaces it.
         last = (
             first_result if second_result is None or second_result.how in ("left", "busy") else second_result
         )
@@ -325,7 +327,7 @@ def _suspected_before(past: Sequence[ProbeNight], names: Iterable[str]) -> dict[
 
 
 def _is_nodes_own_fault(first: JobResult, last: JobResult) -> bool:
-    """Return whether two bad jobs count against the node. A lost job and a missing Python do not."""
+    """Return whether two bad jobs count against the node. A lost first job or a missing PyTorch does not."""
     lacks_python = any(section.name == "python" and section.status for section in last.sections)
     return first.how != "lost" and not lacks_python
 

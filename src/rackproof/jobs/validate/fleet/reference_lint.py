@@ -3,7 +3,9 @@
 No job calls this module. A test runs :func:`lint_references` on ``bench_sku_references`` of
 ``inventory/group_vars/sku_*.yml``, so that a commit with such a mistake fails.
 
-These mistakes occur in public health checks, and the module finds all of them:
+A reference is the expected speed of a SKU's metric with its bounds, such as ``{metric: gemm_best, value: 793,
+unit: TFLOP/s, low: -0.07, source: ...}``, and its floor is ``value * (1 + low)``. NVLS is the reduction in
+NVLink switches. These mistakes occur in public health checks, and the module finds all of them:
 
 * The unit differs from the unit of the measurement.
 * The value is not below the peak of the hardware.
@@ -28,6 +30,7 @@ from rackproof.core.judging import SkuReference
 from rackproof.core.records import Reference
 
 GIB = 1 << 30
+"""The floor of an all-reduce of at least this many bytes must show whether NVLS works."""
 
 
 ESSENTIAL = (("gemm_best", "bf16"), ("memory_copy", ""))
@@ -168,7 +171,10 @@ def _named_skus(source: str, skus: Iterable[str]) -> set[str]:
 def _nvls(
     physics: GpuPhysics | None, reference: SkuReference, size: str | None
 ) -> list[tuple[Literal["error", "gap"], str]]:
-    """Return an error if the floor of a large all-reduce passes although NVLS is off."""
+    """Return an error if the floor of a large all-reduce passes although NVLS is off.
+
+    ``physics.nvls_off`` is the bus bandwidth with NVLS off.
+    """
     gpus = reference.parameters.get("gpus")
     if physics is None or physics.nvls_off is None or "all_reduce" not in reference.metric:
         return []

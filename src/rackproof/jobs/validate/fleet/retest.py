@@ -1,7 +1,8 @@
 """Measure nodes with suspect speeds again in the same night, and weigh both measurements.
 
 The probe scheduler of job validate calls :func:`retest_suspects` with tonight's numbers. It also passes a
-function that finds suspect numbers, and one that measures nodes again. This module itself has no I/O.
+function that finds suspect numbers, and one that measures nodes again. This module itself has no I/O. A
+number is a measurement, and its part is the GPU, link or node that its labels name.
 
 A number is suspect if it is worse than its floor or much worse than the fleet. ``probes.py`` has the rule.
 Only the better of its two values is judged, so that a part fails only if both values are bad. The worse value
@@ -35,6 +36,7 @@ Measure = Callable[["Mapping[str, Collection[str]]"], "Mapping[str, tuple[Measur
 each node to its new numbers, or to the reason why it has none."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
+"""A number's name and sorted labels: ``("gemm_best", (("dtype", "bf16"), ("gpu", "GPU-5f3c...")))``."""
 
 
 @dataclass
@@ -141,6 +143,7 @@ class _NodeRetest:
         bad_again: The suspicions about the second measurement.
         earlier: The suspicions of the node's last measured night.
         obstacle: The reason why a number was not measured again.
+        reasons: The evidence of the suspicions, as reasons against the node.
         remaining: The suspicions that were not withdrawn.
         failed_twice: Whether a number failed twice.
         failed_once: Whether a number failed, was not measured again, and had not failed earlier.
