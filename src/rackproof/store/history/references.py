@@ -126,7 +126,7 @@ HOST_COPY_DEVIATION = 0.25
 """The same for copies between host and GPU. Their speed also depends on the processor that the GPU is
 attached to."""
 CHAIN_DEVIATION = 0.05
-"""Largest share by which accepted numbers may differ from the first accepted one.
+"""Largest share by which an accepted number may be worse than the first one, and the median may differ.
 
 It does not grow with the number of acceptances.
 """
