@@ -1,4 +1,4 @@
-"""Refuse arguments that no command accepts: empty ones, very large numbers, and bytes that are not text.
+"""Refuse arguments that no command accepts: empty ones, huge decimal numbers, and bytes that are not text.
 
 :mod:`rackproof.cli.main` calls :func:`refuse_unfit_values` before a command starts.
 """
@@ -10,8 +10,10 @@ from typing import Any
 import click
 
 LARGEST = 1e6
-"""Largest number that an option accepts. In seconds, it is eleven days. Larger numbers overflow clocks
-and arithmetic. NaN is refused too."""
+"""Largest decimal number (``FLOAT``) that an option accepts. In seconds, it is eleven days.
+
+Larger numbers overflow clocks and arithmetic. NaN is refused, too. Whole numbers have only their own range.
+"""
 
 
 class _CheckedType(click.ParamType[Any]):
@@ -34,7 +36,7 @@ class _CheckedType(click.ParamType[Any]):
         # Not `> LARGEST`, which a NaN would pass.
         if isinstance(converted, float) and not abs(converted) <= LARGEST:
             self.fail(f"{value!s} is not a number from -{LARGEST:g} to {LARGEST:g}.", param, ctx)
-        # Python keeps bytes that are not UTF-8 as such letters, which no database accepts. A parameter with
+        # Python keeps bytes that are not UTF-8 as surrogates, which no database accepts. A parameter with
         # several values may list files, whose names may contain any bytes.
         one_name = param is None or param.nargs == 1
         if (
@@ -50,6 +52,7 @@ _CHECKED = (click.types.FloatParamType, click.types.StringParamType, click.Path,
 
 
 def _is_typed(param: click.Parameter | None, ctx: click.Context | None) -> bool:
+    """Return whether the user typed the value."""
     source = ctx.get_parameter_source(param.name) if ctx and param and param.name else None
     return source is click.core.ParameterSource.COMMANDLINE
 

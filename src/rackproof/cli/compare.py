@@ -25,6 +25,7 @@ from rackproof.report.comparison import (
 )
 
 _TWO = 2
+"""Number of single runs that are compared in full detail."""
 
 
 @click.command("compare")
@@ -99,6 +100,7 @@ def _compare_several(systems: Sequence[System]) -> SeveralRuns | None:
 def _rendered(
     compared: SystemComparison, run_comparison: Comparison | None, several: SeveralRuns | None, form: str
 ) -> str:
+    """Return the comparison in the form of ``--format``."""
     if form == "text":
         return comparison_terminal(compared, terminal_width(), several)
     if form == "html":
@@ -121,7 +123,7 @@ def _select_systems(names: Sequence[str], results: Path, benchmark: str) -> list
 
 
 def _with_unique_names(systems: Sequence[System]) -> list[System]:
-    """Number systems with the same name, such as a run that is compared with itself."""
+    """Return the systems with numbers added to equal names, as for a run that is compared with itself."""
     counts: dict[str, int] = {}
     named = []
     for system in systems:

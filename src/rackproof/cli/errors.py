@@ -17,13 +17,15 @@ from rackproof.core.errors import RackproofError
 from rackproof.core.near_names import near_text
 from rackproof.core.text import sanitize
 
-# 1 is a failure of the tool, as for most Unix programs, so verdicts other than pass begin at 2.
+# 1 is a failure of the tool, as for most Unix programs, so the statuses of bad verdicts begin at 2.
 EXIT_PASS, EXIT_ERROR, EXIT_FAIL, EXIT_UNPROVEN = 0, 1, 2, 3
 EXIT_INTERRUPTED = 130
-"""A shell reports this status for a program that SIGINT ended."""
+"""Status that a shell reports for a program that SIGINT ended."""
 
 _ERROR_LIMIT = 2000
+"""Largest number of characters of an error."""
 _SHOWN_NAMES = 10
+"""Largest number of unknown names in an error."""
 
 
 class ToolError(click.ClickException):

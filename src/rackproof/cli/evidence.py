@@ -37,13 +37,14 @@ from rackproof.store.run_folder import RECORD_LIMIT_BYTES, read_file, write_file
 
 _MAKE = "make"
 _SHOWN_REASONS = 3
+"""Largest number of reasons of an answer in the printed table."""
 
 
 class _EvidenceGroup(click.Group):
     """The group of commands for certificates. Names of nodes in place of a command make a certificate."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Treat a word that is not a command as the nodes of a certificate to make."""
+        """Read arguments that begin with neither a command nor ``--help`` as those of ``make``."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [_MAKE, *args]
         return super().parse_args(ctx, args)

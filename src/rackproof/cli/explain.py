@@ -58,7 +58,8 @@ def explain_command(name: str, rma: Path | None, results: Path, as_json: bool) -
 def _code_of_reason(text: str) -> str:
     """Return the first code in a drain's reason, or the code of an XID in common notation.
 
-    Other text is returned unchanged.
+    ``rackproof-night: ecc_off, clock`` gives ``ecc_off``, and ``XID 79`` gives ``xid_79``. Other text is
+    returned unchanged.
     """
     words = text.removeprefix(DRAIN_PREFIX).strip()
     if number := re.match(r"xid[ _:]*([0-9]{1,6})\b", words, re.IGNORECASE):
@@ -86,6 +87,7 @@ def _last_provision(results: Path, name: str) -> ProvisionRecord | None:
 
 
 def _provision_text(name: str, provision: ProvisionRecord) -> str:
+    """Return the text about the last provisioning of a node."""
     outcome = provision.nodes[name]
     lines = [
         f"{name}: provisioning {'failed' if outcome.failed else 'ended well'} ({moment(provision.ended)}); "

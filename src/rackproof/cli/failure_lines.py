@@ -15,17 +15,25 @@ from rackproof.core.hostlist import expand_hostlist
 from rackproof.core.same_reason import general_reason, named_nodes, plain_reason, unreachable_step
 
 AS_ABOVE = "as above"
+"""Text in place of a reason that was printed before."""
 _HELD_S = 15.0
-"""After this many seconds, a failure is printed even if its step still runs on other nodes."""
+"""Seconds after which a failure is printed even if its step still runs on other nodes."""
 _SHORTEST_REASON = 12
-"""A reason of at least this many characters is recognized in a later text. A short reason could be in any
-text."""
+"""Smallest number of characters of a reason that is recognized in a later text.
+
+A shorter reason could be in any text.
+"""
+# Matches words, such as "n07" and "n[01-03]".
 _NAMES = re.compile(r"[\w.-]+(?:\[[\d,-]+\][\w.-]*)*")
 
 
 @dataclass
 class _Failure:
-    """The nodes that failed at one step for one reason. ``text`` is that of the first node."""
+    """The nodes that failed at one step for one reason.
+
+    ``text`` is the reason of the first node, and ``general`` the same without the node's name. ``since`` is
+    the time of the first failure in seconds.
+    """
 
     state: str
     step: str
@@ -41,8 +49,11 @@ class FailureLines:
     """The failures of one playbook so far, as a source of lines."""
 
     def __init__(self) -> None:
+        # By state, step, whether the task runs once, and general reason.
         self._held: dict[tuple[str, str, bool, str], _Failure] = {}
+        # Failures that the playbook itself will report, by general reason.
         self._postponed: dict[str, _Failure] = {}
+        # Printed reasons by node. Below, those of all nodes, or None if they must be collected again.
         self._printed: dict[str, set[str]] = {}
         self._all: list[str] | None = None
 
@@ -56,7 +67,7 @@ class FailureLines:
             state: ``failed`` or ``unreachable``.
             step: The name of the task.
             text: The reason.
-            now: The current time.
+            now: The current time in seconds.
             once: Whether the task runs once for all nodes. The failure then belongs to no single node.
             reported_later: Whether the playbook continues with the node and reports the reason itself.
         """

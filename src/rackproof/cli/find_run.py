@@ -17,6 +17,7 @@ from rackproof.jobs.bench.planning import PLAN_FILE, read_plan
 from rackproof.store.run_folder import RECORD_NAME, read_run, run_folders
 
 _SHOWN_IDS = 4
+"""Largest number of ids in an error."""
 
 
 def history_path(results: Path) -> Path:
@@ -69,7 +70,7 @@ def find_run(name: str, results: Path) -> tuple[Run, Path | None]:
 def split_run_path(name: str, results: Path) -> tuple[str, Path]:
     """Return the id and the results folder of a run or plan that is named by its folder or its record.
 
-    Another name is returned unchanged.
+    ``/srv/results/RUN_ID/run.json`` gives ``RUN_ID`` and ``/srv/results``. A plain id is returned unchanged.
     """
     path = Path(name)
     folder = path.parent if path.is_file() and path.name in (RECORD_NAME, PLAN_FILE) else path

@@ -169,7 +169,7 @@ def accept_command(name: str | None, listed: bool, despite: str, results: Path, 
 class _Acceptance:
     """The references from one accepted run.
 
-    ``unbounded`` are the metrics without an independent limit.
+    ``metrics`` are all judged metrics of the run, and ``unbounded`` those without an independent limit.
     """
 
     run_id: str

@@ -20,7 +20,7 @@ from rackproof.report.view import overall_verdict
 
 _SHOWN_EVERY_S = 10.0
 _LARGE_BYTES = 64 << 20
-"""Size of a file whose reading alone takes long."""
+"""Size in bytes from which the reading of one file takes long."""
 
 
 @click.command("import")
@@ -69,14 +69,17 @@ def import_command(
 
 
 class _Progress:
-    """Show on standard error how far a long import has come."""
+    """The progress of a long import, printed to standard error."""
 
     def __init__(self) -> None:
         self._files = 0
         self._shown = time.monotonic()
 
     def show(self, path: Path) -> None:
-        """Name the file that is read next if it is large, and others once in :data:`_SHOWN_EVERY_S`."""
+        """Print the number of files so far, and the file that is read next.
+
+        Small files are printed only if nothing was printed for :data:`_SHOWN_EVERY_S`.
+        """
         try:
             is_large = path.stat().st_size >= _LARGE_BYTES
         except OSError:
@@ -103,4 +106,5 @@ def _print_remarks(result: ImportResult) -> None:
 
 
 def _wants_colour() -> bool:
+    """Return whether the table may be coloured: on a terminal, unless the user sets NO_COLOR."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -1,4 +1,7 @@
-"""Define ``rackproof lint-inventory``, which finds mistakes of an inventory before any playbook runs."""
+"""Define ``rackproof lint-inventory``, which finds mistakes of an inventory before any playbook runs.
+
+The checks are in :mod:`rackproof.jobs.inventory.lint`.
+"""
 
 from __future__ import annotations
 

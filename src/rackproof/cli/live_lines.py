@@ -3,7 +3,9 @@
 The commands that run playbooks pass the events of ``rackproof_ansible.playbook_events`` to
 :class:`LiveLines`, and print the lines that it returns. A node's line shows its stage, its step, and the
 report of its job, with rate and expected end. Without a terminal, no line is updated. A job's progress,
-failures and long steps are then printed as separate lines.
+failures and long steps are then printed as separate lines. An event is a mapping such as::
+
+    {"kind": "task", "host": "n07", "task": "provision : Reboot", "path": "roles/provision/tasks/boot.yml:3"}
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from rackproof.core.hostlist import compress_hostlist
 from rackproof.core.text import ELLIPSIS, duration, sanitize, shell_word, width
 
 _SILENT_S = 15.0
-"""A step is shown after this many seconds without a report. The interval then doubles."""
+"""Seconds without a report after which a step is printed. The interval then doubles."""
 _MOST_SILENT_S = 300.0
+"""Largest such interval."""
 _SEPARATOR = " · "
+# Matches the time at the beginning of a run's id, "20261121T103518Z-".
 _RUN_TIME = re.compile(r"^\d{8}T\d{6}Z-")
+# Matches a command of this program in a message, such as "`rackproof explain n07`".
 _PROGRAM = re.compile(r"(?:^|[`:] ?)rackproof [a-z]")
+# Matches ansible-playbook's message about a word that is not an option, and so counts as a playbook.
 _STRAY_WORD = re.compile(r"the playbook: (.+) could not be found$")
 _REMARK = "ATTENTION "
 """A remark in the summary of provisioning begins with this word."""
@@ -32,8 +38,10 @@ _UNKNOWN_HOST = "Could not match supplied host pattern, ignoring: "
 _NO_HOSTS = "leaves us with no hosts to target"
 _USAGE = "usage: ansible-playbook "
 _USAGE_ERROR = "ansible-playbook: error: "
-"""ansible-core prints these texts, which do not give the next step."""
+"""Texts of ansible-core from ``_INTERRUPTED`` on, which do not give the next step."""
+# Matches the message of a filter that refuses the hosts of -l.
 _REFUSED_HOSTS = re.compile(r"filter plugin '[\w.]*refuse_partial_runs' failed: (.+)")
+# Matches the message about a missing file of -e @FILE.
 _NO_VARIABLES = re.compile(r"^Could not find or access '(.+)' on the Ansible Controller")
 _TRACEBACK = "Traceback (most recent call last)"
 _NOT_YAML = "YAML parsing failed: "
@@ -49,7 +57,12 @@ _AROUND_YAML = re.compile(
 
 @dataclass
 class _Node:
-    """The state that a node's line shows."""
+    """The state that a node's line shows.
+
+    Times are in seconds of a monotonic clock. ``since`` is the start of the step, and ``shown`` the time of
+    the last report. ``state`` is ``works``, ``waits`` (between steps), ``failed`` or ``unreachable``.
+    ``patience_s`` is the time without a report after which the step is printed.
+    """
 
     stage: str = ""
     step: str = ""
@@ -93,7 +106,7 @@ class LiveLines:
 
     @property
     def running_jobs(self) -> dict[str, list[str]]:
-        """Return the nodes of each job that was started or found and did not end yet."""
+        """Return the nodes of each job that was started or found and has not ended."""
         return dict(self._jobs)
 
     def add_event(self, event: Mapping[str, Any], now: float) -> list[str]:
@@ -166,7 +179,7 @@ class LiveLines:
         return [*lines, f"rackproof: a file of the inventory is not YAML: {self._not_yaml} {where}"]
 
     def _is_about_yaml(self, shown: str) -> bool:
-        """Return whether a line is shown at the end, because it may belong to a text that is not YAML."""
+        """Return whether a line may belong to a text that is not YAML, and is held until the end."""
         problem = shown.partition(_NOT_YAML)[2]
         if problem:
             self._not_yaml = problem
@@ -307,7 +320,7 @@ class LiveLines:
         ]
 
     def lines(self, columns: int, rows: int, now: float) -> list[str]:
-        """Return the nodes' lines, limited to the width and height of the terminal."""
+        """Return the nodes' lines, limited to the width (cells) and height of the terminal."""
         names = list(self._nodes)
         if len(names) > rows:
             # Running and failed nodes come first.
@@ -329,7 +342,7 @@ class LiveLines:
             # The time in a run's id would push the end of the job out of a narrow terminal.
             return _RUN_TIME.sub("", node.progress)
         took = f"{round(now - node.since)} s" if now - node.since < 60 else duration(now - node.since)
-        # Between two steps, there is nothing to report of a node.
+        # Between two steps, a node has nothing to report.
         end = {"works": took}.get(node.state, "")
         # A narrow terminal shows the beginning of a line.
         failure = node.state if node.state in ("failed", "unreachable") else ""

@@ -12,6 +12,7 @@ from rackproof.report.terminal import text_table
 from rackproof.report.view import label_text
 
 _SHOWN_MEASUREMENTS = 40
+"""Largest number of measurements in the table."""
 
 
 def log_text(log: ParsedLog) -> str:
@@ -30,6 +31,7 @@ def log_text(log: ParsedLog) -> str:
 
 
 def _measurement_row(measurement: Measurement) -> tuple[str, ...]:
+    """Return a measurement's row of the table."""
     return (
         sanitize(measurement.name),
         label_text(measurement.labels),
@@ -39,6 +41,7 @@ def _measurement_row(measurement: Measurement) -> tuple[str, ...]:
 
 
 def _finding_line(finding: Finding) -> str:
+    """Return a finding as a line: ``fail: MESSAGE (line 12)``."""
     weight = finding.verdict.value if finding.verdict else "remark"
     place = _line_and_rank(finding.source)
     return f"{weight}: {sanitize(finding.message, 400)}" + (f" ({place})" if place else "")

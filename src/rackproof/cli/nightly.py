@@ -1,4 +1,8 @@
-"""Define ``rackproof nightly``, which runs one night of validate.yml within limits."""
+"""Define ``rackproof nightly``, which runs one night of validate.yml within limits.
+
+This module reads the options and shows the progress. :mod:`rackproof.jobs.validate.nightly` runs the night
+and sends the messages.
+"""
 
 from __future__ import annotations
 
@@ -117,6 +121,7 @@ class _Night:
             self._new += lines
 
     def add_output(self, line: str) -> None:
+        """Keep a line of Ansible's own output, if it is shown."""
         if self._shows_ansible:
             self._new.append(line)
 

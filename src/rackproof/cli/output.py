@@ -18,8 +18,9 @@ from rackproof.core.records import Record, Verdict
 from rackproof.store.run_folder import write_file
 
 _ENDLESS = 100_000
+"""Width in cells of an output that is not a terminal, so that no line is wrapped."""
 SHOWN_FINDINGS = 20
-"""A text lists at most this many findings or messages before it refers to --json."""
+"""Largest number of findings or messages in a text, which refers to --json for the others."""
 
 
 def exit_status(verdict: Verdict) -> int:
@@ -66,7 +67,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 class HeldOutput:
-    """Output that is printed only as a whole. A command that fails before prints nothing.
+    """Output that is printed only as a whole. If the command fails before, it prints nothing.
 
     Up to :data:`_HELD_OUTPUT` bytes are in memory. A longer output is in a temporary file.
     """

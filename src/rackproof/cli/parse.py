@@ -28,8 +28,9 @@ from rackproof.store.run_folder import read_file
 
 _VARIABLE = "validate_harmless_kernel_lines"
 _LARGEST_YAML = 1 << 20
+"""Largest size of the file of ``--harmless`` in bytes."""
 _WORTH_PROCESSES = 32 << 20
-"""If all logs together have this size in bytes, several processes save more time than their start takes."""
+"""Size in bytes of all logs from which several processes save more time than their start takes."""
 _MOST_PROCESSES = 16
 
 

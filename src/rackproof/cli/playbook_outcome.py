@@ -11,6 +11,7 @@ from typing import Any
 from rackproof.core.text import sanitize
 
 _MOST = 4000
+"""Largest number of characters of a reason."""
 
 
 class PlaybookOutcome:
@@ -27,7 +28,7 @@ class PlaybookOutcome:
         self._records: dict[str, dict[str, Any]] = {}
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Keep what an event reports."""
+        """Keep the content of an event (:mod:`rackproof_ansible.playbook_events`)."""
         host = sanitize(event.get("host", ""), 100)
         match event.get("kind"):
             case "task":
@@ -38,6 +39,7 @@ class PlaybookOutcome:
                 self._record(event)
 
     def _end(self, host: str, event: Mapping[str, Any]) -> None:
+        """Keep the end of a step. A task that runs once fails for no single node."""
         state = event.get("state")
         if state not in ("failed", "unreachable"):
             self._nodes[host] = "ok"
@@ -54,6 +56,7 @@ class PlaybookOutcome:
         )
 
     def _record(self, event: Mapping[str, Any]) -> None:
+        """Keep a record in place of an earlier one with its id."""
         kind, name = sanitize(event.get("what", ""), 40), sanitize(event.get("id", ""), 200)
         verdict = event.get("verdict")
         self._records[name] = {

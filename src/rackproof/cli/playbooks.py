@@ -37,18 +37,25 @@ from rackproof.core.child_environment import environment_of_playbook
 from rackproof.core.text import sanitize, shell_command, shell_word
 
 _TICK_S = 0.25
+"""Seconds between two updates of the screen."""
 _PIPE_END_S = 5.0
+"""Seconds to wait for the end of the pipes after the playbook ended."""
 _BLOCK = 1 << 16
+"""Number of bytes that are read from a pipe at once."""
 _OWN_OUTPUT_OPTIONS = frozenset(
     {"--verbose", "--list-hosts", "--list-tasks", "--list-tags", "--syntax-check", "--step", "--version"}
 )
 """With one of these options, Ansible prints its own output instead of the lines of nodes."""
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""Signals that request the end of the playbook."""
 
 
 @dataclass(frozen=True)
 class Playbook:
-    """A playbook of a checkout, and the command that starts it."""
+    """A playbook of a checkout, and the command that starts it.
+
+    ``argv`` starts ansible-playbook, and ``typed`` is the user's own command, to be typed again.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -130,7 +137,10 @@ def run_playbook(file: str, checkout: Path | None, arguments: Sequence[str], *, 
 
 
 def _same_places(arguments: Sequence[str]) -> list[str]:
-    """Return the options of a command that another command needs to find the same jobs."""
+    """Return the options that another command needs to find the same jobs.
+
+    These are the inventory, and -e with a file or ``bench_home``. An option and its value must be two words.
+    """
     kept_options: list[str] = []
     for option, value in itertools.pairwise((*arguments, "")):
         if option in ("-i", "--inventory", "--inventory-file") or (
@@ -167,6 +177,7 @@ def find_checkout(file: str, named: Path | None) -> Path:
 
 
 def _has_playbook(folder: Path, file: str) -> bool:
+    """Return whether a folder has the playbook and an ansible.cfg, as a checkout has."""
     return (folder / file).is_file() and (folder / "ansible.cfg").is_file()
 
 
@@ -201,7 +212,7 @@ def _program(name: str) -> str:
 
 
 def _own_name() -> str:
-    """Return the name of this program on this machine, so that suggested commands can be entered."""
+    """Return the name or path with which a user can start this program on this machine."""
     if shutil.which("rackproof"):
         return "rackproof"
     path = Path(sys.executable).with_name("rackproof")

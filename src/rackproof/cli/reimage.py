@@ -19,13 +19,14 @@ from rackproof.report.terminal import text_table
 from rackproof.store.run_folder import write_file
 
 _FORECAST_SIZES = (8, 16, 32, 64, 128)
+"""Numbers of nodes at a time, without ``--at-once``."""
 
 
 class _ReimageGroup(click.Group):
-    """The commands about re-imaging. Any other word after ``rackproof reimage`` goes to the playbook."""
+    """The commands about re-imaging. If an option comes in place of a command, the playbook runs with it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take an option in the place of a command for one of ansible-playbook."""
+        """Read arguments that begin with an option other than ``--help`` as those of ansible-playbook."""
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             args = [_PLAYBOOK, *args]
         return super().parse_args(ctx, args)
@@ -42,6 +43,7 @@ def reimage_group() -> None:
 
 
 _PLAYBOOK = "run"
+"""Name of the command that runs reimage.yml."""
 reimage_group.add_command(
     playbook_command(
         _PLAYBOOK,

@@ -53,6 +53,7 @@ def score_command(
 
 
 def _score_text(score: FolderScore) -> str:
+    """Return the text that the command prints about a folder."""
     lines = [f"{sanitize(score.folder, 300)}: {score.verdict.value}"]
     if score.runs:
         # Cells quote the result logs.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 _ROWS_LEFT = 3
-"""Renewed lines leave this number of a terminal's rows free."""
+"""Number of a terminal's rows that the updated lines leave free."""
 
 
 class Screen:
@@ -31,12 +31,12 @@ class Screen:
         self.moves = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
     def size(self) -> tuple[int, int]:
-        """Return columns and rows for renewed lines."""
+        """Return the columns and rows for lines that are updated in place."""
         size = shutil.get_terminal_size()
         return max(size.columns - 1, 1), max(size.lines - _ROWS_LEFT, 1)
 
     def show(self, lines: Sequence[str], drawn: Sequence[str]) -> None:
-        """Write lines that stay, and below them, lines that the next call replaces."""
+        """Write lines that stay, and below them the lines ``drawn``, which the next call replaces."""
         if not lines and list(drawn) == self._drawn:
             return
         # Write once, so that a terminal does not show the lines half drawn.
@@ -44,13 +44,13 @@ class Screen:
         self._drawn = list(drawn)
 
     def erase(self) -> None:
-        """Remove the renewed lines."""
+        """Remove the lines that are updated in place."""
         if self._drawn:
             self._write(self._erasure())
             self._drawn = []
 
     def _erasure(self) -> str:
-        """Return the control characters that remove the renewed lines."""
+        """Return the control characters that remove the lines that are updated in place."""
         return f"\x1b[{len(self._drawn)}A\x1b[J" if self._drawn else ""
 
     def _write(self, text: str) -> None:

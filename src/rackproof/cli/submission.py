@@ -27,10 +27,11 @@ from rackproof.report.terminal import text_table
 from rackproof.store.history.store import RunRow, open_store
 
 _CHECKER_ANSWERS = {True: "accepts the package", False: "rejects the package", None: "gave no verdict"}
+"""Words for the answer of the official package checker."""
 
 
 _NEWEST_LISTED = 10_000
-"""At most this many runs of a benchmark are read from the history, the newest first."""
+"""Largest number of runs of a benchmark that are read from the history, the newest first."""
 
 
 @click.command("submission")

@@ -21,11 +21,15 @@ READERS = (
     "reimage status", "report", "status", "submission", "withdraw",
 )  # fmt: skip
 """The commands that take ``--results``. A test compares them with the program."""
+# Matches "rackproof explain" in "`rackproof explain n07`", unless `--results` follows in the command.
 _COMMAND = re.compile(rf"\brackproof (?:{'|'.join(READERS)})(?![\w.-])(?![^`\n;]* --results\b)")
 
 
 def add_results(text: str, results: Path) -> str:
-    """Return a text in which each advised command names the results folder, if it would look elsewhere."""
+    """Return a text in which each advised command names the results folder, if it would look elsewhere.
+
+    ``rackproof explain n07`` becomes ``rackproof explain --results /srv n07``.
+    """
     default = Path(os.environ.get(RESULTS_VARIABLE) or DEFAULT_RESULTS)
     return text if results.resolve() == default.resolve() else _named(text, results)
 

@@ -53,4 +53,5 @@ def environment_of_playbook() -> dict[str, str]:
 
 
 def _without(names: Collection[str]) -> dict[str, str]:
+    """Return the environment of this process without the named variables."""
     return {name: value for name, value in os.environ.items() if name not in names}

@@ -31,11 +31,15 @@ from rackproof.core.text import amount, number
 
 Scalar = str | int | float | bool
 Matrix = dict[str, tuple[Scalar, ...]]
+"""The values to sweep, by parameter. Each combination of values is a point."""
 Parameters = dict[str, Scalar]
+"""The values of a point, by parameter."""
 Bounds = tuple[int | float, int | float]
+"""Smallest and largest value."""
 Filter = dict[str, tuple[Scalar, ...]]
 """A point fits a filter if the value of each of the filter's parameters is one of those listed."""
 
+# Matches "{{ batch_size }}".
 _VARIABLE = re.compile(r"\{\{\s*([a-z_][a-z0-9_]*)\s*\}\}")
 
 
@@ -143,6 +147,7 @@ class Build(Record):
         return path
 
 
+# Matches the name of one variable, such as "LR", or two as in "DGXNNODES * DGXNGPU".
 _LOGGED = r"^[A-Z][A-Z0-9_]*( [-+*] [A-Z][A-Z0-9_]*)?$"
 
 
@@ -284,7 +289,7 @@ class JudgeRule(Record):
 
     @property
     def better(self) -> Direction | None:
-        """Return which direction is better.
+        """Return the better direction, or None if it is unknown or both sides are bad.
 
         `at_least` and `at_most` imply it. With `equals`, both sides are bad.
         """
@@ -448,6 +453,7 @@ class Definition(Record):
     @field_validator("matrix", mode="before")
     @classmethod
     def _matrix(cls, value: Any) -> Any:
+        """Accept a single value as a list with one element."""
         return _with_lists(value)
 
     @field_validator("only", "exclude", mode="before")
@@ -704,6 +710,8 @@ class LoadedDefinition(Record):
 def substitute_variables(text: str, variables: Mapping[str, Scalar], where: str = "") -> str:
     """Replace every ``{{ name }}`` in text by the variable's value.
 
+    ``where`` is the place of the text, with which messages begin.
+
     Raises:
         DefinitionError: A variable is unknown (the message suggests similar names), or the text contains
             more than plain variables.
@@ -918,7 +926,10 @@ def _check_keys(
     path: Path,
     within: tuple[Any, ...] = (),
 ) -> None:
-    """Record the line of each key. Refuse cycles, and duplicate keys, because YAML drops the first."""
+    """Record the line of each key in ``lines``. Refuse cycles, and duplicate keys (YAML drops the first).
+
+    ``where`` is the path of the node in the document, and ``within`` the nodes that contain it.
+    """
     if any(node is outer for outer in within):
         raise DefinitionError(f"{path}:{node.start_mark.line + 1}: {'.'.join(where)}: contains itself")
     if len(where) > MOST_LEVELS or len(lines) > MOST_KEYS:
@@ -977,7 +988,7 @@ def _allowed_keys(parent: tuple[str, ...]) -> list[str]:
 
 
 def kind_words(annotation: object) -> str:
-    """Return the type of a key for readers, without pydantic's own parts of it."""
+    """Return the type of a key for readers: ``Literal['a', 'b']`` becomes ``'a' or 'b'``."""
     kind = re.sub(r"rackproof\.core\.\w+\.|typing\.", "", str(annotation))
     kind = re.sub(r"<(?:class|enum) '([^']+)'>", r"\1", kind)
     kind = re.sub(r"Annotated\[(\w+), .*\)\]", r"\1", kind).replace("|", "or")

@@ -1,4 +1,4 @@
-"""Describe the evidence that a judgement needs as data.
+"""Describe as data the evidence that a judgement needs.
 
 Each kind of judgement defines a table of :class:`RequiredEvidence`. The judge evaluates the table first
 (:func:`lacking_evidence`), so that checks can rely on their input. A test compares each table with the
@@ -74,7 +74,10 @@ class RequiredEvidence(Generic[Subject]):
 
 @dataclass(frozen=True)
 class LackingEvidence:
-    """A piece of evidence that a judgement needs but cannot use."""
+    """A piece of evidence that a judgement needs but cannot use.
+
+    ``message`` has the form ``UNKNOWN: NAME (SOURCE): STATE; REMEDY``, for operators.
+    """
 
     code: str
     name: str
@@ -101,7 +104,7 @@ def lacking_evidence(
 def state_of_value(value: Any) -> EvidenceState:
     """Return the state of a plain value.
 
-    None, empty texts and empty collections are absent. NaN is damaged.
+    None, empty texts and empty collections are absent. NaN and infinity are damaged.
     """
     if value is None or (isinstance(value, Sized) and len(value) == 0):
         return EvidenceState.ABSENT
@@ -117,6 +120,7 @@ _STATE_OF_TOOL: Mapping[str, EvidenceState] = {
     "hung": EvidenceState.HUNG,
     "cut": EvidenceState.CUT,
 }
+"""Evidence states by the status of a tool in a node's answer. The status of a tool that did not run is ""."""
 
 
 def state_of_tool(status: str) -> EvidenceState:

@@ -1,7 +1,11 @@
 """Read the registry of finding codes.
 
 ``rackproof explain`` and certificates look codes up here. ``finding_codes.csv``, beside this file, lists one
-code per line, with its meaning and its possible verdicts, actions and confidences. To add a code, add a line
+code per line, in the order of the fields of :class:`FindingCode`::
+
+    clock_free | night | degraded | configure | certain | timedatectl: … | No service disciplines …
+
+To add a code, add a line
 and run ``make docs``, which updates docs/using/codes.md. Tests compare the registry with the source in both
 directions, and with every finding of the tests. Codes in records are not checked, because earlier versions
 may have used codes that no longer exist.
@@ -72,7 +76,7 @@ def _entry(line: str) -> FindingCode:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Return the words of a column, which holds ``-`` if it is empty."""
+    """Return the words of a column. A column without words is ``-``."""
     return () if text == "-" else tuple(text.split())
 
 

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuPhysics:
-    """The physical limits of a GPU model: dense TFLOP/s by precision, memory TB/s, and one-way link GB/s.
+    """The physical limits of a GPU model.
 
     Attributes:
+        tflops: The peak in TFLOP/s by precision (``bf16``, ``fp8``), without sparsity.
+        memory: The bandwidth of the GPU's memory in TB/s.
+        nvlink: The bandwidth of all NVLinks of a GPU together, in one direction, in GB/s.
+        host: The bandwidth between GPU and processor in one direction, in GB/s.
         nvls_off: The all-reduce bus bandwidth in GB/s that a node with all its GPUs reaches without
             NVLS, for sizes of 1 GiB and more. None if unknown.
         nvls_gpus: The smallest number of GPUs that use NVLS.
@@ -54,7 +58,7 @@ _CARDS: Mapping[str, GpuPhysics] = {
 }
 
 MODELS_OF_DOMAINS = ("GB300", "GB200")
-"""NVLink connects GPUs of these models in several nodes, as in an NVL72."""
+"""Models whose NVLink can connect the GPUs of several nodes, as in an NVL72."""
 
 # A model is a whole word of the product name. "H200" is in neither "GH200" nor "H20".
 _MODELS = (
@@ -79,7 +83,7 @@ _MODELS = (
     "T4",
 )
 _SYSTEMS = {"dgx1": "V100", "hyperplane": "V100"}
-"""SKUs named after the system, with the model of its GPUs."""
+"""GPU models by the name of a system after which a SKU is named."""
 _BOARDS: Mapping[str, str] = {"nvl": "NVL", "pcie": "PCIe"}
 """Words that mark a card, which differs from the module (SXM) of the same model in power, memory and
 links."""
@@ -88,17 +92,21 @@ MODELS_WITH_BOARDS = ("H200", "H100", "H800", "A100", "A800", "V100")
 
 For other models, a word such as PCIe in a SKU's name means nothing.
 """
+# Matches a word such as "h200nvl".
 _WITH_BOARD = re.compile(rf"({'|'.join(MODELS_WITH_BOARDS)})({'|'.join(_BOARDS)})".lower())
 
 _LINK_GB_S: Mapping[str, float] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200"), 50.0),
     **dict.fromkeys(("GH200", "H200", "H100", "H800", "H20", "A100", "A800", "V100"), 25.0),
 }
-"""Speed of an NVLink in one direction by its data sheet. Drivers report up to 6 % more."""
+"""Speed of an NVLink in one direction in GB/s by its data sheet. Drivers report up to 6 % more."""
 SLOW_LINK_SHARE = 0.98
-"""A link is slow if it is below this share of another link's speed. Drivers round the speed."""
+"""Share of the speed of the fastest like link, or of the data sheet, below which a link is slow.
+
+It is not 1, because drivers round the speed.
+"""
 _SLOWEST_LINK_GB_S = 14.0
-"""No NVLink is slower than this in GB/s. The slowest is GA102's, which drivers report as 14.062 GB/s."""
+"""Speed in GB/s of the slowest NVLinks, rounded down. Drivers report those of GA102 as 14.062 GB/s."""
 _LINKS: Mapping[str, int] = {
     **dict.fromkeys(("GB300", "GB200", "B300", "B200", "H200", "H100", "H20"), 18),
     "A100": 12,
@@ -108,16 +116,16 @@ _LINKS: Mapping[str, int] = {
 Models that some boards connect with fewer links are not in this table.
 """
 FASTEST_LINK_SHARE = 1.2
-"""A link's speed is plausible up to this ratio to its data sheet. Drivers report up to 6 % more."""
+"""Largest plausible ratio of a link's speed to its data sheet. Drivers report up to 6 % more."""
 _LINKLESS = ("A10", "L40S", "L40", "L4", "T4")
 """Models without NVLink."""
 
 MODELS_WITH_ALL = ("A100", "H100", "H200", "B200", "B300")
-"""All samples of these models in tests/data/real contain the MIG mode and the memory temperature."""
+"""Models of which all samples in tests/data/real contain the MIG mode and the memory temperature."""
 MODELS_WITH_REPAIRS = ("H100", "H200", "B200", "B300")
-"""All samples of these models in tests/data/real contain the memory repairs that wait for a reset."""
+"""Models of which all samples in tests/data/real contain the memory repairs that wait for a reset."""
 DRIVER_WITH_REPAIRS = 575.0
-"""The first driver that reports such repairs."""
+"""Version (MAJOR.MINOR) of the first driver that reports such repairs."""
 MODELS_WITHOUT_REPAIRS = ("V100", "T4")
 """Models without memory repairs and row remapping, which Ampere introduced. No driver reports
 any for them."""
@@ -130,14 +138,16 @@ MODELS_WITH_ECC = (
 HOTTEST_GPU_C = 100.0
 """A temperature in °C above the specification of every model."""
 HOTTEST_MEMORY_C = 95.0
-"""A GPU's memory is too hot from this temperature in °C. At ten degrees more, it fails."""
+"""Temperature in °C from which a GPU's memory is too hot. Ten degrees above it, the verdict is ``fail``."""
 LEAST_MARGIN_C = 5.0
-"""A GPU lacks cooling if it is within this number of °C of its slowdown temperature. At 0, it slows down."""
+"""Distance in °C to the slowdown temperature within which a GPU lacks cooling. At 0, it slows down."""
 MOST_SLOWDOWN_S = 60.0
-"""A healthy GPU may slow down for this many seconds per day. Of 31 real GPUs, the worst had 7.3 s since
-boot."""
+"""Seconds per day for which a healthy GPU may slow down. Of 31 real GPUs, the worst had 7.3 s since boot."""
 MOST_SRAM_CORRECTED, MOST_DRAM_CORRECTED = 10_000, 20_000_000
-"""A sound GPU corrects fewer errors than these in its lifetime, by public health checks of fleets."""
+"""Numbers of corrected errors in SRAM and DRAM that a healthy GPU does not reach in its lifetime.
+
+They are those of public health checks of fleets.
+"""
 
 
 def expected_model(sku: str, stated: str = "") -> str:
@@ -202,12 +212,15 @@ def is_product(product_name: str, product: str) -> bool:
 
 
 def other_models(product_names: Iterable[str], model: str) -> list[str]:
-    """Return the product names that are not of a model. An empty name is not of it."""
+    """Return the product names that are not of a model, sorted. An empty name is not."""
     return sorted({name for name in product_names if not is_product(name, model)})
 
 
 def least_link_gb_s(product_name: str) -> float:
-    """Return the smallest speed in GB/s of a product's NVLink in one direction."""
+    """Return the speed in GB/s that a product's NVLink has at least, in one direction.
+
+    For an unknown model, it is the speed of the slowest NVLink.
+    """
     for model, speed in _LINK_GB_S.items():
         if is_model(product_name, model):
             return speed

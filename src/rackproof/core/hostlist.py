@@ -9,11 +9,16 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 
+# A number in brackets has at most 12 digits.
 _HOST_NUMBER = re.compile(r"[0-9]{1,12}")
+# Splits "rack1-n07" into "rack1-n" and "07".
 _NUMBERED = re.compile(r"(.*?)(\d+)")
+# Matches the parts "n[01-03,07]" and "m1" of "n[01-03,07],m1". A comma in brackets does not end a part.
 _PARTS = re.compile(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*")
+# Matches "[01-03,07]".
 _RANGE = re.compile(r"\[([0-9,\-]+)\]")
 _MAX_TEXT, _MAX_RANGE, _MAX_HOSTS = 100_000, 10_000, 100_000
+"""Largest numbers of characters of a host list, of steps in one range, and of hosts. The rest is dropped."""
 
 
 def compress_hostlist(names: Iterable[str]) -> str:
@@ -51,7 +56,7 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
     """Return the hosts of a host list in Slurm's notation, such as five for ``n[01-03,07],m1``.
 
     A name may contain several brackets. ``r[1-2]n[1-2]`` gives four hosts. Brackets with other characters
-    than digits, "-" and "," stay in the name, and a range that makes no sense gives no hosts. Use
+    than digits, "-" and "," remain in the name, and a range that makes no sense gives no hosts. Use
     :func:`hostlist_problem` to find both. The length of the text, the ranges and the number of hosts are
     limited, because the text may be hostile.
     """

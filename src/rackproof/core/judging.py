@@ -8,12 +8,13 @@ A measurement is ``unproven``
 * if it is missing, not finite, without a reference, or in another unit than its reference;
 * if no value could fail its reference (no bound on the bad side, a fraction of 0), or if the bound on the
   bad side allows a loss of more than half of the speed;
-* if it is a speed or a time that is negative or zero;
+* if it is judged by references and is a speed or a time that is negative or zero (a rule's own bound does not
+  check this);
 * if it is missing although the SKU states a reference for it, even if its rule is optional (a reference
   without the label ``device`` is for GPUs, so rules of other devices do not need it);
 * if it is beyond the bound on the good side, because it is too good to be true;
-* if it is a speed or a time, and other processes used the machine;
-* if it is a speed or a time that does not fail, and its samples vary by more than
+* if it is a speed or a time, or is judged by references, and other processes used the machine;
+* if it is such a measurement, does not fail, and its samples vary by more than
   :data:`~rackproof.core.spread.WIDEST_FACTOR`.
 
 A measurement is ``fail`` beyond the bound on the bad side, and ``degraded`` between ``warn`` and that bound.
@@ -49,6 +50,7 @@ from rackproof.core.records import (
 from rackproof.core.spread import spread_doubt
 
 NO_REFERENCE = "no reference yet"
+"""Reason of a judgement without a reference. The history recognizes candidates by its first two words."""
 UNFIT_VERDICTS = (Verdict.FAIL, Verdict.UNPROVEN, Verdict.DEGRADED)
 """Verdicts that keep a number from becoming a reference. A degraded machine may be slow, too."""
 _TOO_GOOD = "too good to be true, check the measurement"
@@ -61,6 +63,7 @@ _OTHER_DEVICE = "device"
 
 Measurements of GPUs and links lack this label.
 """
+# Matches "-0.07" and "1e3", but neither "8_00" nor "nan".
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 
 
@@ -85,7 +88,15 @@ def unfit_evidence(run: Run) -> Iterator[str]:
 
 
 class SkuReference(Record):
-    """A SKU's reference from inventory/group_vars/sku_*.yml, and the runs to which it applies."""
+    """A SKU's reference from inventory/group_vars/sku_*.yml, and the runs to which it applies.
+
+    Attributes:
+        metric: The name of the measurements.
+        benchmark: The benchmark of the runs, or "" for all benchmarks.
+        parameters: The values that the runs must have.
+        labels: The labels that the measurements must have.
+        reference: The reference.
+    """
 
     metric: Name
     benchmark: str = ""
@@ -136,6 +147,9 @@ class SkuReference(Record):
 
 def parse_sku_reference(raw: Mapping[str, Any]) -> SkuReference:
     """Parse a SKU reference from group_vars, where one mapping contains the reference and its scope.
+
+    ``{metric: gemm_best, labels: {dtype: bf16}, value: 700, unit: TFLOP/s, low: -0.07, source: …}`` is an
+    example.
 
     Raises:
         ValidationError: A key or a value is invalid.
@@ -341,6 +355,10 @@ def judge_rule(
         trouble: The reason why references may be missing. A missing reference then gates.
         baselines: The SKU's references that apply to this run. Each must have a measurement.
         busy: The reason why the speeds of this run do not count, or "" if the machine was idle.
+
+    Returns:
+        The judgements. There are none if the run has fewer GPUs than the rule needs. A point without the
+        parameter ``gpus`` has 0 GPUs here.
     """
     used = parameters.get("gpus", 0)
     # A parameter that is not a number, such as `all`, is not a reason to skip the rule.
@@ -378,7 +396,10 @@ def judge_rule(
 
 
 def _judge_by_bound(rule: JudgeRule, measurement: Measurement, bound: Reference, busy: str) -> Judgement:
-    """Judge a measurement by its rule's bound."""
+    """Judge a measurement by its rule's bound.
+
+    A coverage beyond its bound is unproven. So is a speed or a share that passes a lower bound of 0 or less.
+    """
     # A rule without a unit applies to the metric in any unit.
     same_unit = bound.model_copy(update={"unit": measurement.unit})
     judged = judge(measurement, same_unit, direction=rule.better)
@@ -570,7 +591,10 @@ def _logged_measurements(logs: Iterable[ParsedLog]) -> list[Measurement]:
 def _all_verdicts(
     logs: Sequence[ParsedLog], findings: Iterable[Finding], gating: Sequence[Judgement]
 ) -> list[Verdict]:
-    """Return all verdicts that count for the run. A missing part counts as unproven."""
+    """Return all verdicts that count for the run. A missing part counts as unproven.
+
+    The verdict of a log includes those of its findings, so these are not repeated.
+    """
     verdicts = [log.verdict for log in logs] or [Verdict.UNPROVEN]
     verdicts += [finding.verdict for finding in findings if finding.verdict is not None]
     verdicts += [judgement.verdict for judgement in gating] or [Verdict.UNPROVEN]

@@ -21,11 +21,16 @@ from rackproof.core.secret_names import refuse_secrets, secret_variables
 from rackproof.core.text import sanitize
 
 _DEFINING_KEYS = ("register", "loop_var", "index_var")
+"""Keys of a task whose value is the name of a variable that the task sets."""
 _MAPPING_KEYS = ("vars", "ansible.builtin.set_fact", "set_fact")
+"""Keys of a task whose value is a mapping with the names of variables as its keys."""
+# Matches a name with an underscore, such as bench_sku_gpus, in a template.
 _WORD = re.compile(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b")
 ALL_HOSTS = 200
-"""With more hosts than this, only one host of each set of groups is checked, and each host with a file in
-host_vars."""
+"""Largest number of hosts that are all checked.
+
+Of more hosts, one host of each combination of groups is checked, and each host with a file in host_vars.
+"""
 
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -74,7 +79,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "preflight_cores": (0, 10**6),
     "preflight_clock_offset_s": (1e-3, 10**6),
 }
-"""The value of each of these variables must lie between these two bounds."""
+"""Smallest and largest value of each numeric variable. The end of a name is its unit (``_s`` is seconds)."""
 
 
 CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
@@ -82,6 +87,7 @@ CHOICES = ("suite", "bench_suite", "benchmark", "bench_benchmarks")
 _EMPTY_IS_ALL = ("validate_nodes", "validate_probes", "reimage_probes")
 """Variables that select everything if they are empty. Their default is an empty list or a template."""
 _JOBS = ("bench_", "validate_", "reimage_", "provision_")
+"""Prefixes of the variables of the four jobs."""
 
 
 class UnknownVariableError(RackproofError):
@@ -143,7 +149,7 @@ def check_misspelt_prefixes(names: Iterable[str], known: Collection[str], prefix
 
 
 def _letters(name: str) -> str:
-    """Return a name in small letters and without underscores."""
+    """Return a name in lower case and without underscores."""
     return name.lower().replace("_", "")
 
 
@@ -163,12 +169,17 @@ def _near_with_prefix(name: str, ours: Collection[str], prefixes: tuple[str, ...
 
 
 _LONG_PREFIX = 8
-"""A prefix with at least this many letters may differ by two letters. In a short prefix, two other letters
-make another word, such as netbox and netboot."""
+"""Number of letters from which a prefix may differ by two letters.
+
+In a shorter prefix, two other letters make another word, such as netbox and netboot.
+"""
 
 
 def _count_edits(name: str, target: str) -> int:
-    """Return the number of letters to insert, omit, change or swap with the next, or 3 if there are more."""
+    """Return how many letters to insert, omit, change or swap with the next turn a name into the target.
+
+    The result is at most 3.
+    """
     if abs(len(name) - len(target)) > 2:
         return 3
     rows = [list(range(len(target) + 1))]
@@ -184,7 +195,7 @@ def _count_edits(name: str, target: str) -> int:
 
 
 def check_settable(names: Iterable[str], results: Collection[str]) -> None:
-    """Check that no name given with -e is one that a role sets during a run. No I/O.
+    """Check that no name given with -e is one that a task sets. No I/O.
 
     A value given with -e overrides a task's result, so it could replace a verdict.
 
@@ -297,7 +308,10 @@ def _is_empty(value: Any) -> bool:
 
 
 def nearest(name: str, known: Collection[str], cutoff: float) -> str:
-    """Return the name most similar to another, or "" if there is none. No I/O."""
+    """Return the known name that is most similar to a name, or "" if there is none. No I/O.
+
+    ``cutoff`` is the least similarity, from 0 to 1.
+    """
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 from rackproof.core.text import sanitize
 
 _MOST_BYTES = 16 * 1024
+"""Number of bytes that are read from the end of a log."""
 _MOST_WORDS = 200
-"""Each line in a reason is cut after this many characters."""
-# Events of MLPerf's log are for machines, and Rackproof's own programs repeat the exit status.
+"""Largest number of characters of each line in a reason."""
+# Matches events, which are not for people, and the line in which Rackproof's programs repeat the exit status.
 _NOT_WORDS = re.compile(r":::MLL|:::RACKPROOF|rackproof: \S+ ended with exit status")
 
 
 def read_last_lines(path: Path, most: int) -> tuple[str, ...]:
-    """Return the last lines of a file, sanitized. Return nothing if the file cannot be read."""
+    """Return up to ``most`` last lines of a file, sanitized, or none if the file cannot be read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(path.stat().st_size - _MOST_BYTES, 0))

@@ -1,8 +1,14 @@
 """Define the rules of a definition for the plain output of a program, and check them.
 
 The rules (``result.lines``) contain one pattern for each metric, and one for a good end. A definition states
-them for a program that logs no events (STREAM, HPL). :mod:`rackproof.logs.plain_lines` reads logs by them. A
-format that several programs share, or that contradicts itself, needs its own parser in :mod:`rackproof.logs`.
+them for a program that logs no events (STREAM, HPL)::
+
+    lines:
+      good_end: "^Solution Validates"
+      metrics: {triad: {pattern: "^Triad: +([0-9.]+)", unit: MB/s, direction: higher}}
+
+:mod:`rackproof.logs.plain_lines` reads logs by them. A format that several programs share, or that
+contradicts itself, needs its own parser in :mod:`rackproof.logs`.
 """
 
 from __future__ import annotations
@@ -16,8 +22,10 @@ from rackproof.core.patterns import compiled_pattern
 from rackproof.core.records import Direction, Record
 
 FORMAT = "lines"
-"""A definition names this format in `result.format`."""
+"""Name of this format in `result.format` of a definition."""
 MOST_METRICS = 100
+"""Largest number of metrics in a definition."""
+# Matches the beginning of the group `value` in a pattern, in either notation.
 _VALUE = re.compile(r"\(\?P?<value>")
 
 

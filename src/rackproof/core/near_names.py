@@ -10,10 +10,14 @@ import difflib
 from collections.abc import Iterable
 
 _MOST_LISTED = 40
+"""Largest number of known names in a message."""
 
 
 def near_names(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return up to three similar names as text, the most similar one first, or "" if there is none."""
+    """Return up to three similar names as text, the most similar one first, or "" if there is none.
+
+    ``cutoff`` is as in :func:`near_text`.
+    """
     # Case is ignored, because names that differ in nothing else would have no similarity (`GEMM`, `gemm`).
     folded = {known_name.casefold(): known_name for known_name in known}
     near = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=cutoff)

@@ -14,9 +14,12 @@ import re2
 from rackproof.core.text import sanitize
 
 _MOST_BYTES = 1 << 18
-"""Memory of one compiled pattern. It limits the number of its states, and so the time for a character."""
+"""Largest memory of a compiled pattern in bytes.
+
+The limit bounds the pattern's states, and therefore the time for each character of a line.
+"""
 _NO_LEAST = re.compile(r"(?<!\\)\{,\d+\}")
-"""Pattern of a repeat of Python without a least count, which RE2 takes for text."""
+"""Pattern of a repeat without a least count (``x{,3}``), which Python reads as a repeat and RE2 as text."""
 _REMEDIES = (
     (r"^invalid perl operator: \(\?<?[=!]", "write the text that the line has, outside the number's group"),
     (r"^invalid perl operator: \(\?P|^invalid escape sequence: \\[1-9]", "write the text out again"),
@@ -26,7 +29,7 @@ _REMEDIES = (
     (r"^pattern too large", "write smaller counts, or * and +"),
     ("", "correct it; a special character that is meant literally needs a backslash"),
 )
-"""Remedies by a pattern of RE2's reason. The first that fits counts."""
+"""Pairs of a pattern of RE2's reason and the remedy for the operator. The first pair that matches counts."""
 
 
 def compiled_pattern(text: str) -> Any:

@@ -1,9 +1,12 @@
 """Return the events that a log of an MLPerf Training benchmark must contain.
 
-A table lists the events that all published logs of a benchmark contain that ended well (rounds 0.6 and 4.0 to
-5.1). The readers of logs find missing lines with it. Reading this table is the only I/O.
+The parsers of MLPerf logs call :func:`events_of`. A log without one of these events has lost lines. The table
+``published_events.csv`` lists the events that every published log of a successful run contains (rounds 0.6
+and 4.0 to 5.1)::
 
-Parsers of MLPerf logs call :func:`events_of`. Begin there.
+    mll06 | transformer | 2018-01-01 | submission init … evals progress second_evaluation | 120
+
+The last cell is the number of logs. Reading this table is the only I/O.
 """
 
 from __future__ import annotations
@@ -16,14 +19,13 @@ from importlib.resources import files
 
 TABLE = "published_events.csv"
 THROUGHPUT = "throughput"
-"""The table's mark that a log must contain statistics with samples per second, or the time of a step."""
+"""Mark in the table that a log must contain statistics with samples per second, or the time of a step."""
 PROGRESS = "progress"
-"""The table's mark that every evaluation of a log must state the progress of the training."""
+"""Mark in the table that every evaluation of a log must state the progress of the training."""
 SECOND_EVALUATION = "second_evaluation"
-"""The table's mark that a log must contain two or more evaluations."""
+"""Mark in the table that a log must contain two or more evaluations."""
 WHOLE_EPOCHS = "whole_epochs"
-"""The table's mark that every epoch of a log must start and stop, and that the epochs' numbers follow each
-other."""
+"""Mark in the table that every epoch of a log must start and stop, with consecutive numbers."""
 _SHORT = {
     "submission": "submission_org submission_division submission_status submission_platform",
     "init": "cache_clear init_start init_stop",
@@ -35,17 +37,15 @@ _SHORT = {
     "opt_learning_rate_warmup_steps",
     "warmup": "opt_learning_rate_warmup_epochs opt_learning_rate_warmup_factor",
 }
-"""Short names in the table for groups of events."""
+"""Events by the short names of their groups in the table."""
 
 
 @dataclass(frozen=True)
 class PublishedEvents:
     """A row of the table: the events that a benchmark's logs contain since a date.
 
-    The table rests on logs in one notation of runs that ended well (rounds 0.6 and 4.0 to 5.1).
-
     Attributes:
-        notation: The format of the logs.
+        notation: The format of the logs, ``mllog`` or ``mll06`` (the notation of round 0.6).
         benchmark: The name in MLPerf's rules.
         since: The row is valid for logs from this date on.
         events: The events. An entry ``A/B`` means that a log with B must contain A.
@@ -75,13 +75,13 @@ def _rows(text: str) -> Iterator[PublishedEvents]:
 def events_of(
     notation: str, benchmark: str, day: date, logged: Collection[str] = frozenset()
 ) -> frozenset[str]:
-    """Return the events that the table requires of a log, or none without a row for the log.
+    """Return the events and marks that the table requires of a log, or none if no row is valid for it.
 
     Args:
-        notation: The format of the log.
+        notation: The format of the log, ``mllog`` or ``mll06``.
         benchmark: The name in MLPerf's rules.
-        day: The date of the log.
-        logged: The events in the log.
+        day: The date of the log. All rows that are valid on this date count.
+        logged: The events in the log, which decide the entries ``A/B``.
     """
     rows = (
         row

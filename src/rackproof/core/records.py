@@ -1,5 +1,7 @@
 """Define the data model, which all other modules use to exchange records.
 
+The docstrings of :class:`Run` and its parts are also the descriptions in ``docs/schema/run.schema.json``.
+
 All models are frozen and refuse unknown keys, so a damaged record causes a validation error and is never
 read in part. Durations are in seconds, sizes in bytes, and times of day in UTC, unless a ``unit`` states
 otherwise.
@@ -30,7 +32,9 @@ SCHEMA_VERSION = 1
 """Version of ``run.json``, which increases when a reader of the old shape would misread the new one."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+"""A name that is not empty."""
 Text = Annotated[str, StringConstraints(max_length=4000)]
+"""A message or reason."""
 
 
 class Record(BaseModel):
@@ -179,8 +183,9 @@ class ParsedLog(Record):
 
     ``tags`` are facts that the log states about itself, such as benchmark, seeds and global batch size. Tags
     may be wrong, so the system is taken from the run and not from the log. ``verdict`` describes whether the
-    run in the log ended well, not whether it was fast. It is ``pass``, ``fail`` (the log shows a failure) or
-    ``unproven`` (the log is cut off, empty, or damaged in an important part).
+    run in the log ended well, not whether it was fast. It is ``pass``, ``degraded`` (a finding weakens the
+    pass), ``fail`` (the log shows a failure) or ``unproven`` (the log is cut off, empty, or damaged in an
+    important part). It includes the verdicts of the log's findings.
     """
 
     format: str
@@ -307,7 +312,10 @@ class Node(Record):
 
 
 KEPT_RECORD = "record"
-"""Format of a night's record, which is not a log, but whose digest the night's run stores."""
+"""Value of :attr:`LogFile.format` for a night's record.
+
+The record is not a log, but the night's run stores its digest.
+"""
 
 
 class LogFile(Record):
@@ -362,8 +370,11 @@ class MachineMoment(Record):
     """Processes that ran or waited to run, averaged over the last minute."""
     pressure: float | None = None
     """The percentage of the last ten seconds in which a process waited for a processor."""
+    # The frequency governor of the first processor, such as "performance".
     governor: str | None = None
+    # The mean clock of the processors.
     mhz: float | None = None
+    # The highest temperature that a sensor of the machine reports.
     celsius: float | None = None
     slowed: float | None = None
     """The number of times that heat slowed a processor since boot."""

@@ -11,7 +11,7 @@ from rackproof.core.hostlist import compress_hostlist
 
 THE_NODE = "the node"
 _WRAPPINGS = re.compile(r"(?:Task failed: |Failed to connect to the host via ssh: )+")
-# ssh names the machine by its address in the inventory, which is not its name there.
+# Matches the address in "connect to host 10.0.0.7 port 22", which is not the node's name in the inventory.
 _SSH_PLACE = re.compile(
     r"(?<=Could not resolve hostname) \S+(?=:)"
     r"|(?<=connect to host) \S+(?= port)"
@@ -34,6 +34,7 @@ _NEXT_STEPS = (
     ("No route to host", "check power, cable and address"),
     ("timed out", "check power, cable, address and firewall"),
 )
+"""Words in a message of ssh, and the operator's next step. The first pair that matches counts."""
 
 
 def plain_reason(text: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 HIDDEN = "(secret)"
 """Text that replaces a secret's value in plans, records and pages, so that a job's variables remain
 visible."""
+# The beginning and the end of a word in a name.
 _BEGINS, _ENDS = r"(?:^|[_.-])", r"(?![A-Z])"
 _NAMED_SO = re.compile(
     r"PASSW|PASSPHRASE|SECRET|CREDENTIAL|API[_-]?KEY|WEBHOOK"
@@ -23,13 +24,13 @@ _NAMED_SO = re.compile(
     rf"|(?:[_.-]|SSH|DB)(?:PASS|PWD){_ENDS}"
     rf"|{_BEGINS}(?:PASS|AUTH|AUTHORIZATION|BEARER|COOKIE|CREDS?|DSN|JWT|PAT|SAS){_ENDS}"
 )
-# Tokens of a text, and the working directory that every shell exports.
+# Tokens of a text (PAD_TOKEN_ID), and the working directory that every shell exports.
 _HARMLESS = re.compile(r"(?:PAD|EOS|BOS|UNK|SEP|CLS|MASK|END|START|STOP|PER)_?TOKEN(?:_ID)?|PWD|OLDPWD")
 _VALUED_SO = re.compile(
     # A login in a URL.
     r"\w://[^/\s:@]{0,200}:[^/\s@]{1,200}@"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
-    # Match a JSON web token, and the prefixes of keys of well-known services.
+    # A JSON web token, and keys of well-known services, by their prefixes.
     r"|\beyJ[\w-]{10,}\.[\w-]{10,}\."
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
     r"|\b(?:hf_|gh[pousr]_|github_pat_|glpat-|nvapi-|sk-|xox[abprs]-)[\w-]{16,}"
@@ -38,7 +39,7 @@ _VALUED_SO = re.compile(
 
 
 def secret_variables(environment: Mapping[str, object]) -> list[str]:
-    """Return the names of variables whose values seem to be secret."""
+    """Return the names of variables that seem to contain a secret, except those that are hidden already."""
     return [
         str(name)
         for name, value in environment.items()
@@ -47,12 +48,13 @@ def secret_variables(environment: Mapping[str, object]) -> list[str]:
 
 
 def _is_named_so(name: str) -> bool:
+    """Return whether the name of a variable suggests a secret, such as ``NGC_API_KEY``."""
     upper = name.upper()
     return _HARMLESS.fullmatch(upper) is None and _NAMED_SO.search(upper) is not None
 
 
 def hide_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without its secrets. Old records may contain secrets, which were allowed then."""
+    """Return an environment with :data:`HIDDEN` in place of secrets, which old records may contain."""
     return {**environment, **dict.fromkeys(secret_variables(environment), HIDDEN)}
 
 

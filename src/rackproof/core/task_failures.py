@@ -10,14 +10,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _WORDLESS = ("non-zero return code", "Module result deserialization failed", "MODULE FAILURE")
-"""Messages of Ansible about a program or module that failed, without a reason. The reason is in the output of
-the program or module."""
+"""Beginnings of messages of Ansible that give no reason.
+
+The reason is in the output of the program or module.
+"""
 _MOST_LINES = {"stdout": 3, "stderr": 5, "module_stdout": 3, "module_stderr": 5}
 """Number of last lines of each stream that explain a failure."""
 _SEARCHED = 40
 """Number of last lines of each stream that are searched for errors. Earlier lines may be of another step."""
 _MOST_ERRORS = 3
 """Number of lines with errors that are added to the last lines of a stream."""
+# Matches apt's "E: Unable to locate package", and "error" in any case.
 _ERROR = re.compile(r"^\s*E:|(?i:error)")
 
 

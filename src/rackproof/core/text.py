@@ -38,11 +38,11 @@ _MINUS = "\N{MINUS SIGN}"
 
 
 def utf8_locale() -> dict[str, str]:
-    """Return the variable without which Ansible would not start, or none if the locale is fit for it.
+    """Return ``LC_ALL`` with a locale in which Ansible starts, or nothing if the present locale is usable.
 
-    Ansible does not start in a locale that is not UTF-8 or was never generated.
+    Ansible does not start in a locale that is not UTF-8, or that is not installed.
     """
-    # The locale belongs to the whole process, and files without a stated encoding are read by it.
+    # The locale belongs to the whole process, and decides how files without a stated encoding are read.
     before = locale.setlocale(locale.LC_ALL)
     try:
         locale.setlocale(locale.LC_ALL, "")
@@ -73,7 +73,8 @@ def sanitize(text: object, limit: int = 500, *, newlines: bool = False) -> str:
 
     Args:
         text: The value to show, as ``str(text)``.
-        limit: The largest number of characters to return. A longer text ends with an ellipsis.
+        limit: The largest number of characters to return. A longer text ends with an ellipsis. Only the
+            first ``8 * limit + 4096`` characters of the text are read.
         newlines: Whether to keep line ends as ``\\n``. Otherwise, all white space becomes single spaces.
     """
     # Cut first, so that a huge hostile text takes no longer than a limited one.
@@ -110,9 +111,10 @@ def shell_command(words: Iterable[str]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with about four digits and thousands separators.
+    """Format a number for reading: ``12,346``, ``123.5``, ``1.235``, ``0.0012``, ``1.235e-4``.
 
-    ``NaN`` and ``∞`` remain as they are.
+    Numbers from 1 on are rounded to four digits or more, smaller ones to four decimal places, and those below
+    0.001 have an exponent. ``NaN`` and ``∞`` remain as they are. None becomes a dash.
     """
     if value is None:
         return NOTHING
@@ -125,12 +127,12 @@ def number(value: float | None) -> str:
 
 
 def _short_decimal(value: float) -> str:
-    """Return a finite number with about four digits, without trailing zeros."""
+    """Return a finite number as :func:`number` does, but with ``-`` as its minus sign."""
     size = abs(value)
     if size >= 1e15 or 0 < size < 1e-3:
         digits, exponent = f"{value:.3e}".split("e")
         return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
-    # Here, zeros at the end are part of the number, and are only removed after a decimal point.
+    # Zeros at the end of a whole number belong to it. Only those after a decimal point are removed.
     if value == int(value) or size >= 1000:
         return f"{value:,.0f}"
     if size >= 100:
@@ -169,10 +171,11 @@ _SMALLER = {
     "TB/s": "GB/s", "GB/s": "MB/s", "MB/s": "kB/s", "TFLOP/s": "GFLOP/s", "GFLOP/s": "MFLOP/s", "s": "ms",
     "ms": "µs", "µs": "ns",
 }  # fmt: skip
+"""The next smaller unit of a speed or a time. The factor is 1,000."""
 
 
 def _fitting(value: float, unit: str) -> tuple[float, str]:
-    """Convert a speed or a time to the unit that suits its size. 0.0093 TB/s becomes 9.3 GB/s."""
+    """Convert a speed or a time below 0.1 to a smaller unit. 0.0093 TB/s becomes 9.3 GB/s."""
     while unit in _SMALLER and 0 < abs(value) < 0.1:
         value, unit = value * 1000, _SMALLER[unit]
     return value, unit
@@ -241,6 +244,6 @@ def width(text: str) -> int:
 
 
 def slug(text: str, limit: int = 60) -> str:
-    """Return a text for a file name or an id, with only letters, digits, ``.``, ``_`` and ``-``."""
+    """Return a text for a file name or an id, with only ASCII letters, digits, ``.``, ``_`` and ``-``."""
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", sanitize(text, 4 * limit))
     return clean.strip("-._")[:limit].rstrip("-._")

@@ -1,4 +1,6 @@
-"""Limit the time of a call to a BMC, object store, webhook or mail server. Their libraries have no limit.
+"""Limit the time of a call to a BMC, object store, webhook or mail server.
+
+The libraries limit only the time between two bytes of an answer, not the time of the whole call.
 
 Begin with :func:`answer_within`.
 """
@@ -27,8 +29,7 @@ def answer_within(limit_s: float, ask: Callable[[], _Answer]) -> _Answer:
         except BaseException as error:
             answer.set_exception(error)
 
-    # The time limit of a library applies between two bytes, so a slow server could block us for
-    # hours. A thread cannot be ended, but nothing has to wait for it, and as a daemon it does not
-    # keep the process alive.
+    # A server that sends a byte now and then could block the caller for hours. A thread cannot be ended, but
+    # nothing has to wait for it, and as a daemon it does not keep the process alive.
     threading.Thread(target=run, daemon=True).start()
     return answer.result(limit_s)

@@ -1,7 +1,8 @@
-"""Compute plausible speeds of MLPerf Training benchmarks from GPU peaks and published results.
+"""Compute limits for the numbers in logs of MLPerf Training, from GPU peaks and published results.
 
-The readers of MLPerf logs and the checks of repeats call :func:`impossible_speeds` with the speeds of a
-log.
+The readers of MLPerf logs and the checks of repeats call this module with the speeds, the samples and the
+hyperparameters of a log. A number beyond its limit is not plausible for the stated training and GPUs. The
+limits are in four tables beside this file, whose comments give their origin.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rackproof.core.gpu_models import is_model
 
 TABLE, SPEEDS, SAMPLES = "training_limits.csv", "published_speeds.csv", "published_samples.csv"
 HYPERPARAMETERS = "published_hyperparameters.csv"
+"""Names of the tables in this package."""
 FASTER_THAN_PUBLISHED_GPUS = 1.8
 """Largest plausible ratio of a run's speed to the fastest published result on the same GPUs. The fastest new
 round reached 1.45."""
@@ -28,6 +30,7 @@ FASTER_THAN_FEW_RESULTS = 2.5
 In rounds 4.0 to 5.1, 0.75 % of 697 results exceeded this ratio to another result of the same GPU.
 """
 FEW_RESULTS = 2
+"""Largest number of published results that are few."""
 FASTER_THAN_STATED = 1.2
 """Largest ratio of a whole run's throughput to the throughput in its log.
 
@@ -56,43 +59,52 @@ _WITHOUT_TRAINING_S = 30.0
 STATES_PROCESS = frozenset({"retinanet", "ssd"})
 """In some logs of these benchmarks, the throughput is that of one process, on one GPU."""
 _MOST_OF_PROCESS = 1200.0
-"""No single GPU reaches this many samples per second of these benchmarks. The fastest one reaches 454."""
+"""Samples per second of these benchmarks that no single GPU reaches. The fastest one reaches 454."""
 NOISE_S = 2.0
-"""A busy processor may delay a training that lasts seconds by this time. No real benchmark is so short."""
+"""Seconds by which a busy processor may delay a training. No real benchmark is so short."""
 FASTER_THAN_ITSELF = 1.5
-"""Largest ratio of a whole run's pace to the median pace between its evaluations, at most 1.22 in published
-results."""
+"""Largest plausible ratio of a whole run's pace to the median pace between its evaluations.
+
+In published results, the ratio is at most 1.22.
+"""
 MOST_OF_NODE = 72
 """Largest number of GPUs of a node in a log. An NVL72 counts as one node, and other nodes have at most 16."""
 FEWER_THAN_PUBLISHED = 0.8
-"""A run needs at least this share of the fewest samples of published results with its batch size or a larger
-one. The table's comment says how often a new round needed less."""
+"""Share of the fewest samples of published results with this or a larger batch that a run needs at least.
+
+The table's comment says how often a new round needed less.
+"""
 
 OTHER_LEARNING_RATE = 3.0
-"""Largest plausible ratio of a learning rate to the published ones. Those of a new round were at most 2 times
-outside the range of the rounds before (of the benchmarks with a range in the table)."""
+"""Largest plausible ratio of a learning rate to the nearest published one.
+
+The learning rates of a new round differed from the range of earlier rounds by a factor of at most 2 (of the
+benchmarks with a range in the table).
+"""
 _ROUNDED = 1e-6
-"""Share by which a value may differ from the rules' because a program stores it in 32 bits."""
+"""Share by which a value may differ from that of the rules, because a program may store it in 32 bits."""
 
 PROGRESS_KEYS = ("samples_count", "epoch_num", "step_num")
-"""An evaluation states the training's progress with these keys. Epochs may be fractions and start at 0."""
+"""Keys with which an evaluation states the training's progress. Epochs may be fractions and start at 0."""
 WITHOUT_PACE = frozenset({"dlrm", "minigo", "stable_diffusion"})
 """Benchmarks that are evaluated after the training or at uneven intervals, and therefore show no pace."""
 MOST_EPOCHS = 1000
 """Largest number of epochs. Larger values are samples, which bert, gpt3 and unet3d log in place of epochs
 (rounds 3.1 to 5.0)."""
 _MOST_EPOCHS_OF = {"unet3d": 20_000}
-"""A benchmark whose data set has few samples has this limit. In round 3.1, 756 logs of unet3d have up to
-9,700 epochs."""
+"""The same limit for benchmarks whose data set has few samples.
+
+In round 3.1, 756 logs of unet3d have up to 9,700 epochs.
+"""
 EARLY_SSD = "ssd_coco"
 """Name in these tables for ssd before round 2.0, which trains on the smaller data set COCO."""
 COCO_IMAGES = frozenset({117_266, 118_287})
-"""All logs of ssd of rounds 0.7 to 1.1 state one of these as ``train_samples``. Those of 0.6 state none."""
+"""Values of ``train_samples`` in all logs of ssd of rounds 0.7 to 1.1. Those of 0.6 state none."""
 _IMAGES_OF_EPOCH = {EARLY_SSD: 117_266, "maskrcnn": 117_266, "retinanet": 1_170_301, "ssd": 1_170_301}
 """Images per epoch of these benchmarks. Some submitters' logs state ``train_samples`` in
 batches, or state none."""
 FEWEST_IMAGES = 100_000
-"""From this value on, ``train_samples`` of these benchmarks is a number of images."""
+"""Smallest ``train_samples`` of these benchmarks that counts as images. A smaller value is in batches."""
 
 
 class RunTimes(NamedTuple):
@@ -103,7 +115,7 @@ class RunTimes(NamedTuple):
         start: The time of run_start in seconds.
         stop: The time of run_stop in seconds.
         samples: The number of samples trained until the last evaluation, or None if unknown.
-        stated: The throughput in the log, or None.
+        stated: The throughput in the log in samples per second, or None.
         processes: The largest possible number of processes, or None if unknown.
         exact_processes: The number of processes by the sizes of their batches, or None if unknown.
     """
@@ -124,7 +136,7 @@ class RunTimes(NamedTuple):
 
 @lru_cache
 def read_limits() -> Mapping[str, Mapping[str, float]]:
-    """Return TFLOP per sample by benchmark, and dense peak TFLOP/s by GPU, from the table."""
+    """Return TFLOP per sample under "benchmark", and dense peak TFLOP/s under "gpu", each by name."""
     limits: dict[str, dict[str, float]] = {"benchmark": {}, "gpu": {}}
     for kind, name, value, *_ in _read_cells(TABLE):
         limits[kind][name] = float(value)
@@ -133,7 +145,10 @@ def read_limits() -> Mapping[str, Mapping[str, float]]:
 
 @lru_cache
 def read_fewest_samples() -> Mapping[str, tuple[tuple[float, float], ...]]:
-    """Return the pairs of batch size and fewest samples of each benchmark, smallest batch first."""
+    """Return the pairs of batch size and fewest samples of each benchmark, smallest batch first.
+
+    Cells of the table have the form ``66:1751040 4608:2602727``.
+    """
     pairs = {name: (pair.split(":") for pair in cell.split()) for name, cell, *_ in _read_cells(SAMPLES)}
     return {name: tuple((float(size), float(few)) for size, few in row) for name, row in pairs.items()}
 
@@ -182,7 +197,11 @@ def too_few_samples(benchmark: str, batch: float, samples: float | None) -> Iter
 
 
 class PublishedSpeeds(NamedTuple):
-    """The fastest published samples per second of each GPU by their number, and the count of results."""
+    """The fastest published speeds of a benchmark on a GPU model.
+
+    ``of_gpu`` has the samples per second of one GPU by the number of GPUs that train together. ``results`` is
+    the number of published results.
+    """
 
     of_gpu: Mapping[int, float]
     results: int
@@ -190,7 +209,7 @@ class PublishedSpeeds(NamedTuple):
 
 @lru_cache
 def read_speeds() -> Mapping[tuple[str, str], PublishedSpeeds]:
-    """Return the fastest published speeds by benchmark and GPU."""
+    """Return the fastest published speeds by benchmark and GPU model."""
     speeds: dict[tuple[str, str], PublishedSpeeds] = {}
     for benchmark, gpu, cell, results, *_ in _read_cells(SPEEDS):
         pairs = (pair.split(":") for pair in cell.split())
@@ -212,7 +231,7 @@ def lacks_gpu(benchmark: str, product_name: str) -> bool:
 
 
 def _peaks(product_name: str) -> list[float]:
-    """Return the peaks of the models that a product name contains as a word."""
+    """Return the peaks in TFLOP/s of the models that a product name contains as a word."""
     # "B200" is not a word in "GB200".
     return [peak for model, peak in read_limits()["gpu"].items() if is_model(product_name, model)]
 
@@ -326,7 +345,7 @@ def samples_trained(benchmark: str, kind: str, amount: float, train_samples: flo
 def impossible_speeds(
     benchmark: str, gpus: tuple[str, int] | None, speeds: Iterable[tuple[str, float | None]]
 ) -> Iterator[str]:
-    """Yield a sentence for each speed that the GPUs cannot reach.
+    """Yield the end of a sentence about a log for each speed that the GPUs cannot reach.
 
     Args:
         benchmark: The name in MLPerf's rules.

@@ -1,7 +1,8 @@
 """Read raw answers of nodes and files, which may contain any value in any place. No I/O.
 
-If a value is of an unexpected type, the functions return an empty value or None, so that callers need no
-check of the type. The callers judge missing and damaged answers.
+Readers of facts, snapshots, BMC answers and inventories pass decoded JSON or YAML. If a value is of an
+unexpected type, the functions return an empty value or None, so that callers need no check of the type. The
+callers judge missing and damaged answers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ The largest node of a rack needs fewer than half as many.
 MOST_CHARACTERS = 4 << 20
 """Largest length of a text from a node. Modules on nodes return no longer texts."""
 MOST_DEPTH = 12
+"""Largest nesting depth of mappings and lists."""
 
+# Matches no part of a longer number: neither "1e5" nor 16 digits.
 _LEADING_NUMBER = re.compile(r"\s*(-?\d{1,15}+(?:\.\d{1,9}+)?+)(?!\d|[eE][-+]?\d)")
 
 
@@ -46,7 +49,9 @@ def as_int(value: object) -> int | None:
 
 
 def bounded(value: Any, name: str = "", depth: int = 0) -> tuple[Any, list[str]]:
-    """Limit the size of a node's answer. Also return the positions of the parts that were left out.
+    """Return a node's answer within the limits above, and the positions of the parts that were cut.
+
+    A part that is nested too deeply becomes None.
 
     Args:
         value: The node's answer.
@@ -88,7 +93,10 @@ def text_at(value: object, key: str) -> str:
 
 
 def stdout_of(tools: object, name: str) -> str:
-    """Return a tool's output from a node's answer, empty unless the tool ended well."""
+    """Return the output of a tool, or "" if it did not end well.
+
+    ``tools`` has the form ``{"lspci": {"status": "ok", "stdout": "…"}}``.
+    """
     answer = mapping_at(tools, name)
     return text_at(answer, "stdout") if answer.get("status") == "ok" else ""
 

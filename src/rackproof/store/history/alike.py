@@ -22,6 +22,7 @@ _BATCH = 200
 """Largest number of names in a statement."""
 _FLEET_ROWS = 200_000
 """Largest number of measurements that are read for a batch, the newest first."""
+# The table of hardware twice in a query: the measured hardware, and the node that contained it.
 _PARTS, _HOMES = schema.hardware.alias("parts"), schema.hardware.alias("homes")
 
 
@@ -39,7 +40,7 @@ def numbers_of_others(
 
     The first mapping gives the median of each other piece of hardware, without failed runs. The second one
     gives the number that was accepted first, if there is one. If the nodes of the run are of several SKUs,
-    there is nothing to compare with.
+    both are empty for each number.
     """
     values: dict[NumberKey, list[float]] = {key: [] for key in numbers}
     first_of_others: dict[NumberKey, list[float]] = {key: [] for key in numbers}
@@ -98,7 +99,10 @@ def _nodes_with_gpus(names: Iterable[str], count: int) -> Select[Any]:
 def _medians_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Return the median of each piece of such hardware, by kind, quantity and unit."""
+    """Return the median of each piece of such hardware, by its key.
+
+    The outer keys are the kind of the hardware, and the digest and unit of the quantity.
+    """
     table, runs, quantities = schema.measurements, schema.runs, schema.quantities
     query = (
         select(quantities.c.digest, quantities.c.unit, _PARTS.c.kind, _PARTS.c.key, table.c.value)
@@ -128,7 +132,10 @@ def _medians_by_part(
 def _accepted_by_part(
     connection: Connection, alike: Sequence[ColumnElement[bool]], digests: Iterable[str]
 ) -> dict[tuple[str, str, str], list[tuple[str, float]]]:
-    """Return the accepted numbers of such hardware, earliest first, by kind, quantity and unit."""
+    """Return the accepted numbers of such hardware, earliest first.
+
+    The keys are as in :func:`_medians_by_part`. Each number is a pair of the hardware's key and the value.
+    """
     table, runs, quantities = schema.measurements, schema.runs, schema.quantities
     accepted = schema.baselines
     query = (

@@ -27,7 +27,11 @@ def measurement_key(measurement: Measurement) -> tuple[object, ...]:
 
 
 def lost_acceptances(results: Path, store: Store) -> str:
-    """Return a message if the history lacks references of accepted runs, otherwise ""."""
+    """Return a message if the history lacks references of accepted runs, otherwise "".
+
+    The message begins with the first such run. ``results`` is the folder with the log of acceptances, which
+    outlives the database.
+    """
     try:
         accepted, damaged = standing_acceptances(results)
     except ResultsError as error:
@@ -79,7 +83,10 @@ class History:
         nodes: tuple[Node, ...],
         measurements: Sequence[Measurement],
     ) -> tuple[dict[tuple[object, ...], list[Reference]], str]:
-        """Return the accepted references of this hardware by measurement, and a remark or "".
+        """Return the accepted references of this hardware, and a remark or "".
+
+        The references are by :func:`measurement_key`, one in each list. If the history fails, there are none,
+        and the remark says why.
 
         Args:
             benchmark: The benchmark of the run.

@@ -30,25 +30,29 @@ from rackproof.store.history import schema
 
 DATABASE_VARIABLE = "RACKPROOF_DATABASE_URL"
 DEFAULT_PATH = Path("results/history.sqlite")
+"""SQLite file if neither an argument nor the variable names a database."""
 
 CONNECT_TIMEOUT_S = 5
-"""A connection to PostgreSQL may take this long, so that a dead database does not delay a run."""
+"""Largest time for a connection to PostgreSQL, so that a dead database does not delay a run."""
 
 LOCK_TIMEOUT_S = 30
-"""Another process that writes may take this long."""
+"""Largest time to wait for another process that writes."""
 
 _COPIES = 10
-"""A file that changes during its copy is copied at most this often."""
+"""Largest number of attempts to copy a file that changes during its copy."""
 
 WRITE_OPTION = "rackproof_write"
+"""Option of a connection whose transaction will write, so that SQLite takes the lock at its beginning."""
 
-# The value is arbitrary, but all versions of Rackproof must use the same one.
+# The key of the lock in PostgreSQL under which tables are created. The value is arbitrary, but all versions
+# of Rackproof must use the same one.
 _CREATION_LOCK = 7_252_030_417
 _REBUILD_ADVICE = (
     "Keep it for its accepted references, name an empty database or another file, and rebuild the history "
     "from the results folder (docs/using/history.md, Backup and moving)."
 )
 _SECRET_OPTIONS = frozenset({"password", "sslpassword", "passfile", "sslkey"})
+"""Options in a database URL whose values no message shows."""
 
 
 class HistoryError(RackproofError):

@@ -22,10 +22,13 @@ from rackproof.core.records import Gpu, Node
 from rackproof.store.history.schema import KEY_LIMIT
 
 PLACEHOLDER = "*"
+"""Value in place of hardware in the labels of a quantity."""
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+# Matches "GPU-4a9c1e3b-…" and "MIG-…", as nvidia-smi prints them.
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f][0-9A-Fa-f-]{7,}")
 _NODE_LABELS = frozenset({"node", "host", "from", "to", "peer"})
+"""Labels whose value may be the name of a node."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -123,7 +126,11 @@ class Topology:
         return self._places[key]
 
     def _place(self, labels: Mapping[str, str]) -> Place:
-        """Return the part that labels name, which is a GPU or a link of two, and the other labels."""
+        """Return the hardware that the labels contain, and the labels without it.
+
+        One label with hardware means a node or a GPU, and several mean a link. Without any, the measurement
+        belongs to all nodes of the run.
+        """
         general_labels: dict[str, str] = {}
         ends: list[tuple[Part, Part | None]] = []
         # Sort by name, so that "from" is before "to". The two directions of a link are two links.
@@ -140,7 +147,10 @@ class Topology:
         return Place(canonical, *_link_between(ends))
 
     def _part(self, label: str, value: str) -> tuple[Part, Part | None] | None:
-        """Return the hardware in a label and its node, or ``None`` for an ordinary label."""
+        """Return the hardware in a label and its node, or ``None`` for an ordinary label.
+
+        The node is None if the run has several nodes and none of them lists the hardware.
+        """
         if value in self.gpus:
             return self.gpus[value]
         if label in _NODE_LABELS and value in self.nodes:

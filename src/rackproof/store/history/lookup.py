@@ -32,7 +32,7 @@ def quantities_by_id(
     parameters: ParameterMapping | None = None,
     ids: Iterable[int] | None = None,
 ) -> dict[int, Measured]:
-    """Return the quantities that match, by id.
+    """Return the quantities that match all given conditions, by id.
 
     A history with millions of measurements contains only thousands of quantities.
     """
@@ -60,7 +60,7 @@ def quantities_by_id(
 
 
 def _hardware_named(connection: Connection, name: str) -> dict[int, str]:
-    """Return the hardware (id to kind) that a key, serial number, chassis or hostname refers to."""
+    """Return the kinds of the hardware with this key, serial number, chassis or hostname, by id."""
     parts, names = schema.hardware, schema.host_names
     key = bounded_key(name)
     hosts = select(names.c.hardware_id).where(names.c.name == key)
@@ -162,7 +162,10 @@ class HardwareOfRows:
         return "" if part is None else self._known[part].kind
 
     def labels(self, labels: dict[str, str], part: int | None) -> dict[str, str]:
-        """Return a copy of labels with the hardware's own name in place of ``*``."""
+        """Return a copy of labels with the hardware's own name in place of ``*``.
+
+        ``{"from": "*", "to": "*"}`` of a link becomes ``{"from": "GPU-1…", "to": "GPU-2…"}``.
+        """
         if part is None or PLACEHOLDER not in labels.values():
             return dict(labels)
         named = self._known[part].kind in (Kind.LINK, Kind.GROUP)

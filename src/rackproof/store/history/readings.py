@@ -31,7 +31,9 @@ from rackproof.store.history.writer import as_utc, moment_of
 NIGHT = timedelta(days=1)
 
 _FETCHED = 50_000
+"""Number of rows that are fetched at once."""
 _NAMED = 4
+"""Largest number of members in the name of a link or group."""
 
 Integers = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -81,7 +83,7 @@ class Readings:
         return len(self.value)
 
     def chosen(self, rows: NDArray[np.bool_]) -> Readings:
-        """Return only the given rows, with the same quantities and parts."""
+        """Return the rows for which ``rows`` is true, with the same quantities and parts."""
         columns = ("quantity", "part", "node", "night", "value")
         return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
@@ -97,7 +99,7 @@ class Accepted(NamedTuple):
 class Failure(NamedTuple):
     """A GPU that failed in another node than its current one.
 
-    ``then`` and ``now`` are keys of nodes.
+    ``gpu`` is its key. ``then`` is the key of the node in which it failed, and ``now`` of its current node.
     """
 
     gpu: str
@@ -348,12 +350,15 @@ def failures_elsewhere(connection: Connection, since: datetime) -> list[Failure]
 
 
 def _blocks(connection: Connection, query: Select[Any]) -> Iterator[tuple[Integers, Floats]]:
-    """Yield three columns of integers and one of values, one block of rows at a time."""
+    """Yield the columns of a query, one block of rows at a time.
+
+    The first array has the ids of quantity, hardware and node as its rows, and the second one the values.
+    """
     result = connection.execute(query)
     # Read from the driver's cursor. SQLAlchemy's rows would double the time of the whole query.
     cursor = result.cursor
     while rows := (cursor.fetchmany(_FETCHED) if cursor is not None else []):
-        # The database stores NULL in place of NaN and infinity. NULL becomes NaN here.
+        # The database has NULL in place of NaN and infinity, which becomes NaN here.
         block = np.array(rows, dtype=np.float64)
         yield block[:, :3].astype(np.int32).T, block[:, 3].copy()
     result.close()

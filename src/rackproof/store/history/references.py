@@ -33,13 +33,14 @@ OWN_HISTORY = "own history"
 """The source of each reference that this module makes begins with these words."""
 
 _RUNS_NAMED = 5
+"""Largest number of runs that a reference's source names. Of more, the first and the latest are named."""
 
 
 def accepted_reference(rows: Sequence[Any]) -> Reference:
     """Return the reference from the acceptances of a quantity on one piece of hardware.
 
     Args:
-        rows: The acceptances, latest first.
+        rows: The acceptances, latest first. Each has the columns of ``schema.baselines`` and the unit.
     """
     latest = rows[0]
     # A number in another unit is another quantity, even if the names are the same.
@@ -95,7 +96,10 @@ def _bad_evidence(run: Run) -> Iterator[str]:
 
 
 def _contradiction(run: Run, judged: Judgement) -> str:
-    """Return why a judgement is better than its number and reference allow, or "" if it is not."""
+    """Return why a judgement is better than its number and reference allow, or "" if it is not.
+
+    If the run's measurements of this name do not agree on a direction, nothing is checked.
+    """
     if judged.value is None or judged.reference is None or judged.verdict in (Verdict.FAIL, Verdict.UNPROVEN):
         return ""
     directions = {
@@ -117,17 +121,21 @@ def _contradiction(run: Run, judged: Judgement) -> str:
 
 
 FLEET_DEVIATION = 0.1
-"""A number worse than the median of like hardware by more than this share is refused."""
+"""Largest share by which an accepted number may be worse than the median of like hardware."""
 HOST_COPY_DEVIATION = 0.25
 """The same for copies between host and GPU. Their speed also depends on the processor that the GPU is
 attached to."""
 CHAIN_DEVIATION = 0.05
-"""Accepted numbers stay within this fraction of the first accepted one, whatever the number of acceptances
-is."""
+"""Largest share by which an accepted number may be worse than the first one, and the median may differ.
+
+It does not grow with the number of acceptances.
+"""
 _SMALLEST, _LARGEST = 1e-15, 1e18
+"""Limits of the size of a number in any unit, except 0."""
 _C2C = 450.0
 """Bandwidth in GB/s of the link between a Grace CPU and its GPU."""
 _HOST_COPIES = ("host_to_device", "device_to_host")
+# Collectives whose bandwidth within a node has a lower bound.
 _REDUCING = ("all_reduce_busbw", "all_gather_busbw", "reduce_scatter_busbw")
 _LEAST_OF_LINKS = ((1 << 30, 0.6, 900), (1 << 28, 0.6, 450), (1 << 26, 0.45, 450), (1 << 23, 0.2, 450))
 """A healthy node reaches at least these shares of its links' peak.
@@ -243,7 +251,7 @@ def loss_of(value: float, reference: float, direction: Direction | None) -> floa
     """Return how much worse a value is than a reference, as a fraction of the reference.
 
     The result is negative if the value is better. If the better direction is unknown, a deviation to
-    either side is a loss.
+    either side is a loss. A reference of 0 gives 0 for every value.
     """
     share = (value - reference) / abs(reference) if reference else 0.0
     return {Direction.HIGHER: -share, Direction.LOWER: share, None: abs(share)}[direction]
@@ -321,7 +329,7 @@ def product_on(run: Run, kind: str, key: str) -> str:
 def is_comparable(product: str, kind: Kind) -> bool:
     """Return whether numbers of this kind of hardware can be compared.
 
-    All GPUs and nodes of a product are equally fast. Links are only if a switch connects the GPUs.
+    All GPUs and nodes of a product are equally fast. Its links are only if a switch connects the GPUs.
     """
     if kind is not Kind.LINK:
         return True
@@ -330,7 +338,7 @@ def is_comparable(product: str, kind: Kind) -> bool:
 
 
 NumberKey = tuple[str, str, str, str]
-"""Kind and key of the hardware, digest and unit of the quantity."""
+"""Kind and key of the hardware, and digest and unit of the quantity."""
 Numbers = Mapping[NumberKey, tuple[float, Direction | None]]
 """Numbers that may become references, each with its direction."""
 

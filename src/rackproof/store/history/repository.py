@@ -85,15 +85,18 @@ if TYPE_CHECKING:
     from rackproof.store.history.readings import Accepted, Failure, Readings
 
 _BATCH = 200
-"""One transaction stores or deletes this many runs."""
+"""Number of runs that one transaction stores or deletes."""
 _ATTEMPTS = 4
+"""Number of attempts to write, if another writer is first each time."""
 _MOST_IDS = 1000
 """Number of newest runs whose ids are compared with an unknown id."""
 _ESTIMATE_RUNS = 25
+"""Number of latest runs from which a duration is estimated."""
 # After these SQLSTATEs (a deadlock, a serialization failure), a second attempt usually succeeds, because
 # another writer was only first.
 _TRY_AGAIN = frozenset({"40P01", "40001"})
 _BASELINE_KEY = ("quantity_id", "hardware_id", "run_id")
+"""Primary key of the table of accepted references."""
 
 _Result = TypeVar("_Result")
 
@@ -204,7 +207,7 @@ class Store(AbstractContextManager["Store"]):
             return self._summaries(connection, query)
 
     def names(self) -> KnownNames:
-        """Return the names of the stored benchmarks and nodes."""
+        """Return the names of the benchmarks and nodes of all stored runs, in no particular order."""
         runs, nodes = schema.runs, schema.run_nodes
         with self._reading() as connection:
             return KnownNames(
@@ -213,7 +216,7 @@ class Store(AbstractContextManager["Store"]):
             )
 
     def knows_node(self, name: str) -> bool:
-        """Return whether a run is stored of a node with this name, serial number, chassis or GPU."""
+        """Return whether a run of a node with this name, serial number, chassis or GPU is stored."""
         nodes = schema.run_nodes
         with self._reading() as connection:
             is_name = connection.scalar(select(nodes.c.run_pk).where(nodes.c.name == name).limit(1))
@@ -527,7 +530,10 @@ class Store(AbstractContextManager["Store"]):
                 raise HistoryError(f"run {run.run_id} is not a reference: {number_text}")
 
     def _others(self, run: Run, topology: Topology, numbers: Numbers) -> dict[NumberKey, Others]:
-        """Return the numbers to compare each number of a run with."""
+        """Return the numbers to compare each number of a run with.
+
+        Numbers of links are left out if the links of the GPU model are not equally fast.
+        """
         in_run: dict[NumberKey, dict[str, float]] = {}
         metrics: dict[NumberKey, str] = {}
         for measurement in run.measurements:
@@ -641,7 +647,7 @@ class Store(AbstractContextManager["Store"]):
             return failures_elsewhere(connection, since)
 
     def prune(self, before: datetime) -> int:
-        """Delete the numbers of runs before a time. Return the number of these runs.
+        """Delete the records and numbers of runs before a time. Return the number of these runs.
 
         The run's row, acceptances and failed judgements remain, so that a GPU that failed a year ago is
         still recognized. ``rebuild_history`` can restore the deleted numbers from the results folder.

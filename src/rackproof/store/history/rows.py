@@ -34,7 +34,11 @@ class KnownNames(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """A run in a list. ``reason`` is the first reason for its verdict."""
+    """A run in a list.
+
+    ``reason`` is the first reason for its verdict. ``moment`` is the start of the run, or else its end, the
+    time in its id, or the time when it was first stored. ``nodes`` are names.
+    """
 
     run_id: str
     plan_id: str
@@ -83,7 +87,10 @@ class MeasurementRow(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A number that is unproven only for want of a reference, and that could become one."""
+    """A number that is unproven only because it has no reference, and that could become one.
+
+    ``hardware`` is a key, as in :class:`MeasurementRow`.
+    """
 
     run_id: str
     moment: datetime

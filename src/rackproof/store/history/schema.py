@@ -39,7 +39,9 @@ REVISION = "0001"
 version are refused, not converted."""
 
 KEY_LIMIT = 200
+"""Largest number of characters of a key or name, which an index contains."""
 TEXT_LIMIT = 400
+"""Largest number of characters of a reason. The record contains the whole reason."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -138,6 +140,7 @@ hardware = Table(
     Index(None, "chassis_serial"),
 )
 
+# The ends of a link and the nodes of a group ("whole"), in order.
 hardware_members = Table(
     "hardware_members",
     metadata,
@@ -147,6 +150,7 @@ hardware_members = Table(
     sqlite_with_rowid=False,
 )
 
+# All hostnames that a node had. A search finds it by each of them.
 host_names = Table(
     "host_names",
     metadata,
@@ -171,6 +175,7 @@ placements = Table(
     sqlite_with_rowid=False,
 )
 
+# A quantity is what was measured, without hardware, time and value.
 quantities = Table(
     "quantities",
     metadata,
@@ -243,6 +248,7 @@ def _observed() -> tuple[Column[Any], ...]:
     """
     return (
         Column("run_pk", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+        # The position in the list of the record.
         Column("ordinal", Integer, primary_key=True, autoincrement=False),
         Column("quantity_id", ForeignKey("quantities.id"), nullable=False),
         Column("hardware_id", ForeignKey("hardware.id"), nullable=True),
@@ -277,6 +283,7 @@ judgements = Table(
     Column("candidate", Boolean, nullable=False),
     # Empty for passes, which are most of the rows. The record contains their reason.
     Column("reason", String(TEXT_LIMIT), nullable=False),
+    # The value of the reference, and its bounds as fractions of this value.
     Column("reference", Float, nullable=True),
     Column("low", Float, nullable=True),
     Column("high", Float, nullable=True),

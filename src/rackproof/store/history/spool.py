@@ -21,11 +21,13 @@ from rackproof.store.history.repository import Store, open_store
 from rackproof.store.run_folder import ResultsError, iter_runs, read_file, read_run, write_file
 
 _SUFFIX = ".json"
+"""End of a note's name, which begins with the id of its run."""
 _LARGEST_BYTES = 2**20
+"""Largest size of a note that is read."""
 
 
 class _NoteGoneError(Exception):
-    """A noted run that another process stored since it was listed."""
+    """The absence of a note that another process removed after it stored the run."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,10 @@ def rebuild_history(results: Path, where: str | Path | None) -> RebuildOutcome:
 
 
 def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
-    """Note a run that could not be stored."""
+    """Note a run that could not be stored, in ``SPOOL/RUN_ID.json``.
+
+    If the note cannot be written either, the outcome is neither kept nor spooled.
+    """
     note = {
         "run_id": run.run_id,
         # Store both paths, so that no note is lost if the results move with or without their spool.
@@ -175,7 +180,7 @@ def _note(run: Run, run_folder: Path, spool: Path, reason: str) -> KeepOutcome:
 
 
 def _notes(spool: Path) -> list[Path]:
-    """Return the notes, oldest id first."""
+    """Return the notes, sorted by the ids of their runs. Ids begin with the time."""
     try:
         return sorted(
             path for path in spool.iterdir() if path.suffix == _SUFFIX and not path.name.startswith(".")
@@ -187,7 +192,7 @@ def _notes(spool: Path) -> list[Path]:
 
 
 def _drain(store: Store, spool: Path) -> DrainOutcome:
-    """Store the noted runs."""
+    """Store the noted runs, and remove their notes."""
     entered, waiting, problems = [], [], []
     for note in _notes(spool):
         try:

@@ -37,15 +37,20 @@ from rackproof.store.run_folder import dump_run, stamp_of
 _CHUNK = 400
 """Largest number of keys in a query. SQLite accepts only a few thousand parameters in a statement."""
 
+# The numbers that SQLite cannot store, by their text in the column ``special``.
 _SPECIALS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 Row = dict[str, Any]
+"""The values of a row, by column."""
 _Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity, without value, time and hardware."""
+    """A measured quantity, without value, time and hardware.
+
+    ``digest`` and ``unit`` are its key. ``parameters`` and ``labels`` are canonical JSON.
+    """
 
     digest: str
     unit: str
@@ -92,7 +97,10 @@ def as_utc(moment: datetime) -> datetime:
 
 
 def is_candidate(judgement: Judgement) -> bool:
-    """Return whether a judgement only lacks a reference, so that its number could become one."""
+    """Return whether a judgement only lacks a reference, so that its number could become one.
+
+    Its reason contains ``no reference`` (:data:`rackproof.core.judging.NO_REFERENCE`).
+    """
     return (
         judgement.reference is None
         and judgement.verdict is Verdict.UNPROVEN
@@ -115,7 +123,12 @@ def join_special(value: float | None, special: str | None) -> float:
 
 
 class RunWriter:
-    """A writer of runs on one connection, inside the caller's transaction."""
+    """A writer of runs on one connection, inside the caller's transaction.
+
+    Attributes:
+        hardware_ids: The ids of the stored hardware by kind and key.
+        quantity_ids: The ids of the stored quantities by digest and unit.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -126,7 +139,10 @@ class RunWriter:
         self.quantity_ids: dict[tuple[str, str], int] = {}
 
     def enter(self, runs: Iterable[Run], *, again: bool = False) -> list[str]:
-        """Store runs (several hundred at most), and return the ids of the runs that were written."""
+        """Store runs (several hundred at most), and return the ids of the runs that were written.
+
+        A run whose record is already stored is written only with ``again``.
+        """
         now = datetime.now(UTC)
         run_drafts = {run.run_id: _Draft(run, now) for run in runs}
         stored = {} if again else self._known(run_drafts)
@@ -257,7 +273,10 @@ class RunWriter:
         }
 
     def _insert_or_update(self, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
-        """Insert rows of hardware, or update known ones with the description of the latest run."""
+        """Insert rows of hardware, or update known ones with the description of the latest run.
+
+        The table has the columns ``first_seen`` and ``last_seen``, and ``key`` are its unique columns.
+        """
         if not rows:
             return
         statement = self._insert(table)
@@ -316,7 +335,11 @@ class _Sightings:
 
 
 class _Draft:
-    """A run as rows that lack the database's ids yet."""
+    """A run as rows, still without the ids of the database.
+
+    ``now`` is the time of a run without any other time. ``measured`` has each measurement with its place and
+    direction, and ``judged`` each judgement with its place.
+    """
 
     def __init__(self, run: Run, now: datetime) -> None:
         self.run = run
@@ -343,8 +366,8 @@ class _Draft:
             quantity_of(run.benchmark, point, judgement.metric, location.labels, judgement.unit)
             for judgement, location in self.judged
         ]
-        # A measurement states a direction and a judgement does not. Put measurements last, so that they
-        # replace the judgements.
+        # A measurement has a direction and a judgement does not. Put the quantities of measurements last, so
+        # that they replace those of judgements with the same key.
         self.quantities = self.judged_quantities + self.measured_quantities
 
     @property
