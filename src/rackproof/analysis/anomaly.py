@@ -864,10 +864,12 @@ def _weigh_floors(
 
     If the fleet model judged a number, a warning becomes a remark, because some nodes of a mixed fleet are
     always below a nominal value. The model has its own findings on numbers that are unlike their past and
-    other nodes, but it sees no loss that all nodes share. A warning of an accepted reference (from index
-    ``own_from``) stays if the earlier nights are beyond it, too. A failure becomes unproven if only tonight's
-    number is beyond the bound, and chance may explain it.
+    other nodes. It sees no loss that all nodes share, so the warning stays if most numbers of a quantity and
+    SKU are newly beyond the bound. A warning of an accepted reference (from index ``own_from``) also stays if
+    the earlier nights are beyond it. A failure becomes unproven if only tonight's number is beyond the bound,
+    and chance may explain it.
     """
+    shared = _shared_losses(fleet, floors, references, model)
     warned: set[tuple[int, int]] = set()
     for findings in floors:
         keep = np.ones(len(findings.row), bool)
@@ -877,8 +879,11 @@ def _weigh_floors(
                 continue
             reference = references[int(findings.reference[index])]
             if findings.verdict[index] == _DEGRADED and not (
-                findings.reference[index] >= own_from
-                and _beyond(fleet, row, reference, reference.warn, model.early)
+                _kind_of(fleet, row) in shared
+                or (
+                    findings.reference[index] >= own_from
+                    and _beyond(fleet, row, reference, reference.warn, model.early)
+                )
             ):
                 keep[index] = False
                 warned.add((int(findings.quantity[index]), int(findings.owner[index])))
@@ -889,9 +894,29 @@ def _weigh_floors(
     nodes = Counter(quantity for quantity, _ in warned)
     return [
         f"{quantity_name(fleet.quantities[number])}: {amount(count, 'node')} lie beyond a warning bound, "
-        "as they did before and no lower than others are"
+        "but most nodes of the SKU are not newly beyond it, and the fleet model found no loss"
         for number, count in sorted(nodes.items())
     ]
+
+
+def _shared_losses(
+    fleet: _Fleet, floors: Sequence[_Findings], references: Sequence[Reference], model: _ModelResult
+) -> set[tuple[int, int]]:
+    """Return the quantities and SKUs of which most judged numbers are newly beyond the warning bound."""
+    newly = set()
+    for findings in floors:
+        for index in np.flatnonzero((findings.check == _FLOOR) & (findings.row >= 0)):
+            row, reference = int(findings.row[index]), references[int(findings.reference[index])]
+            if model.judged[row] and not _beyond(fleet, row, reference, reference.warn, model.early):
+                newly.add(row)
+    judged = Counter(_kind_of(fleet, int(row)) for row in fleet.tonight if newly and model.judged[row])
+    counts = Counter(_kind_of(fleet, row) for row in newly)
+    return {kind for kind, count in counts.items() if 2 * count > judged[kind]}
+
+
+def _kind_of(fleet: _Fleet, row: int) -> tuple[int, int]:
+    """Return the quantity of a row and the SKU of the row's owner, by their indices."""
+    return int(fleet.readings.quantity[row]), int(fleet.sku[fleet.owner[row]])
 
 
 def _may_be_chance(fleet: _Fleet, row: int, reference: Reference, model: _ModelResult) -> bool:

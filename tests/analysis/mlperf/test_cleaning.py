@@ -52,6 +52,16 @@ def cleaned(tmp_path: Path, content: bytes, ruleset: str = "5.1.0") -> tuple[Cle
         (GOOD.replace(": 1,", ": null,"), [], 1, ["damaged_line"]),
         (GOOD.replace(": 1,", ": NaN,"), [], 1, ["damaged_line"]),
         (GOOD.replace(": 1,", f": {'9' * 400},"), [], 1, ["damaged_line"]),
+        *(
+            (GOOD.replace(": 1,", f": {time},"), [], 1, ["damaged_line"])
+            for time in ("-1", "1.7e308", "-1.7e308", "4102444800001")
+        ),
+        *(
+            (GOOD.replace("null", "[" * depth + "]" * depth), [], 1, ["damaged_line"])
+            for depth in (60, 600, 985)
+        ),
+        (GOOD.replace("null", f'[{"[" * 600}{"]" * 600}, "{"x" * 9000}"]'), [], 1, ["damaged_line"]),
+        (GOOD.replace("null", "[" * 40 + "]" * 40), ["a"], 0, []),
         (GOOD.replace("null", "nullLambda"), [], 1, ["damaged_line"]),
         (GOOD.replace('"', "'"), [], 1, ["damaged_line"]),
         (f":::MLLOG {'[' * 5000}", [], 1, ["damaged_line"]),
@@ -77,6 +87,9 @@ def test_events_of_later_rounds(
         (f"{GOOD_06}{GOOD_06.replace(' a:', ' b:')} tail", ["a", "b"], 0),
         (":::MLL now a: {}", [], 1),
         (":::MLL 1.5 a: {'value': 1}", [], 1),
+        (f":::MLL {'9' * 400} a: {{}}", [], 1),
+        (":::MLL 4102444801 a: {}", [], 1),
+        (f':::MLL 1.5 a: {{"value": {"[" * 600}{"]" * 600}}}', [], 1),
         (GOOD, [], 1),
     ],
 )

@@ -164,6 +164,22 @@ def test_runs_are_of_this_year_or_of_their_round(ruleset: str, day: str, found: 
     assert codes == ([("another_time", Verdict.UNPROVEN)] if found else [])
 
 
+@pytest.mark.parametrize(
+    ("ruleset", "day", "found"),
+    [
+        ("1.0.0", "2021-10-15", False),
+        ("2.0.0", "2022-10-10", False),
+        ("3.0.0", "2023-10-10", False),
+        ("3.0.0", "2023-12-10", True),
+        ("0.6.0", "2019-12-04", True),
+    ],
+)
+def test_rounds_of_hpc_have_their_own_periods(ruleset: str, day: str, found: bool) -> None:
+    start = datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
+    trace = RunTrace("result_0.txt", start=start, stop=start + 600)
+    assert bool(list(date_findings([trace], round_period(ruleset, "hpc"), NOW))) is found
+
+
 @pytest.mark.parametrize("seconds", [-1e18, 1e300, 253402300800.0])
 def test_a_moment_that_no_calendar_has_is_named_in_seconds(seconds: float) -> None:
     trace = RunTrace("result_0.txt", start=seconds)

@@ -439,6 +439,18 @@ def test_what_the_other_runs_state_is_asked_of_each(name: str, silent: int) -> N
     assert "course_incomplete" not in found_in(traces)
 
 
+@pytest.mark.parametrize("others", [1, 2, 4])
+def test_a_run_with_another_amount_hides_no_fast_run(others: int) -> None:
+    traces = [trace(str(at), start=at * 1000, seconds=600 + at) for at in range(9)]
+    fast = trace("fast", start=20_000, seconds=180)
+    assert "implausible_speed" in found_in([*traces, fast])
+    for one in traces[:others]:
+        one.amount_kind = "epoch_num"
+    found = found_in([*traces, fast])
+    assert "implausible_speed" in found
+    assert found["course_incomplete"] is Verdict.UNPROVEN
+
+
 @pytest.mark.parametrize(
     ("own", "taken", "same"),
     [

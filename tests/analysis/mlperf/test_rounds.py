@@ -294,3 +294,11 @@ def test_a_folder_of_a_benchmark_that_the_round_lacks_is_not_called_bad(tmp_path
         score = score_folder(tmp_path, ruleset=ruleset)
         assert score.verdict is Verdict.UNPROVEN
         assert "name the round with --ruleset" in score.reasons[0]
+
+
+@pytest.mark.parametrize("time", ["9" * 400, "-" + "9" * 400, "1e999", "NaN"])
+def test_a_start_that_is_no_time_of_a_run_is_no_evidence_of_a_round(tmp_path: Path, time: str) -> None:
+    log = tmp_path / "result_0.txt"
+    log.write_text(f':::MLLOG {{"key": "run_start", "time_ms": {time}, "value": null, "metadata": {{}}}}\n')
+    assert read_evidence(tmp_path, [log]).first is None
+    assert not round_of(read_evidence(tmp_path, [log]), KNOWN).ruleset

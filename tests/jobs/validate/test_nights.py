@@ -263,7 +263,20 @@ def test_a_mixed_fleet_below_a_nominal_value_is_a_remark_once_its_past_is_known(
     night = judged(several_nights(FLEET, slower))
     assert not_passed(night) == set()
     assert len(night.notes) == 1
-    assert night.notes[0].startswith("gemm_best dtype=bf16: 18 nodes lie beyond a warning bound, as they did")
+    assert night.notes[0].startswith("gemm_best dtype=bf16: 18 nodes lie beyond a warning bound, but most")
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 18])
+@pytest.mark.parametrize("share", [0.945, 0.935])
+@pytest.mark.parametrize("since", [1, 4])
+def test_a_new_loss_that_all_nodes_share_stays_a_warning(nodes: int, share: float, since: int) -> None:
+    def slower(what: str, _number: int, _where: int, ago: int) -> float | None:
+        return share if what == "gemm_best" and ago < since else 1.0
+
+    fleet = FLEET[:nodes]
+    night = judged(several_nights(fleet, slower, nights=30))
+    assert not_passed(night) == {node.name for node in fleet}
+    assert not_passed(judged(several_nights(fleet, slower, nights=1))) == {node.name for node in fleet}
 
 
 def noisy(ago: int, number: int) -> float:

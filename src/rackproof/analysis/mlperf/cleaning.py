@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,10 @@ _MAX_LINE = 1 << 20
 # 32,000 take 0.4 s. In events above the first limit, long texts and lists are truncated, which no rule reads.
 # An event that is then still above the second limit counts as damaged.
 _LONG_EVENT = 8_000
+_DEEPEST = 50
+"""Deepest nesting of a readable event. The tool's parser recurses, and published events have a depth of 3."""
+_FIRST_MOMENT_S, _LAST_MOMENT_S = 0, 4_102_444_800
+"""Earliest and latest readable time of an event, in seconds since 1970: 1970 and 2100."""
 _MAX_EVENT = 32_000
 _MAX_STRING = 500
 _MAX_LIST = 100
@@ -181,7 +185,7 @@ def _read_json(text: str) -> tuple[str | None, str, str]:
         event, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError) as error:
         return None, "", f"not JSON: {safe_text(str(error), 100)}"
-    problem = _problem(event)
+    problem = _problem(event) or _nesting_problem(event)
     if problem:
         return None, "", problem
     raw = text[:end] if end <= _LONG_EVENT else json.dumps(_shortened(event))
@@ -199,8 +203,9 @@ def _read_06(text: str) -> tuple[str | None, str, str]:
         value, end = _DECODER.raw_decode(text, head.end())
     except (ValueError, RecursionError) as error:
         return None, "", f"not JSON: {safe_text(str(error), 100)}"
-    key = head["head"].split()[1].rstrip(":")
+    seconds, key = head["head"].rstrip().rstrip(":").split()
     problem = path_problem(key, value.get("value") if isinstance(value, dict) else None)
+    problem = problem or _moment_problem(float(seconds)) or _nesting_problem(value)
     if problem:
         return None, "", problem
     raw = text[:end] if end <= _LONG_EVENT else head["head"] + json.dumps(_shortened(value))
@@ -225,9 +230,33 @@ def _problem(event: Any) -> str:
         moment = float(event["time_ms"])
     except (TypeError, ValueError, OverflowError):
         return "the time is not a number"
-    if not math.isfinite(moment):
+    return _moment_problem(moment / 1000) or path_problem(event["key"], event["value"])
+
+
+def _moment_problem(seconds: float) -> str:
+    """Return why a time cannot be that of an event, or ""."""
+    if not math.isfinite(seconds):
         return "the time is not finite"
-    return path_problem(event["key"], event["value"])
+    if not _FIRST_MOMENT_S <= seconds <= _LAST_MOMENT_S:
+        return "the time is not between 1970 and 2100"
+    return ""
+
+
+def _nesting_problem(value: Any) -> str:
+    """Return why the nesting of a value would crash the tool, or ""."""
+    level = [value]
+    for _ in range(_DEEPEST + 1):
+        level = [item for holder in level for item in _items(holder)]
+        if not level:
+            return ""
+    return f"nested deeper than {_DEEPEST} levels"
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """Return the values in a dict or list, and none of other values."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def path_problem(key: str, value: Any) -> str:

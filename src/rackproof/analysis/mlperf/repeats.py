@@ -427,6 +427,14 @@ def _statement_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
             for trace in silent:
                 message = f"does not state {words}, and the other runs do: lines are missing"
                 yield _unproven("course_incomplete", message, trace.file)
+    kinds = Counter(trace.amount_kind for trace in traces if trace.amount_kind)
+    usual = max(kinds, key=lambda kind: kinds[kind], default="")
+    for trace in traces:
+        if trace.amount_kind not in ("", usual):
+            message = (
+                f"states its progress as {trace.amount_kind}, and the other runs as {usual}: events differ"
+            )
+            yield _unproven("course_incomplete", message, trace.file)
 
 
 def _seed_findings(traces: Sequence[RunTrace], usage: str, version: tuple[int, ...]) -> list[Finding]:
@@ -540,10 +548,15 @@ def _fastest_published(benchmark: str) -> float | None:
 
 def _pace_findings(traces: Sequence[RunTrace]) -> Iterator[Finding]:
     """Yield the runs that are much faster than the other runs of the same system."""
+    kinds = Counter(trace.amount_kind for trace in traces if trace.pace)
+    for kind, count in kinds.items():
+        if count >= 3:
+            yield from _fast_runs([trace for trace in traces if trace.amount_kind == kind])
+
+
+def _fast_runs(traces: Sequence[RunTrace]) -> Iterator[Finding]:
+    """Yield the runs that are much faster than the median. All state their progress in the same amount."""
     paces = {trace.file: trace.pace for trace in traces if trace.pace}
-    kinds = {trace.amount_kind for trace in traces if trace.pace}
-    if len(paces) < 3 or len(kinds) != 1:
-        return
     middle = statistics.median(pace for pace in paces.values() if pace)
     for file, pace in paces.items():
         if pace and pace > FASTER_THAN_REPEATS * middle:

@@ -12,6 +12,7 @@ Scores and submissions call :func:`read_evidence`. If the operator names no roun
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -48,6 +49,8 @@ _ENDS = {
     "5.1.0": "2025-10-31",
 }
 """Last day of the runs of each round of Training, unknown for the newest, which the operator must choose."""
+_HPC_ENDS = {"0.7.0": "2020-11-18", "1.0.0": "2021-11-17", "2.0.0": "2022-11-09", "3.0.0": "2023-11-08"}
+"""Day on which MLCommons published the results of each round of HPC."""
 _TRAINING = ("0.6.0", *_ENDS, "6.0.0", "6.1.0")
 
 
@@ -88,15 +91,21 @@ _FIRST_RUNS = datetime(2018, 9, 1, tzinfo=UTC)
 """Start of the runs of rounds 0.5 and 0.6. The last run of 0.6 is only known to be before the end of 0.7."""
 
 
-def round_period(ruleset: str) -> tuple[datetime, datetime] | None:
-    """Return the period in which the runs of a round of Training were made, or None if it is not known.
+def round_period(ruleset: str, usage: str = "training") -> tuple[datetime, datetime] | None:
+    """Return the period in which the runs of a round were made, or None if it is not known.
 
-    It is known for rounds that are over. Round 0.6 has the period of :data:`_FIRST_RUNS`.
+    It is known for rounds that are over. Training 0.6 has the period of :data:`_FIRST_RUNS`.
+
+    Args:
+        ruleset: The round, such as ``5.1.0``.
+        usage: ``training`` or ``hpc``, whose rounds have the same numbers but other dates.
     """
-    if ruleset not in _ENDS and ruleset != "0.6.0":
+    ends = _ENDS if usage == "training" else _HPC_ENDS
+    first_round = usage == "training" and ruleset == "0.6.0"
+    if ruleset not in ends and not first_round:
         return None
-    end = datetime.fromisoformat(f"{_ENDS.get(ruleset, _ENDS['0.7.0'])}T23:59:59+00:00")
-    return (end - _BEFORE_END if ruleset in _ENDS else _FIRST_RUNS), end
+    end = datetime.fromisoformat(f"{ends['0.7.0' if first_round else ruleset]}T23:59:59+00:00")
+    return (_FIRST_RUNS if first_round else end - _BEFORE_END), end
 
 
 def allowed_benchmarks(ruleset: str, usage: str = "training") -> frozenset[str]:
@@ -172,8 +181,9 @@ def _read_events(head: bytes) -> tuple[set[str], float | None]:
             if event["key"] == "submission_benchmark":
                 named.add(str(event["value"]))
             elif event["key"] == "run_start":
-                began = float(event["time_ms"]) / 1000
-        except (ValueError, TypeError, KeyError, RecursionError):
+                seconds = float(event["time_ms"]) / 1000
+                began = seconds if math.isfinite(seconds) else None
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue
     return named, began
 

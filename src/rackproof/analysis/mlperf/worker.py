@@ -159,7 +159,7 @@ def check_logs(job: Mapping[str, Any]) -> WorkerReport:
     if unread:
         message = f"{unread}, so the logs cannot be compared with it: restore it from the submission"
         findings.append(Finding(code="description_unread", verdict=Verdict.UNPROVEN, message=message))
-    findings += date_findings(traces, round_period(task.ruleset), datetime.now(UTC))
+    findings += date_findings(traces, round_period(task.ruleset, task.usage), datetime.now(UTC))
     if rcp.applies and complete and not any(finding.code in ("same_seed", "no_seed") for finding in findings):
         findings += _check_seeds(task)
     factor, remark = _folder_factor(folder / "scaling.json", rcp)
@@ -497,7 +497,8 @@ def _tool_message(text: str, cleaned: CleanedLog) -> str:
         return f"in line {cleaned.lines[index] if index < len(cleaned.lines) else '?'}"
 
     lines = text.split("\n")
-    message_lines = [re.sub(r"in line (\d+)", original, lines[0].removesuffix(":"))]
+    # A log's own value may contain "in line 1", too, but not at the end of the tool's message.
+    message_lines = [re.sub(r"\bin line (\d{1,9})$", original, lines[0].removesuffix(":"))]
     message_lines += [line for line in lines[1:] if line.startswith("failed test:")]
     if lines[0].startswith("Failed executing"):
         message_lines += lines[1:2]
