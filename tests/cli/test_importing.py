@@ -193,6 +193,19 @@ def test_a_link_among_logs_is_named_and_not_followed(log: Log, tmp_path: Path, t
     assert any("hidden" in one for one in done.skipped)
 
 
+@pytest.mark.parametrize("name", ["job.log", "deep/er/slurm-9.out", "result_9.txt"])
+def test_folders_that_are_left_out_are_named(log: Log, tmp_path: Path, name: str) -> None:
+    folder = log().parent
+    for place in (folder / ".trash", folder / ".config", tmp_path / "elsewhere"):
+        (place / name).parent.mkdir(parents=True)
+        (place / name).write_text("torch.cuda.OutOfMemoryError: CUDA out of memory\n")
+    (folder / ".config" / name).rename(folder / ".config/settings.json")
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    done = import_logs(folder, tmp_path / "results")
+    assert len(done.imported) == 1
+    assert sorted(Path(one.partition(": ")[0]).name for one in done.skipped) == [".trash", "linked"]
+
+
 @pytest.mark.parametrize("content", [b"", b"\n", b" \r\n\t\n", b"\0" * 4096])
 @pytest.mark.parametrize("name", ["rank_9.txt", "OUT.TXT", "rank.log", "job.out", "result_9.txt"])
 def test_an_emptied_log_is_a_run_that_is_unproven(

@@ -159,22 +159,25 @@ def find_files(
 ) -> Iterator[Path]:
     """Yield the files in a folder in natural order, except links, hidden files and the results.
 
-    Links to folders and hidden folders are left out without a line in ``skipped``.
-
     Args:
         place: The folder, or a single file.
         results_folder: The folder of the runs, which is not searched.
-        skipped: A list that gets a line for each link to a file, and for each hidden file with a log's
-            name.
-        unread: A list that gets a line for each FIFO, socket and device. Their contents are
-            unknown.
+        skipped: A list that gets a line for each link, for each hidden file with a log's name, and for each
+            hidden folder that contains one.
+        unread: A list that gets a line for each FIFO, socket, device and unreadable folder. Their contents
+            are unknown.
     """
     if place.is_file():
         yield place
         return
     skipped = [] if skipped is None else skipped
     unread = [] if unread is None else unread
-    for folder, subfolders, names in os.walk(place):
+
+    def note_unreadable(error: OSError) -> None:
+        unread.append(f"{sanitize(str(error.filename), 300)}: {error.strerror}")
+
+    for folder, subfolders, names in os.walk(place, onerror=note_unreadable):
+        skipped += filter(None, (_why_not_walked(Path(folder, name)) for name in sorted(subfolders)))
         # Change the list in place, because os.walk enters only the folders that remain in it.
         subfolders[:] = sorted(name for name in subfolders if _is_walked(Path(folder, name), results_folder))
         # Shorter names come first, so that run_2 is before run_10.
@@ -194,6 +197,16 @@ def find_files(
 def _is_walked(folder: Path, results_folder: Path | None) -> bool:
     # Otherwise an import into a folder below the logs would import its own copies repeatedly.
     return not folder.name.startswith(".") and folder.resolve() != results_folder
+
+
+def _why_not_walked(folder: Path) -> str:
+    """Return the line for a folder whose logs are left out, or ""."""
+    if folder.is_symlink():
+        return f"{sanitize(folder, 300)}: a link; name its target"
+    hidden = folder.name.startswith(".")
+    if hidden and any(_is_log_by_name(path) for path in folder.rglob("*") if path.is_file()):
+        return f"{sanitize(folder, 300)}: a hidden folder with a log; rename it"
+    return ""
 
 
 def _is_log_by_name(path: Path) -> bool:

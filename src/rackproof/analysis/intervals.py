@@ -30,12 +30,19 @@ def t_quantile(probability: float, freedom: float) -> float:
     return float(stdtrit(freedom, probability))
 
 
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of one or more finite values, also if their sum exceeds the largest float."""
+    scale = _scale(values)
+    return fmean(value / scale for value in values) * scale
+
+
 def mean_half_width(values: Sequence[float], confidence: float) -> float | None:
     """Return half the width of a mean's t interval, in the values' unit, or ``None`` for fewer than two."""
     if len(values) < 2:
         return None
     width = t_quantile((1 + confidence) / 2, len(values) - 1)
-    return width * math.sqrt(variance(values) / len(values))
+    scale = _scale(values)
+    return width * scale * math.sqrt(variance(value / scale for value in values) / len(values))
 
 
 def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence: float) -> float | None:
@@ -55,13 +62,25 @@ def ratio_half_width(values: Sequence[float], base: Sequence[float], confidence:
     """
     if min(len(values), len(base)) < 2:
         return None
-    parts = [
-        (variance(repeats) / len(repeats) / fmean(repeats) ** 2, len(repeats) - 1)
-        for repeats in (values, base)
-    ]
+    parts = [(_relative_variance(repeats), len(repeats) - 1) for repeats in (values, base)]
     total = math.fsum(part for part, _ in parts)
     # All repeats are equal, so the degrees of freedom would be 0 / 0.
     if total == 0:
         return 0.0
     freedom = total**2 / math.fsum(part**2 / degrees for part, degrees in parts)
     return t_quantile((1 + confidence) / 2, freedom) * math.sqrt(total)
+
+
+def _relative_variance(values: Sequence[float]) -> float:
+    """Return the variance of the mean of positive values, divided by the mean's square."""
+    scale = _scale(values)
+    scaled = [value / scale for value in values]
+    return variance(scaled) / len(scaled) / fmean(scaled) ** 2
+
+
+def _scale(values: Sequence[float]) -> float:
+    """Return the largest power of two that is not above the largest value.
+
+    Sums and squares of values may be too large for a float, or 0. A division by a power of two is exact.
+    """
+    return math.ldexp(1.0, math.frexp(max(map(abs, values)))[1] - 1)

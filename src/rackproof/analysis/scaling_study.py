@@ -16,6 +16,7 @@ from typing import Literal
 
 from rackproof.analysis.compare.naming import THROUGHPUT
 from rackproof.analysis.compare.systems import exclusion_reason
+from rackproof.analysis.intervals import mean
 from rackproof.analysis.mlperf.scaling import ScalingPoint, scaling_efficiency
 from rackproof.core.records import Measurement, Record, Run, Series, Verdict, worst
 
@@ -248,7 +249,7 @@ def _study_row(
         devices=devices,
         nodes=max(map(nodes_of, members)),
         verdict=worst(run.verdict for run in members),
-        rate=fmean(rates) if rates else None,
+        rate=mean(rates) if rates else None,
         unit=unit,
         scaling=point,
         top_1=_mean(members, "top_1_accuracy"),
@@ -286,7 +287,7 @@ def _mean(runs: Iterable[Run], name: str) -> float | None:
         for measurement in run.measurements
         if measurement.name == name and math.isfinite(measurement.value)
     ]
-    return fmean(values) if values else None
+    return mean(values) if values else None
 
 
 BAD = 0.90
@@ -393,15 +394,14 @@ def _network(run: Run, base: Run | None) -> _Found:
         weight = shares[0].value
         evidence.append(f"{weight:.0%} of a step is exchange that no work hides")
     for series in _series(run, "link_use"):
-        mean = fmean(series.y)
-        if mean >= LINK_FULL * 100:
+        middle = fmean(series.y)
+        if middle >= LINK_FULL * 100:
             # The weights of the other causes are shares of lost time. A link's utilisation is larger,
             # so subtract one half to make it comparable.
-            weight = max(weight, mean / 100 - 0.5)
+            weight = max(weight, middle / 100 - 0.5)
             peak = max((value for value in series.y if math.isfinite(value)), default=0.0)
-            evidence.append(
-                f"{_device_name(series.labels)} used to {mean:.0f} % on average, {peak:.0f} % at most".strip()
-            )
+            used = f"used to {middle:.0f} % on average, {peak:.0f} % at most"
+            evidence.append(f"{_device_name(series.labels)} {used}".strip())
     if not evidence:
         return []
     if run.network:

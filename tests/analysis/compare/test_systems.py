@@ -171,6 +171,23 @@ class TestWhatCounts:
         assert "byte for byte the same log" in compared.left_out[0].reason
         assert compared.left_out[0].system == "b"
 
+    @pytest.mark.parametrize("number", range(1, 4))
+    def test_runs_may_share_an_empty_log(self, number: int) -> None:
+        empty = LogFile(path="logs/empty.log", sha256="e" * 64, size_bytes=0, verdict=Verdict.PASS)
+        runs = [training(100 + one) for one in range(number + 1)]
+        runs = [run.model_copy(update={"logs": (*run.logs, empty)}) for run in runs]
+        assert not versus(runs, [training(300)]).left_out
+        full = empty.model_copy(update={"size_bytes": 9})
+        runs = [run.model_copy(update={"logs": (*run.logs[:1], full)}) for run in runs]
+        (*copies,) = versus(runs, [training(300)]).left_out
+        assert len(copies) == number
+        assert "as logs/empty.log (a)" in copies[0].reason
+
+    @pytest.mark.parametrize("value", [1e200, 1e-200, 1.7e308])
+    def test_speeds_that_no_float_can_square_are_compared(self, value: float) -> None:
+        compared = versus([training(value), training(value)], [training(value), training(value)])
+        assert row(compared, "throughput").cells[0].value == value
+
     def judged(self, verdict: Verdict, **bounds: float) -> Run:
         reference = Reference(value=100, unit="", source="s", **bounds)
         judgement = Judgement(metric="m", value=1, reference=reference, verdict=verdict, reason="why")
@@ -178,6 +195,9 @@ class TestWhatCounts:
 
     def test_a_slow_run_counts_and_a_wrong_one_does_not(self) -> None:
         assert exclusion_reason(self.judged(Verdict.FAIL, low=-0.07, warn=-0.035)) is None
+        assert exclusion_reason(self.judged(Verdict.UNPROVEN, low=-0.07, warn=-0.035)) is None
+        assert exclusion_reason(self.judged(Verdict.UNPROVEN, low=0)) is not None
+        assert exclusion_reason(self.judged(Verdict.UNPROVEN, high=0)) is not None
         assert exclusion_reason(self.judged(Verdict.UNPROVEN, low=-0.07, warn=-0.035)) is None
         left = exclusion_reason(self.judged(Verdict.FAIL, low=0))
         assert left is not None

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rackproof.analysis.intervals import mean_half_width, ratio_half_width, t_quantile
+from rackproof.analysis.intervals import mean, mean_half_width, ratio_half_width, t_quantile
 
 
 # From the tables of Student's t distribution.
@@ -58,3 +58,19 @@ def test_a_ratio_needs_repeats_on_both_sides() -> None:
     assert ratio_half_width([1, 2], [1], 0.95) is None
     assert ratio_half_width([1], [1, 2], 0.95) is None
     assert ratio_half_width([2, 2], [1, 1], 0.95) == 0
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-200, 1e-155, 1e155, 1e200, 1e307])
+def test_means_and_intervals_of_very_large_and_small_values(factor: float) -> None:
+    values = [1.0 * factor, 1.2 * factor, 1.7 * factor]
+    assert mean(values) == pytest.approx(1.3 * factor, rel=1e-6, abs=0)
+    assert mean_half_width(values, 0.95) == pytest.approx(0.8956686 * factor, rel=1e-6, abs=0)
+    assert ratio_half_width(values, [1.0, 1.2, 1.7], 0.95) == pytest.approx(
+        ratio_half_width([1.0, 1.2, 1.7], [1.0, 1.2, 1.7], 0.95)
+    )
+
+
+def test_the_mean_of_values_of_both_signs_and_of_zeros() -> None:
+    assert mean([0.0, 0.0]) == 0
+    assert mean([-3.0, 1.0]) == -1
+    assert mean([0.1, 0.2, 0.4]) == pytest.approx(0.7 / 3)

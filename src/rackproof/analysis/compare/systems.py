@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
@@ -27,7 +26,7 @@ from rackproof.analysis.compare.naming import (
     published_system,
 )
 from rackproof.analysis.importing import IMPORTED_FROM
-from rackproof.analysis.intervals import mean_half_width, ratio_half_width
+from rackproof.analysis.intervals import mean, mean_half_width, ratio_half_width
 from rackproof.analysis.mlperf.published import PublishedResult, find_published
 from rackproof.analysis.representative import pick_representative
 from rackproof.core.finding_codes import MACHINE_BUSY
@@ -211,8 +210,7 @@ def _unfinished_log(run: Run) -> Exclusion | None:
 
 def _missed_bound(run: Run) -> Exclusion | None:
     for judgement in run.judgements:
-        failed = judgement.gating and judgement.verdict is Verdict.FAIL
-        if failed and _is_bound(judgement.reference):
+        if judgement.gating and judgement.verdict.gates and _is_bound(judgement.reference):
             return judgement.verdict, f"{judgement.metric}: {judgement.reason}", judgement.source
     return None
 
@@ -438,7 +436,7 @@ def _expected(group: _Group, kind: Kind) -> float | None:
         return None
     steps = [step for step in map(_evaluation_step, group.runs) if step is not None]
     # Chance averages out with the square root of the number of runs.
-    return fmean(steps) / math.sqrt(len(steps)) if steps else None
+    return mean(steps) / math.sqrt(len(steps)) if steps else None
 
 
 def _evaluation_step(run: Run) -> float | None:
@@ -489,17 +487,17 @@ def _cell(
     values, unit, direction = _values(group, metric)
     if not values:
         return ComparisonCell(left_out=group.left_out), direction
-    mean, half = fmean(values), mean_half_width(values, confidence)
+    middle, half = mean(values), mean_half_width(values, confidence)
     expected = _expected(group, kind)
     cell = ComparisonCell(
         values=values,
-        value=mean,
+        value=middle,
         unit=unit,
-        low=None if half is None else mean - half,
-        high=None if half is None else mean + half,
+        low=None if half is None else middle - half,
+        high=None if half is None else middle + half,
         left_out=group.left_out,
         expected=expected,
-        judgement=_judged(mean, unit, metric, direction, kind, reference, expected, group),
+        judgement=_judged(middle, unit, metric, direction, kind, reference, expected, group),
     )
     return cell, direction
 
@@ -765,9 +763,12 @@ def _marked_copy(run: Run, system: str, places: dict[str, str]) -> Run:
     """
     # Look up earlier runs before this run's logs are added. Otherwise, these would be copies of
     # themselves.
-    originals = {places[log.sha256] for log in run.logs if log.sha256 in places}
-    for log in run.logs:
-        places.setdefault(log.sha256, f"{_log_name(run) or run.run_id} ({system})")
+    # Empty logs are alike, and are no evidence that must be unique.
+    logs = [log for log in run.logs if log.size_bytes]
+    originals = {places[log.sha256] for log in logs if log.sha256 in places}
+    for log in logs:
+        name = _log_name(run) if log is run.logs[0] else log.path
+        places.setdefault(log.sha256, f"{name or run.run_id} ({system})")
     if not originals or any(finding.code == "duplicate_log" for finding in run.findings):
         return run
     message = f"byte for byte the same log as {', '.join(sorted(originals))}: a copy proves nothing"
