@@ -54,7 +54,8 @@ def _parse(data: bytes, name: str) -> Catalogue:
     """Return a catalogue from YAML.
 
     Raises:
-        CertificateError: It is not YAML, has a key twice, breaks the format, or names a code that no night gives.
+        CertificateError: It is not YAML, has a key twice, breaks the format, or names a code that no night
+            gives.
     """
     try:
         # If a key is written twice, YAML drops the first.
