@@ -104,11 +104,21 @@ def test_all_gpus_of_all_machines_are_one_quantity() -> None:
         ((100, 100.5, 99.5, 100, 100), 0.2, "a bound of 20.0% would miss most faults; 15.0% is the widest"),
         ((100, 110, 95, 100, 100), None, "too much to judge by"),
         ((0, 0, 0, 0, 0), None, "too much to judge by"),
+        ((1e-320, 1e-320, 1e-320, 1e-320, 1e300), None, "too much to judge by"),
+        ((1e-320, 1e-320, 1e-320, 1e-320, 1e300), 0.1, "too much to judge by"),
+        ((1, 1, 1, 1, 1.7e308), None, "too much to judge by"),
+        ((1e307, 1e307, 1.5e308, 1.7e308, 1.7e308, 1.7e308), None, "too much to judge by"),
     ],
 )
 def test_what_gives_no_reference(values: tuple[float, ...], bound: float | None, objection: str) -> None:
     (one,) = propose_references(runs(*values), bound=bound)
     assert objection in one.objection
+
+
+def test_the_median_of_huge_values_is_finite() -> None:
+    (one,) = propose_references(runs(1.6e308, 1.6e308, 1.6e308, 1.61e308, 1.61e308, 1.61e308))
+    assert one.lowest <= one.value <= one.highest
+    assert one.objection == ""
 
 
 def test_the_closest_bound_is_accepted() -> None:

@@ -28,7 +28,7 @@ from rackproof.analysis.certificate.page_parts import (
 )
 from rackproof.analysis.certificate.signature import sign_bytes, signer_of
 from rackproof.analysis.certificate.verification import verify_certificate
-from rackproof.core.records import Judgement, Reference, Verdict
+from rackproof.core.records import Gpu, Judgement, Reference, Verdict
 from rackproof.report.certificate import certificate_shell
 from rackproof.store.history.repository import open_store
 from rackproof.store.night_store import night_folders, read_night, write_night
@@ -234,6 +234,44 @@ def test_a_signature_for_another_purpose_is_none_of_a_certificate(folder: Path) 
     for changed in (right + "\n", right.replace("\n", "\r\n"), right.strip(), " " + right, ""):
         with pytest.raises(CertificateError):
             signer_of(b"x", changed, folder / "signers-ops@example.com")
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        ("garbage line here", r"line 1: invalid key\): write NAME KEYTYPE KEY"),
+        ("ops@example.com ssh-ed25519 AAAAbroken", "line 1: invalid key"),
+        ("\x01\x02", "line 1: missing key"),
+        ("", "does not name$"),
+        ("OTHER", "does not name$"),
+    ],
+)
+def test_a_signers_file_that_cannot_be_read_is_named(folder: Path, content: str, wrong: str) -> None:
+    key, signers = folder / "key-ops@example.com", folder / "signers"
+    other = content == "OTHER" and samples.make_key(folder, "other@example.com")[1].read_text()
+    signers.write_text(f"{other or content}\n" if content else "")
+    with pytest.raises(CertificateError, match=wrong):
+        signer_of(b"x", sign_bytes(b"x", key), signers)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        (8, 1, [f"GPU {index}" for index in range(1, 8)]),
+        (1, 2, ["GPU 1", "VBIOS of 1"]),
+        (2, 2, []),
+    ],
+)
+def test_gpus_without_uuid_are_compared_by_their_index(
+    folder: Path, before: int, after: int, changed: list[str]
+) -> None:
+    certificate = samples.certify(folder / "results", str(folder / "contract.yml"))
+    pages = []
+    for count in (before, after):
+        gpus = tuple(Gpu(index=index, uuid="", vbios="1" * (after > before)) for index in range(count))
+        node = certificate.nodes[0].model_copy(update={"gpus": gpus})
+        pages.append(certificate.model_copy(update={"nodes": (node,)}))
+    assert [change.what for change in changes.certificate_changes(*pages)] == changed
 
 
 def test_answers_expire(run: Call, folder: Path) -> None:

@@ -28,13 +28,20 @@ class Doubt(NamedTuple):
 
 COUNTS = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
 _NUMBERS = frozenset({*COUNTS, "host_processor_core_count", "host_processor_vcpu_count"})
-_NAMES = frozenset({"host_processor_model_name", "framework"})
 
 # DIMMs hold more than the system shows, and people round. 5 % is more than both. GB may mean 1000**3 or
 # 1024**3 bytes, so two amounts in GB agree up to a difference of 13 %, and in TB of 16 %.
 _TOLERANCE = 0.05
-# "2.3 TB" or "192GiB": the number, the letter before B, and the i.
-_CAPACITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b", re.IGNORECASE)
+# "2.3 TB", "192GiB", "32x 64GB" or "64 GB x 32": the number of modules, the number, the letter before B, the
+# i, and the number of modules.
+_CAPACITY = re.compile(
+    r"(?:\b([0-9]{1,4}) ?[x\u00d7*] ?)?([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp])(i?)b?\b"
+    r"(?: ?[x\u00d7*] ?(?!86\b)([0-9]{1,4})\b)?",
+    re.IGNORECASE,
+)
+# What lscpu adds to a processor's name: trade marks, the word CPU, and the base clock.
+_PROCESSOR_EXTRAS = re.compile(r"\((?:r|tm|c)\)|\b(?:cpu|processor)\b|@ *[0-9.]+ *[mg]hz", re.IGNORECASE)
+_NO_NAME = Doubt(Verdict.UNPROVEN, "it is not a name that could be compared")
 # "25.04" in "PyTorch 25.04-py3".
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
 # A description may list several versions: "12.4; 12.6", "12.4 or 12.6".
@@ -71,7 +78,15 @@ def _plain_number(text: str) -> str:
 
 
 def _same_capacity(described: str, seen: str) -> Doubt | None:
-    described_bytes, seen_bytes = _capacities(described), _capacities(seen)
+    return _near(_capacities(described), _capacities(seen))
+
+
+def _same_host_memory(described: str, seen: str) -> Doubt | None:
+    """Return a doubt unless two amounts agree. ``32x 64GB`` is the amount of all modules."""
+    return _near(_capacities(described, all_modules=True), _capacities(seen, all_modules=True))
+
+
+def _near(described_bytes: set[float], seen_bytes: set[float]) -> Doubt | None:
     if not described_bytes or not seen_bytes:
         return Doubt(Verdict.UNPROVEN, "it is not an amount of memory such as 192 GB")
     near = any(
@@ -82,14 +97,19 @@ def _same_capacity(described: str, seen: str) -> Doubt | None:
     return _contradicted(near)
 
 
-def _capacities(text: str) -> set[float]:
-    """Return the numbers of bytes that a text may mean: GB is used for powers of ten and of two."""
+def _capacities(text: str, *, all_modules: bool = False) -> set[float]:
+    """Return the numbers of bytes that a text may mean: GB is used for powers of ten and of two.
+
+    With ``all_modules``, a number of modules beside the amount multiplies it.
+    """
     match = _CAPACITY.search(text.replace(",", ""))
     if match is None:
         return set()
-    power = "kmgtp".index(match[2].lower()) + 1
-    bases = (1024,) if match[3] else (1000, 1024)
-    return {float(match[1]) * base**power for base in bases}
+    before, amount, letter, binary, after = match.groups()
+    modules = int(before or 1) * int(after or 1) if all_modules else 1
+    power = "kmgtp".index(letter.lower()) + 1
+    bases = (1024,) if binary else (1000, 1024)
+    return {modules * float(amount) * base**power for base in bases}
 
 
 def same_version(described: str, seen: str) -> Doubt | None:
@@ -122,7 +142,7 @@ def _same_system(described: str, seen: str) -> Doubt | None:
     """Return the difference between operating systems. A different point release is only a remark."""
     described_version, seen_version = _version(described), _version(seen)
     if described_version[:2] != seen_version[:2] or not _name_words(described) & _name_words(seen):
-        return _contradicted(_same_name(described, seen) is None)
+        return _same_name(described, seen)
     if _begins(described_version, seen_version) or _begins(seen_version, described_version):
         return None
     return Doubt(None, "they are point releases of one version")
@@ -134,8 +154,26 @@ def _name_words(text: str) -> set[str]:
 
 def _same_name(described: str, seen: str) -> Doubt | None:
     # One may state more than the other: "PyTorch" and "PyTorch NVIDIA Release 25.04" agree.
-    described_name, seen_name = (" ".join(text.casefold().split()) for text in (described, seen))
+    described_words, seen_words = _words(described), _words(seen)
+    if not described_words or not seen_words:
+        return _NO_NAME
+    described_name, seen_name = (f" {' '.join(words)} " for words in (described_words, seen_words))
     return _contradicted(described_name in seen_name or seen_name in described_name)
+
+
+def _same_processor(described: str, seen: str) -> Doubt | None:
+    """Return a doubt unless one name has all words of the other, apart from what lscpu adds."""
+    described_words, seen_words = (
+        set(_words(_PROCESSOR_EXTRAS.sub(" ", text))) for text in (described, seen)
+    )
+    if not described_words or not seen_words:
+        return _NO_NAME
+    return _contradicted(described_words <= seen_words or seen_words <= described_words)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words and numbers of a name, in lower case: ``xeon``, ``8480``, ``c`` for ``Xeon 8480C``."""
+    return re.findall(r"[^\W\d_]+|\d+|\+", text.casefold())
 
 
 def _same_model(described: str, seen: str) -> Doubt | None:
@@ -173,9 +211,10 @@ def _same_words(described: str, seen: str) -> Doubt | None:
 
 # A key that is neither here nor in _NUMBERS is prose.
 _RULES: dict[str, Callable[[str, str], Doubt | None]] = {
-    **dict.fromkeys(_NAMES, _same_name),
+    "framework": _same_name,
+    "host_processor_model_name": _same_processor,
     "accelerator_model_name": _same_model,
     "accelerator_memory_capacity": _same_capacity,
-    "host_memory_capacity": _same_capacity,
+    "host_memory_capacity": _same_host_memory,
     "operating_system": _same_system,
 }

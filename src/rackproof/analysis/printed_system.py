@@ -19,6 +19,8 @@ LONGEST_SYSTEM_LINE = 70_000
 _SYSTEM_LINE = re.compile(rb"^[ \t]*(?:\d{1,6}: )?:::SYSJSON (\{[^\n]{0,65536}\})\s*?$", re.MULTILINE)
 _MOST_SYSTEMS = 8
 """Largest number of different descriptions that are read. More of them would not add to the doubt."""
+_MOST_LEVELS = 8
+"""Largest depth of the objects in a description that are read. A description has two."""
 
 
 def printed_systems_of(log: bytes) -> list[dict[str, Any]]:
@@ -58,10 +60,14 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     return {key: kept for key, value in facts.items() if (kept := _sanitized(value))}
 
 
-def _sanitized(value: Any) -> Any:
-    """Return a value as harmless text, or an object of such texts. Lists, booleans and null become ""."""
-    if isinstance(value, dict):
-        return {sanitize(key, 100): kept for key, item in value.items() if (kept := _sanitized(item))}
+def _sanitized(value: Any, levels: int = _MOST_LEVELS) -> Any:
+    """Return a value as harmless text, or an object of such texts.
+
+    Lists, booleans, null, and objects in more than ``levels`` others become "".
+    """
+    if isinstance(value, dict) and levels:
+        items = ((sanitize(key, 100), _sanitized(item, levels - 1)) for key, item in value.items())
+        return {key: kept for key, kept in items if kept}
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         text = sanitize(value, 300)
         return "" if text.startswith("UNKNOWN_") else text

@@ -33,6 +33,8 @@ MACHINES = 3
 """Number of machines that it takes to see the differences between machines."""
 WIDEST = 0.15
 """Largest bound. A wider one would miss most faults."""
+_WIDEST_SPREAD = 1e6
+"""No larger spread is computed. The quotient of a huge and a tiny value may be no finite number."""
 FASTER = 0.25
 """Largest plausible gain over a reference. A larger one means that something else was measured."""
 _PART_LABELS = (DEVICE_LABELS | {"pair"}) - {"device"}
@@ -181,9 +183,10 @@ def _proposed(
 ) -> ProposedReference:
     """Return the proposal for one quantity, with an objection if its values give no reference."""
     benchmark, parameters, metric, unit, labels = key
-    low, high, middle = min(values), max(values), median(values)
+    # The mean of two values beyond 1e308 overflows, but no median is above the largest value.
+    low, high, middle = min(values), max(values), min(median(values), max(values))
     # Fractions of a median of 0 are undefined, so assume a spread that is too large for any reference.
-    spread = (high - low) / middle if middle > 0 else 1.0
+    spread = min((high - low) / middle, _WIDEST_SPREAD) if middle > 0 else 1.0
     tightest = tightest_bound(len(sources[1]))
     bound = asked if asked is not None else max(tightest, math.ceil(200 * spread - 1e-9) / 100)
     # Compute the loss from the best healthy value, which is furthest from the bound.

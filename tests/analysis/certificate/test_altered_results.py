@@ -6,15 +6,17 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from rackproof.analysis.certificate.verification import verify_certificate
 from rackproof.core.records import Run, Verdict
 from rackproof.store.history.repository import Store, open_store
+from rackproof.store.history.spool import rebuild_history
 from rackproof.store.night_store import NIGHT_FILE
 from rackproof.store.run_evidence import digest_file
 from rackproof.store.run_folder import iter_runs, write_run
@@ -45,7 +47,8 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 def verdict(folder: Path, catalogue: str = "fast") -> Verdict:
     results = folder / "results"
-    latest = max(run.ended for run in iter_runs(results) if run.ended and run.ended.year < 2090)
+    runs = iter_runs(results, on_error=lambda _: None)
+    latest = max(run.ended for run in runs if run.ended and run.ended.year < 2090)
     return samples.certify(results, str(folder / f"{catalogue}.yml"), now=latest + timedelta(hours=9)).verdict
 
 
@@ -94,6 +97,86 @@ def test_a_pass_in_the_folder_of_a_failure_is_none(folder: Path, is_link: bool) 
     else:
         shutil.copytree(results / passed.run_id, results / failed.run_id)
     assert verdict(folder) is Verdict.FAIL
+
+
+def _rebuilt(results: Path) -> None:
+    """Make the history again from the records, as an operator does after its loss."""
+    (results / "history.sqlite").unlink()
+    rebuild_history(results, None)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut off": lambda data: data[: len(data) // 2],
+    "emptied": lambda _: b"",
+    "of another digest": lambda data: data.replace(b'"fail"', b'"pass"'),
+    "of a newer version": lambda data: json.dumps(json.loads(data) | {"schema_version": 99}).encode(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_that_the_history_lacks_is_unproven(folder: Path, damage: str) -> None:
+    results = folder / "results"
+    failed = samples.add_run(results, "gemm", verdict=Verdict.FAIL)
+    record = results / failed.run_id / "run.json"
+    record.write_bytes(DAMAGES[damage](record.read_bytes()))
+    assert verdict(folder) is Verdict.FAIL
+    _rebuilt(results)
+    certificate = samples.certify(results, str(folder / "fast.yml"), now=failed.ended)
+    assert certificate.verdict is Verdict.UNPROVEN
+    assert str(record) in "; ".join(certificate.answers[0].reasons)
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "expected"),
+    [
+        ("gemm", "", "unproven"),
+        ("gemm", "kept-by-hand", "unproven"),
+        ("memory-bandwidth", "kept-by-hand", "unproven"),
+        # The contract needs no run of this benchmark.
+        ("memory-bandwidth", "", "pass"),
+    ],
+)
+def test_a_damaged_record_counts_for_the_benchmark_of_its_folder(
+    folder: Path, of: str, name: str, expected: str
+) -> None:
+    results = folder / "results"
+    run = samples.add_run(results, of)
+    (results / run.run_id / "run.json").write_text("{")
+    if name:
+        (results / run.run_id).rename(results / name)
+    _rebuilt(results)
+    assert verdict(folder).value == expected
+
+
+@pytest.mark.parametrize("hours", [-2, 0, 2])
+@pytest.mark.parametrize("year", [1, 9999])
+def test_a_run_of_an_impossible_time_is_unproven(folder: Path, year: int, hours: int) -> None:
+    zone = timezone(timedelta(hours=hours))
+    moment = datetime(year, 12, 31, 23, tzinfo=zone) if year > 1 else datetime(year, 1, 1, tzinfo=zone)
+    results, run = folder / "results", last(folder, "gemm")
+    changed = run.model_copy(update={"started": moment, "ended": moment})
+    write_run(changed, results / run.run_id)
+    (results / "history.sqlite").unlink()
+    certificate = samples.certify(results, str(folder / "fast.yml"))
+    assert certificate.verdict is Verdict.UNPROVEN
+    page, _, _ = samples.page_of(certificate)
+    checked = verify_certificate(page, {}, datetime.now(UTC), None, allow_unsigned=True)
+    assert (checked.verdict, checked.objections) == (Verdict.UNPROVEN, ())
+
+
+@pytest.mark.parametrize("field", ["made", "moment"])
+@pytest.mark.parametrize("moment", ["9999-12-31T23:00:00Z", "9999-12-31T23:00:00-02:00", "0001-01-01T00:00Z"])
+def test_a_page_of_an_impossible_time_is_refused(folder: Path, field: str, moment: str) -> None:
+    page, data, _ = samples.page_of(samples.certify(folder / "results", str(folder / "fast.yml")))
+    content = json.loads(open_sealed(data))
+    for part in [content] if field == "made" else content["evidence"]:
+        part[field] = moment
+    changed = seal_json(json.dumps(content) + "\n")
+    checked = verify_certificate(
+        page.replace(data, changed), {}, datetime.now(UTC), None, allow_unsigned=True
+    )
+    assert checked.verdict is Verdict.UNPROVEN
+    assert f"{field}: Input should be" in checked.objections[0]
 
 
 def swapped(run: Run) -> dict[str, Any]:

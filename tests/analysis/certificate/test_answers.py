@@ -9,7 +9,14 @@ import pytest
 from pydantic import ValidationError
 
 from rackproof.analysis.certificate.answering import answer_catalogue
-from rackproof.analysis.certificate.models import Answer, EvidencePiece, PieceFinding, Requirement
+from rackproof.analysis.certificate.models import (
+    EARLIEST,
+    LATEST,
+    Answer,
+    EvidencePiece,
+    PieceFinding,
+    Requirement,
+)
 from rackproof.core.records import Gpu, Judgement, Node, Verdict
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -62,6 +69,15 @@ def answer(
     return answer_catalogue([requirement], asked, nodes, evidence, at)[0]
 
 
+UNREACHED = (Node(name="n1"),)
+NAN = PieceFinding(code="nan", verdict=Verdict.FAIL)
+FAILED_INSIDE: dict[str, Any] = {
+    "parameters": {"gpus": 1},
+    "judgements": (Judgement(metric="gemm_best", verdict=Verdict.FAIL, reason="slow"),),
+}
+"""A run whose own verdict is better than its judgement."""
+
+
 @pytest.mark.parametrize(
     ("evidence", "verdict", "reason"),
     [
@@ -70,6 +86,9 @@ def answer(
         ((), "unproven", "there is no run"),
         ((run(10.1),), "unproven", "10.1 days old"),
         ((run(-1),), "unproven", "still to come"),
+        ((run(moment=LATEST),), "unproven", "still to come"),
+        ((run(), run(moment=LATEST, id="last")), "unproven", "still to come"),
+        ((run(moment=EARLIEST),), "unproven", "days old"),
         ((run(verdict="degraded"),), "degraded", "is degraded"),
         ((run(verdict="fail"),), "fail", "is fail"),
         ((run(benchmark="all-reduce"),), "unproven", "there is no run"),
@@ -95,9 +114,35 @@ def answer(
         ((run(2, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
         ((run(30, "fail", parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "fail", "is fail"),
         ((run(30, parameters={"gpus": 1}), run(1, parameters={"gpus": 2})), "pass", ""),
+        ((run(30, "unproven", parameters={"gpus": 1}), run(parameters={"gpus": 2})), "unproven", "days old"),
+        ((run(30, "degraded", parameters={"gpus": 1}), run(parameters={"gpus": 2})), "unproven", "days old"),
+        ((run(30, **FAILED_INSIDE), run(parameters={"gpus": 2})), "fail", "is fail"),
+        ((run(30, findings=(NAN,), parameters={"gpus": 1}), run(parameters={"gpus": 2})), "fail", "is fail"),
+        (
+            (run(30, objections=("its log was changed",)), run(parameters={"gpus": 2})),
+            "unproven",
+            "its log was changed",
+        ),
+        ((run(40, "unproven"), run(30), run(parameters={"gpus": 2})), "pass", ""),
+        # A run that never reached the node does not end a failure. A run that did ends it.
+        ((run(3, "fail"), run(2, "unproven", nodes=UNREACHED)), "fail", "run-3-fail is fail"),
+        ((run(30, "fail"), run(2, "unproven", nodes=UNREACHED)), "fail", "run-30-fail is fail"),
+        ((run(3, findings=(NAN,)), run(2, "unproven", gone=True, nodes=UNREACHED)), "fail", "run-3-pass"),
+        (
+            (run(4, "fail"), run(3, "unproven", nodes=UNREACHED), run(2, "unproven", nodes=UNREACHED)),
+            "fail",
+            "run-4-fail is fail",
+        ),
+        ((run(3, "fail"), run(2, "unproven", nodes=UNREACHED), run(1)), "pass", ""),
+        ((run(3), run(2, "unproven", nodes=UNREACHED)), "unproven", "is unproven"),
         # One GPU shows nothing of the other.
         ((run(parameters={"gpus": 1}),), "unproven", "no run was on all GPUs of the node"),
         ((run(parameters={"gpus": 0}),), "unproven", "no run was on all GPUs of the node"),
+        *(
+            ((run(parameters={"gpus": used}),), "unproven", "no run was on all GPUs of the node")
+            for used in ("inf", "1_6", "1e3", "2.5", "nan", " 2", True)
+        ),
+        *(((run(parameters={"gpus": used}),), "pass", "") for used in (2, "2", 2.0, "02", 8)),
         ((run(30, parameters={"gpus": 2}), run(1, parameters={"gpus": 1})), "unproven", "on all GPUs"),
         ((run(parameters={"gpus": 1}, nodes=(node(gpus=()),)),), "unproven", "GPUs changed"),
         # What is gone hides nothing.

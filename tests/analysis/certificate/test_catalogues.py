@@ -70,6 +70,9 @@ def test_the_page_of_certificates_lists_what_is_measured_of_nvidias_requirements
     assert f"{len(rows)} requirements" in table
 
 
+ROW = "id: x\n  text: long enough\n  max_age_days: 1\n  night: true"
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
@@ -87,6 +90,25 @@ def test_the_page_of_certificates_lists_what_is_measured_of_nvidias_requirements
         ),
         ("a: " + "{b: " * 3000, "is not YAML"),
         ("\x00", "is not YAML"),
+        # YAML keeps the last of two equal keys, so a requirement would be lost.
+        (
+            f"name: a\ntitle: b\nrequirements:\n- {ROW}\nrequirements:\n- {ROW}",
+            "8: requirements: written twice",
+        ),
+        ("name: a\nname: b", "2: name: written twice"),
+        (f"name: a\ntitle: b\nrequirements:\n- {ROW}\n  night: false", "night: written twice"),
+        ("&a [*a]", "contains itself"),
+        *(
+            (f"name: a\ntitle: {value}", "is not YAML")
+            for value in (
+                "!!bool x",
+                "!!int ''",
+                "!!float ''",
+                "!!timestamp x",
+                f"!!float {'59:' * 400}59.0",
+                "!!binary é",
+            )
+        ),
         (
             "name: a\ntitle: b\nrequirements:\n"
             "- {id: x, text: long enough, max_age_days: 1, night: true, codes: ['xidd_*'], reads: [gpus]}",

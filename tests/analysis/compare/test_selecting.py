@@ -132,6 +132,76 @@ def test_a_system_by_sku_and_by_node(logs: Path) -> None:
     }
 
 
+def selected(name: str, results: str = "results") -> tuple[list[float], list[str]]:
+    """Return the speeds of a system, and the remarks."""
+    remarks: list[str] = []
+    system = select(name, Path(results), no_run, remarks)
+    assert "copy" not in "".join(reason for run in system.runs for reason in run.reasons)
+    found = (one.value for run in system.runs for one in run.measurements if one.name == "samples_per_second")
+    return sorted(found), remarks
+
+
+@pytest.mark.parametrize("name", ["slurm-9.out", "again.log", "result_9.txt", "output.txt", "sub/a.log"])
+def test_a_log_beside_run_folders_is_remarked(logs: Path, name: str) -> None:
+    import_logs(logs / "old/dgx1", logs / "results")
+    before, remarks = selected("results")
+    assert remarks == []
+    (logs / "results/sub").mkdir()
+    (logs / "results" / name).write_text("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    (logs / "results/README.md").write_text("CUDA out of memory\n")
+    assert selected("results") == (
+        before,
+        [f"passed over: results/{name}: a log beside run folders; name the log itself"],
+    )
+
+
+@pytest.mark.parametrize("pattern", ["old/**", "old/**/*", "o*/**/result_*", "old/dgx1/**"])
+def test_a_pattern_reads_no_log_twice(logs: Path, pattern: str) -> None:
+    assert selected(pattern) == selected("old/dgx1" if "dgx1" in pattern else "old")
+
+
+@pytest.mark.parametrize("pattern", ["results/**", "results/*", "results/**/"])
+def test_a_pattern_reads_no_record_twice(logs: Path, pattern: str) -> None:
+    import_logs(logs / "old/dgx1", logs / "results")
+    assert selected(pattern)[0] == selected("results")[0]
+
+
+def test_a_pattern_finds_records_below_folders(logs: Path) -> None:
+    import_logs(logs / "old/dgx1", logs / "kept/one/results")
+    import_logs(logs / "old/LambdaHyperplaneBasic", logs / "kept/two/results")
+    assert selected("kept/**")[0] == selected("old")[0]
+
+
+def test_a_renamed_run_folder_is_found_by_a_pattern(logs: Path) -> None:
+    import_logs(logs / "old/dgx1", logs / "results")
+    for at, folder in enumerate(sorted((logs / "results").glob("ssd-*"))):
+        folder.rename(folder.with_name(f"kept-{at}"))
+    assert selected("results/kept-*") == selected("results")
+    assert len(selected("results/kept-[01]")[0]) == 2
+    (logs / "results/kept-0/run.json").write_text("{")
+    found, remarks = selected("results/kept-[01]")
+    assert len(found) == 1
+    assert "kept-0/run.json is damaged" in remarks[0]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 5000, f"{'x' * 300}*", f"a/{'x' * 300}"])
+def test_a_name_that_is_too_long_for_a_file_is_no_system(logs: Path, name: str) -> None:
+    with pytest.raises((LookupError, NotFoundError)):
+        select(name, logs / "results", no_run, [])
+
+
+@pytest.mark.parametrize("rates", [(1e200, 1.1e200), (4400.0, 1e308), (1e155, 3e160)])
+@pytest.mark.parametrize("form", [(), ("--json",), ("--format", "html", "--output", "-")])
+def test_a_speed_that_is_too_large_to_compare_is_named(
+    call: Call, logs: Path, rates: tuple[float, float], form: tuple[str, ...]
+) -> None:
+    for at, rate in enumerate(rates):
+        (logs / "flat/ssd" / f"dgx1_{at}.log").write_text(mll(rate, minutes=21 + at))
+    result = call("flat/*/dgx1*.log", "flat/*/Lambda*.log", *form)
+    assert result.exit_code == 1, result.output
+    assert f"samples_per_second is {max(rates):g}, too large to compare" in result.output
+
+
 def test_published_systems() -> None:
     assert {one.benchmark for one in published("hyperplane").published} == {
         "gnmt",

@@ -8,6 +8,7 @@ Begin with :func:`answer_catalogue`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ _CLOCK_SKEW = timedelta(minutes=5)
 """Largest time by which evidence may be later than the answer, because clocks differ."""
 _MOST_REASONS = 40
 """Largest number of reasons of an answer."""
+_WHOLE_NUMBER = re.compile(r"([0-9]{1,9})(?:\.0)?")
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,15 @@ def _answer(question: _Question) -> Answer:
     reasons = dict.fromkeys(part.reason for part in parts if part.verdict is not Verdict.PASS)
     pieces = {part.piece.id: part.piece for part in parts if part.piece}
     holds = not verdict.gates and pieces
-    expiries = [piece.moment + question.requirement.max_age for piece in pieces.values()]
     return Answer(
         id=question.requirement.id,
         verdict=verdict,
         reasons=tuple(reasons)[:_MOST_REASONS],
         by=tuple(sorted(pieces)),
-        until=min(expiries) if holds else None,
+        # Without an answer that holds, the evidence may be of a time that has no expiry (9999-12-31).
+        until=min(piece.moment for piece in pieces.values()) + question.requirement.max_age
+        if holds
+        else None,
     )
 
 
@@ -129,7 +133,8 @@ def _covering(question: _Question, name: str, kind: str, benchmark: str) -> list
     pieces = [
         piece
         for piece in question.evidence
-        if piece.kind == kind and piece.benchmark == benchmark and _covers(question, piece, name)
+        # A run whose record is damaged may be of any benchmark.
+        if piece.kind == kind and piece.benchmark in ("", benchmark) and _covers(question, piece, name)
     ]
     return sorted(pieces, key=lambda piece: (piece.moment, piece.id))
 
@@ -180,20 +185,31 @@ def _age_doubt(question: _Question, piece: EvidencePiece) -> str:
 def _counted_runs(question: _Question, name: str, benchmark: str) -> tuple[list[EvidencePiece], str]:
     """Return the newest run of each point, and the doubt about the last run that does not count, or "".
 
-    A run that is too old is left out if a run of another point is not, unless its verdict is ``fail``.
+    A run that is too old is left out if a run of another point is not, but only if it was a proven pass. A
+    failure counts beside later runs of its point that never reached the node.
     """
-    newest: dict[str, EvidencePiece] = {}
+    newest: dict[str, list[EvidencePiece]] = {}
     doubt = ""
     for piece in _covering(question, name, "run", benchmark):
         new_doubt = _doubt(question, piece, name)
         if new_doubt:
             doubt = f"{piece.id}: {new_doubt}"
         else:
-            newest[piece.point] = piece
-    fresh = [piece for piece in newest.values() if not _is_old(question, piece)]
-    # A failure does not become a pass with time.
-    failed = [piece for piece in newest.values() if piece.verdict is Verdict.FAIL and piece not in fresh]
-    return fresh + failed or list(newest.values()), doubt
+            newest[piece.point] = [*_not_replaced(newest.get(piece.point, []), piece, name), piece]
+    counted = [piece for pieces in newest.values() for piece in pieces]
+    fresh = [piece for piece in counted if not _is_old(question, piece)]
+    # A run that is no pass does not become one with time.
+    doubtful = [piece for piece in counted if piece not in fresh and _verdict_of(piece) is not Verdict.PASS]
+    return (fresh + doubtful if fresh else counted), doubt
+
+
+def _not_replaced(
+    earlier: Sequence[EvidencePiece], piece: EvidencePiece, name: str
+) -> Iterator[EvidencePiece]:
+    """Yield the failures of a point that a later run of it leaves open, because it never reached the node."""
+    then = piece.node(name)
+    if _verdict_of(piece) is Verdict.UNPROVEN and not (then and is_identified(then)):
+        yield from (failed for failed in earlier if _verdict_of(failed) is Verdict.FAIL)
 
 
 def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
@@ -201,10 +217,8 @@ def _uses_all_gpus(piece: EvidencePiece, name: str) -> bool:
     node = piece.node(name)
     if node is None or "gpus" not in piece.parameters:
         return True
-    try:
-        return float(str(piece.parameters["gpus"])) >= len(node.gpus)
-    except ValueError:
-        return False
+    number = _WHOLE_NUMBER.fullmatch(str(piece.parameters["gpus"]))
+    return number is not None and int(number[1]) >= len(node.gpus)
 
 
 def _parts_of_benchmark(
@@ -219,12 +233,22 @@ def _parts_of_benchmark(
         yield _piece_part(question, piece, piece.verdict, location)
 
 
+def _verdict_of(piece: EvidencePiece) -> Verdict:
+    """Return the verdict of a piece without its age: an objection makes it at best unproven."""
+    return worst([piece.verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in piece.objections)])
+
+
+def _verdicts_in(piece: EvidencePiece) -> Iterator[Verdict]:
+    """Yield the verdicts of a piece's judgements, and of a run's findings."""
+    yield from (judgement.verdict for judgement in piece.judgements if judgement.gating)
+    if piece.kind == "run":
+        yield from (finding.verdict for finding in piece.findings)
+
+
 def _piece_part(question: _Question, piece: EvidencePiece, verdict: Verdict, location: str) -> _Part:
     """Return a piece of evidence as a part. If there is an objection to it, the part is at best unproven."""
     doubts = [*filter(None, [_age_doubt(question, piece)]), *piece.objections]
-    inside = [judgement.verdict for judgement in piece.judgements if judgement.gating]
-    inside += [finding.verdict for finding in piece.findings if piece.kind == "run"]
-    counted = worst([verdict, *inside, *(Verdict.UNPROVEN for _ in doubts)])
+    counted = worst([verdict, *_verdicts_in(piece), *(Verdict.UNPROVEN for _ in doubts)])
     why = "; ".join([*doubts, *piece.reasons])
     return _Part(counted, f"{location}: {piece.id} is {counted.value}{': ' * bool(why)}{why}", piece)
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from rackproof.analysis.certificate.models import Catalogue, CertificateError
+from rackproof.core.definitions import DefinitionError, construct_document, lines_of_keys
 from rackproof.core.finding_codes import find_code, near_codes, registry
 from rackproof.core.text import sanitize
 from rackproof.store.run_folder import read_file
@@ -53,10 +54,14 @@ def _parse(data: bytes, name: str) -> Catalogue:
     """Return a catalogue from YAML.
 
     Raises:
-        CertificateError: It is not YAML, breaks the format, or names a code that no night gives.
+        CertificateError: It is not YAML, has a key twice, breaks the format, or names a code that no night
+            gives.
     """
     try:
-        catalogue = Catalogue.model_validate(yaml.safe_load(data))
+        # If a key is written twice, YAML drops the first.
+        document = yaml.compose(data, Loader=yaml.SafeLoader)
+        lines_of_keys(document, Path(name))
+        catalogue = Catalogue.model_validate(construct_document(document))
     except ValidationError as error:
         errors_text = "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'catalogue'}: "
@@ -64,7 +69,17 @@ def _parse(data: bytes, name: str) -> Catalogue:
             for problem in error.errors()[:3]
         )
         raise CertificateError(f"{name}: {sanitize(errors_text, 600)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except DefinitionError as error:
+        raise CertificateError(sanitize(error, 400)) from None
+    # PyYAML fails in its own code for a value that does not have the type of its tag, such as `!!bool x`.
+    except (
+        yaml.YAMLError,
+        RecursionError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         raise CertificateError(f"{name} is not YAML: {sanitize(error, 300)}") from None
     # A misspelt code would always pass, because no night gives a finding with that code.
     for row in catalogue.requirements:

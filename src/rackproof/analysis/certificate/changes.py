@@ -53,10 +53,10 @@ def _differences(
 
 
 def _parts(node: Node | None) -> dict[str, str]:
-    """Return the parts of a node by name. A GPU is identified by its UUID, not by its slot."""
+    """Return the parts of a node by name. A GPU is identified by its UUID, and without one by its index."""
     if node is None:
         return {}
-    gpus = {f"GPU {gpu.uuid}": _gpu_text(gpu) for gpu in node.gpus}
+    gpus = {f"GPU {gpu.uuid or gpu.index}": _gpu_text(gpu) for gpu in node.gpus}
     descriptions = {"product": node.product, "processor": node.cpu, "serial number": node.serial}
     return {**descriptions, "chassis": node.chassis_serial, **gpus}
 
@@ -70,7 +70,7 @@ def _versions(node: Node | None) -> dict[str, str]:
     """Return the versions of a node's software and firmware, and of each GPU's VBIOS."""
     if node is None:
         return {}
-    vbios = {f"VBIOS of {gpu.uuid}": gpu.vbios for gpu in node.gpus}
+    vbios = {f"VBIOS of {gpu.uuid or gpu.index}": gpu.vbios for gpu in node.gpus}
     return {**node.software, **{f"firmware {name}": value for name, value in node.firmware.items()}, **vbios}
 
 

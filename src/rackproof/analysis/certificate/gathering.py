@@ -16,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from rackproof.analysis.certificate.models import (
+    EARLIEST,
+    LATEST,
     Catalogue,
     EvidencePiece,
     PieceFinding,
@@ -31,7 +33,15 @@ from rackproof.store.history.repository import Store
 from rackproof.store.history.rows import RunRow
 from rackproof.store.night_store import NightRecord, NodeNight, StoredSnapshot
 from rackproof.store.run_evidence import digest_file, record_objection
-from rackproof.store.run_folder import RECORD_NAME, ResultsError, dump_run, iter_runs, stamp_of
+from rackproof.store.run_folder import (
+    RECORD_NAME,
+    ResultsError,
+    dump_run,
+    new_run_id,
+    read_run,
+    run_folders,
+    stamp_of,
+)
 
 _MOST_RUNS = 100_000
 """Number of the history's newest runs among which missing records are found."""
@@ -61,8 +71,9 @@ class Gathered:
         self._unchanged: set[str] = set()
         # A record of the history is asked for up to three times, for runs in a row and for nights soon after.
         self._known = lru_cache(_REMEMBERED)(self._read_known)
+        self._damaged_runs: list[EvidencePiece] = []
         runs, nights = self._newest_runs(), list(self._newest_nights())
-        pieces = [*(self._run_piece(run) for run in runs), *nights]
+        pieces = [*(self._run_piece(run) for run in runs), *self._damaged_runs, *nights]
         self.evidence = tuple(sorted([*pieces, *self._gone(pieces)], key=_order))
         self.nodes = tuple(filter(None, map(self._present, sorted({*self._seen, *self._claimed}))))
 
@@ -101,8 +112,13 @@ class Gathered:
         return list(newest.values())
 
     def _runs(self) -> Iterator[Run]:
-        """Yield the runs on requested nodes. For damaged and altered records, the history's rows count."""
-        for run in iter_runs(self._results, on_error=lambda _: None):
+        """Yield the runs on requested nodes. For altered records, the history's rows count."""
+        for folder in run_folders(self._results):
+            try:
+                run = read_run(folder)
+            except ResultsError as error:
+                self._damaged_runs += self._damaged_run(folder.name, str(error))
+                continue
             recorded_run = self._known(run.run_id)
             if recorded_run and dump_run(recorded_run) == dump_run(run):
                 self._unchanged.add(run.run_id)
@@ -112,6 +128,18 @@ class Gathered:
             if is_mine and run.provenance == "ran" and run.benchmark != night_store.BENCHMARK:
                 yield run
 
+    def _damaged_run(self, name: str, why: str) -> Iterator[EvidencePiece]:
+        """Yield the evidence of a run with an unreadable record, unless the history has its row.
+
+        The name of its folder has its benchmark. A folder with another name may be of every benchmark.
+        """
+        if self._known(name) or night_store.is_night(name):
+            return
+        benchmarks = [known for known in self._benchmarks if _slug_of(new_run_id(known)) == _slug_of(name)]
+        if benchmarks or stamp_of(name) is None:
+            damaged = self._damaged(name, why)
+            yield damaged.model_copy(update={"kind": "run", "benchmark": next(iter(benchmarks), "")})
+
     def _run_piece(self, run: Run) -> EvidencePiece:
         """Return a run as a piece of evidence, with objections to its files."""
         folder = self._results / run.run_id
@@ -120,7 +148,7 @@ class Gathered:
             kind="run",
             benchmark=run.benchmark,
             parameters=run.parameters,
-            moment=_moment_of(run),
+            moment=_bounded(_moment_of(run)),
             command=run.command,
             nodes=_nodes_of(run),
             verdict=run.verdict,
@@ -187,7 +215,7 @@ class Gathered:
         return EvidencePiece(
             id=night.night_id,
             kind="night",
-            moment=night.ended,
+            moment=_bounded(night.ended),
             command=("ansible-playbook", "validate.yml"),
             nodes=tuple(
                 nodes[name].about if name in nodes else Node(name=name) for name in (*snapshots, *lost)
@@ -260,7 +288,7 @@ class Gathered:
             kind="night" if is_night else "run",
             benchmark="" if is_night else row.benchmark,
             parameters=row.parameters,
-            moment=moment,
+            moment=_bounded(moment),
             nodes=tuple(Node(name=name) for name in names),
             verdict=verdict,
             verdicts=dict.fromkeys(names, Verdict.UNPROVEN) if is_night else {},
@@ -269,11 +297,11 @@ class Gathered:
         )
 
     def _damaged(self, name: str, why: str) -> EvidencePiece:
-        """Return the evidence of a night with an unreadable record, which may have included every node."""
+        """Return the evidence of an unreadable record of a night, which may have included every node."""
         return EvidencePiece(
             id=name,
             kind="night",
-            moment=stamp_of(name) or self._now,
+            moment=_bounded(stamp_of(name) or self._now),
             nodes=tuple(Node(name=node_name) for node_name in sorted(self._asked)),
             verdict=Verdict.UNPROVEN,
             objections=(sanitize(why, _LONGEST),),
@@ -288,6 +316,16 @@ def _order(piece: EvidencePiece) -> tuple[datetime, str]:
 def _moment_of(run: Run) -> datetime:
     moment = run.ended or run.started or stamp_of(run.run_id) or datetime.fromtimestamp(0, UTC)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _bounded(moment: datetime) -> datetime:
+    """Return a time, or the bound of a certificate's times beyond which it is."""
+    return min(max(moment, EARLIEST), LATEST)
+
+
+def _slug_of(run_id: str) -> str:
+    """Return the part of a run's id between its time and its random suffix, which is the benchmark's name."""
+    return run_id.partition("-")[2].rpartition("-")[0]
 
 
 def _nodes_of(run: Run) -> tuple[Node, ...]:

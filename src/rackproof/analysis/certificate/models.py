@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
@@ -15,6 +15,9 @@ from rackproof.core.records import Judgement, Name, Node, Record, Text, Verdict
 NAMESPACE = "rackproof-evidence"
 """Namespace of the signatures. A signature with the same key for another purpose is not valid here."""
 Scope = Literal["node", "pair", "rack"]
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+"""Bounds of the times in a certificate. Beyond them, the end of a maximum age may be no valid date."""
+Moment = Annotated[AwareDatetime, Field(ge=EARLIEST, le=LATEST)]
 
 
 class CertificateError(RackproofError):
@@ -138,7 +141,7 @@ class EvidencePiece(Record):
     kind: Literal["run", "night"]
     benchmark: str = ""
     parameters: dict[str, str | int | float | bool | None] = Field(default={})
-    moment: AwareDatetime
+    moment: Moment
     command: tuple[str, ...] = ()
     nodes: tuple[Node, ...] = ()
     verdict: Verdict
@@ -183,7 +186,7 @@ class Certificate(Record):
     """
 
     schema_version: Literal[1] = 1
-    made: AwareDatetime
+    made: Moment
     made_by: str
     command: tuple[str, ...] = ()
     rackproof_version: str

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -61,7 +62,7 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
         process = _ssh_keygen(["find-principals", "-s", str(file), "-f", str(signers)], b"")
         names = process.stdout.decode("utf-8", "replace").splitlines()
         if process.returncode or not names:
-            raise CertificateError(f"it is signed by a key that {signers} does not name")
+            raise CertificateError(_unknown_key(process, signers))
         # The file may give a key several names. ssh-keygen checks the namespace and the dates of each.
         for name in names:
             arguments = ["verify", "-f", str(signers), "-I", name, "-n", NAMESPACE, "-s", str(file)]
@@ -70,6 +71,18 @@ def signer_of(data: bytes, signature: str, signers: Path) -> str:
     raise CertificateError(
         f"the signature does not hold: the JSON was changed, or {signers} does not allow its key"
     )
+
+
+def _unknown_key(process: subprocess.CompletedProcess[bytes], signers: Path) -> str:
+    """Return the message about a key that ssh-keygen did not find, with the first line it cannot read."""
+    found = f"it is signed by a key that {signers} does not name"
+    lines = signers.read_bytes().splitlines()
+    for match in re.finditer(r":([0-9]{1,9}): .*", process.stderr.decode("utf-8", "replace")):
+        # ssh-keygen also complains about an empty line.
+        if any(line.strip() for line in lines[int(match[1]) - 1 : int(match[1])]):
+            why = sanitize(match[0].removeprefix(":"), 300)
+            return f"{found} in a line that ssh-keygen can read (line {why}): write NAME KEYTYPE KEY"
+    return found
 
 
 def _is_as_written(signature: str) -> bool:

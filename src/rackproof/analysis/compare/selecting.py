@@ -10,21 +10,25 @@ The command calls :func:`select` for each name. Begin there.
 from __future__ import annotations
 
 import glob
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rackproof.analysis.compare.naming import PUBLISHED, plain_name
 from rackproof.analysis.compare.systems import System
-from rackproof.analysis.importing import IMPORTED_FROM, NoLogsError, runs_from_logs
+from rackproof.analysis.importing import IMPORTED_FROM, NoLogsError, find_files, read_runs, runs_from_logs
 from rackproof.analysis.mlperf.published import PublishedResult, find_published, study_points
 from rackproof.core.errors import RackproofError
 from rackproof.core.records import Run
-from rackproof.store.run_folder import RECORD_NAME, iter_runs
+from rackproof.core.text import sanitize
+from rackproof.store.run_folder import RECORD_NAME, ResultsError, iter_runs, read_run
 
 # Suffixes of repeats: DGX1_2.log, DGX1-03.log, DGX1.4.log, result_0.txt.
 _TRIAL = re.compile(r"[_.-]\d+$")
 _GLOB = re.compile(r"[*?\[]")
+# Suffixes of files of a results folder that are no logs: the history with its parts, pages and their JSON.
+_NO_LOGS = frozenset({".sqlite", ".sqlite-wal", ".sqlite-shm", ".html", ".json", ".sig"})
 
 
 class NotFoundError(RackproofError):
@@ -117,8 +121,8 @@ def select(
         return published(name.removeprefix(PUBLISHED))
     path = Path(name)
     # If a file with a bracket or a star in its name exists, the name is that file, not a pattern.
-    if _GLOB.search(name) and not path.exists():
-        places = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
+    if _GLOB.search(name) and not os.path.exists(name):
+        places = _without_contained(Path(match) for match in sorted(glob.glob(name, recursive=True)))
         if not places:
             raise NotFoundError(f"nothing matches {name}; quote the pattern, and check the path")
         return _system_of_places(_pattern_name(name), places, remarks, benchmark)
@@ -137,16 +141,17 @@ def _is_place_of_logs(name: str) -> bool:
 
     ``find_run`` reads the record of a single run.
     """
-    path = Path(name)
+    # os.path also answers for a name that is too long for a file.
+    is_record = os.path.basename(name) == RECORD_NAME or os.path.exists(os.path.join(name, RECORD_NAME))
     # An empty name would mean the current folder.
-    return bool(name) and path.name != RECORD_NAME and path.exists() and not (path / RECORD_NAME).exists()
+    return bool(name) and os.path.exists(name) and not is_record
 
 
 def _may_be_system(name: str, results: Path) -> bool:
     # A run with exactly this id comes before a system of that name. A path is neither.
-    if not name or "/" in name or Path(name).exists():
+    if not name or "/" in name or os.path.exists(name):
         return False
-    return not (results / name / RECORD_NAME).is_file()
+    return not os.path.isfile(results / name / RECORD_NAME)
 
 
 def _runs_of_system(name: str, results: Path, remarks: list[str]) -> tuple[Run, ...]:
@@ -178,12 +183,30 @@ def _system_of_places(name: str, places: Sequence[Path], remarks: list[str], ben
     return System(name=name, runs=_only(runs, benchmark, name))
 
 
+def _without_contained(matches: Iterable[Path]) -> list[Path]:
+    """Return the paths of a pattern so that each file is in only one of them.
+
+    A folder with records somewhere below it is replaced by its contents. All others are read as a whole.
+    """
+    places = list(matches)
+    records = [place for place in places if _holds_records(place)]
+    chosen: dict[Path, None] = {}
+    while places:
+        place = places.pop(0)
+        if place not in records and any(place in record.parents for record in records):
+            places = [*sorted(place.iterdir()), *places]
+        elif not any(parent in chosen for parent in place.parents):
+            chosen[place] = None
+    return list(chosen)
+
+
 def _runs_at(places: Sequence[Path], remarks: list[str], skipped: list[str]) -> Iterator[Run]:
     """Yield the recorded runs of the paths, then the runs of all paths that are logs."""
     logs = []
     for path in places:
         if _holds_records(path):
             yield from _recorded_runs(path, remarks)
+            skipped += _logs_beside(path)
         else:
             logs.append(path)
     # Read all logs together, because a copy of a log is only recognized next to its original.
@@ -198,11 +221,24 @@ def _holds_records(path: Path) -> bool:
 
 def _recorded_runs(path: Path, remarks: list[str]) -> Iterator[Run]:
     """Yield the run of a run folder, or the runs of a folder of run folders."""
-    is_run_folder = (path / RECORD_NAME).is_file()
-    holder = path.parent if is_run_folder else path
-    for run in iter_runs(holder, on_error=lambda error: remarks.append(str(error))):
-        if not is_run_folder or run.run_id == path.name:
-            yield run
+    if (path / RECORD_NAME).is_file():
+        try:
+            yield read_run(path)
+        except ResultsError as error:
+            remarks.append(str(error))
+        return
+    yield from iter_runs(path, on_error=lambda error: remarks.append(str(error)))
+
+
+def _logs_beside(path: Path) -> list[str]:
+    """Return a line for each log that lies beside run folders, because only recorded runs are compared."""
+    if (path / RECORD_NAME).is_file():
+        return []
+    others = (entry for entry in sorted(path.iterdir()) if not (entry / RECORD_NAME).is_file())
+    visible = (entry for entry in others if not entry.name.startswith(".") and not entry.is_symlink())
+    files = (file for entry in visible for file in find_files(entry) if file.suffix not in _NO_LOGS)
+    logs = read_runs(files, Path(), skipped=[], unread=[], old=True)
+    return [f"{sanitize(log, 300)}: a log beside run folders; name the log itself" for _, log in logs]
 
 
 def _only(runs: tuple[Run, ...], benchmark: str, name: str) -> tuple[Run, ...]:
