@@ -26,8 +26,12 @@ from rackproof.logs.run_sub import (
     state_findings,
 )
 
-_CLEARED = re.compile(r":::MLL \S+ cache_clear: .*\"value\": *true", re.IGNORECASE)
-"""Pattern of the event of a cleared page cache."""
+_CLEARED = re.compile(
+    r"(?:(\d{1,6}): )?.{0,200}?(:::MLL \S{1,40} cache_clear: .{0,2000}\"value\": *true)", re.IGNORECASE
+)
+"""Pattern of the event of a cleared page cache, with the number that srun writes before it."""
+_MOST_NODES = 100_000
+"""Largest number of nodes that are stored."""
 # With several nodes, resnet's run script lets each print this, after the number that srun adds.
 _NODE = re.compile(r"(?:\d{1,6}: )?Launching on node (\S{1,200})")
 
@@ -36,7 +40,8 @@ class RunSub06Output(Record):
     """The contents of the output as read, without a verdict."""
 
     caches_cleared: int = 0
-    """Number of events of a cleared page cache. A node logs it after the clearing, and only if it worked."""
+    """Number of nodes with an event of a cleared page cache. A node logs it after the clearing, and only if
+    it worked."""
     trained: bool = False
     """True if the log has a ``run_start``."""
     nodes: tuple[str, ...] = ()
@@ -49,9 +54,10 @@ class RunSub06Reader:
     """A line observer for :func:`rackproof.logs.parse`, for round 0.6. No line raises an error."""
 
     def __init__(self) -> None:
-        self._caches_cleared = 0
+        self._caches_cleared: set[str] = set()
+        """Number that srun writes before each event, or else the event, so that none counts twice."""
         self._trained = False
-        self._nodes: list[str] = []
+        self._nodes: dict[str, None] = {}
         self._errors: list[tuple[int, str]] = []
 
     def line(self, number: int, raw: bytes) -> None:
@@ -61,16 +67,17 @@ class RunSub06Reader:
             return
         if ":::MLL " in text:
             self._trained = self._trained or " run_start: " in text
-            self._caches_cleared += bool(_CLEARED.search(text))
-        elif node := _NODE.match(text):
-            self._nodes.append(sanitize(node[1], 200))
+            if (cleared := _CLEARED.match(text)) and len(self._caches_cleared) < _MOST_NODES:
+                self._caches_cleared.add(cleared[1] or cleared[2])
+        elif (node := _NODE.match(text)) and len(self._nodes) < _MOST_NODES:
+            self._nodes.setdefault(sanitize(node[1], 200))
         elif text.startswith(("ERR:", "Unknown system")) and len(self._errors) < MAX_KEPT:
             self._errors.append((number, sanitize(text, 300)))
 
     def result(self) -> RunSub06Output:
         """Return the result of the lines read so far."""
         return RunSub06Output(
-            caches_cleared=self._caches_cleared,
+            caches_cleared=len(self._caches_cleared),
             trained=self._trained,
             nodes=tuple(self._nodes),
             errors=tuple(self._errors),
