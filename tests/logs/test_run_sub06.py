@@ -352,7 +352,7 @@ def test_two_nodes_are_held_against_two(
         (["0: ", "1: ", "0: ", "1: "], 2),
         (["0: words ", "0: "], 1),
         (["0: ", "1: "], 2),
-        # Without a number, nobody knows whether two nodes wrote the same text in the same millisecond.
+        # Without a number, two nodes may have written the same text in the same millisecond.
         (["", ""], 2),
     ],
 )
