@@ -10,8 +10,10 @@ import os
 import socket
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,6 +92,63 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert found.size_bytes <= (1 << 20) + 1
         (problem,) = [one for one in found.findings if one.code == "log_not_unpacked"]
         assert "unpacks to more than" in problem.message
+
+
+def _claims_memory(data: bytes, code: int) -> bytes:
+    """Return an xz file whose first block claims a dictionary of another size, by the size's code."""
+    length = (data[12] + 1) * 4
+    block = bytearray(data[12 : 12 + length])
+    place = block.index(b"\x21\x01") + 2  # the filter's number, the size of its properties, the property
+    block[place] = code
+    block[-4:] = zlib.crc32(bytes(block[:-4])).to_bytes(4, "little")
+    return data[:12] + bytes(block) + data[12 + length :]
+
+
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_an_xz_file_that_claims_much_memory_is_not_unpacked(whole_first: bool, tmp_path: Path) -> None:
+    packed = lzma.compress(mllog().encode())
+    path = tmp_path / "result_0.txt.xz"
+    path.write_bytes(_claims_memory(packed, packed[12 + 4]))
+    for code, verdict in ((28, Verdict.PASS), (40, Verdict.UNPROVEN)):  # 64 MiB, as with -9, and 4 GiB
+        data = _claims_memory(packed, code)
+        path.write_bytes(packed + _claims_memory(lzma.compress(b"words\n"), code) if whole_first else data)
+        found = logs.parse_path(path)
+        assert found.verdict is verdict
+        problems = [one.message for one in found.findings if one.code == "log_not_unpacked"]
+        assert problems == [
+            "the compressed log needs too much memory to be unpacked: unpack it yourself"
+            for _ in range(code == 40)
+        ]
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_a_lack_of_memory_is_no_crash(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / f"result_0.txt{ending}"
+    path.write_bytes(PACK[ending](mllog().encode()))
+
+    def fail(*_: object) -> bytes:
+        raise MemoryError
+
+    with opening.open_log(path) as stream:
+        monkeypatch.setattr(stream, "_stream", SimpleNamespace(read=fail, readline=fail))
+        assert stream.read(10) == b""
+        assert "too much memory" in stream.problem
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_streams_behind_one_another_are_read_whole_or_are_damaged(ending: str, tmp_path: Path) -> None:
+    data, half = mllog().encode(), len(mllog()) // 2
+    first, second = PACK[ending](data[:half]), PACK[ending](data[half:])
+    path = tmp_path / f"result_0.txt{ending}"
+    for padding in (b"", b"\0" * 4, b"\0" * 400_000):
+        path.write_bytes(first + padding + second + padding)
+        with opening.open_log(path) as stream:
+            assert stream.read() == data
+            assert not stream.problem
+    for damaged in (b"x" + second[1:], second[:-9], b"some words"):
+        # What follows a whole log may have shown a fault.
+        path.write_bytes(PACK[ending](data) + damaged)
+        assert logs.parse_path(path).verdict is Verdict.UNPROVEN
 
 
 def _tar(data: bytes) -> bytes:

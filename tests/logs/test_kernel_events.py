@@ -785,3 +785,22 @@ def test_a_log_whose_lines_were_lost_is_not_whole(line: str) -> None:
     assert logs.parse(io.BytesIO(whole.encode()), format="xid").verdict is PASS
     parsed = logs.parse(io.BytesIO(f"{whole}[    2.000000] {line}\n".encode()), format="xid")
     assert (parsed.verdict, parsed.findings[0].code) == (UNPROVEN, "kernel_log_unknown")
+
+
+def test_an_sxid_of_another_switch_or_host_does_not_judge_registers() -> None:
+    bus = "nvidia-nvswitch{0}: SXid (PCI:0000:c{0}:00.0): 12028, {1}"
+    head, registers = bus.format(1, "Non-fatal, Link 50 egress (First)"), bus.format(2, "Data {0x00140004}")
+    own = bus.format(1, "Data {0x00140004}")
+    for lines in ([head, registers], [registers, head], [head, own, registers]):
+        result = parsed("".join(f"[ 1.0] {line}\n" for line in lines))
+        assert result.verdict is UNPROVEN
+        assert "0000:c2:00.0: only its registers" in " ".join(one.message for one in result.findings)
+    assert parsed(f"n01: [ 1.0] {head}\nn02: [ 1.0] {own}\n").verdict is UNPROVEN
+    assert parsed(f"n01: [ 1.0] {head}\nn01: [ 1.0] {own}\n").verdict is DEGRADED
+
+
+def test_registers_of_any_number_of_switches_are_bounded_and_unproven() -> None:
+    line = "[ 1.0] nvidia-nvswitch0: SXid (PCI:{:04x}:c1:00.0): 12028, {}\n"
+    registers = "".join(line.format(at, "Data {0x00140004}") for at in range(1001))
+    heads = "".join(line.format(at, "Non-fatal, Link 50 egress (First)") for at in range(1000))
+    assert parsed(registers + heads).verdict is UNPROVEN

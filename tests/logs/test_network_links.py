@@ -8,6 +8,8 @@ import pytest
 
 from rackproof import logs
 from rackproof.core.records import Verdict
+from rackproof.logs import xid
+from rackproof.logs._reading import Log
 from rackproof.logs.kernel_events import FAULT_WORDS, read_unknown_line
 from rackproof.logs.network_links import LinkHistory, read_link_change
 
@@ -107,3 +109,22 @@ def test_a_flood_of_lost_links_is_bounded_and_unproven() -> None:
     found = logs.parse(io.BytesIO("\n".join([BOOT.strip(), *lines, ""]).encode()), format="xid")
     assert found.verdict is UNPROVEN
     assert LinkHistory().harmless_ports() == set()
+
+
+@pytest.mark.parametrize("host", ["", "n{}: "])
+def test_the_ports_of_a_log_are_bounded_and_each_lost_link_counts(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xid, "_MOST_PORTS", 20)
+    lines = [
+        f"{host.format(at)}[    5.000000] ice 0000:{at:02x}:00.0 eth{at}: NIC Link is {state}\n"
+        for at in range(40)
+        for state in ("Down", "Up")
+    ]
+    log = Log("dmesg")
+    parser = xid.XidParser(log)
+    for at, text in enumerate([BOOT, *lines], start=1):
+        parser.line(at, text.rstrip("\n"))
+    assert len(parser.ports) == 20
+    assert parser.finish().verdict is UNPROVEN
+    assert verdict(*(line.rstrip("\n") for line in [BOOT, *lines[:8]])) is PASS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import lzma
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -996,8 +997,8 @@ def test_one_answer_is_parsed_once_and_no_reader_changes_it(
     parsed = []
     read_xml = nvidia_smi._read_xml
 
-    def read_and_keep(document: bytes) -> nvidia_smi._Element:
-        parsed.append(read_xml(document))
+    def read_and_keep(document: bytes, above: int) -> nvidia_smi._Element:
+        parsed.append(read_xml(document, above))
         return parsed[-1]
 
     monkeypatch.setattr(nvidia_smi, "_read_xml", read_and_keep)
@@ -1006,7 +1007,7 @@ def test_one_answer_is_parsed_once_and_no_reader_changes_it(
     assert [texts.gpu for texts in nvidia_smi.read_gpu_texts(data)] == list(gpus)
     assert judged(data) == (PASS, set())
     assert len(parsed) == times
-    assert all(tree == read_xml(data) for tree in parsed)
+    assert all(tree == read_xml(data, 0) for tree in parsed)
     # Other or unreadable output does not use the kept result.
     other = data.replace(b"GPU-", b"GPU-f", 1)
     assert nvidia_smi.read_gpus(other) != gpus
@@ -1040,3 +1041,148 @@ def test_a_line_that_only_one_gpu_lacks_is_unproven(tag: str) -> None:
 def test_a_link_whose_highest_value_is_unknown_is_unproven(tag: str, text: str) -> None:
     damaged = re.sub(f"<{tag}>[^<]*<", f"<{tag}>{text}<", XML)
     assert judged(damaged)[0] is UNPROVEN
+
+
+# Evidence that appears twice, and text that is no evidence.
+
+
+@pytest.mark.parametrize("tail", ["", "later\n"])
+def test_a_second_matrix_does_not_hide_the_first(tail: str) -> None:
+    good, bad = matrix(*alike(8, "NV18")), with_pair(matrix(*alike(8, "NV18")), 2, 3, "NV17")
+    assert judged(good)[0] is PASS
+    assert judged(bad)[0] is DEGRADED
+    for text in (bad + tail + good, good + tail + bad, good + good):
+        assert judged(text)[0] is UNPROVEN
+        assert "gpu_twice" in judged(text)[1]
+
+
+def test_a_column_or_a_row_that_appears_twice_is_found() -> None:
+    good = matrix(*alike(2, "NV18"))
+    row = next(line for line in good.splitlines(keepends=True) if line.startswith("GPU1"))
+    assert judged(good)[0] is PASS
+    for text in (good + row, good.replace(row, row.replace("NV18", "SYS") + row)):
+        assert judged(text) == (UNPROVEN, {"gpu_twice"})
+    text = "\tGPU0\tGPU1\tGPU1\nGPU0\tX\tSYS\tNV18\nGPU1\tNV18\tX\tX\n"
+    assert judged(text) == (UNPROVEN, {"gpu_twice"})
+
+
+@pytest.mark.parametrize("shown", ["26.5.2 GB/s", "26..5 GB/s", "26.562 GB", "26,562 GB/s", "2G.562 GB/s"])
+def test_a_damaged_speed_of_a_link_is_not_called_down(shown: str) -> None:
+    text = listed((H200, UP.replace("26.562 GB/s", shown, 1)), (H200, UP))
+    verdict, found = judged(text)
+    assert verdict is not PASS
+    assert "damaged_line" in found
+    assert "nvlink_down" not in found
+    alone = logs.parse(io.BytesIO(listed((H200, UP.replace("26.562 GB/s", shown))).encode()))
+    assert alone.verdict is UNPROVEN
+
+
+TEXT = NVIDIA_SMI_TEXT.decode()
+PROCESSES = """\
+    Processes
+        GPU instance ID                   : N/A
+        Process ID                        : 1234
+            Type                          : C
+            Name                          : {name}
+            Used GPU Memory               : 1 MiB
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "python train.py 'Unknown Error'",
+        "sh -c 'echo GPU is lost'",
+        "ERR!",
+        "==NVSMI LOG==",
+        "infoROM is corrupted",
+    ],
+)
+@pytest.mark.parametrize("heading", ["Processes", "Accounted Processes"])
+def test_a_process_may_have_any_name(name: str, heading: str) -> None:
+    text = TEXT + PROCESSES.format(name=name).replace("Processes", heading)
+    assert judged(text) == (PASS, set())
+    # What is not in the list still counts.
+    assert judged(text + "Unable to determine the device handle for GPU 3B:00.0: Unknown Error\n")[0] is FAIL
+    assert judged(text + "GPU 00000000:07:00.0\n    Fan Speed  : Unknown Error\n")[0] is FAIL
+    assert judged(TEXT + PROCESSES.format(name=name).replace("Processes", "Others"))[0] is not PASS
+
+
+def test_a_list_of_processes_may_have_any_name() -> None:
+    head = "pid, process_name, used_gpu_memory [MiB]\n"
+    assert "gpu_lost" not in judged(f"index, {head}0, 1234, python 'Unknown Error', 1 MiB\n")[1]
+    assert "gpu_lost" in judged(f"index, {head}0, 1234, python, [GPU is lost]\n")[1]
+
+
+UNCORRECTED = "ecc.errors.uncorrected.volatile"
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "verdict", "expected"),
+    [
+        (("dram",), (1,), DEGRADED, {"ecc_dram_uncorrected"}),
+        (("device_memory",), (2,), DEGRADED, {"ecc_dram_uncorrected"}),
+        (("dram", "total"), (1, 1), DEGRADED, {"ecc_dram_uncorrected"}),
+        (("total", "dram", "device_memory"), (1, 1, 1), DEGRADED, {"ecc_dram_uncorrected"}),
+        (("dram", "total"), (1, 2), FAIL, {"ecc_dram_uncorrected", "ecc_uncorrected"}),
+        (("dram", "sram"), (1, 1), FAIL, {"ecc_dram_uncorrected", "ecc_uncorrected"}),
+        (("sram",), (1,), FAIL, {"ecc_uncorrected"}),
+        (("register_file",), (1,), FAIL, {"ecc_uncorrected"}),
+        (("total",), (1,), FAIL, {"ecc_uncorrected"}),
+        (("sram", "sram"), (1, 0), FAIL, {"ecc_uncorrected"}),
+        (("dram", "sram", "total"), (0, 0, 0), PASS, set()),
+    ],
+)
+def test_memory_errors_of_a_table_are_judged_as_in_the_xml(
+    columns: tuple[str, ...], cells: tuple[int, ...], verdict: Verdict, expected: set[str]
+) -> None:
+    head = ", ".join(f"{UNCORRECTED}.{column}" for column in columns)
+    assert judged(table(head, ", ".join(map(str, cells)))) == (verdict, expected)
+
+
+def test_a_slowdown_of_unknown_age_is_unproven_and_says_what_to_do() -> None:
+    counters = re.search("<clocks_event_reasons_counters_hw_therm_slowdown>(.*?)<", XML)
+    assert counters is not None
+    text = XML.replace(counters[0], counters[0].replace(counters[1], "61000000 us"), 1)
+    parsed = logs.parse(io.BytesIO(text.encode()))
+    (found,) = [one for one in parsed.findings if one.verdict]
+    assert (parsed.verdict, found.code) == (UNPROVEN, "slowdown_unknown")
+    assert "save nvidia-smi -q a day later" in found.message
+
+
+@pytest.mark.parametrize("above", ["", "$ nvidia-smi -q -x\n", "one\ntwo\n\n"])
+def test_lines_of_the_xml_are_those_of_the_file(above: str) -> None:
+    text = above + with_value("current_ecc", "Disabled")
+    (found,) = [one for one in logs.parse(io.BytesIO(text.encode())).findings if one.code == "ecc_off"]
+    gpus = [at for at, line in enumerate(text.splitlines(), start=1) if "<gpu id=" in line]
+    assert found.source is not None
+    assert found.source.line == gpus[0]
+
+
+@pytest.mark.parametrize("value", ["b", "b :", ": b", "b : c"])
+def test_long_lines_of_the_text_are_read_in_little_time(value: str) -> None:
+    line = "    a" + " " * (1900 - len(value)) + value + "\n"
+    start = time.process_time()
+    nvidia_smi._read_text([(at, line) for at in range(100)])
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Temperature", ("Temperature", "")),
+        ("Product Name                          : NVIDIA H200", ("Product Name", "NVIDIA H200")),
+        ("Processes :", ("Processes", "")),
+        ("GPU 00000000:00:06.0", ("GPU 00000000:00:06.0", "")),
+        ("A : b : c", ("A", "b : c")),
+        ("A :b", ("A", "b")),
+        ("A :  b", ("A", " b")),
+        (": b", (": b", "")),
+        ("a" * 200, ("a" * 200, "")),
+        ("a" * 201 + " : b", None),
+        ("\tA : b", None),
+        ("", None),
+    ],
+)
+def test_a_line_of_the_text_has_a_name_and_a_value(line: str, expected: tuple[str, str] | None) -> None:
+    assert nvidia_smi._name_and_value(line) == expected

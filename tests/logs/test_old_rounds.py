@@ -9,7 +9,7 @@ import pytest
 
 from rackproof import logs
 from rackproof.core.records import ParsedLog, Verdict
-from tests.logs.log_samples import MLP05, mll, mllog, stated06
+from tests.logs.log_samples import MINIGO, MLP05, mll, mllog, stated06
 
 PASS, FAIL, UNPROVEN = Verdict.PASS, Verdict.FAIL, Verdict.UNPROVEN
 
@@ -139,3 +139,70 @@ def test_what_is_stated_at_no_time_holds() -> None:
     parsed = read(head + body)
     assert parsed.tags["submission_benchmark"] == "resnet"
     assert codes(parsed) == {"target_not_reached"}
+
+
+STOP = b'run_stop: {"success": true}'
+
+
+@pytest.mark.parametrize(
+    ("stop", "final", "verdict"),
+    [
+        (b'run_stop: "aborted"', b'run_final: {"success": true}', FAIL),
+        (b"run_stop: aborted", b'run_final: {"success": true}', FAIL),
+        (b"run_stop: false", b'run_final: {"success": true}', FAIL),
+        (b'run_stop: "false"', b'run_final: {"success": true}', FAIL),
+        (STOP, b'run_final: "aborted"', FAIL),
+        (STOP, b"run_final: false", FAIL),
+        (b'run_stop: {"success": "truth"}', b'run_final: {"success": true}', UNPROVEN),
+        (b'run_stop: {"success": 2}', b'run_final: {"success": true}', UNPROVEN),
+        (b"run_stop: 7", b"run_final", UNPROVEN),
+        (b"run_stop", b"run_final", UNPROVEN),
+        (b"run_stop", b'run_final: {"success": true}', PASS),
+        (b"run_stop: null", b'run_final: {"success": "true"}', PASS),
+        (b"run_stop: true", b"run_final", PASS),
+        (b'run_stop: "success"', b"run_final", PASS),
+        (STOP, b'run_final: {"success": true}', PASS),
+    ],
+)
+def test_a_stated_outcome_of_round_05_is_kept(stop: bytes, final: bytes, verdict: Verdict) -> None:
+    parsed = read(MLP05.replace(STOP, stop).replace(b"run_final", final))
+    assert parsed.verdict is verdict, codes(parsed)
+
+
+@pytest.mark.parametrize("outcome", [b'{"success": false}', b'"aborted"', b'{"status": "aborted"}'])
+def test_an_abort_before_the_end_of_round_05_is_kept(outcome: bytes) -> None:
+    early = b":::MLPv0.5.0 resnet 1541053599 (main.cpp:19) run_final: "
+    end = b":::MLPv0.5.0 resnet 1541053600.5"
+    assert read(MLP05.replace(end, early + outcome + b"\n" + end)).verdict is FAIL
+    assert read(MLP05.replace(end, early + b'{"success": true}\n' + end)).verdict is PASS
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"600.0", b"0.001"),
+        (b"600.0", b"17.9"),
+        (b"600.0", b"80.0"),
+        (b"600.0", b"1e9"),
+        (b"600.0", b"892.0"),
+        (b'"iteration": 18', b'"iteration": 1e300'),
+        (b'"iteration": 18', b'"iteration": 800'),
+    ],
+)
+def test_a_time_that_minigo_cannot_have_needed_is_unproven(old: bytes, new: bytes) -> None:
+    parsed = read(MINIGO.replace(old, new))
+    assert (parsed.verdict, codes(parsed)) == (UNPROVEN, {"impossible_value"})
+    assert parsed.measurement("time_to_train") is None
+
+
+def test_a_time_of_minigo_without_lines_of_its_iterations_is_bounded() -> None:
+    silent = MINIGO.replace(b"Iteration time", b"Time")
+    assert read(silent).verdict is PASS
+    assert read(silent.replace(b"600.0", b"0.001")).verdict is UNPROVEN
+
+
+@pytest.mark.parametrize("event", ["eval_result", "eval_accuracy"])
+def test_the_event_that_minigo_lacks_is_named(event: str) -> None:
+    parsed = read(MINIGO.replace(event.encode(), b"other"))
+    (found,) = [one for one in parsed.findings if one.code == "target_not_beaten"]
+    assert found.message.startswith(f"no {event}")

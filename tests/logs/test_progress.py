@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rackproof.logs.progress import Follower, Progress
@@ -136,3 +138,23 @@ def test_message_is_clean_and_readable() -> None:
 )
 def test_a_job_with_a_target_may_end_before_its_last_epoch(value: dict[str, object], message: str) -> None:
     assert fed(event("progress", {**value, "target": 0.985}).encode()).message == message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"TRAIN [1][1/1]", b"Iteration: 1, Loss function: 1,", b"TRAIN [0][1/2] Tok/s "],
+)
+def test_a_long_line_takes_little_time(line: bytes) -> None:
+    start = time.process_time()
+    Follower().feed(line * (60_000 // len(line)) + b"\n")
+    assert time.process_time() - start < 0.05
+
+
+def test_the_lines_of_ssd_and_gnmt_are_followed() -> None:
+    ssd = b"Iteration:     20, Loss function: 20.630, Average Loss: 0.446, avg. samples / sec: 3805.07\n"
+    assert Follower().feed(ssd).throughput == 3805.07
+    gnmt = (
+        b"0: TRAIN [0][10/3880]\tTime 0.205 (0.310)\tData 2.29e-04 (3.02e-03)\tTok/s 86482 (80133)\t"
+        b"Loss/tok 8.8 (9.6)\tLR 3.4e-05\n"
+    )
+    assert Follower().feed(gnmt).throughput == 86482

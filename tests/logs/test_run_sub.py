@@ -233,6 +233,21 @@ def test_the_preflights_bandwidth_is_that_of_its_ranks_size_and_type(
             "slow_node",
             "n3 is slow and holds up the others",
         ),
+        *(
+            (
+                "0: All dist",
+                f"0:   Rank=2 Node=n3 Score={score}\n0: All dist",
+                "not_checked",
+                "relative performance of n3 is no number",
+            )
+            for score in ("0.4.0", "nan", "", "-0.2", "0,4", "0.4x", "9" * 400)
+        ),
+        (
+            "0: All dist",
+            "".join(f"0: Rank=2 Node=n3 Score={score}\n" for score in ("0.x", "0.4.", "x")) + "0: All dist",
+            "slow_node",
+            "n3 is slow and holds up the others: relative performance 0.4",
+        ),
         (
             "RUNANDTIME_STOP",
             "srun: error: n2: task 5: Killed\nRUNANDTIME_STOP",
@@ -404,3 +419,47 @@ def test_repeats_are_scored_once_there_are_enough(root: Path, tmp_path: Path) ->
     verdict, words = mlperf_checks.score_repeats(all_ten, tmp_path)
     assert verdict in (Verdict.UNPROVEN, Verdict.FAIL)
     assert words.startswith("no score by the rules 5.1.0")
+
+
+def test_a_node_of_normal_speed_is_no_finding(tmp_path: Path) -> None:
+    for score in ("0.97", "1.02", "0.97,", "1"):
+        line = f"0: Rank=2 Node=n3 Score={score}\n0: All dist"
+        assert gating(tmp_path, GOOD.replace("0: All dist", line)) == {}
+
+
+def test_lines_of_any_number_are_stored_in_bounds() -> None:
+    reader = run_sub.RunSubReader()
+    for at in range(12_000):
+        for text in (
+            "RUNANDTIME_START 1700000020",
+            f"srun: error: n{at}: task {at}: Killed",
+            f"[rank{at}]: torch.OutOfMemoryError: CUDA out of memory.",
+            f"Rank={at} Node=n{at} Score=0.{at % 7}",
+            f"mpi/pmix_v4: {at}: can not load PMIx",
+            f"RUNANDTIME_STOP 17000{at:05}",
+        ):
+            reader.line(at, text.encode())
+        reader._times.pop("RUNANDTIME_STOP", None)
+        reader._in_training = True
+    assert len(reader._task_deaths) == run_sub.MAX_KEPT
+    assert len(reader._mpi_errors) == run_sub.MAX_KEPT
+    assert len(reader._slow_nodes) == len(reader._out_of_memory_ranks) == run_sub.MAX_NODES
+    output = reader.result()
+    assert (output.task_deaths[0], output.out_of_memory_ranks[0]) == ("n0: task 0: Killed", 0)
+
+
+def test_empty_lines_of_the_preflight_are_bounded() -> None:
+    reader = run_sub.RunSubReader()
+    reader._in_preflight = True
+    reader._preflight_size = run_sub.MAX_NCCL - 5
+    for _ in range(20):
+        reader.line(1, b"\n")
+    assert len(reader._preflight_lines) == 5
+
+
+@pytest.mark.parametrize("label", ["", "0: ", " 0: "])
+def test_the_places_of_a_labelled_preflight_are_compared(tmp_path: Path, label: str) -> None:
+    labelled = "".join(f"{label}{line}\n" for line in TABLE.splitlines())
+    assert gating(tmp_path, GOOD.replace(TABLE, labelled)) == {}
+    moved = labelled.replace("on n3", "on n2")
+    assert "n2 has 8 ranks" in gating(tmp_path, GOOD.replace(TABLE, moved))["wrong_ranks"]

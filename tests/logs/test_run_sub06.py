@@ -285,7 +285,8 @@ def test_several_nodes_are_those_of_slurms_record(
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [({"node": "n1"}, "no_end"), ({"status": None}, "no_end"), ({"status": "0"}, "no_end"), ([], "no_end")],
+    [({"node": "n1"}, "no_end"), ({"status": None}, "no_end"), ({"status": "0"}, "no_end"), ([], "no_end")]
+    + [({"status": status}, "no_end") for status in ("137", True, 1.0)],
 )
 def test_an_end_without_a_status_is_none(tmp_path: Path, end: object, code: str) -> None:
     path = tmp_path / "n1.log"
@@ -342,3 +343,31 @@ def test_two_nodes_are_held_against_two(
     both = run.model_copy(update={"nodes": ("n1", "n2")})
     found = mlperf_checks.published_references(both, Measurement(name=metric, value=1, unit=unit))
     assert [one.value for one in found] == ([] if value is None else [value])
+
+
+@pytest.mark.parametrize(
+    ("labels", "count"),
+    [
+        (["0: ", "0: "], 1),
+        (["0: ", "1: ", "0: ", "1: "], 2),
+        (["0: words ", "0: "], 1),
+        (["0: ", "1: "], 2),
+        # Without a number, two nodes may have written the same text in the same millisecond.
+        (["", ""], 2),
+    ],
+)
+def test_a_node_that_cleared_its_cache_twice_counts_once(labels: list[str], count: int) -> None:
+    reader = run_sub06.RunSub06Reader()
+    for at, label in enumerate(labels):
+        reader.line(at, f'{label}:::MLL 7.5 cache_clear: {{"value": true}}\n'.encode())
+    assert reader.result().caches_cleared == count
+
+
+def test_nodes_of_any_number_are_stored_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_sub06, "_MOST_NODES", 10)
+    reader = run_sub06.RunSub06Reader()
+    for at in range(40):
+        reader.line(at, f"Launching on node n{at}\n".encode())
+        reader.line(at, f'{at}: :::MLL 1.5 cache_clear: {{"value": true}}\n'.encode())
+    output = reader.result()
+    assert (len(output.nodes), output.caches_cleared) == (10, 10)

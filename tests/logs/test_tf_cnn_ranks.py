@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from rackproof.core.records import ParsedLog
+from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs import parse
 
 HEAD = """\
@@ -236,3 +236,36 @@ def test_an_accuracy_that_is_none_proves_nothing(accuracy: str, code: str) -> No
     log = job(f"{accuracy}\ntotal images/sec: 900.00", tag="", steps="")
     assert log.verdict.value == "unproven"
     assert code in codes(log)
+
+
+def steps(*numbers: int) -> str:
+    return "".join(f"{at}\timages/sec: 300.0 +/- 0.0 (jitter = 0.0)\t7.8\n" for at in numbers)
+
+
+HALF = "15\timages/sec: 300.0 +/-\n"
+ONE = "Model:       resnet50\nBatch size:  256 global\n             256 per device\nNum batches: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("batches", "lines", "verdict"),
+    [
+        (100, steps(1, *range(10, 101, 10)), Verdict.PASS),
+        (100, steps(1, *range(10, 50, 10), *range(80, 101, 10)), Verdict.UNPROVEN),
+        (500, steps(1, *range(10, 101, 10)), Verdict.UNPROVEN),
+        (100, steps(1, *range(10, 101, 10), 90, 100), Verdict.UNPROVEN),
+        (100, steps(*range(50, 101, 10)), Verdict.UNPROVEN),
+    ],
+)
+def test_a_damaged_step_never_makes_a_verdict_better(batches: int, lines: str, verdict: Verdict) -> None:
+    whole, total = ONE.format(batches), "total images/sec: 300.00\n"
+    verdicts = [
+        parse(io.BytesIO((whole + text + total).encode()), format="tf_cnn").verdict
+        for text in (lines, lines.replace("80\t", HALF + "80\t", 1), lines + HALF, HALF + lines)
+    ]
+    assert verdicts == [verdict, *[Verdict.UNPROVEN] * 3]
+
+
+def test_batches_that_are_missing_beside_a_damaged_step_are_named() -> None:
+    text = ONE.format(500) + steps(1, 10) + HALF + steps(20, 100) + "total images/sec: 300.00\n"
+    found = codes(parse(io.BytesIO(text.encode()), format="tf_cnn"))
+    assert {"damaged_line", "rows_missing"} <= set(found)

@@ -55,6 +55,10 @@ for validation, with few batches."""
 LONG_STARTUP_S = 600
 """Seconds by which the RESULT line may exceed the time from run_start to run_stop without a remark."""
 
+MIN_ITERATION_S, MIN_ITERATION_SHARE = 1.0, 0.5
+"""Shortest believable iteration of minigo in seconds, and relative to the mean of the log's iterations. The
+first iterations are shorter than the others, by up to a fifth in published logs."""
+
 EXPECTED_SPEED = {
     "ssd": "samples_per_second",
     "resnet": "samples_per_second",
@@ -87,8 +91,8 @@ class Mll06Parser(Events):
         self.epoch_seconds = 0.0
         """Batches and seconds of all of transformer's epochs."""
         self.epoch_line = 1
-        self.beaten: tuple[float, float | None, int] | None = None
-        """Seconds from run_start, iteration and line of minigo's first ``eval_result``."""
+        self.beaten: tuple[float, float | None, int, float] | None = None
+        """Seconds from run_start, iteration, line and time of minigo's first ``eval_result``."""
         self.handlers["eval_result"] = self.on_eval_result
 
     def block(self, data: bytes) -> None:
@@ -178,7 +182,7 @@ class Mll06Parser(Events):
         """Store the time at which minigo's model beat the target: ``timestamp`` seconds after run_start."""
         seconds = number(meta.get("timestamp"))
         if self.beaten is None and seconds is not None and math.isfinite(seconds) and seconds > 0:
-            self.beaten = (seconds, number(meta.get("iteration")), self.log.line_at(position))
+            self.beaten = (seconds, number(meta.get("iteration")), self.log.line_at(position), time)
 
     def judge_end(self, measurements: list[Measurement]) -> bool:
         """Return whether the log proves a good end, and add the wall time.
@@ -204,16 +208,20 @@ class Mll06Parser(Events):
         if self.run_start is None:
             log.find("no_run_start", "no readable run_start", Verdict.UNPROVEN, line=self._lost("run_start"))
             return False
-        last = self.evals.get("")
-        if self.beaten is None or last is None:
-            log.find(
-                "target_not_beaten",
-                "no eval_result: no model is shown to have beaten the target",
-                Verdict.UNPROVEN,
-                line=max(1, log.lines),
-            )
+        if self.beaten is None or self.evals.get("") is None:
+            lacking = "eval_accuracy" if self.beaten else "eval_result with a time"
+            message = f"no {lacking}: no model is shown to have beaten the target"
+            log.find("target_not_beaten", message, Verdict.UNPROVEN, line=max(1, log.lines))
             return False
-        seconds, iteration, line = self.beaten
+        seconds, iteration, line, logged = self.beaten
+        least, most = self._least_time(iteration), logged - self.run_start
+        if not least <= seconds <= most:
+            message = (
+                f"a model beat the target after {seconds:g} s by its eval_result, which must be from "
+                f"{least:.0f} to {most:.0f} s"
+            )
+            log.find("impossible_value", message, Verdict.UNPROVEN, line=line)
+            return False
         # Later checks require a successful run_stop, which minigo does not log.
         self.statuses.append(("success", line))
         self.run_stop_line = line
@@ -228,6 +236,12 @@ class Mll06Parser(Events):
             self.epochs = (iteration, line)
         self.check_result_line(seconds)
         return True
+
+    def _least_time(self, iteration: float | None) -> float:
+        """Return the fewest seconds from run_start to the end of one of minigo's iterations."""
+        done, times = max(1.0, iteration or 0.0), self.speeds["iteration_time"]
+        shown = min(done, times.count) * times.value * MIN_ITERATION_SHARE if times.count else 0.0
+        return max(done * MIN_ITERATION_S, shown)
 
     def note_long_result(self) -> None:
         """Record a remark if the RESULT line has much more time than the training took."""

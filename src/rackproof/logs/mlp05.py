@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import orjson
 
+from rackproof.core.records import Verdict
 from rackproof.logs._mlperf import (
     Events,
     KeyTwiceError,
@@ -20,7 +21,7 @@ from rackproof.logs._mlperf import (
     decode_leniently,
     has_key_twice,
 )
-from rackproof.logs._reading import number
+from rackproof.logs._reading import number, text_of
 
 TOKEN = b":::MLPv0.5"
 _EVENT = re.compile(
@@ -33,6 +34,8 @@ _RENAMED = {
     "input_batch_size": "global_batch_size",
 }
 """Later rounds' names of events, by the name in round 0.5."""
+_ENDS = ("run_stop", "run_final")
+"""Events that state how a run ended."""
 TARGETS_05: Mapping[str, tuple[QualityTarget, ...]] = {
     "gnmt": (QualityTarget(21.7999),),
     "ncf": (QualityTarget(0.635),),
@@ -87,16 +90,42 @@ class Mlp05Parser(Events):
                 return
         self.log.tag("submission_benchmark", head[1].decode("ascii"))
         time = number(head[2].decode("ascii"))
-        if key == "run_stop" and not isinstance(value, dict):
-            # Without an outcome, this event gives only the time of the end. run_final then gives the status.
-            value = {}
-        if key == "run_final" and not self._is_outcome(value):
-            return
+        if key in _ENDS:
+            value = _end_value(value)
+            if key == "run_final" and not self._counts_as_end(value):
+                return
         self.event(key, value, value if isinstance(value, dict) else {}, time, position)
 
-    def _is_outcome(self, value: object) -> bool:
-        """Return whether the value of a run_final states the outcome of the run, and comes after its end."""
-        return self.run_stop is not None and (not isinstance(value, dict) or "success" in value)
+    def _counts_as_end(self, value: Mapping[str, object]) -> bool:
+        """Return whether a run_final states how the run ended. A success counts only after the run's end."""
+        if self.run_stop is None:
+            outcome = str(value.get("status", value.get("success", True))).strip().lower()
+            return outcome not in ("true", "1", "success")
+        return not value or not {"success", "status"}.isdisjoint(value)
+
+    def on_run_stop(
+        self, key: str, value: object, meta: Mapping[str, object], time: float, position: int
+    ) -> None:
+        """Store the end of the run. An outcome that cannot be read leaves the run unproven."""
+        super().on_run_stop(key, value, meta, time, position)
+        stated = value.get("success") if isinstance(value, dict) else None
+        if stated not in (None, "") and self.statuses[-1][0] == "":
+            message = f"{key} states an outcome that is neither true nor false: {text_of(stated, 40)}"
+            self.log.find("no_status", message, Verdict.UNPROVEN, line=self.log.line_at(position))
+
+
+def _end_value(value: object) -> Mapping[str, object]:
+    """Return the value of an end as an object with the outcome, which is empty if none is stated.
+
+    A bare word states the outcome, too. Without one, run_stop gives only the time of the end, and run_final
+    the outcome.
+    """
+    if isinstance(value, dict):
+        return value
+    word = str(value).strip().lower() if isinstance(value, str | bool) else ""
+    if word in ("true", "false"):
+        return {"success": value}
+    return {"status": value} if word else {}
 
 
 def _decode_value(payload: bytes) -> object:

@@ -88,8 +88,12 @@ class _RefusedError(ValueError):
     """An error for a document that must not be read, even if it is well-formed."""
 
 
-def _read_xml(data: bytes) -> _Element:
+def _read_xml(data: bytes, above: int) -> _Element:
     """Return an element above the root of a document, without entities or external content.
+
+    Args:
+        data: The document.
+        above: The number of lines above it.
 
     Raises:
         ValueError: The document cannot be parsed, or is refused.
@@ -110,7 +114,7 @@ def _read_xml(data: bytes) -> _Element:
         count += 1
         if count > MAX_ELEMENTS or len(stack) > MAX_DEPTH:
             raise _RefusedError("too many or too deeply nested elements")
-        element = _Element(tag, parser.CurrentLineNumber, attributes)
+        element = _Element(tag, parser.CurrentLineNumber + above, attributes)
         stack[-1].children.append(element)
         stack.append(element)
 
@@ -208,13 +212,13 @@ def _read_document(data: bytes) -> _Element:
         ValueError: The document cannot be parsed, or is refused.
     """
     begin, end = _document(data)
-    document = data[begin:end]
-    return _read_again(document) if len(document) <= _MAX_REREAD else _read_xml(document)
+    document, above = data[begin:end], data[:begin].count(b"\n")
+    return _read_again(document, above) if len(document) <= _MAX_REREAD else _read_xml(document, above)
 
 
 @lru_cache(maxsize=1)
-def _read_again(document: bytes) -> _Element:
-    return _read_xml(document)
+def _read_again(document: bytes, above: int) -> _Element:
+    return _read_xml(document, above)
 
 
 def read_gpus(data: bytes) -> tuple[Gpu, ...]:
@@ -513,7 +517,8 @@ class NvidiaSmiXmlParser(_Whole):
         """Find slowdowns that lasted over a minute since the driver was loaded, at a time that is unknown."""
         for reason, slowed_s in _slowdown_counters(element):
             if reason not in _HARMLESS_COUNTERS and slowed_s is not None and slowed_s > MOST_SLOWDOWN_S:
-                since = f"{reason} for {slowed_s:.0f} s since the driver was loaded"
+                since = f"{reason} for {slowed_s:.0f} s since the driver was loaded, at an unknown time: "
+                since += f"save nvidia-smi -q a day later, too ({MOST_SLOWDOWN_S:.0f} s a day are harmless)"
                 message = f"GPU {gpu.index} {gpu.uuid}: {since}"
                 self.log.find("slowdown_unknown", message, Verdict.UNPROVEN, line=element.line)
 
@@ -848,9 +853,12 @@ _XML_FAULTS: tuple[tuple[str, str, Verdict, str], ...] = (
 )
 """Path, code of the finding, verdict and message of each fault that is a count above 0 or ``Yes``."""
 
-_TEXT_LINE = re.compile(r"^( *)(\S.{0,200}?) *(?:(?<= ): ?(.*))?$")
+_MOST_NAME = 200
+"""Largest number of characters of a name in the text."""
 _TEXT_GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
-"""Patterns of a line of the text (indentation, name, value after a colon), and of the heading of a GPU."""
+"""Pattern of the heading of a GPU in the text."""
+_TEXT_PROCESSES = re.compile(r"( *)(?:Accounted )?Processes\b")
+"""Pattern of the heading of a list of processes in the text, whose names may be any text."""
 _TEXT_TAGS: dict[str, dict[str, str]] = {
     "gpu": {"serial_number": "serial", "gpu_uuid": "uuid"},
     "temperature": {
@@ -882,6 +890,15 @@ _TEXT_TAGS: dict[str, dict[str, str]] = {
 _BANNER = b"==NVSMI LOG=="
 
 
+def _name_and_value(text: str) -> tuple[str, str] | None:
+    """Return name and value in a line of the text without its indentation, or None if it has no name."""
+    name, _colon, value = text.partition(" :")
+    name = name.rstrip(" ")
+    if not name or name[0].isspace() or len(name) > _MOST_NAME:
+        return None
+    return name, value.removeprefix(" ")
+
+
 def _read_text(lines: list[tuple[int, str]]) -> _Element:
     """Return the tree that ``-q`` prints by indentation, with the tags of the XML.
 
@@ -893,17 +910,18 @@ def _read_text(lines: list[tuple[int, str]]) -> _Element:
     if len(lines) > MAX_ELEMENTS:
         raise _RefusedError("more lines than nvidia-smi writes")
     for at, text in lines:
-        match = _TEXT_LINE.match(text.rstrip())
-        if match is None:
+        content = text.rstrip().lstrip(" ")
+        if (read := _name_and_value(content)) is None:
             continue
-        depth = len(match[1])
+        words, value = read
+        depth = len(text.rstrip()) - len(content)
         while stack[-1][0] >= depth:
             stack.pop()
         parent = stack[-1][1]
         gpu = _TEXT_GPU.match(text)
-        name = re.sub(r"[^a-z0-9]+", "_", match[2].lower()).strip("_")
+        name = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
         tag = "gpu" if gpu else _TEXT_TAGS.get(parent.tag, {}).get(name, name)
-        element = _Element(tag, at, {"id": gpu[1]} if gpu else {}, text=[match[3] or ""])
+        element = _Element(tag, at, {"id": gpu[1]} if gpu else {}, text=[value])
         parent.children.append(element)
         if len(stack) <= MAX_DEPTH:
             stack.append((depth, element))
@@ -942,11 +960,19 @@ class NvidiaSmiTextParser(NvidiaSmiXmlParser):
     def _reports(self) -> list[list[tuple[int, str]]]:
         """Return the numbered lines below each banner, and record GPUs that do not answer."""
         reports: list[list[tuple[int, str]]] = []
+        processes_depth: int | None = None
         for at, raw in enumerate(bytes(self.data).split(b"\n"), start=1):
             text = raw[:2000].decode("utf-8", "replace").rstrip("\r")
+            if not text.strip():
+                continue
+            if reports and processes_depth is not None and text[: processes_depth + 1].isspace():
+                reports[-1].append((at, text))
+                continue
+            heading = _TEXT_PROCESSES.match(text)
+            processes_depth = len(heading[1]) if heading else None
             if _BANNER.decode() in text:
                 reports.append([])
-            elif not find_remark(self.log, at, text) and reports and text.strip():
+            elif not find_remark(self.log, at, text) and reports:
                 reports[-1].append((at, text))
         if len(self.data) > MAX_XML:
             self.log.find("too_large", "more text than is read", Verdict.UNPROVEN)

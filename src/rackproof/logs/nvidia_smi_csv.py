@@ -67,6 +67,8 @@ _NUMBER_COLUMN = re.compile(
     r"|remapped_rows\.(?:correctable|uncorrectable|histogram))[a-z0-9_.]*"
 )
 """Pattern of columns whose cells are numbers if the GPU has the reading."""
+_DRAM_ERRORS = tuple(f"ecc.errors.uncorrected.volatile.{place}" for place in ("dram", "device_memory"))
+"""Columns of the uncorrected errors in a GPU's memory, with the names of new and of old GPUs."""
 _OTHER_LISTS = {
     "pid": "processes (--query-compute-apps)",
     "process_name": "processes (--query-compute-apps)",
@@ -173,7 +175,10 @@ class NvidiaSmiCsvParser(LogParser):
                 message = f"{amount(len(cells), 'value')} for {amount(len(self.columns), 'column')}"
                 self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
         elif self.other_list:
-            find_no_answer(self.log, at, text)
+            # A process may have any name.
+            named = zip(self.columns, cells, strict=True)
+            others = [cell for (name, _unit), cell in named if name not in ("process_name", "name")]
+            find_no_answer(self.log, at, ", ".join(others))
         else:
             find_no_answer(self.log, at, text)
             self.rows += 1
@@ -219,12 +224,14 @@ class NvidiaSmiCsvParser(LogParser):
         if values.get("driver_version"):
             self.log.tag("driver_version", values["driver_version"])
         self._count(values)
-        numbers = {}
+        numbers: dict[str, float] = {}
         for number in self.numbers:
             name, unit = self.columns[number]
             value = self._cell(at, gpu, name, unit, cells[number])
             if value is not None:
-                numbers[name] = value
+                # A column may be requested twice.
+                numbers[name] = max(value, numbers.get(name, value))
+        self._judge_errors(at, gpu, numbers)
         for column, reason in self.reasons:
             self._judge_reason(at, gpu, reason, cells[column])
         self._judge_words(at, gpu, values)
@@ -284,9 +291,7 @@ class NvidiaSmiCsvParser(LogParser):
         return None
 
     def _number(self, at: int, gpu: str, name: str, unit: str, value: float) -> None:
-        """Store the number of a column that is measured, and find uncorrected memory errors."""
-        if "uncorrected.volatile" in name and value > 0:
-            self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
+        """Store the number of a column that is measured."""
         measured = _MEASURED.get(name)
         # A query in a loop may write a table of any length.
         if measured and len(self.measurements) < 20_000:
@@ -294,6 +299,19 @@ class NvidiaSmiCsvParser(LogParser):
             self.measurements.append(
                 self.measure(measurement, value, unit, direction, at, labels={"gpu": gpu})
             )
+
+    def _judge_errors(self, at: int, gpu: str, numbers: Mapping[str, float]) -> None:
+        """Find uncorrected memory errors. Those of DRAM degrade a GPU, as in the XML, and others fail it."""
+        of_dram = max((numbers[name] for name in _DRAM_ERRORS if name in numbers), default=0.0)
+        if of_dram > 0:
+            message = f"GPU {gpu}: {of_dram:g} uncorrected errors in DRAM since the driver was loaded"
+            self.log.find("ecc_dram_uncorrected", message, Verdict.DEGRADED, line=at)
+        for name, value in numbers.items():
+            if "uncorrected.volatile" not in name or name in _DRAM_ERRORS:
+                continue
+            # The total includes the errors of DRAM.
+            if value > (of_dram if name.endswith(".total") else 0):
+                self.log.find("ecc_uncorrected", f"GPU {gpu}: {name} is {value:g}", Verdict.FAIL, line=at)
 
     def _judge_reason(self, at: int, gpu: str, reason: str, cell: str) -> None:
         """Judge the reasons for low clocks: the mask of all reasons, or whether a single one is active."""

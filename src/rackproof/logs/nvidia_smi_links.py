@@ -38,8 +38,9 @@ from rackproof.logs._nvidia_smi import (
 from rackproof.logs._reading import Log, LogParser, clean, number
 
 _GPU_LINE = re.compile(r"^GPU (\d{1,4}): (.{1,100}) \(UUID: (GPU-[0-9A-Fa-f-]{1,60})\)")
-_LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d[\d.]{0,20}) GB/s|(.{0,60}))\s*$")
+_LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (?:(\d.{0,59})|.{0,60})\s*$")
 """Pattern of a link: its number, and its speed in one direction, or words such as ``<inactive>``."""
+_SPEED = re.compile(r"(\d[\d.]{0,20}) GB/s\s*")
 _NO_LINK_LINE = re.compile(
     r"(?:NVML: .{0,80}|unable to retrieve .{0,40})(?:links are inactive|NVLink)|"
     r"(?P<lacks>Device does not have or support Nvlink)|"
@@ -102,7 +103,7 @@ class NvlinkStatusParser(LogParser):
         if match := _GPU_LINE.match(text):
             self._heading(at, text, *match.groups())
         elif match := _LINK_LINE.match(text):
-            self._link(at, text, match[1], number(match[2]))
+            self._link(at, text, match[1], match[2])
         elif match := _NO_LINK_LINE.search(text):
             self._no_links(at, text, match)
         else:
@@ -136,8 +137,8 @@ class NvlinkStatusParser(LogParser):
             self.gpus.setdefault(uuid, _Gpu(at, name))
         self.log.tag("device", name)
 
-    def _link(self, at: int, text: str, link: str, speed: float | None) -> None:
-        """Record a link. A speed of None, or of 0 GB/s, means that it is down."""
+    def _link(self, at: int, text: str, link: str, shown: str | None) -> None:
+        """Record a link. Words in place of a speed, or 0 GB/s, mean that it is down."""
         if self.uuid not in self.gpus:
             return
         if link in self.of_gpu:
@@ -146,23 +147,28 @@ class NvlinkStatusParser(LogParser):
         gpu = self.gpus[self.uuid]
         if len(gpu.numbers) < 200:
             gpu.numbers.add(int(link))
-        if speed is None or speed <= 0:
+        stated = _SPEED.fullmatch(shown or "")
+        speed = number(stated[1]) if stated else None
+        if shown and speed is None:
+            message = f"link {link} of {self.uuid}: its speed cannot be read: list the links again"
+            self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
+        elif speed is None or speed <= 0:
             if len(gpu.down) < 200:
                 gpu.down.append((link, at, text))
         elif len(gpu.speeds) < 200:
             gpu.speeds.append(speed)
-            least = least_link_gb_s(gpu.name)
-            if speed < SLOW_LINK_SHARE * least:
-                message = (
-                    f"link {link} of {self.uuid}: {speed:g} GB/s, one of {gpu.name} has {least:g} or more"
-                )
-                self.log.find("nvlink_slow", message, Verdict.FAIL, line=at, excerpt=text)
-            most = most_link_gb_s(gpu.name)
-            if most is not None and speed > most:
-                message = (
-                    f"link {link} of {self.uuid}: {speed:g} GB/s, one of {gpu.name} carries {most:g} at most"
-                )
-                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            self._judge_speed(at, text, f"link {link} of {self.uuid}: {speed:g} GB/s", gpu.name, speed)
+
+    def _judge_speed(self, at: int, text: str, shown: str, name: str, speed: float) -> None:
+        """Judge a link's speed by the slowest and the fastest links of the GPU's model."""
+        least = least_link_gb_s(name)
+        if speed < SLOW_LINK_SHARE * least:
+            message = f"{shown}, one of {name} has {least:g} or more"
+            self.log.find("nvlink_slow", message, Verdict.FAIL, line=at, excerpt=text)
+        most = most_link_gb_s(name)
+        if most is not None and speed > most:
+            message = f"{shown}, one of {name} carries {most:g} at most"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def finish(self) -> ParsedLog:
         """Return the log with the number of active links of each GPU, and the sum of their speeds in GB/s."""
@@ -296,11 +302,16 @@ class NvidiaSmiTopoParser(LogParser):
                     self._row(at, int(match[1]), cells)
             elif not self.columns and "GPU0" in cells:
                 self.columns = cells
+                if twice := [name for name in cells if cells.count(name) > 1 and name.startswith("GPU")]:
+                    find_twice(self.log, at, f"the column of {twice[0]}", text)
             else:
                 find_remark(self.log, at, text)
 
     def _row(self, at: int, row: int, cells: list[str]) -> None:
         """Read how one GPU is connected to each other one."""
+        if row in self.rows:
+            # The later row would hide the connections in the earlier one.
+            find_twice(self.log, at, f"the row of GPU{row}", "  ".join(cells))
         self.rows.add(row)
         # The columns after those of the GPUs are for NICs and CPU affinity.
         for name, cell in zip(self.columns, cells, strict=False):

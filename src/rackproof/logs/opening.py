@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import errno
 import gzip
+import io
 import lzma
 import os
 import stat
@@ -17,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from rackproof.core.records import Finding, ParsedLog, Source, Verdict, worst
 
@@ -25,10 +26,69 @@ MOST_UNPACKED = 8 << 30
 """Largest number of bytes that are unpacked from a log: sixteen times the log of a week's training."""
 _HEAD = 512
 """Number of bytes that show the type of a file. The mark of a tar archive is at byte 257."""
+_BLOCK = 1 << 16
+"""Number of compressed bytes that are read at once."""
+_MOST_MEMORY = 256 << 20
+"""Largest number of bytes of memory for unpacking xz. Its highest setting, -9, needs a quarter of it."""
+_Decompressor = lzma.LZMADecompressor | bz2.BZ2Decompressor
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes of a compressed file that has one or several streams, one after the other.
+
+    Python's own LZMAFile and BZ2File take any memory that the file claims, and leave out what follows the
+    first stream if it is damaged.
+    """
+
+    def __init__(self, raw: BinaryIO, begin: Callable[[], _Decompressor]) -> None:
+        self._raw, self._begin = raw, begin
+        self._stream = begin()
+
+    def readable(self) -> bool:
+        """Return True, because the file is open for reading."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Store the next bytes in a buffer, and return their number, or 0 at the end.
+
+        Raises:
+            EOFError: The file ends within a stream.
+            lzma.LZMAError: The file is damaged, or needs too much memory.
+            OSError: The file is damaged, or cannot be read.
+        """
+        while True:
+            if self._stream.eof:
+                # Streams of xz may have zeros between them.
+                packed = self._stream.unused_data.lstrip(b"\0") or self._next_stream()
+                if not packed:
+                    return 0
+                self._stream = self._begin()
+            elif self._stream.needs_input:
+                packed = self._raw.read(_BLOCK)
+                if not packed:
+                    raise EOFError("it ends early")
+            else:
+                packed = b""
+            if block := self._stream.decompress(packed, len(buffer)):
+                buffer[: len(block)] = block
+                return len(block)
+
+    def _next_stream(self) -> bytes:
+        """Return bytes from the begin of the next stream, or none at the end of the file."""
+        while packed := self._raw.read(_BLOCK):
+            if packed := packed.lstrip(b"\0"):
+                return packed
+        return b""
+
+
+def _xz(raw: BinaryIO) -> BinaryIO:
+    return io.BufferedReader(_Unpacked(raw, lambda: lzma.LZMADecompressor(memlimit=_MOST_MEMORY)))
+
+
 _UNPACK: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"\x1f\x8b": lambda raw: cast("BinaryIO", gzip.GzipFile(fileobj=raw)),
-    b"\xfd7zXZ\x00": lambda raw: cast("BinaryIO", lzma.LZMAFile(raw)),  # noqa: SIM115
-    b"BZh": lambda raw: cast("BinaryIO", bz2.BZ2File(raw)),
+    b"\xfd7zXZ\x00": _xz,
+    b"BZh": lambda raw: io.BufferedReader(_Unpacked(raw, bz2.BZ2Decompressor)),
 }
 """Function that unpacks a file, by the file's first bytes."""
 _NOT_READABLE = (
@@ -82,8 +142,12 @@ class LogStream:
             return b""
         try:
             block = read(min(size, self._left + 1) if size >= 0 else self._left + 1)
-        except (*_DAMAGE, OSError) as error:
+        except (*_DAMAGE, OSError, MemoryError) as error:
+            # The message is liblzma's for a limit of memory.
+            is_too_large = isinstance(error, MemoryError) or "Memory usage" in str(error)
             self.problem = f"the compressed log is damaged ({error}): copy it again"
+            if is_too_large:
+                self.problem = "the compressed log needs too much memory to be unpacked: unpack it yourself"
             return b""
         self._left -= len(block)
         if self._left < 0:

@@ -27,8 +27,8 @@ _MXNET = re.compile(
 )
 _MXNET_EPOCHS = re.compile(rb"\bnum_epochs=(\d{1,7})\b")
 _MXNET_VALUE = re.compile(rb"Validation-accuracy=(\S{1,30})")
-_SSD = re.compile(rb"Iteration:\s+(\d{1,12}), Loss function: (\S{1,30}),.* samples / sec: (\S{1,30})")
-_GNMT = re.compile(rb"TRAIN \[(\d{1,6})\]\[(\d{1,9})/(\d{1,9})\].*Tok/s (\d{1,12})")
+_SSD = re.compile(rb"Iteration:\s+(\d{1,12}), Loss function: (\S{1,30}),.{0,200} samples / sec: (\S{1,30})")
+_GNMT = re.compile(rb"TRAIN \[(\d{1,6})\]\[(\d{1,9})/(\d{1,9})\].{0,300}Tok/s (\d{1,12})")
 _MASKRCNN = re.compile(rb"iter: (\d{1,12})\s+loss: (\S{1,30})")
 _NCCL = re.compile(
     rb"^\s*(\d{1,20})\s+\d{1,20}\s+[a-z]\w{1,20}\s+(?:[a-z]+\s+)?(?:-?\d+\s+)?[\d.]+\s+[\d.]+\s+([\d.]+)\s"

@@ -62,16 +62,18 @@ _TASK_DEATH = re.compile(r"srun: error: (\S+: tasks? [\d,\-]+: (?!Exited with ex
 _MOUNT_WARNING, _MOUNT_NOT_NAMED = "mountcheck WARNING ", "missing key:path mapping"
 """Texts of run.sub's check of the mounted folders."""
 _RANK = re.compile(r"\[rank:? ?(\d{1,6})\]")
-_PREFLIGHT_RANK = re.compile(r"^#\s+Rank\s+(\d{1,6})\s.*\bdevice\b", re.MULTILINE)
-_SLOW_NODE = re.compile(r"Rank=(\d+) Node=(\S+) Score=([0-9.]+)")
+_PREFLIGHT_RANK = re.compile(r"^(?: *\d{1,6}: )?#\s+Rank\s+(\d{1,6})\s.*\bdevice\b", re.MULTILINE)
+_SLOW_NODE = re.compile(r"Rank=(\d+) Node=(\S+) Score=(\S*)")
 _SAMPLES = re.compile(r'"samples_count": ?(\d{1,15})')
 _EPOCH = re.compile(r'"epoch_num": ?(\d{1,15}(?:\.\d{1,30})?)')
-_PREFLIGHT_DEVICE = re.compile(r"(?m)^#\s+Rank\s+\d{1,6} .*\bon (\S+) device\s+\d")
-_SCORE = re.compile(r"\d*\.?\d+")
+_PREFLIGHT_DEVICE = re.compile(r"(?m)^(?: *\d{1,6}: )?#\s+Rank\s+\d{1,6} .*\bon (\S+) device\s+\d")
+_SCORE = re.compile(r"\d{0,20}\.?\d{1,30}")
 MAX_LINE_BYTES = 20_000
 """Number of bytes of a line that are read."""
 MAX_KEPT = 20
 """Largest number of stored lines of one kind. In a job of thousands of ranks, each may repeat an error."""
+MAX_NODES = 10_000
+"""Largest number of slow nodes, and of ranks without memory, that are stored. One of them fails the run."""
 MAX_NCCL = 1 << 20
 """Largest number of characters of the preflight's output that are stored."""
 SLOW_SCORE = 0.7
@@ -117,7 +119,7 @@ class RunSubOutput(Record):
     ranks: int = 0
     """Number of processes that trained, or 0 if the log does not show it."""
     slow_nodes: dict[str, float] = {}  # noqa: RUF012
-    """Lowest relative performance of each slow node."""
+    """Lowest relative performance of each slow node, or NaN if it cannot be read."""
     task_deaths: tuple[str, ...] = ()
     out_of_memory_ranks: tuple[int, ...] = ()
     mount_errors: tuple[str, ...] = ()
@@ -201,20 +203,20 @@ class RunSubReader:
         return RunSubOutput(
             launcher_report=self._launcher_report,
             times=self._times,
-            contradictions=tuple(self._contradictions[:MAX_KEPT]),
+            contradictions=tuple(self._contradictions),
             node_list=self._node_list,
             node_count=self._node_count,
             job=self._job,
             cache_clearings=self._cache_clearings,
             caches_cleared=self._caches_cleared,
-            cache_errors=tuple(self._cache_errors[:MAX_KEPT]),
+            cache_errors=tuple(self._cache_errors),
             ranks=self._stated_ranks or len(self._labels),
             slow_nodes=self._slow_nodes,
-            task_deaths=tuple(self._task_deaths[:MAX_KEPT]),
+            task_deaths=tuple(self._task_deaths),
             out_of_memory_ranks=tuple(sorted(self._out_of_memory_ranks)[:MAX_KEPT]),
             mount_errors=tuple(self._mount_errors),
             mounts_not_named=tuple(self._mounts_not_named),
-            mpi_errors=tuple(self._mpi_errors[:MAX_KEPT]),
+            mpi_errors=tuple(self._mpi_errors),
             samples=self._samples,
             preflight_enabled=self._preflight_enabled,
             preflight_text="".join(f"{line}\n" for line in self._preflight_lines),
@@ -232,12 +234,12 @@ class RunSubReader:
     def _take_marker(self, name: str, time: int) -> None:
         """Store the time of a marker, note contradictions, and note which part of the job runs."""
         if name == START and name not in self._times and STOP in self._times:
-            self._contradictions.append(f"{START} comes after {STOP}")
+            _keep(self._contradictions, f"{START} comes after {STOP}")
         if name == STOP and time < self._times.get(START, 0):
-            self._contradictions.append(f"{STOP} is {time}, before {START}, {self._times[START]}")
+            _keep(self._contradictions, f"{STOP} is {time}, before {START}, {self._times[START]}")
         # `set -x` prints each marker again, with the same time.
         if self._times.setdefault(name, time) != time:
-            self._contradictions.append(f"{name} is {self._times[name]} and {time}")
+            _keep(self._contradictions, f"{name} is {self._times[name]} and {time}")
         if name == "NCCL_TEST_START":
             self._in_preflight = True
         elif name == "NCCL_TEST_STOP":
@@ -247,7 +249,7 @@ class RunSubReader:
 
     def _keep_preflight_line(self, text: str) -> None:
         if self._preflight_size < MAX_NCCL:
-            self._preflight_size += len(text)
+            self._preflight_size += len(text) + 1
             self._preflight_lines.append(text)
 
     def _take_setup_line(self, text: str) -> bool:
@@ -271,7 +273,7 @@ class RunSubReader:
             if cleared := _CLEARED.findall(text):
                 self._caches_cleared += len(cleared)
             elif not _CLEARING_COMMAND.search(text):
-                self._cache_errors.append(sanitize(text, 200))
+                _keep(self._cache_errors, sanitize(text, 200))
             return True
         return False
 
@@ -286,7 +288,7 @@ class RunSubReader:
             _keep_distinct(self._mount_errors, sanitize(text, 300))
             return True
         if "mpi/" in text and _MPI_ERROR.search(text):
-            self._mpi_errors.append(sanitize(text, 200))
+            _keep(self._mpi_errors, sanitize(text, 200))
             return True
         return False
 
@@ -295,15 +297,31 @@ class RunSubReader:
         if label := _LABEL.match(text):
             self._labels.add(int(label[1]))
         if death := _TASK_DEATH.search(text):
-            self._task_deaths.append(sanitize(death[1], 200))
-        elif "ut of memory" in text and (rank := _RANK.search(text)):
+            _keep(self._task_deaths, sanitize(death[1], 200))
+        elif (
+            "ut of memory" in text
+            and len(self._out_of_memory_ranks) < MAX_NODES
+            and (rank := _RANK.search(text))
+        ):
             self._out_of_memory_ranks.add(int(rank[1]))
         if processes := _PROCESS_COUNT.search(text):
             self._stated_ranks = int(processes[1])
         elif slow := _SLOW_NODE.search(text):
-            score = float(slow[3]) if _SCORE.fullmatch(slow[3]) else 1.0
-            node = sanitize(slow[2], 100)
-            self._slow_nodes[node] = min(score, self._slow_nodes.get(node, 1.0))
+            self._take_score(sanitize(slow[2], 100), slow[3].rstrip(".,;)]"))
+
+    def _take_score(self, node: str, text: str) -> None:
+        """Store the relative performance of a node, if it is slow or cannot be read."""
+        score = float(text) if _SCORE.fullmatch(text) else math.nan
+        if score >= SLOW_SCORE or (node not in self._slow_nodes and len(self._slow_nodes) >= MAX_NODES):
+            return
+        known = self._slow_nodes.get(node, math.nan)
+        self._slow_nodes[node] = score if math.isnan(known) else min(known, score)
+
+
+def _keep(kept: list[str], text: str) -> None:
+    """Store a message, unless enough of its kind are stored."""
+    if len(kept) < MAX_KEPT:
+        kept.append(text)
 
 
 def _keep_distinct(kept: list[str], text: str) -> None:
@@ -374,8 +392,17 @@ def run_sub_findings(
         # The table in the image is for several benchmarks, and does not show which folders this one
         # reads.
         findings.append(_finding("mount_not_named", None, f"run.sub's check of the mounts: {text}"))
+    return findings + _slow_node_findings(output)
+
+
+def _slow_node_findings(output: RunSubOutput) -> list[Finding]:
+    """Return the findings on nodes that are slow, or whose relative performance cannot be read."""
+    findings = []
     for node, score in sorted(output.slow_nodes.items()):
-        if score < SLOW_SCORE:
+        if math.isnan(score):
+            message = f"the log's relative performance of {node} is no number: run the benchmark again"
+            findings.append(_finding("not_checked", Verdict.UNPROVEN, message))
+        else:
             message = f"{node} is slow and holds up the others: relative performance {score:g}"
             findings.append(_finding("slow_node", Verdict.FAIL, message))
     return findings

@@ -26,8 +26,12 @@ from rackproof.logs.run_sub import (
     state_findings,
 )
 
-_CLEARED = re.compile(r":::MLL \S+ cache_clear: .*\"value\": *true", re.IGNORECASE)
-"""Pattern of the event of a cleared page cache."""
+_CLEARED = re.compile(
+    r"(?:(\d{1,6}): )?.{0,200}?:::MLL \S{1,40} cache_clear: .{0,2000}\"value\": *true", re.IGNORECASE
+)
+"""Pattern of the event of a cleared page cache, with the number that srun writes before it."""
+_MOST_NODES = 100_000
+"""Largest number of nodes that are stored."""
 # With several nodes, resnet's run script lets each print this, after the number that srun adds.
 _NODE = re.compile(r"(?:\d{1,6}: )?Launching on node (\S{1,200})")
 
@@ -36,7 +40,8 @@ class RunSub06Output(Record):
     """The contents of the output as read, without a verdict."""
 
     caches_cleared: int = 0
-    """Number of events of a cleared page cache. A node logs it after the clearing, and only if it worked."""
+    """Number of nodes with an event of a cleared page cache. A node logs it after the clearing, and only if
+    it worked. Without srun's numbers, each event counts as one node."""
     trained: bool = False
     """True if the log has a ``run_start``."""
     nodes: tuple[str, ...] = ()
@@ -50,8 +55,11 @@ class RunSub06Reader:
 
     def __init__(self) -> None:
         self._caches_cleared = 0
+        """Number of events of a cleared page cache before which srun writes no number."""
+        self._cleared_by: set[str] = set()
+        """Numbers that srun writes before the others."""
         self._trained = False
-        self._nodes: list[str] = []
+        self._nodes: dict[str, None] = {}
         self._errors: list[tuple[int, str]] = []
 
     def line(self, number: int, raw: bytes) -> None:
@@ -61,16 +69,25 @@ class RunSub06Reader:
             return
         if ":::MLL " in text:
             self._trained = self._trained or " run_start: " in text
-            self._caches_cleared += bool(_CLEARED.search(text))
-        elif node := _NODE.match(text):
-            self._nodes.append(sanitize(node[1], 200))
+            if cleared := _CLEARED.match(text):
+                self._take_clearing(cleared[1])
+        elif (node := _NODE.match(text)) and len(self._nodes) < _MOST_NODES:
+            self._nodes.setdefault(sanitize(node[1], 200))
         elif text.startswith(("ERR:", "Unknown system")) and len(self._errors) < MAX_KEPT:
             self._errors.append((number, sanitize(text, 300)))
+
+    def _take_clearing(self, label: str | None) -> None:
+        """Count the node of an event of a cleared page cache, once for each number of srun."""
+        if label is None:
+            # Two nodes may write the same text, because the time has three digits.
+            self._caches_cleared += 1
+        elif len(self._cleared_by) < _MOST_NODES:
+            self._cleared_by.add(label)
 
     def result(self) -> RunSub06Output:
         """Return the result of the lines read so far."""
         return RunSub06Output(
-            caches_cleared=self._caches_cleared,
+            caches_cleared=self._caches_cleared + len(self._cleared_by),
             trained=self._trained,
             nodes=tuple(self._nodes),
             errors=tuple(self._errors),

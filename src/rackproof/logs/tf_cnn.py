@@ -199,9 +199,9 @@ class TfCnnParser(LogParser):
         elif total := _TOTAL.match(text):
             self._read_total(at, text, total[1])
         elif _HALF_STEP.match(text):
-            # A step alone decides nothing, but its lost loss may have been NaN.
+            # Its lost loss may have been NaN.
             self.log.find(
-                "damaged_line", "a step that cannot be read", Verdict.DEGRADED, line=at, excerpt=text
+                "damaged_line", "a step that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
             )
 
     def _record_step(self, at: int, text: str, match: re.Match[str]) -> None:
@@ -377,9 +377,11 @@ class TfCnnParser(LogParser):
 
     def _judge_steps(self, at: int) -> None:
         """Find steps that are missing or were not requested."""
-        if (self.totals > 1 and len(self.ranks) < 2) or "damaged_line" in self.log.findings:
-            return  # several runs, whose steps restart, or a step known to be lost
-        if problem := self.steps.problem("steps"):
+        if self.totals > 1 and len(self.ranks) < 2:
+            return  # several runs, whose steps restart
+        # A line that cannot be read explains a gap, but no step that goes back.
+        is_explained = "damaged_line" in self.log.findings and self.steps.back is None
+        if not is_explained and (problem := self.steps.problem("steps")):
             self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
         if len(self.ranks) < 2 and (self.first_step or 0) > max(1.0, self.steps.usual):
             # The program prints its first step, even if it rarely prints the others.

@@ -115,6 +115,11 @@ _MESSAGES = {
 _MOST_LINKS_DOWN = 200
 """Number of lines about lost links that wait for a verdict on each host's start. Further ones are findings
 at once, because a start has fewer."""
+_MOST_SXIDS = 1000
+"""Largest number of SXids whose severity, or whose registers, are stored."""
+_MOST_PORTS = 100_000
+"""Largest number of ports, and of hosts, whose links are stored. Each lost link of a further port is a
+finding, because its start is not known."""
 
 
 class _HostLinks:
@@ -150,10 +155,14 @@ class XidParser(LogParser):
         """Number of lines by kind (``xid``, ``sxid``) and code."""
         self.first: dict[tuple[str, str], int] = {}
         """First line of each of these."""
-        self.details: dict[tuple[str, int | None], int] = {}
-        """Line of the registers of an SXid without a severity so far, by bus address and code."""
+        self.details: dict[tuple[str, str, int | None], int] = {}
+        """Line of the registers of an SXid without a severity so far, by host, bus address and code."""
+        self.judged: set[tuple[str, str, int | None]] = set()
+        """Host, bus address and code of each SXid whose severity a line stated."""
         self.links: dict[str, _HostLinks] = {}
         """The links by the label of a host that pdsh writes, or "" without one."""
+        self.ports: set[tuple[str, str]] = set()
+        """Host and port of each stored link, and each host with "" as its port."""
         self.kernel_lines = 0
         """Number of lines with an event, or with a prefix of the kernel or syslog."""
         self.moment: re.Match[str] | None = None
@@ -174,7 +183,7 @@ class XidParser(LogParser):
         self.kernel_lines += event is not None or _LINE.search(text) is not None
         if self._is_kept_link(event, host, at, text) or event is None:
             return
-        if event.kind == "sxid" and self._is_follow_up(event, at, text):
+        if event.kind == "sxid" and self._is_follow_up(event, host, at, text):
             return
         if event.code is not None:
             self.count(event.kind, str(event.code), at)
@@ -187,30 +196,48 @@ class XidParser(LogParser):
             event = read_unknown_line(text, level_is_error(text), self.log.declared)
         return event
 
-    def _is_follow_up(self, event: KernelEvent, at: int, text: str) -> bool:
+    def _is_follow_up(self, event: KernelEvent, host: str, at: int, text: str) -> bool:
         """Return whether a line only adds registers to an SXid, without saying how bad it was.
 
         A line with the severity may come before or after it. Without one, the SXid is unproven at the end.
         """
-        key = (event.bus_id, event.code)
-        if is_detail(text):
-            if ("sxid", str(event.code)) not in self.xids and len(self.details) < 1000:
-                self.details.setdefault(key, at)
-            return True
-        self.details.pop(key, None)
-        return False
+        key = (host, event.bus_id, event.code)
+        if not is_detail(text):
+            self.details.pop(key, None)
+            if len(self.judged) < _MOST_SXIDS:
+                self.judged.add(key)
+            return False
+        if key not in self.judged and len(self.details) < _MOST_SXIDS:
+            self.details.setdefault(key, at)
+        elif key not in self.judged and key not in self.details:
+            self._find_registers(event.bus_id, event.code, at)
+        return True
+
+    def _find_registers(self, bus_id: str, code: int | None, line: int) -> None:
+        """Record an SXid of which only the registers are known."""
+        message = f"SXid {code} on {bus_id}: only its registers are here, not how bad it was"
+        self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=line)
 
     def _start_of_kernel(self, host: str, text: str) -> None:
         """Judge the links of a host's last boot, and begin with those of its next one."""
         self._judge_links(host)
-        self.links[host] = _HostLinks()
-        self.links[host].clock.start(text)
+        if self._is_stored(host, ""):
+            self.links[host] = _HostLinks()
+            self.links[host].clock.start(text)
+
+    def _is_stored(self, host: str, port: str) -> bool:
+        """Return whether there is a place for the links of a host's port, and reserve it."""
+        if len(self.ports) < _MOST_PORTS:
+            self.ports.add((host, port))
+        return (host, port) in self.ports
 
     def _is_kept_link(self, event: KernelEvent | None, host: str, at: int, text: str) -> bool:
         """Return whether a line is about a lost link, which is judged when the start of its host is known."""
         if event is not None and event.kind != "unknown_kernel_error":
             return False
         if (change := read_link_change(text)) is None:
+            return False
+        if not (self._is_stored(host, "") and self._is_stored(host, change.port)):
             return False
         links = self.links.setdefault(host, _HostLinks())
         links.history.add(change, links.clock.seconds_after_boot(text))
@@ -271,9 +298,8 @@ class XidParser(LogParser):
         self._tag_moment()
         for host in self.links:
             self._judge_links(host)
-        for (bus_id, code), line in self.details.items():
-            message = f"SXid {code} on {bus_id}: only its registers are here, not how bad it was"
-            self.log.find(f"sxid_{code}", message, Verdict.UNPROVEN, line=line)
+        for (_host, bus_id, code), line in self.details.items():
+            self._find_registers(bus_id, code, line)
         if not self.kernel_lines:
             if self.log.size:
                 self.log.find("unrecognised", "no line of a kernel's log", Verdict.UNPROVEN)
