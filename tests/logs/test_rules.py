@@ -1268,3 +1268,52 @@ def test_points_taken_together_are_those_taken_one_by_one(before: int, count: in
     for curve in (together, one_by_one):
         curve.add(1e6, 2.0)
     assert (together.x, together.y, together.skip) == (one_by_one.x, one_by_one.y, one_by_one.skip)
+
+
+AER = "pcieport 0000:00:01.0: AER: "
+CORRECTED = f"{AER}Corrected error received: 0000:00:01.0\n"
+NONFATAL = f"{AER}Uncorrected (Non-Fatal) error received: 0000:00:01.0\n"
+LOST = "pcieport 0000:00:01.0: DPC: containment event, status:0x1f01 source:0x0000\n"
+CE, UE = "EDAC MC0: 1 CE memory read error on DIMM 3\n", "EDAC MC0: 1 UE memory read error on DIMM 3\n"
+HANDLING = "EDAC sbridge MC0: HANDLING MCE MEMORY ERROR\n"
+XID = "NVRM: Xid (PCI:0000:07:00): {}, pid=1\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        CORRECTED * 4 + LOST + CORRECTED + NONFATAL,
+        CORRECTED * 4 + NONFATAL + LOST + CORRECTED,
+        LOST + CORRECTED * 9 + NONFATAL,
+        CE * 4 + UE + HANDLING,
+        CE * 4 + HANDLING + UE + CE,
+    ],
+)
+def test_a_later_finding_removes_no_failure(lines: str) -> None:
+    parsed = read(lines.encode(), format="xid")
+    assert parsed.verdict is FAIL
+    assert {DEGRADED, UNPROVEN} <= {one.verdict for one in parsed.findings}
+
+
+@pytest.mark.parametrize("verdict", [UNPROVEN, FAIL])
+def test_a_finding_with_a_new_code_counts_although_many_codes_were_found(verdict: Verdict) -> None:
+    log = _reading.Log()
+    log.size = 1
+    for number in range(100):
+        log.find(f"xid_{number}", "a fault", DEGRADED)
+    log.find("pcie_error", "a fault", verdict)
+    for number in range(100, 200):
+        log.find(f"xid_{number}", "a fault", DEGRADED)
+    parsed = log.parsed("lines", PASS, [])
+    assert parsed.verdict is verdict
+    assert "pcie_error" in codes(parsed)
+    assert len(codes(parsed)) == _reading.MAX_CODES
+
+
+def test_a_remark_of_a_new_code_takes_no_place_of_a_fault() -> None:
+    log = _reading.Log()
+    for number in range(_reading.MAX_CODES):
+        log.find(f"xid_{number}", "a fault", DEGRADED)
+    log.find("damaged_line", "a remark")
+    assert "damaged_line" not in log.findings
+    assert len(log.findings) == _reading.MAX_CODES

@@ -27,7 +27,17 @@ from operator import le
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
-from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
+from rackproof.core.records import (
+    WORST_FIRST,
+    Direction,
+    Finding,
+    Measurement,
+    ParsedLog,
+    Series,
+    Source,
+    Verdict,
+    worst,
+)
 from rackproof.core.spread import spread_of
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
@@ -43,7 +53,7 @@ MAX_LINE = 1 << 16
 MAX_FINDINGS_PER_CODE = 5
 """Largest number of findings with one code. The last one states how many more there are."""
 MAX_CODES = 60
-"""Largest number of different codes of a log's findings."""
+"""Largest number of different codes of a log's findings. If there are more, the mildest ones are left out."""
 MAX_POINTS = 2000
 """Largest number of points of a curve."""
 MAX_TAGS = 600
@@ -490,6 +500,11 @@ def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
     return before[before.rfind(b"\r") + 1 :], after.partition(b"\r")[0]
 
 
+def _mildness(verdict: Verdict | None) -> int:
+    """Return a number that is higher for a milder verdict, and highest for a remark, which has none."""
+    return len(WORST_FIRST) if verdict is None else WORST_FIRST.index(verdict)
+
+
 class Log:
     """The state of one log during reading: size, lines, findings, tags and marks of failure."""
 
@@ -593,19 +608,20 @@ class Log:
     ) -> None:
         """Store a finding. Only the first few of one code are stored, and the rest are counted.
 
-        A finding without a verdict is a remark. If the code's places are full, the first finding with a
-        verdict that none of them has takes the last place.
+        A finding without a verdict is a remark. If the code's places are full, a finding whose verdict none
+        of them has takes the place of the mildest one, if that is milder. So the worst verdict stays.
         """
         self.counts[code] = self.counts.get(code, 0) + 1
-        findings = self.findings.get(code)
-        if findings is None:
-            if len(self.findings) >= MAX_CODES:
-                return
-            findings = self.findings[code] = []
+        if code not in self.findings and not self._has_place(verdict):
+            return
+        findings = self.findings.setdefault(code, [])
         if len(findings) >= MAX_FINDINGS_PER_CODE:
-            if verdict is None or any(finding.verdict is verdict for finding in findings):
+            if any(finding.verdict is verdict for finding in findings):
                 return
-            findings.pop()  # so that remarks do not hide a later finding with a verdict
+            mildness, place = max((_mildness(finding.verdict), at) for at, finding in enumerate(findings))
+            if _mildness(verdict) > mildness:
+                return
+            del findings[place]
         findings.append(
             Finding(
                 code=code,
@@ -615,6 +631,19 @@ class Log:
                 excerpt=clean(excerpt),
             )
         )
+
+    def _has_place(self, verdict: Verdict | None) -> bool:
+        """Return whether a new code has a place. A code with only milder findings leaves its place to it."""
+        if len(self.findings) < MAX_CODES:
+            return True
+        mildest, code = max(
+            (min(_mildness(finding.verdict) for finding in findings), code)
+            for code, findings in self.findings.items()
+        )
+        if _mildness(verdict) >= mildest:
+            return False
+        del self.findings[code]
+        return True
 
     def tag(self, key: str, value: object, *, limit: int = MAX_EXCERPT) -> None:
         """Store a tag, which is a text that the log states. Later values of its key are ignored.
