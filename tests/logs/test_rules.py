@@ -9,6 +9,7 @@ import math
 import random
 import re
 import sys
+import time
 import tracemalloc
 from typing import Any
 
@@ -1317,3 +1318,43 @@ def test_a_remark_of_a_new_code_takes_no_place_of_a_fault() -> None:
     log.find("damaged_line", "a remark")
     assert "damaged_line" not in log.findings
     assert len(log.findings) == _reading.MAX_CODES
+
+
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        ILLEGAL,
+        f"{ILLEGAL} {{kernel}}",
+        f" {ILLEGAL} {{kernel}} }}",
+        f", {ILLEGAL} {{kernel}}",
+        f"}} {ILLEGAL} {{kernel}}",
+        f"{{kernel}} {ILLEGAL} {{kernel}}",
+        f"7: {ILLEGAL} {{}}\r",
+    ],
+)
+@pytest.mark.parametrize("value", [1, "a } b", {"train_loss": 1.5}, ["{", {"a": 1}]])
+def test_text_after_an_event_is_read_whatever_braces_it_has(after: str, value: Any) -> None:
+    line = event("tracked_stats" if isinstance(value, dict) else "some_key", value, 200).rstrip("\n")
+    good = read(mllog(line + "\n"))
+    assert (good.verdict, good.findings) == (PASS, ())
+    parsed = read(mllog(line + after + "\n"))
+    assert parsed.verdict is FAIL
+    assert read(mllog(line.replace('"namespace"', "'namespace'") + after + "\n")).verdict is FAIL
+
+
+@pytest.mark.parametrize("value", [f"{ILLEGAL} {{kernel}}", f"{{a}} {ILLEGAL}", {"note": f"}}, {ILLEGAL}"}])
+def test_text_in_an_event_is_no_failure(value: Any) -> None:
+    assert read(mllog(event("some_key", value, 200))).verdict is PASS
+
+
+def test_an_event_with_many_braces_in_a_text_is_read_once() -> None:
+    log = _reading.Log()
+    line = event("some_key", "}x" * 300_000, 200).encode()
+    log.begin(line)
+    started = time.process_time()
+    log.scan(line)
+    assert time.process_time() - started < 2
+    assert not log.marks

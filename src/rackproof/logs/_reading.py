@@ -13,6 +13,7 @@ Begin with :class:`LogParser`, the base of all parsers, and :class:`Log`, which 
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -490,6 +491,30 @@ def _end_of_event(piece: bytes, end: int) -> int:
     return end if piece.endswith(b"}\r", 0, end) else piece.rfind(b"}", 0, end) + 1
 
 
+_TEXT_FOLLOWS = re.compile(rb"""\}[ \t\r}\]]*(?:[^,}\]\s]|,[ \t]*[^"'{\[\s])""")
+"""Pattern of a brace after which no JSON goes on. An event ends there or before, unless a text in it has the
+brace."""
+_DECODER = json.JSONDecoder()
+
+
+def _end_before_text(piece: bytes, end: int, brace: int) -> int:
+    """Return the end of an event before text in its line that also has a brace.
+
+    Args:
+        piece: The text from the event on.
+        end: The end of the line's last brace.
+        brace: The position of the first brace after which no JSON goes on.
+    """
+    begin = max(0, piece.find(b"{", 0, end))
+    try:
+        _value, length = _DECODER.raw_decode(
+            piece[begin:end].decode("latin-1")
+        )  # one character for each byte
+    except (ValueError, RecursionError):
+        return brace + 1
+    return begin + length
+
+
 def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
     """Return both parts of a line without colours, up to the nearest carriage return on each side.
 
@@ -681,6 +706,7 @@ class Log:
             end if end and piece[end - 1] == _BRACE else _end_of_event(piece, end)
             for piece, end in zip(islice(pieces, 1, None), self.ends, strict=True)
         ]
+        self._end_events_before_text(block, ends)
         texts = pieces[:1] + [piece[end:] for piece, end in zip(islice(pieces, 1, None), ends, strict=True)]
         unread_text = b"".join(texts) if ends else block
         hits, self._newlines = _hits(unread_text)  # no event holds a line feed
@@ -695,6 +721,18 @@ class Log:
             skipped = ends[index - 1] if index else 0
             position = piece_begins[index] + index * len(TOKEN) + skipped + place - text_begins[index]
             self._hit(literal, position, position - (place - text_begins[index]) if index else 0)
+
+    def _end_events_before_text(self, block: bytes, ends: list[int]) -> None:
+        """Correct the ends of events whose line goes on with text that has a brace, too."""
+        pieces, begins, index = self.pieces, [0], -1
+        for match in _TEXT_FOLLOWS.finditer(block, len(pieces[0])) if ends else ():
+            if len(begins) == 1:
+                begins = list(accumulate(len(piece) + len(TOKEN) for piece in pieces))
+            before, index = index, bisect_right(begins, match.start()) - 1
+            brace = match.start() - begins[index]
+            # The first brace of an event is enough, so that a long line is decoded only once.
+            if index != before and brace < ends[index] - 1:
+                ends[index] = _end_before_text(pieces[index + 1], ends[index], brace)
 
     def _hit(self, literal: bytes, position: int, begin: int) -> None:
         """Record a literal in its line, if the line reports a failure.
