@@ -1358,3 +1358,36 @@ def test_an_event_with_many_braces_in_a_text_is_read_once() -> None:
     log.scan(line)
     assert time.process_time() - started < 2
     assert not log.marks
+
+
+@pytest.mark.parametrize(
+    ("label", "rank"),
+    [
+        ("3: ", 3),
+        (" 12: ", 12),
+        ("[1,3]<stdout>:", 3),
+        ("[1,3]<stderr>: ", 3),
+        ("[prterun-n01-7@1,3]<stdout>: ", 3),
+        ("[prterun-n01-7@1,13]<stderr>:", 13),
+        ("Mon Nov 23 04:34:18 2026[1,3]<stdout>:", 3),
+        ("n01: ", None),
+        ("x<stdout>: ", None),
+        ("some words, 3: ", None),
+        ("", None),
+    ],
+)
+def test_the_rank_of_a_failure_is_that_of_its_label(label: str, rank: int | None) -> None:
+    parsed = read(f"{label}CUDA out of memory\n".encode() + mllog())
+    ranks = [one.source.rank for one in parsed.findings if one.code == "out_of_memory" and one.source]
+    assert ranks == [rank]
+
+
+def test_several_texts_of_one_failure_in_a_line_are_one() -> None:
+    line = f"RuntimeError: {ILLEGAL}\n"
+    for lines in (1, 4):
+        parsed = read(mllog(*[line] * lines, status=None))
+        messages = [one.message for one in parsed.findings if ILLEGAL in one.excerpt]
+        assert len(messages) >= lines
+        assert not [message for message in messages if "more" in message]
+    parsed = read(mllog(*[line] * 7, status=None))
+    assert [one.message for one in parsed.findings if "(2 more, the last in line " in one.message]

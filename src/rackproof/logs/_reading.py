@@ -40,6 +40,7 @@ from rackproof.core.records import (
     worst,
 )
 from rackproof.core.spread import spread_of
+from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
 
@@ -65,12 +66,12 @@ MAX_EXCERPT = 200
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 """Pattern of a terminal's escape sequence: a colour, a window's title, or a single command."""
+_LONGEST_LABEL = 400
+"""Largest number of bytes of a launcher's label."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 """Pattern of characters that change how a text is shown, such as bidi marks. Tabs are not among them."""
 _ANSI_BYTES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
 """Pattern of a colour or a control character in bytes. Tabs and line ends are not among them."""
-_RANK = re.compile(rb"^[^\S\r\n]*(?:(\d{1,6}): |\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:)")
-
 
 # Stricter than float(), which accepts "8_00" as 800, and digits of every script.
 _NUMBER = re.compile(
@@ -146,8 +147,8 @@ def asctime_moment(text: str) -> datetime | None:
 
 def rank_of(prefix: bytes) -> int | None:
     """Return the rank that a launcher wrote before a line (`` 0: ``, ``[1,0]<stdout>:``), or None."""
-    match = _RANK.match(prefix)
-    return int(match[1] or match[2]) if match else None
+    label, _rest = split_label(prefix[:_LONGEST_LABEL].decode("latin-1"))
+    return rank_of_label(label)
 
 
 class Curve:
@@ -308,7 +309,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Marks:
-    """The first marks of one code, with the number of all marks and the last line."""
+    """The first marks of one code, with the number of all lines with such a mark and the last one."""
 
     kept: list[Mark] = field(default_factory=list)
     count: int = 0
@@ -684,13 +685,16 @@ class Log:
         return Source(file=self.name or None, line=line, rank=rank)
 
     def mark(self, code: str, position: int) -> None:
-        """Record the text of a failure. The parser decides at the end what it means."""
+        """Record the text of a failure, once for each line. The parser decides at the end what it means."""
         marks = self.marks.get(code)
         if marks is None:
             marks = self.marks[code] = Marks()
+        line = self.line_at(position)
+        if line == marks.last_line:
+            return  # another text of the same failure
         marks.count += 1
-        marks.last_line = line = self.line_at(position)
-        if len(marks.kept) < MAX_FINDINGS_PER_CODE and not (marks.kept and marks.kept[-1].line == line):
+        marks.last_line = line
+        if len(marks.kept) < MAX_FINDINGS_PER_CODE:
             before, after = self.line_text(position)
             # The excerpt begins near the marker, so that a long line before it cannot displace it.
             marks.kept.append(Mark(line, clean(before[-80:] + after), rank_of(before)))
