@@ -285,16 +285,16 @@ class Mean:
         self.last = math.nan
         self.line = 1
 
-    def add(self, value: float, line: int, weight: float = 1.0) -> None:
+    def add(self, value: float, line: int) -> None:
         """Add one value, found at a line."""
-        self.total += value * weight
+        self.total += value
         self.count += 1
         self.last = value
         self.line = line
 
     @property
     def value(self) -> float:
-        """Return the sum of all values times their weights, divided by their number, or NaN if it is 0."""
+        """Return the sum of all values divided by their number, or NaN if it is 0."""
         return self.total / self.count if self.count else math.nan
 
 
