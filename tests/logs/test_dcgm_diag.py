@@ -39,6 +39,13 @@ def judged(text: str | bytes) -> tuple[Verdict, set[str]]:
     return parsed.verdict, {one.code for one in parsed.findings if one.verdict is not None}
 
 
+def below_memory(words: str) -> bytes:
+    """Return DCGM 4's table with one more row of a part below the test of memory."""
+    memory, row = PART % b"GPU1", f"| {'':25} | {words:46} |\n".encode()
+    before, found, after = DCGM.partition(memory)
+    return before + found + after.replace(memory, memory + row, 1)
+
+
 def table(first: str = "Denylist", hardware: tuple[str, ...] = HARDWARE, **words: str) -> str:
     """Return the table of DCGM 3, in which tests have other words than Pass."""
     rows = [f"| {name:25} | {words.get(name.split()[0], 'Pass'):46} |\n" for name in (first, *SOFTWARE)]
@@ -127,6 +134,10 @@ def test_a_result_of_dcgm_4_states_its_gpus(text: bytes, code: str) -> None:
         (table(Memory="Not Run"), UNPROVEN, "dcgm_warning"),
         (DCGM.replace(b"GPU1: Pass", b"GPU1: Fail", 1), FAIL, "dcgm_fault"),
         (DCGM.replace(b"y                    | Pass", b"y                    | Fail"), FAIL, "dcgm_fault"),
+        (below_memory("GPU0: Fxil"), UNPROVEN, "damaged_line"),
+        (below_memory("GPx: Fail"), UNPROVEN, "damaged_line"),
+        (below_memory("GPU0 Fail"), UNPROVEN, "damaged_line"),
+        (below_memory("GPU0: Fail"), FAIL, "dcgm_fault"),
         (dcgm_json(memory="Fail"), FAIL, "dcgm_fault"),
         (dcgm_json(memory="FAIL"), FAIL, "dcgm_fault"),
         (dcgm_json("DCGM GPU Diagnostic", pcie="Warn"), DEGRADED, "dcgm_warning"),

@@ -804,3 +804,31 @@ def test_registers_of_any_number_of_switches_are_bounded_and_unproven() -> None:
     registers = "".join(line.format(at, "Data {0x00140004}") for at in range(1001))
     heads = "".join(line.format(at, "Non-fatal, Link 50 egress (First)") for at in range(1000))
     assert parsed(registers + heads).verdict is UNPROVEN
+
+
+STAMPS = (
+    "",
+    "Nov 27 13:00:01 n01 kernel: ",
+    "2026-11-27T13:00:01.123456+01:00 n01 kernel: ",
+    "[Fri Nov 27 13:00:01 2026] ",
+    "13:00:01.1 kernel: ",
+    "[  412.118] ",
+)
+
+
+@pytest.mark.parametrize("stamp", STAMPS)
+@pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        ("mlx5_core 0000:c8:00.0: health compromised - reached miss count", "0000:c8:00.0"),
+        ("pcieport 0000:00:01.0: AER: Corrected error received: 0000:00:01.0", "0000:00:01.0"),
+        ("nvidia 0001:01:00.0: probe with driver nvidia failed with error -1", "0001:01:00.0"),
+        ("pcieport 00:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer", "00:01.0"),
+        ("NVRM: GPU at PCI:0000:65:00: GPU has fallen off the bus", "0000:65:00"),
+        ("AER: device recovery failed", ""),
+    ],
+)
+def test_a_time_is_no_address(stamp: str, line: str, address: str) -> None:
+    event = read_kernel_line(stamp + line)
+    assert event is not None
+    assert event.bus_id == address

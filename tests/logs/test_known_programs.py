@@ -125,6 +125,16 @@ def test_a_sound_run_passes_with_its_speed(text: str, name: str, value: float) -
             "tool_error",
         ),
         (STREAM.replace("Solution Validates", "Failed Validation"), Verdict.FAIL, "tool_error"),
+        *(
+            (
+                STREAM.replace("less than 1.000000e-13", f"less than {bound}"),
+                Verdict.UNPROVEN,
+                "impossible_value",
+            )
+            for bound in ("x", "1.000000x-13", "nan", "inf")
+        ),
+        (STREAM.replace("Function ", THREADS.replace("= 4", "= x")), Verdict.UNPROVEN, "figures_contradict"),
+        (re.sub(r"(?<=executed )\d+", "x", STREAM), Verdict.UNPROVEN, "impossible_value"),
         (HPL.replace("and passed residual checks", "without checking"), Verdict.UNPROVEN, "metric_missing"),
         (HPL.replace("1 tests completed", "0 tests completed"), Verdict.UNPROVEN, "impossible_value"),
         (HPL.replace("0 tests skipped", "1 tests skipped"), Verdict.UNPROVEN, "rows_missing"),

@@ -386,6 +386,27 @@ def test_an_evaluation_comes_after_whole_batches(batch: int, verdict: Verdict) -
     assert judge([log.decode()])[0] is verdict
 
 
+EXTREME: tuple[object, ...] = ("inf", "-inf", "nan", 1e308, 1e-308, -1, 0, "1e400")
+
+
+@pytest.mark.parametrize("value", EXTREME)
+@pytest.mark.parametrize("key", ["train_samples", "global_batch_size", "gradient_accumulation_steps"])
+@pytest.mark.parametrize("trained", ["dlrm_dcnv2", "gpt3", "resnet"])
+def test_a_log_with_an_extreme_number_is_judged(key: str, value: object, trained: str) -> None:
+    lines = [line for line in training(trained) if f'"key": "{key}"' not in line]
+    for epoch in (1e10, 1e308, 1e-308):
+        evaluation = at_time(event("eval_accuracy", 0.5, epoch_num=epoch), lambda _: 400)
+        verdict, _codes = judge([*lines[:3], event(key, value), *lines[3:-1], evaluation, lines[-1]])
+        assert verdict is not Verdict.PASS
+
+
+@pytest.mark.parametrize("samples", ["inf", "nan", "1e400"])
+def test_an_impossible_number_of_samples_proves_no_whole_steps(samples: object) -> None:
+    lines = of_key("train_samples", lambda _: event("train_samples", samples))(training("dlrm_dcnv2"))
+    verdict, codes = judge(lines)
+    assert (verdict, "batch_size_contradicts" in codes) == (Verdict.UNPROVEN, True)
+
+
 FALLING = (6.0, 5.0, 4.5, 4.2, 4.0, 3.9)
 
 

@@ -9,6 +9,7 @@ import math
 import random
 import re
 import sys
+import time
 import tracemalloc
 from typing import Any
 
@@ -1268,3 +1269,125 @@ def test_points_taken_together_are_those_taken_one_by_one(before: int, count: in
     for curve in (together, one_by_one):
         curve.add(1e6, 2.0)
     assert (together.x, together.y, together.skip) == (one_by_one.x, one_by_one.y, one_by_one.skip)
+
+
+AER = "pcieport 0000:00:01.0: AER: "
+CORRECTED = f"{AER}Corrected error received: 0000:00:01.0\n"
+NONFATAL = f"{AER}Uncorrected (Non-Fatal) error received: 0000:00:01.0\n"
+LOST = "pcieport 0000:00:01.0: DPC: containment event, status:0x1f01 source:0x0000\n"
+CE, UE = "EDAC MC0: 1 CE memory read error on DIMM 3\n", "EDAC MC0: 1 UE memory read error on DIMM 3\n"
+HANDLING = "EDAC sbridge MC0: HANDLING MCE MEMORY ERROR\n"
+XID = "NVRM: Xid (PCI:0000:07:00): {}, pid=1\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        CORRECTED * 4 + LOST + CORRECTED + NONFATAL,
+        CORRECTED * 4 + NONFATAL + LOST + CORRECTED,
+        LOST + CORRECTED * 9 + NONFATAL,
+        CE * 4 + UE + HANDLING,
+        CE * 4 + HANDLING + UE + CE,
+    ],
+)
+def test_a_later_finding_removes_no_failure(lines: str) -> None:
+    parsed = read(lines.encode(), format="xid")
+    assert parsed.verdict is FAIL
+    assert {DEGRADED, UNPROVEN} <= {one.verdict for one in parsed.findings}
+
+
+@pytest.mark.parametrize("verdict", [UNPROVEN, FAIL])
+def test_a_finding_with_a_new_code_counts_although_many_codes_were_found(verdict: Verdict) -> None:
+    log = _reading.Log()
+    log.size = 1
+    for number in range(100):
+        log.find(f"xid_{number}", "a fault", DEGRADED)
+    log.find("pcie_error", "a fault", verdict)
+    for number in range(100, 200):
+        log.find(f"xid_{number}", "a fault", DEGRADED)
+    parsed = log.parsed("lines", PASS, [])
+    assert parsed.verdict is verdict
+    assert "pcie_error" in codes(parsed)
+    assert len(codes(parsed)) == _reading.MAX_CODES
+
+
+def test_a_remark_of_a_new_code_takes_no_place_of_a_fault() -> None:
+    log = _reading.Log()
+    for number in range(_reading.MAX_CODES):
+        log.find(f"xid_{number}", "a fault", DEGRADED)
+    log.find("damaged_line", "a remark")
+    assert "damaged_line" not in log.findings
+    assert len(log.findings) == _reading.MAX_CODES
+
+
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        ILLEGAL,
+        f"{ILLEGAL} {{kernel}}",
+        f" {ILLEGAL} {{kernel}} }}",
+        f", {ILLEGAL} {{kernel}}",
+        f"}} {ILLEGAL} {{kernel}}",
+        f"{{kernel}} {ILLEGAL} {{kernel}}",
+        f"7: {ILLEGAL} {{}}\r",
+    ],
+)
+@pytest.mark.parametrize("value", [1, "a } b", {"train_loss": 1.5}, ["{", {"a": 1}]])
+def test_text_after_an_event_is_read_whatever_braces_it_has(after: str, value: Any) -> None:
+    line = event("tracked_stats" if isinstance(value, dict) else "some_key", value, 200).rstrip("\n")
+    good = read(mllog(line + "\n"))
+    assert (good.verdict, good.findings) == (PASS, ())
+    parsed = read(mllog(line + after + "\n"))
+    assert parsed.verdict is FAIL
+    assert read(mllog(line.replace('"namespace"', "'namespace'") + after + "\n")).verdict is FAIL
+
+
+@pytest.mark.parametrize("value", [f"{ILLEGAL} {{kernel}}", f"{{a}} {ILLEGAL}", {"note": f"}}, {ILLEGAL}"}])
+def test_text_in_an_event_is_no_failure(value: Any) -> None:
+    assert read(mllog(event("some_key", value, 200))).verdict is PASS
+
+
+def test_an_event_with_many_braces_in_a_text_is_read_once() -> None:
+    log = _reading.Log()
+    line = event("some_key", "}x" * 300_000, 200).encode()
+    log.begin(line)
+    started = time.process_time()
+    log.scan(line)
+    assert time.process_time() - started < 2
+    assert not log.marks
+
+
+@pytest.mark.parametrize(
+    ("label", "rank"),
+    [
+        ("3: ", 3),
+        (" 12: ", 12),
+        ("[1,3]<stdout>:", 3),
+        ("[1,3]<stderr>: ", 3),
+        ("[prterun-n01-7@1,3]<stdout>: ", 3),
+        ("[prterun-n01-7@1,13]<stderr>:", 13),
+        ("Mon Nov 23 04:34:18 2026[1,3]<stdout>:", 3),
+        ("n01: ", None),
+        ("x<stdout>: ", None),
+        ("some words, 3: ", None),
+        ("", None),
+    ],
+)
+def test_the_rank_of_a_failure_is_that_of_its_label(label: str, rank: int | None) -> None:
+    parsed = read(f"{label}CUDA out of memory\n".encode() + mllog())
+    ranks = [one.source.rank for one in parsed.findings if one.code == "out_of_memory" and one.source]
+    assert ranks == [rank]
+
+
+def test_several_texts_of_one_failure_in_a_line_are_one() -> None:
+    line = f"RuntimeError: {ILLEGAL}\n"
+    for lines in (1, 4):
+        parsed = read(mllog(*[line] * lines, status=None))
+        messages = [one.message for one in parsed.findings if ILLEGAL in one.excerpt]
+        assert len(messages) >= lines
+        assert not [message for message in messages if "more" in message]
+    parsed = read(mllog(*[line] * 7, status=None))
+    assert [one.message for one in parsed.findings if "(2 more, the last in line " in one.message]

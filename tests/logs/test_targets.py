@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rackproof import logs
+from rackproof.analysis.importing import judged_alone
 from rackproof.core.records import ParsedLog, Verdict
 from rackproof.logs._mlperf import TARGETS
 from tests.logs import log_samples as samples
@@ -63,3 +64,24 @@ def test_a_target_that_the_log_states(
 ) -> None:
     extra = [] if stated is None else [samples.event("target_accuracy", stated, 1)]
     assert log_of(name, final, *extra).verdict is verdict
+
+
+NAMED = samples.event("submission_benchmark", "resnet", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "code"),
+    [
+        (NAMED, Verdict.FAIL, "target_not_reached"),
+        ("", Verdict.UNPROVEN, "no_target"),
+        (NAMED[:60] + "\n", Verdict.UNPROVEN, "no_target"),
+        (NAMED.replace("submission_benchmark", "submission_benchmarc"), Verdict.UNPROVEN, "no_target"),
+        (NAMED.replace("resnet", "ResNet"), Verdict.UNPROVEN, "no_target"),
+    ],
+)
+def test_a_missed_target_passes_under_no_name(line: str, verdict: Verdict, code: str) -> None:
+    log = samples.mllog_of("resnet", 0.10).decode()
+    assert NAMED in log
+    parsed = judged_alone(logs.parse(io.BytesIO(log.replace(NAMED, line).encode()), name="log.txt"))
+    assert parsed.verdict is verdict
+    assert code in {finding.code for finding in parsed.findings if finding.verdict}

@@ -36,6 +36,8 @@ _LABELS = (
     re.compile(_COMPOSE),
 )
 _LEADING_TIME = re.compile(_TIME)
+_END_OF_TIME = re.compile(r"(?:\d{4}|\S*\d\d:\d\d\S*)<std")
+"""Pattern of the last word of a label with a time and no process: ``Mon Nov 23 04:34:18 2026<stdout>:``."""
 _LABEL_NUMBER = re.compile(r"(\d{1,6})\D*$")
 """Pattern of the last number in Open MPI's label, which is the rank: 3 in ``[1,3]``."""
 
@@ -51,17 +53,25 @@ def split_label(text: str) -> tuple[str, str]:
         if match := pattern.match(text):
             label = match[0]
             if pattern is _LABELS[0]:
-                # A date before the part that names the process differs from line to line.
-                label = label[label.rfind("[") :]
+                label = _process_of(label)
             return label.strip(), text[match.end() :]
     return "", text
+
+
+def _process_of(label: str) -> str:
+    """Return the part of Open MPI's label that names the process, or "" if it is only a time.
+
+    A date before that part differs from line to line.
+    """
+    process = label[label.rfind("[") :] if "[" in label else label.split()[-1]
+    return "" if _END_OF_TIME.match(process) else process
 
 
 def rank_of_label(label: str) -> int | None:
     """Return the rank in a label: 3 for ``3:``, ``[3]`` or ``[1,3]<stdout>:``, None for a host's label."""
     if label.endswith(":") and label[:-1].isdigit():
         return int(label[:-1])
-    if "<std" in label:
+    if label.startswith("[") and "<std" in label:
         match = _LABEL_NUMBER.search(label[: label.find("<std")])
         return int(match[1]) if match else None
     inside = label.strip("[]: ")

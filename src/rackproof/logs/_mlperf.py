@@ -545,7 +545,6 @@ class Events(LogParser):
         self.first_seed_time: float | None = None
         # Last value of each metric, its line and rank.
         self.evals: dict[str, tuple[float, int, int | None]] = {}
-        self.eval_count = 0
         # Key (of IMPORTANT) and line of each damaged event.
         self.damaged_important: list[tuple[str, int]] = []
         self.epochs: tuple[float, int] | None = None  # highest epoch, and its line
@@ -890,7 +889,6 @@ class Events(LogParser):
                 self.damaged(key, position)
             else:
                 self._take_eval(text_of(name, 40), accuracy, time, position)
-        self.eval_count += 1
         self._epoch_seen(epoch, position)
 
     def _take_progress(self, meta: Mapping[str, object], position: int) -> dict[str, float]:

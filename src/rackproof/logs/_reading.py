@@ -13,6 +13,7 @@ Begin with :class:`LogParser`, the base of all parsers, and :class:`Log`, which 
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -27,8 +28,19 @@ from operator import le
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
-from rackproof.core.records import Direction, Finding, Measurement, ParsedLog, Series, Source, Verdict, worst
+from rackproof.core.records import (
+    WORST_FIRST,
+    Direction,
+    Finding,
+    Measurement,
+    ParsedLog,
+    Series,
+    Source,
+    Verdict,
+    worst,
+)
 from rackproof.core.spread import spread_of
+from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs.declared_lines import DeclaredLines
 from rackproof.logs.fault_texts import MEANING, NO_NUMBERS, OF_THE_MACHINE, SEARCHED, read_fault
 
@@ -43,7 +55,7 @@ MAX_LINE = 1 << 16
 MAX_FINDINGS_PER_CODE = 5
 """Largest number of findings with one code. The last one states how many more there are."""
 MAX_CODES = 60
-"""Largest number of different codes of a log's findings."""
+"""Largest number of different codes of a log's findings. If there are more, the mildest ones are left out."""
 MAX_POINTS = 2000
 """Largest number of points of a curve."""
 MAX_TAGS = 600
@@ -54,12 +66,12 @@ MAX_EXCERPT = 200
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 """Pattern of a terminal's escape sequence: a colour, a window's title, or a single command."""
+_LONGEST_LABEL = 400
+"""Largest number of bytes of a launcher's label."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 """Pattern of characters that change how a text is shown, such as bidi marks. Tabs are not among them."""
 _ANSI_BYTES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
 """Pattern of a colour or a control character in bytes. Tabs and line ends are not among them."""
-_RANK = re.compile(rb"^[^\S\r\n]*(?:(\d{1,6}): |\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:)")
-
 
 # Stricter than float(), which accepts "8_00" as 800, and digits of every script.
 _NUMBER = re.compile(
@@ -135,8 +147,8 @@ def asctime_moment(text: str) -> datetime | None:
 
 def rank_of(prefix: bytes) -> int | None:
     """Return the rank that a launcher wrote before a line (`` 0: ``, ``[1,0]<stdout>:``), or None."""
-    match = _RANK.match(prefix)
-    return int(match[1] or match[2]) if match else None
+    label, _rest = split_label(prefix[:_LONGEST_LABEL].decode("latin-1"))
+    return rank_of_label(label)
 
 
 class Curve:
@@ -273,16 +285,16 @@ class Mean:
         self.last = math.nan
         self.line = 1
 
-    def add(self, value: float, line: int, weight: float = 1.0) -> None:
+    def add(self, value: float, line: int) -> None:
         """Add one value, found at a line."""
-        self.total += value * weight
+        self.total += value
         self.count += 1
         self.last = value
         self.line = line
 
     @property
     def value(self) -> float:
-        """Return the sum of all values times their weights, divided by their number, or NaN if it is 0."""
+        """Return the sum of all values divided by their number, or NaN if it is 0."""
         return self.total / self.count if self.count else math.nan
 
 
@@ -297,7 +309,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Marks:
-    """The first marks of one code, with the number of all marks and the last line."""
+    """The first marks of one code, with the number of all lines with such a mark and the last one."""
 
     kept: list[Mark] = field(default_factory=list)
     count: int = 0
@@ -480,6 +492,30 @@ def _end_of_event(piece: bytes, end: int) -> int:
     return end if piece.endswith(b"}\r", 0, end) else piece.rfind(b"}", 0, end) + 1
 
 
+_TEXT_FOLLOWS = re.compile(rb"""\}[ \t\r}\]]*(?:[^,}\]\s]|,[ \t]*[^"'{\[\s])""")
+"""Pattern of a brace after which no JSON goes on. An event ends there or before, unless a text in it has the
+brace."""
+_DECODER = json.JSONDecoder()
+
+
+def _end_before_text(piece: bytes, end: int, brace: int) -> int:
+    """Return the end of an event before text in its line that also has a brace.
+
+    Args:
+        piece: The text from the event on.
+        end: The end of the line's last brace.
+        brace: The position of the first brace after which no JSON goes on.
+    """
+    begin = max(0, piece.find(b"{", 0, end))
+    try:
+        _value, length = _DECODER.raw_decode(
+            piece[begin:end].decode("latin-1")
+        )  # one character for each byte
+    except (ValueError, RecursionError):
+        return brace + 1
+    return begin + length
+
+
 def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
     """Return both parts of a line without colours, up to the nearest carriage return on each side.
 
@@ -488,6 +524,11 @@ def _as_printed(before: bytes, after: bytes) -> tuple[bytes, bytes]:
     if b"\x1b" in before or b"\x1b" in after:
         before, after = _ANSI_BYTES.sub(b"", before), _ANSI_BYTES.sub(b"", after)
     return before[before.rfind(b"\r") + 1 :], after.partition(b"\r")[0]
+
+
+def _mildness(verdict: Verdict | None) -> int:
+    """Return a number that is higher for a milder verdict, and highest for a remark, which has none."""
+    return len(WORST_FIRST) if verdict is None else WORST_FIRST.index(verdict)
 
 
 class Log:
@@ -593,19 +634,20 @@ class Log:
     ) -> None:
         """Store a finding. Only the first few of one code are stored, and the rest are counted.
 
-        A finding without a verdict is a remark. If the code's places are full, the first finding with a
-        verdict that none of them has takes the last place.
+        A finding without a verdict is a remark. If the code's places are full, a finding whose verdict none
+        of them has takes the place of the mildest one, if that is milder. So the worst verdict stays.
         """
         self.counts[code] = self.counts.get(code, 0) + 1
-        findings = self.findings.get(code)
-        if findings is None:
-            if len(self.findings) >= MAX_CODES:
-                return
-            findings = self.findings[code] = []
+        if code not in self.findings and not self._has_place(verdict):
+            return
+        findings = self.findings.setdefault(code, [])
         if len(findings) >= MAX_FINDINGS_PER_CODE:
-            if verdict is None or any(finding.verdict is verdict for finding in findings):
+            if any(finding.verdict is verdict for finding in findings):
                 return
-            findings.pop()  # so that remarks do not hide a later finding with a verdict
+            mildness, place = max((_mildness(finding.verdict), at) for at, finding in enumerate(findings))
+            if _mildness(verdict) > mildness:
+                return
+            del findings[place]
         findings.append(
             Finding(
                 code=code,
@@ -615,6 +657,19 @@ class Log:
                 excerpt=clean(excerpt),
             )
         )
+
+    def _has_place(self, verdict: Verdict | None) -> bool:
+        """Return whether a new code has a place. A code with only milder findings leaves its place to it."""
+        if len(self.findings) < MAX_CODES:
+            return True
+        mildest, code = max(
+            (min(_mildness(finding.verdict) for finding in findings), code)
+            for code, findings in self.findings.items()
+        )
+        if _mildness(verdict) >= mildest:
+            return False
+        del self.findings[code]
+        return True
 
     def tag(self, key: str, value: object, *, limit: int = MAX_EXCERPT) -> None:
         """Store a tag, which is a text that the log states. Later values of its key are ignored.
@@ -630,13 +685,16 @@ class Log:
         return Source(file=self.name or None, line=line, rank=rank)
 
     def mark(self, code: str, position: int) -> None:
-        """Record the text of a failure. The parser decides at the end what it means."""
+        """Record the text of a failure, once for each line. The parser decides at the end what it means."""
         marks = self.marks.get(code)
         if marks is None:
             marks = self.marks[code] = Marks()
+        line = self.line_at(position)
+        if line == marks.last_line:
+            return  # another text of the same failure
         marks.count += 1
-        marks.last_line = line = self.line_at(position)
-        if len(marks.kept) < MAX_FINDINGS_PER_CODE and not (marks.kept and marks.kept[-1].line == line):
+        marks.last_line = line
+        if len(marks.kept) < MAX_FINDINGS_PER_CODE:
             before, after = self.line_text(position)
             # The excerpt begins near the marker, so that a long line before it cannot displace it.
             marks.kept.append(Mark(line, clean(before[-80:] + after), rank_of(before)))
@@ -652,6 +710,7 @@ class Log:
             end if end and piece[end - 1] == _BRACE else _end_of_event(piece, end)
             for piece, end in zip(islice(pieces, 1, None), self.ends, strict=True)
         ]
+        self._end_events_before_text(block, ends)
         texts = pieces[:1] + [piece[end:] for piece, end in zip(islice(pieces, 1, None), ends, strict=True)]
         unread_text = b"".join(texts) if ends else block
         hits, self._newlines = _hits(unread_text)  # no event holds a line feed
@@ -666,6 +725,18 @@ class Log:
             skipped = ends[index - 1] if index else 0
             position = piece_begins[index] + index * len(TOKEN) + skipped + place - text_begins[index]
             self._hit(literal, position, position - (place - text_begins[index]) if index else 0)
+
+    def _end_events_before_text(self, block: bytes, ends: list[int]) -> None:
+        """Correct the ends of events whose line goes on with text that has a brace, too."""
+        pieces, begins, index = self.pieces, [0], -1
+        for match in _TEXT_FOLLOWS.finditer(block, len(pieces[0])) if ends else ():
+            if len(begins) == 1:
+                begins = list(accumulate(len(piece) + len(TOKEN) for piece in pieces))
+            before, index = index, bisect_right(begins, match.start()) - 1
+            brace = match.start() - begins[index]
+            # The first brace of an event is enough, so that a long line is decoded only once.
+            if index != before and brace < ends[index] - 1:
+                ends[index] = _end_before_text(pieces[index + 1], ends[index], brace)
 
     def _hit(self, literal: bytes, position: int, begin: int) -> None:
         """Record a literal in its line, if the line reports a failure.

@@ -213,11 +213,9 @@ class Statements:
         if steps is not None and not least <= steps * batch <= most:
             yield f"{key} is {steps:g}, which does not fit {of_log} of {benchmark}"
         samples = number(tags.get("train_samples"))
-        if benchmark in _STEPS_OF_EPOCH and samples:
-            # Only whole steps are trained, so each evaluation comes after a whole number of them.
-            of_epoch = math.ceil(samples / batch)
-            off = max((abs(epoch * of_epoch - round(epoch * of_epoch)) for epoch in epochs), default=0.0)
-            if off > _WHOLE_STEP:
+        if samples and benchmark in _STEPS_OF_EPOCH:
+            in_steps = (_is_after_whole_steps(epoch, samples / batch) for epoch in epochs)
+            if not all(in_steps):
                 yield f"an evaluation comes after a part of a step: it does not fit {of_log}"
 
     def hyperparameters(self, benchmark: str, tags: Mapping[str, str]) -> Iterator[str]:
@@ -237,6 +235,19 @@ class Statements:
                 f"opt_base_learning_rate is {stated:g}, and the highest learning rate of the steps is "
                 f"{self.highest_rate:g}"
             )
+
+
+def _is_after_whole_steps(epoch: float, of_epoch: float) -> bool:
+    """Return whether so many epochs are whole steps, because only whole steps are trained.
+
+    Args:
+        epoch: The epochs of an evaluation.
+        of_epoch: The samples of an epoch divided by those of a step.
+    """
+    if not math.isfinite(of_epoch) or not math.isfinite(epoch * math.ceil(of_epoch)):
+        return False
+    steps = epoch * math.ceil(of_epoch)
+    return abs(steps - round(steps)) <= _WHOLE_STEP
 
 
 def _other_hyperparameters(benchmark: str, stated: Mapping[str, tuple[float, float]]) -> Iterator[str]:

@@ -139,9 +139,7 @@ class DcgmDiagParser(LogParser):
             self.tables += 1
             self.is_open, self.section = True, ""
         elif text.startswith("|"):
-            self.log.find(
-                "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
-            )
+            self._find_unreadable(at, text)
         elif not self.tables and (command := _COMMAND.match(text)):
             self.level = _LEVELS.get(command[1]) or int(command[1])
         elif _ERROR.match(text):
@@ -168,6 +166,12 @@ class DcgmDiagParser(LogParser):
             self._result(at, name, "", result, text)
         elif self.test and part:
             self._result(at, self.test, part[1], part[2], text)
+        elif result:
+            self._find_unreadable(at, text)
+
+    def _find_unreadable(self, at: int, text: str) -> None:
+        """Record a row of the table that is damaged, and may have been of a fault."""
+        self.log.find("damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _end_remark(self) -> None:
         """Record the remark of the rows above, if there is one. Mere information is left out."""

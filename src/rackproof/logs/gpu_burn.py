@@ -173,19 +173,19 @@ class GpuBurnParser(LogParser):
             self.log.find("gpu_faulty", f"GPU {index} is {word}", Verdict.FAIL, line=at, excerpt=text)
 
     def progress(self, at: int, text: str) -> None:
-        """Read speeds, errors and temperatures."""
-        speeds = _SPEED.findall(text)[:1024]
+        """Read speeds, errors and temperatures. Each GPU has a speed and a number of errors."""
+        speeds, found = _SPEED.findall(text)[:1024], _ERRORS.search(text)
+        counts = found[1].split(" - ")[:1024] if found else []
         self.shown = max(self.shown, len(speeds))
-        for index, (share_done, speed) in enumerate(speeds):
-            if int(share_done) < 0:
-                # gpu_burn continues without a GPU that died, and shows -1 for it.
-                self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
-            # The speed of a GPU in its first round is not known yet.
-            elif index in self.speeds or float(speed) != 0:
-                self.speeds[index] = (float(speed), at)
-        if match := _ERRORS.search(text):
-            for index, cell in enumerate(match[1].split(" - ")[:1024]):
-                self._take_errors(at, index, cell.strip())
+        for index, cell in enumerate(counts):
+            self._take_errors(at, index, cell.strip())
+        if len(counts) == len(speeds):
+            self._take_speeds(at, speeds)
+        else:
+            message = (
+                f"progress of {len(speeds)} readable speeds and {len(counts)} readable numbers of errors"
+            )
+            self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
         for index, cell in enumerate(text.partition("temps:")[2].split(" - ")[:1024]):
             # "--" means that nvidia-smi gave no value.
             degrees = _TEMPERATURE.match(cell)
@@ -194,6 +194,16 @@ class GpuBurnParser(LogParser):
                 self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at)
             if degrees and float(degrees[1]) > self.hottest.get(index, (-1.0, at))[0]:
                 self.hottest[index] = (float(degrees[1]), at)
+
+    def _take_speeds(self, at: int, speeds: list[tuple[str, str]]) -> None:
+        """Store the speed of each GPU, and find GPUs that died. ``speeds`` has products and GFLOP/s."""
+        for index, (share_done, speed) in enumerate(speeds):
+            if int(share_done) < 0:
+                # gpu_burn continues without a GPU that died, and shows -1 for it.
+                self.log.find("gpu_died", f"GPU {index} died", Verdict.FAIL, line=at)
+            # The speed of a GPU in its first round is not known yet.
+            elif index in self.speeds or float(speed) != 0:
+                self.speeds[index] = (float(speed), at)
 
     def _take_errors(self, at: int, index: int, cell: str) -> None:
         """Add the errors since the last progress line. Text that is not a number is also a fault."""
@@ -293,7 +303,8 @@ class GpuBurnParser(LogParser):
             log.find("cut_off", "the test did not end", Verdict.UNPROVEN, line=max(1, log.lines))
             return False
         # The list at the start may be missing. A list that exists must agree.
-        agree = results == self.tested == max(self.shown, self.tested) and listed in (0, self.tested)
+        agree = self.results.keys() == set(range(self.tested)) and self.shown <= self.tested
+        agree = agree and listed in (0, self.tested)
         if not self.tested or not agree:
             log.find(
                 "gpu_missing",

@@ -75,8 +75,11 @@ _DETAIL = re.compile(r"Severity \d|Data \{")
 _XID_LIKE = re.compile(r"\bS?Xid\b")
 _LOST = re.compile(r"NVRM: .{0,200}(?:fallen off the bus|GPU (?:is|has been) lost)", re.IGNORECASE)
 _INIT_FAILED = re.compile(r"NVRM: .{0,200}(?:RmInitAdapter failed|rm_init_adapter failed)", re.IGNORECASE)
-# Also matches the first two numbers of a time (13:00:01).
-_GPU_ADDRESS = re.compile(r"\b((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)\b")
+_GPU_ADDRESS = re.compile(
+    r"\b([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?|"
+    r"(?<!:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\b"
+)
+"""Pattern of a bus address with its domain or its function. Without both, it could be a time (13:00)."""
 
 # A message that processors of 2005 log at each start is not a machine check.
 _MACHINE_CHECK = re.compile(

@@ -328,7 +328,8 @@ class StreamParser(_KnownProgramParser):
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.facts: dict[str, float] = {}
-        """Numbers that the program states, by the words before them. "" has the number of repetitions."""
+        """Numbers that the program states, by the words before them, or NaN for a text that is no number. ""
+        has the number of repetitions."""
         self.compared: set[str] = set()
         """Kernels whose rate was compared with a time."""
         self.threads = 0
@@ -339,7 +340,8 @@ class StreamParser(_KnownProgramParser):
         if fact := _STREAM_FACT.match(text):
             *names, shown = fact.groups()
             name = next(name for name in names if name is not None)
-            self.facts[name] = number(shown.rstrip(".,")) or 0.0
+            value = number(shown.rstrip(".,"))
+            self.facts[name] = math.nan if value is None else value
         elif row := _STREAM_ROW.match(text):
             self._compare_row(at, text, row)
         else:
