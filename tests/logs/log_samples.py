@@ -194,6 +194,7 @@ def nccl_json(**changes: Any) -> bytes:
         "config": {
             "minimum_bytes": 2_000_000,
             "maximum_bytes": 2_000_000,
+            "validation": 1,
             "devices": [{"rank": rank, "device_info": "H200"} for rank in range(4)],
         },
         "results": [{**row, "out_of_place": place, "in_place": faster}],

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -445,10 +446,122 @@ def test_json_that_lacks_a_size_is_unproven(
     for size in sizes:
         place = {"time": size * 10.0, "alg_bw": 0.0001, "bus_bw": 0.0001, "nwrong": 0.0}
         rows.append({**row, "size": size, "count": size // 4, "out_of_place": place, "in_place": place})
-    config = {"minimum_bytes": 8, "maximum_bytes": 64, **growth}
+    config = {**json.loads(nccl_json())["config"], "minimum_bytes": 8, "maximum_bytes": 64, **growth}
     average = {"bandwidth": 0.0001, "okay": "unchecked"}
     parsed = read(nccl_json(results=rows, config=config, average_bus_bandwidth=average))
     assert (parsed.verdict, "rows_missing" in codes(parsed)) == (verdict, verdict is UNPROVEN)
+
+
+def changed_json(change: Callable[[dict[str, Any]], object]) -> bytes:
+    document = json.loads(nccl_json())
+    change(document)
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "code"),
+    [
+        (lambda root: root.pop("config"), UNPROVEN, "devices_contradict"),
+        (lambda root: root["config"].pop("devices"), UNPROVEN, "devices_contradict"),
+        (lambda root: root["config"].update(devices=[]), UNPROVEN, "devices_contradict"),
+        (lambda root: root["config"]["devices"][2].pop("device_info"), UNPROVEN, "damaged_json"),
+        (lambda root: root["config"]["devices"].__setitem__(1, "H200"), UNPROVEN, "damaged_json"),
+        (lambda root: root["config"].pop("maximum_bytes"), UNPROVEN, "rows_missing"),
+        (lambda root: root["config"].update(minimum_bytes=8), UNPROVEN, "rows_missing"),
+        (lambda root: root["config"].pop("validation"), UNPROVEN, "not_checked"),
+        (lambda root: root["config"].update(validation=0), UNPROVEN, "not_checked"),
+        (lambda root: root.pop("average_bus_bandwidth"), UNPROVEN, "average_contradicts"),
+        (lambda root: root["average_bus_bandwidth"].update(bandwidth="x"), UNPROVEN, "average_contradicts"),
+        (lambda root: root["average_bus_bandwidth"].pop("okay"), UNPROVEN, "damaged_json"),
+        (lambda root: root["average_bus_bandwidth"].update(okay="maybe"), UNPROVEN, "damaged_json"),
+        (lambda root: root["results"][0]["in_place"].pop("time"), UNPROVEN, "damaged_json"),
+        (lambda root: root["results"][0]["in_place"].update(time="nan"), UNPROVEN, "damaged_json"),
+        (lambda root: root["results"][0]["in_place"].pop("nwrong"), UNPROVEN, "damaged_json"),
+        (lambda root: root["results"][0]["out_of_place"].update(nwrong=None), UNPROVEN, "not_checked"),
+        (lambda root: root["results"][0].pop("in_place"), UNPROVEN, "damaged_json"),
+        (lambda root: root["results"][0].pop("out_of_place"), UNPROVEN, "damaged_json"),
+        (lambda root: root["results"][0].pop("count"), UNPROVEN, "damaged_json"),
+        (lambda root: root["results"][0].pop("type"), UNPROVEN, "damaged_json"),
+        (lambda root: root["results"][0].update(count=250_000), UNPROVEN, "busbw_contradicts"),
+        (lambda root: root["results"][0].update(type="double"), UNPROVEN, "busbw_contradicts"),
+        # Some collectives are never checked in place.
+        (lambda root: root["results"][0]["in_place"].update(nwrong=None), PASS, ""),
+        (lambda root: root["results"][0].update(type="float8_new"), PASS, ""),
+        (lambda root: root["average_bus_bandwidth"].update(okay="true"), PASS, ""),
+    ],
+)
+def test_json_needs_what_a_table_needs(
+    change: Callable[[dict[str, Any]], object], verdict: Verdict, code: str
+) -> None:
+    parsed = read(changed_json(change))
+    assert (parsed.verdict, code in codes(parsed) | {""}) == (verdict, True), codes(parsed)
+
+
+def test_json_of_the_first_version_has_its_average_under_another_name() -> None:
+    data = nccl_json().replace(b"bandwidth", b"bandwidith")
+    assert (read(data).verdict, codes(read(data))) == (PASS, set())
+    assert read(data.replace(b"305.0", b"400.0")).verdict is UNPROVEN
+    assert read(data.replace(b"unchecked", b"false")).verdict is FAIL
+
+
+def test_json_of_a_replayed_trace_has_no_figures_out_of_place() -> None:
+    parsed = read(
+        nccl_json(
+            results=[{**json.loads(nccl_json())["results"][0], "out_of_place": None}],
+            average_bus_bandwidth={"bandwidth": 310.0, "okay": "unchecked"},
+        )
+    )
+    assert parsed.verdict is PASS, codes(parsed)
+
+
+@pytest.mark.parametrize("speed", [7500.0, 700.0])
+def test_json_with_a_speed_beyond_the_gpus_links_is_unproven(speed: float) -> None:
+    place = {"time": 2e6 / 1e3 / (speed / 1.5), "alg_bw": speed / 1.5, "bus_bw": speed, "nwrong": 0.0}
+    rows = [{**json.loads(nccl_json())["results"][0], "in_place": place, "out_of_place": place}]
+    average = {"bandwidth": speed, "okay": "unchecked"}
+    parsed = read(nccl_json(results=rows, average_bus_bandwidth=average))
+    assert (parsed.verdict, codes(parsed)) == (UNPROVEN, {"impossible_value"})
+
+
+@pytest.mark.parametrize("padding", [0, 100_000])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"nwrong": 0.0', b'"nwrong": 7, "nwrong": 0.0'),
+        (b'"bus_bw": 300.0', b'"bus_bw": 3.0, "bus_bw": 300.0'),
+        (b'"out_of_bounds"', b'"out_of_bounds": {"count": 3, "okay": "false"}, "out_of_bounds"'),
+    ],
+)
+def test_json_with_a_key_twice_is_unproven(old: bytes, new: bytes, padding: int) -> None:
+    data = nccl_json(env=["x" * padding])
+    assert read(data).verdict is PASS
+    parsed = read(data.replace(old, new, 1))
+    assert (parsed.verdict, codes(parsed) >= {"damaged_json"}) == (UNPROVEN, True)
+
+
+@pytest.mark.parametrize(
+    ("count", "wrong", "verdict", "code"),
+    [
+        (2000, 0.0, PASS, ""),
+        (2001, 0.0, UNPROVEN, "too_many_rows"),
+        (2001, 9.0, FAIL, "wrong_values"),
+    ],
+)
+def test_no_result_of_json_is_ignored(count: int, wrong: float, verdict: Verdict, code: str) -> None:
+    row = json.loads(nccl_json())["results"][0]
+    last = {**row, "in_place": {**row["in_place"], "nwrong": wrong}}
+    parsed = read(nccl_json(results=[*[row] * (count - 1), last]))
+    assert (parsed.verdict, code in codes(parsed) | {""}) == (verdict, True), codes(parsed)
+
+
+def test_no_row_of_a_table_is_ignored() -> None:
+    parsed = read((ALL_REDUCE * 1001).encode(), "all_reduce.log")
+    assert (parsed.verdict, codes(parsed)) == (UNPROVEN, {"too_many_rows"})
+
+
+def test_a_table_whose_average_is_no_number_is_unproven() -> None:
+    parsed = read(ALL_REDUCE.replace(": 185.343", ": 185.3x3").encode(), "all_reduce.log")
+    assert (parsed.verdict, codes(parsed)) == (UNPROVEN, {"average_contradicts"})
 
 
 @pytest.mark.parametrize("field", ["time", "cpu_time"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -164,6 +165,91 @@ def test_other_forms_of_a_sum_and_verbose_lines() -> None:
         assert parsed.verdict is PASS, codes(parsed)
     perf = BOTH_WAYS.replace("SUM", "&&&& PERF").replace("_read1 361.10", "_read1 361.10GB/s")
     assert read(HEAD + perf + NOTE).verdict is PASS
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        f"0{' -1' * 5000} x",
+        f"0{' +-1' * 5000} x",
+        f"0{' -nan -1' * 2500} x",
+        f"0->1{' -1' * 5000} x",
+    ],
+)
+def test_a_damaged_row_takes_little_time(row: str) -> None:
+    begin = time.perf_counter()
+    parsed = read(HEAD + ONE_WAY.replace("\n 1 ", f"\n{row}\n 1 ") + NOTE)
+    # The line is no row, so it counts as text of another program.
+    assert parsed.verdict is PASS
+    assert time.perf_counter() - begin < 20
+
+
+@pytest.mark.parametrize("text", ["-1.00", "+1.00", "-nan", "+inf", "-1e-3"])
+def test_a_cell_with_a_sign_is_read(text: str) -> None:
+    found = codes(read(HEAD + ONE_WAY.replace("370.10", text) + NOTE))
+    assert "damaged_line" not in found
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict"),
+    [
+        ("0 errors in the previous check", PASS),
+        ("+ ./nvbandwidth 2>error.log", PASS),
+        ("terror: none", PASS),
+        ("log file: error_log.txt", PASS),
+        ("last error: none", PASS),
+        ("no error found in file /tmp/x", PASS),
+        ("ERROR: Testcase x not found!", FAIL),
+        ("[ERROR] no device", FAIL),
+        ("Error: no access between the devices", FAIL),
+        ("NVML_ERROR: [Not Found] in expression nvmlInit()", FAIL),
+        ("[cudaErrorInvalidValue] invalid argument in expression f() : x.cpp:12", FAIL),
+        ("ASSERT in expression a == b in main() : x.cpp:12", FAIL),
+        ("CUDA error 2 in file x.cpp", FAIL),
+    ],
+)
+def test_only_the_tools_own_errors_fail(words: str, verdict: Verdict) -> None:
+    for line in (words, f"  {words}", f"n01: {words}", f"[1,0]<stdout>:{words}"):
+        assert read(line + "\n" + HEAD + ONE_WAY + NOTE).verdict is verdict, line
+        assert read(HEAD + ONE_WAY + line + "\n" + NOTE).verdict is verdict, line
+
+
+HOST = "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)"
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix"),
+    [
+        ("host_to_device_memcpy_ce", [[None, None]]),
+        ("host_to_device_memcpy_ce", [[None, 55.1]]),
+        ("host_to_device_memcpy_ce", [[55.1, None]]),
+        ("all_to_host_memcpy_sm", [[None, 55.1]]),
+        ("device_local_copy", [[None, 1500.0]]),
+        ("all_to_one_write_ce", [[300.0, None]]),
+        ("device_to_device_memcpy_write_ce", [[None, None], [None, None]]),
+        ("device_to_device_memcpy_write_ce", [[None]]),
+    ],
+)
+def test_a_matrix_that_lacks_a_value_is_unproven(name: str, matrix: Matrix) -> None:
+    text = f"Running {name}.\n" + printed(name, HOST, matrix)
+    parsed = read(HEAD + ONE_WAY + text + NOTE)
+    assert (parsed.verdict, codes(parsed) >= {"rows_missing"}) == (UNPROVEN, True)
+    rows = [["N/A" if one is None else str(one) for one in row] for row in matrix]
+    parsed = read(styled(root("v0.8", 2, [*cases(2), case(name, rows, HOST)])))
+    assert (parsed.verdict, codes(parsed) >= {"rows_missing"}) == (UNPROVEN, True)
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"),
+    [
+        ({"name": "x", "status": "Error", "error": "CUDA_ERROR"}, FAIL),
+        ({"name": "x", "status": "Running"}, UNPROVEN),
+        ({"name": "x", "status": "Waived"}, PASS),
+    ],
+)
+def test_no_test_case_is_ignored(last: dict[str, Any], verdict: Verdict) -> None:
+    tests = [*cases(2)[:1] * 500, last]
+    assert read(styled(root("v0.8", 2, tests))).verdict is verdict
 
 
 def test_rows_of_processes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
@@ -271,6 +272,68 @@ def test_json_that_proves_nothing(old: str, new: str, code: str) -> None:
     parsed = read(LAT_JSON.replace(old, new))
     assert (parsed.format, parsed.verdict) == ("ib_write_bw", UNPROVEN)
     assert code in codes(parsed)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ('"t_min": 1.85', '"t_min": 9.00', "figures_contradict"),
+        ('"t_max": 6.20', '"t_max": 1.00', "figures_contradict"),
+        ('"t_typical": 1.89', '"t_typical": 7.00', "figures_contradict"),
+        ('"percentile_99": 2.05', '"percentile_99": 8.05', "figures_contradict"),
+        ('"percentile_99": 2.05', '"percentile_99": 2.05,\n"percentile_99.9": 2.01', "figures_contradict"),
+        ('"n_iterations": 1000', '"n_iterations": 0', "impossible_value"),
+        ('"n_iterations": 1000', '"n_iterations": 4', "impossible_value"),
+        ('"n_iterations": 1000', '"n_iterations": "nan"', "impossible_value"),
+        ('"n_iterations": 1000,', "", "impossible_value"),
+        ('"t_min": 1.85', '"t_min": 0', "impossible_value"),
+        ('"t_min": 1.85,', "", "damaged_json"),
+        ('"t_max": 6.20,', "", "damaged_json"),
+        ('"t_typical": 1.89,', "", "damaged_json"),
+        ('"t_avg": 1.90', '"t_avg": 90.1, "t_avg": 1.90', "damaged_json"),
+        ('"MsgSize": 2', '"MsgSize": -2', "damaged_json"),
+        ('"MsgSize": 2', f'"MsgSize": "{"9" * 5000}"', "damaged_json"),
+    ],
+)
+def test_a_latency_in_json_is_judged_like_one_in_a_table(old: str, new: str, code: str) -> None:
+    assert old in LAT_JSON
+    parsed = read(LAT_JSON.replace(old, new))
+    assert (parsed.verdict, code in codes(parsed)) == (UNPROVEN, True), codes(parsed)
+
+
+def test_the_json_of_a_latency_over_time_has_its_average_alone() -> None:
+    begin, end = LAT_JSON.index('"t_min"'), LAT_JSON.index("}\n}")
+    parsed = read(LAT_JSON[:begin] + '"t_avg": 1.90,\n"tps_average": 265119.00\n' + LAT_JSON[end:])
+    assert (parsed.verdict, figures(parsed)) == (PASS, {"ib_write_lat": 1.9})
+
+
+@pytest.mark.parametrize("digits", [16, 5000])
+@pytest.mark.parametrize("row", ["{} 5000 395.10 394.20 0.751895", "65536 {} 395.10 394.20 0.751895"])
+def test_a_row_with_a_number_of_many_digits_is_damaged(row: str, digits: int) -> None:
+    for header, text in ((BW, row), (LAT_D, " ".join(row.split()[:2]) + " 1.9 9.0")):
+        title = WRITE if header == BW else "Send Latency Test"
+        good = ROW if header == BW else "2 1000 1.9 9.0"
+        parsed = read(printed(title, header, good, text.format("9" * digits)))
+        assert parsed.verdict is UNPROVEN or digits < 30
+
+
+@pytest.mark.parametrize(
+    ("title", "header", "row", "column"),
+    [
+        (WRITE, BW, ROW, 4),
+        (WRITE, BW, ROW, 2),
+        ("RDMA_Write Latency Test", LAT, "2 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90", 2),
+        ("RDMA_Write Latency Test", LAT, "2 1000 1.85 6.20 1.89 1.90 0.06 2.05 5.90", 3),
+        ("Send Latency Test", LAT_D, "2 2651190 1.88 265119.00", 3),
+    ],
+)
+def test_a_table_without_a_column_is_unproven(title: str, header: str, row: str, column: int) -> None:
+    assert read(printed(title, header, row)).verdict is PASS
+    names, values = re.split(r"\s{2,}|(?<=#bytes) ", header.strip()), row.split()
+    assert len(names) == len(values)
+    del names[column], values[column]
+    parsed = read(printed(title, " " + "   ".join(names), "  ".join(values)))
+    assert (parsed.verdict, codes(parsed)) == (UNPROVEN, {"damaged_line"})
 
 
 def test_a_table_without_its_heading_is_of_no_known_test() -> None:

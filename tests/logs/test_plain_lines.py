@@ -94,6 +94,55 @@ def test_of_several_lines_the_one_that_is_asked_for_counts(take: str, value: flo
     assert (log.verdict.value, log.measurements[0].value) == ("pass", value)
 
 
+def time_of(text: str, **changes: object) -> ParsedLog:
+    metric = {"pattern": r"^time (\d+(?:\.\d+)?)", "unit": "s", "direction": "lower", **changes}
+    lines = LineRules.model_validate({"good_end": "^PASSED", "metrics": {"time": metric}})
+    return parse(BytesIO(text.encode()), format="lines", lines=lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("PASSED\ntime 12", "unproven"),
+        ("PASSED\ntime 12.", "unproven"),
+        ("PASSED\ntime 12,", "unproven"),
+        ("PASSED\ntime 12e", "unproven"),
+        ("PASSED\ntime 12\n", "pass"),
+        ("PASSED\ntime 12 s", "pass"),
+        ("PASSED\ntime 12\ntail", "pass"),
+        ("time 12\nPASSED", "pass"),
+    ],
+)
+def test_a_number_that_the_end_of_the_log_may_cut_is_unproven(text: str, verdict: str) -> None:
+    log = time_of(text)
+    assert (log.verdict.value, "cut_off" in {one.code for one in log.findings}) == (
+        verdict,
+        verdict == "unproven",
+    )
+
+
+@pytest.mark.parametrize("take", ["last", "lowest", "highest", "median", "first"])
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("time 12\nPASSED\n", "pass"),
+        ("PASSED\ntime 12\n", "pass"),
+        ("time 12\nPASSED\ntime 13\nPASSED\n", "pass"),
+        ("PASSED\ntime 12\nPASSED\ntime 13\n", "pass"),
+        ("time 12\ntime 13\nPASSED\nPASSED\n", "pass"),
+        ("time 12\nPASSED\ntime 13\n", "unproven"),
+        ("time 12\nPASSED\ntime 13\nPASSED\ntime 14\n", "unproven"),
+        ("PASSED\ntime 12\nPASSED\n", "unproven"),
+    ],
+)
+def test_a_second_run_without_a_good_end_is_unproven(text: str, verdict: str, take: str) -> None:
+    log = time_of(text, take=take)
+    assert (log.verdict.value, "cut_off" in {one.code for one in log.findings}) == (
+        verdict,
+        verdict == "unproven",
+    )
+
+
 def test_a_number_below_what_is_possible_is_unproven() -> None:
     assert read(STREAM, at_least=10_000).verdict.value == "unproven"
 

@@ -631,6 +631,34 @@ def test_tf_cnn(data: bytes, verdict: Verdict, code: str) -> None:
     ("data", "verdict", "code"),
     [
         (MXNET.replace(b"num_epochs=2", b"num_epochs=3"), UNPROVEN, "cut_off"),
+        *(
+            (MXNET.replace(b"num_epochs=2", b"num_epochs=%s" % epochs), UNPROVEN, "cut_off")
+            for epochs in (b"nan", b"inf", b"0", b"-3", b"1", b"2.5", b"None", b"9" * 60)
+        ),
+        (MXNET.replace(b"num_epochs=2", b"num_epochs=nan") + b"fit 43.4\n", UNPROVEN, "cut_off"),
+        (MXNET[: MXNET.index(b"INFO:root:Epoch[1]")].replace(b"=2)", b"=nan)"), UNPROVEN, "cut_off"),
+        # A resumed run that was cut before the end of an epoch.
+        *(
+            (
+                MXNET[: MXNET.index(b"INFO:root:Epoch[0] Train")]
+                .replace(b"num_epochs=2", b"load_epoch=%s, num_epochs=20" % epoch)
+                .replace(b"Epoch[0]", b"Epoch[3]"),
+                UNPROVEN,
+                "no_epoch",
+            )
+            for epoch in (b"3", b"2", b"4", b"nan", b"inf", b"-5", b"1e300", b"None")
+        ),
+        # A resumed run whose argument is unreadable lacks the epochs before.
+        *(
+            (
+                MXNET.replace(b"num_epochs=2", b"load_epoch=%s, num_epochs=4" % epoch)
+                .replace(b"Epoch[1]", b"Epoch[3]")
+                .replace(b"Epoch[0]", b"Epoch[2]"),
+                UNPROVEN,
+                "rows_missing",
+            )
+            for epoch in (b"nan", b"inf", b"-2", b"1")
+        ),
         (MXNET.replace(b"num_epochs=2", b"other=2"), UNPROVEN, "no_end"),
         (MXNET[: MXNET.index(b"INFO:root:Epoch[1] Validation")], UNPROVEN, "cut_off"),
         (MXNET.rstrip(b"\n"), UNPROVEN, "cut_off"),
@@ -645,6 +673,11 @@ def test_mxnet(data: bytes, verdict: Verdict, code: str) -> None:
     parsed = read(data)
     assert (parsed.format, parsed.verdict) == ("mxnet", verdict)
     assert code in codes(parsed)
+
+
+@pytest.mark.parametrize("epoch", [b"-5", b"nan", b"None", b"0", b"1"])
+def test_a_run_of_mxnet_from_epoch_0_lacks_none(epoch: bytes) -> None:
+    assert read(MXNET.replace(b"num_epochs=2", b"load_epoch=%s, num_epochs=2" % epoch)).verdict is PASS
 
 
 def test_mxnet_numbers() -> None:
@@ -681,7 +714,12 @@ def test_mxnet_numbers() -> None:
         (nccl_json()[:-40], UNPROVEN, "damaged_json"),
         (nccl_json().replace(b"300.0", b'"nan"'), UNPROVEN, "nan"),
         (nccl_json().replace(b'"nwrong": 0.0', b'"nwrong": 7'), FAIL, "wrong_values"),
-        (nccl_json().replace(b'"nwrong": 0.0', b'"nwrong": null'), PASS, "not_checked"),
+        (nccl_json().replace(b'"nwrong": 0.0', b'"nwrong": null'), UNPROVEN, "not_checked"),
+        (
+            nccl_json().replace(b'"nwrong": 0.0', b'"nwrong": null').replace(b'tion": 1', b'tion": 0'),
+            PASS,
+            "not_checked",
+        ),
     ],
 )
 def test_nccl_tests(data: bytes, verdict: Verdict, code: str) -> None:

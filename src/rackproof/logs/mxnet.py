@@ -22,7 +22,7 @@ import statistics
 from typing import ClassVar
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
-from rackproof.logs._reading import Curve, Log, LogParser, Steps, number
+from rackproof.logs._reading import Curve, Log, LogParser, Steps, number, whole
 from rackproof.logs.gpu_use import STATE_LINE, note_state_line
 
 _EPOCH = re.compile(r"Epoch\[(\d{1,7})\] (.*)$")
@@ -210,18 +210,25 @@ class MxnetParser(LogParser):
 
     def _judge_course(self) -> None:
         """Find missing epochs and batches, and numbers that decrease."""
-        first_epoch = int(number(self.log.tags.get("load_epoch")) or 0)
         ended = sorted(self.ended_epochs)
-        for epoch in range(min(first_epoch, ended[0]) if ended else 0, self.last_epoch):
-            if epoch not in self.ended_epochs and (epoch >= first_epoch or ended[0] < epoch):
-                message = f"epoch {epoch} is missing, and epoch {self.last_epoch} is there"
-                self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
-                break
+        # Without a finished epoch, nothing is proven anyway (judge_end).
+        first = min(self._argument("load_epoch") or 0, ended[0]) if ended else self.last_epoch
+        missing = next(
+            (epoch for epoch in range(first, self.last_epoch) if epoch not in self.ended_epochs), None
+        )
+        if missing is not None:
+            message = f"epoch {missing} is missing, and epoch {self.last_epoch} is there"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN, line=self.last_epoch_line)
         self._judge_batches(ended)
         self._judge_speeds()
         for epoch, batches in self.batches.items():
             if problem := batches.problem(f"batches of epoch {epoch}"):
                 self.log.find("rows_missing", problem[0], Verdict.UNPROVEN, line=problem[1])
+
+    def _argument(self, name: str) -> int | None:
+        """Return a whole number from the training's arguments, or None if it is another text or missing."""
+        text = self.log.tags.get(name, "")
+        return whole(text) if text.isdecimal() else None
 
     def _judge_batches(self, ended: list[int]) -> None:
         """Find an epoch with fewer progress lines than another, because all epochs use the same data."""
@@ -290,13 +297,12 @@ class MxnetParser(LogParser):
                 line=self.last_epoch_line,
             )
             return False
-        requested_epochs = number(log.tags.get("num_epochs"))
-        if requested_epochs is not None:
-            if self.last_epoch + 1 < requested_epochs:
-                message = f"{self.last_epoch + 1} of {requested_epochs:.0f} epochs"
+        if "num_epochs" in log.tags:
+            proven = self._argument("num_epochs") == self.last_epoch + 1
+            if not proven:
+                message = f"the last epoch is number {self.last_epoch + 1} of {log.tags['num_epochs']:.40}"
                 log.find("cut_off", message, Verdict.UNPROVEN, line=self.last_epoch_line)
-                return False
-            return True
+            return proven
         if self.end_line is not None and self.end_line > self.last_epoch_line:
             return True
         log.find(

@@ -16,6 +16,7 @@ A file may contain several tables, also of several processes whose lines a launc
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from rackproof.core.text import amount
 from rackproof.logs._launchers import rank_of_label, split_label
 from rackproof.logs._nccl_checks import Devices, Figures, count_sizes
 from rackproof.logs._reading import Log, LogParser, number, text_of, whole
+from rackproof.logs.nvbandwidth import distinct_members
 
 COLLECTIVES = (
     "all_reduce",
@@ -115,8 +117,8 @@ _MOST_RANKS_OF_NODE = 16
 """With more ranks, the NVLink of one GPU does not bound the bandwidth."""
 MAX_JSON = 32 << 20
 """Largest number of bytes of the JSON."""
-MAX_RESULTS = 2000
-"""Largest number of results of the JSON that are read. Further ones are ignored."""
+MAX_MEASUREMENTS = 8000
+"""Largest number of stored figures, which are four for each row."""
 PLACES = ("out_of_place", "in_place")
 """Places of the result, in the order of a table's columns. They name it in the JSON and in labels."""
 _DEVIATIONS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
@@ -482,7 +484,11 @@ class NcclTestsParser(LogParser):
 
     def _judge_average(self, at: int | None, stated: float | None, table: BandwidthTable | None) -> None:
         """Record an average that does not match the rows above it."""
-        average = table.figures.other_average(stated) if table is not None and stated is not None else None
+        if stated is None:
+            message = "the average bus bandwidth is missing or not a number"
+            self.log.find("average_contradicts", message, Verdict.UNPROVEN, line=at)
+            return
+        average = table.figures.other_average(stated) if table is not None else None
         if average is not None:
             message = (
                 f"the average bus bandwidth is stated as {stated:g}, and that of the rows is {average:.4g}"
@@ -559,8 +565,7 @@ class NcclTestsParser(LogParser):
             halves = {PLACES[1]: figures[:width]}
         labels = {"size_bytes": words[0], "dtype": words[2]}
         table.figures.take_row((words[2], redop, root))
-        if int(words[0]) != int(words[1]) * _BYTES.get(words[2], 0) and words[2] in _BYTES:
-            table.off_count = table.off_count or at
+        self._judge_count(at, int(words[0]), int(words[1]), words[2], table)
         for position, values in halves.items():
             numbers = _figures(values)
             if numbers is None:
@@ -574,6 +579,11 @@ class NcclTestsParser(LogParser):
             if table.deviations and wrong is not None:
                 wrong = _is_beyond(wrong, words[2], table.ranks)
             self.value(at, text, table, {**labels, "place": position}, algbw, busbw, wrong)
+
+    def _judge_count(self, at: int, size: int, count: int, kind: str, table: BandwidthTable) -> None:
+        """Note the first row whose count of values does not match its size in bytes."""
+        if kind in _BYTES and size != count * _BYTES[kind]:
+            table.off_count = table.off_count or at
 
     def _find_no_time(self, at: int | None, text: str, size: str, raw: object) -> None:
         """Find a time of 0. Every collective takes longer."""
@@ -597,6 +607,9 @@ class NcclTestsParser(LogParser):
     ) -> None:
         """Record the figures of one size in one place. ``wrong`` is None if the values were not checked."""
         self.row_count += 1
+        if len(self.rows) >= MAX_MEASUREMENTS:
+            message = f"only the first {MAX_MEASUREMENTS} figures are stored: split the log"
+            self.log.find("too_many_rows", message, Verdict.UNPROVEN, line=at)
         size = labels["size_bytes"]
         self._count_wrong(at, text, f"at {size} bytes {labels['place']}", wrong)
         (table.unchecked if wrong is None else table.checked).add(labels["place"])
@@ -609,7 +622,7 @@ class NcclTestsParser(LogParser):
                     self.log.find("nan", message, Verdict.UNPROVEN, line=at, excerpt=text)
                 else:
                     self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
-            if len(self.rows) < 8000:
+            if len(self.rows) < MAX_MEASUREMENTS:
                 # The measurement is renamed at the end, when the collective is known.
                 measurement = self.measure(name, value, "GB/s", Direction.HIGHER, at, self.rank, labels)
                 self.rows.append((table, measurement))
@@ -636,32 +649,38 @@ class NcclTestsParser(LogParser):
             return False
         try:
             root: Any = orjson.loads(bytes(document))
-        except ValueError as error:
+            # orjson keeps the last of two values with one key.
+            json.loads(document, object_pairs_hook=distinct_members)
+        except (ValueError, RecursionError) as error:
             log.find("damaged_json", f"the JSON cannot be read: {error}", Verdict.UNPROVEN)
             return False
         if not isinstance(root, dict) or not isinstance(root.get("results"), list):
             log.find("damaged_json", "the JSON holds no results", Verdict.UNPROVEN)
             return False
         table = self.document_head(root)
-        for entry in root["results"][:MAX_RESULTS]:
+        for entry in root["results"]:
             self.entry(entry, table)
-        if len(root["results"]) <= MAX_RESULTS:
-            self._judge_listed_sizes(root.get("config"), table)
-        average = root.get("average_bus_bandwidth")
-        self._judge_average(
-            None, number(average.get("bandwidth")) if isinstance(average, dict) else None, table
-        )
+        self._judge_listed_sizes(_member(root, "config"), table)
+        # The first version with JSON misspelt both keys.
+        average = _member(root, "average_bus_bandwidth") or _member(root, "average_bus_bandwidith")
+        self._judge_average(None, number(average.get("bandwidth", average.get("bandwidith"))), table)
+        if average.get("okay") in ("false", False):
+            self._below_minimum(None, text_of(average))
+        elif average.get("okay") not in ("true", True, "unchecked"):
+            message = "the JSON does not state whether the average bandwidth is above its minimum"
+            log.find("damaged_json", message, Verdict.UNPROVEN)
         return self.document_end(root)
 
-    def _judge_listed_sizes(self, config: object, table: BandwidthTable) -> None:
+    def _judge_listed_sizes(self, config: dict[str, Any], table: BandwidthTable) -> None:
         """Record results that lack a size below the largest one.
 
         The test may have reduced its largest size after it wrote its configuration.
         """
-        if not isinstance(config, dict):
-            return
-        least = whole(config.get("minimum_bytes")) or 0
+        least, requested = whole(config.get("minimum_bytes")) or 0, whole(config.get("maximum_bytes")) or 0
         factor, step = whole(config.get("step_factor")) or 0, whole(config.get("step_bytes")) or 0
+        if not requested or (least < requested and not factor and not step):
+            message = "the JSON's config lacks the requested sizes or their step: rows may be missing, too"
+            self.log.find("rows_missing", message, Verdict.UNPROVEN)
         # Sizes are rounded down slightly.
         most = int(table.largest / 0.9) if factor > 1 else table.largest + step // 2
         sizes = count_sizes(least, most, factor if factor > 1 else step, is_factor=factor > 1)
@@ -674,39 +693,46 @@ class NcclTestsParser(LogParser):
         if isinstance(arguments, list) and arguments:
             program = _PROGRAM.search(text_of(arguments[0], 500))
             table.program = program[1] if program else ""
-        config = root.get("config")
-        if isinstance(config, dict):
-            table.ranks = self._take_config(config)
+        self._take_config(_member(root, "config"), table)
         if root.get("nccl_version") is not None:
             self.log.tag("software.nccl", root["nccl_version"])
         return table
 
-    def _take_config(self, config: dict[str, Any]) -> int:
-        """Read sizes and devices. Return the number of ranks, or 0 if unknown."""
+    def _take_config(self, config: dict[str, Any], table: BandwidthTable) -> None:
+        """Read sizes, validation and devices, which the JSON always states."""
         for key, tag in (("minimum_bytes", "min_bytes"), ("maximum_bytes", "max_bytes")):
             self.log.tag(tag, config.get(key))
+        validation = whole(config.get("validation"))
+        if validation is None:
+            message = "the JSON's config does not state whether values were checked (validation)"
+            self.log.find("not_checked", message, Verdict.UNPROVEN)
+        else:
+            table.validates = validation > 0
         devices = config.get("devices")
-        if not isinstance(devices, list):
-            return 0
-        if devices and isinstance(devices[0], dict):
-            self.log.tag("device", devices[0].get("device_info"))
-        self._take_listed(devices)
+        if not isinstance(devices, list) or not devices:
+            self.log.find("devices_contradict", "no list of the ranks' devices", Verdict.UNPROVEN)
+            return
+        self._take_listed(devices, table)
         split = any(isinstance(device, dict) and whole(device.get("group")) for device in devices[:100_000])
-        return 0 if split else len(devices)
+        table.ranks = 0 if split else len(devices)
 
-    def _take_listed(self, devices: list[Any]) -> None:
+    def _take_listed(self, devices: list[Any], table: BandwidthTable) -> None:
         """Record the GPUs that the JSON lists."""
         listed = Devices()
         for device in devices[:100_000]:
             rank = whole(device.get("rank")) if isinstance(device, dict) else None
-            if rank is None or not isinstance(device, dict):
+            if rank is None or not isinstance(device.get("device_info"), str):
+                message = "a device of the JSON's list lacks its rank or product"
+                self.log.find("damaged_json", message, Verdict.UNPROVEN)
                 continue
+            table.device = text_of(device["device_info"], 100)
+            self.log.tag("device", table.device)
             keys = ("pid", "hostname", "device", "device_hex")
             texts = [text_of(device.get(key, ""), 200) for key in keys]
             # Without the host and the number of the device, its place is unknown.
             unknown = not (texts[1] and texts[2])
             where = (texts[0], texts[1], f"rank {rank}" if unknown else texts[2], texts[3])
-            listed.take(None, rank, where, text_of(device.get("device_info", ""), 100))
+            listed.take(None, rank, where, table.device)
         self._judge_devices(None, listed)
 
     def document_end(self, root: dict[str, Any]) -> bool:
@@ -716,9 +742,6 @@ class NcclTestsParser(LogParser):
         errors = root.get("errors")
         if isinstance(errors, list) and any(text_of(error) for error in errors[:100]):
             log.find("nccl_error", "the test reports an error", Verdict.DEGRADED, excerpt=text_of(errors[0]))
-        average = root.get("average_bus_bandwidth")
-        if isinstance(average, dict) and average.get("okay") in ("false", False):
-            self._below_minimum(None, text_of(average))
         if not isinstance(bounds, dict) or "end_time" not in root:
             log.find("cut_off", "the JSON lacks its last part: the test did not end", Verdict.UNPROVEN)
             return False
@@ -728,38 +751,38 @@ class NcclTestsParser(LogParser):
 
     def entry(self, entry: object, table: BandwidthTable) -> None:
         """Read one element of ``results``."""
-        size = whole(entry.get("size")) if isinstance(entry, dict) else None
-        if size is None or not isinstance(entry, dict):
-            self.log.find("damaged_json", "a result without a size", Verdict.UNPROVEN)
+        row = entry if isinstance(entry, dict) else {}
+        size, count, kind = whole(row.get("size")), whole(row.get("count")), row.get("type")
+        if size is None or count is None or not isinstance(kind, str):
+            self.log.find("damaged_json", "a result without its size, count or type", Verdict.UNPROVEN)
             return
-        redop, root = text_of(entry.get("redop"), 20), text_of(entry.get("root"), 20)
-        table.figures.take_row((text_of(entry.get("type"), 20), redop, root))
+        redop, root = text_of(row.get("redop"), 20), text_of(row.get("root"), 20)
+        table.figures.take_row((text_of(kind, 20), redop, root))
         table.largest = max(table.largest, size)
-        taken_columns = 0
+        self._judge_count(1, size, count, kind, table)
         for position in PLACES:
-            body = entry.get(position)
+            body = row.get(position, ...)
             if isinstance(body, dict):
-                taken_columns += self._entry_place(entry, table, str(size), position, body)
-        if not taken_columns:
-            self.log.find("damaged_json", f"a result without figures at {size} bytes", Verdict.UNPROVEN)
+                self._entry_place(row, table, str(size), position, body)
+            elif body is not None or position != PLACES[0]:  # A replayed trace has no figures out of place.
+                message = f"a result without figures {position} at {size} bytes"
+                self.log.find("damaged_json", message, Verdict.UNPROVEN)
 
     def _entry_place(
         self, entry: dict[str, Any], table: BandwidthTable, size: str, position: str, body: dict[str, Any]
-    ) -> bool:
-        """Record the figures of one place. Return whether they are readable."""
-        algbw, busbw = number(body.get("alg_bw")), number(body.get("bus_bw"))
-        raw_wrong = body.get("nwrong")
-        wrong = number(raw_wrong)
-        if algbw is None or busbw is None or (wrong is None and raw_wrong is not None):
+    ) -> None:
+        """Record the figures of one place."""
+        numbers = _figures_in_json(body)
+        if numbers is None:
             message = f"a result that cannot be read at {size} bytes"
             self.log.find("damaged_json", message, Verdict.UNPROVEN)
-            return False
+            return
+        algbw, busbw, wrong = numbers
         kind, redop = text_of(entry.get("type"), 20), text_of(entry.get("redop"), 20)
         table.figures.take(None, int(size), text_of(body.get("time"), 40), algbw, busbw)
         self._find_no_time(1, "", size, body.get("time", body.get("cpu_time")))
         table.take_row(redop, text_of(entry.get("root"), 20), algbw, busbw)
         self.value(1, "", table, {"size_bytes": size, "dtype": kind, "place": position}, algbw, busbw, wrong)
-        return True
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -883,6 +906,26 @@ def _figures(values: list[str]) -> tuple[float, float, float | None] | None:
     # "N/A" means that nothing was checked. Any other word is damage.
     damaged = time is None or not math.isfinite(time) or (wrong is None and values[3] != "N/A")
     return None if algbw is None or busbw is None or damaged else (algbw, busbw, wrong)
+
+
+def _figures_in_json(body: dict[str, Any]) -> tuple[float, float, float | None] | None:
+    """Return algbw, busbw and the wrong values (None for null), or None if a figure is unreadable.
+
+    As in a table, null for the wrong values means that nothing was checked. Without the key, the JSON is
+    damaged.
+    """
+    time = number(body.get("time", body.get("cpu_time")))
+    algbw, busbw = number(body.get("alg_bw")), number(body.get("bus_bw"))
+    raw_wrong = body.get("nwrong", ...)
+    wrong = number(raw_wrong)
+    damaged = time is None or not math.isfinite(time) or (wrong is None and raw_wrong is not None)
+    return None if algbw is None or busbw is None or damaged else (algbw, busbw, wrong)
+
+
+def _member(root: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return an object in a JSON object, or an empty one if it is missing or something else."""
+    value = root.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _is_beyond(deviation: float, kind: str, ranks: int) -> float:

@@ -34,7 +34,8 @@ from rackproof.logs._reading import Log, LogParser, number, text_of
 _RUNNING = re.compile(r"^\s*Running ([A-Za-z0-9_]{1,100})\.?\s*$")
 _UNIT = re.compile(r"\((GB/s|ns)\)\s*$")
 _COLUMNS = re.compile(r"^\s+\d{1,4}(?:\s+\d{1,4})*\s*$")
-_CELL = r"(?:N/A|[-+]?(?:[0-9.eE+-]{1,30}|nan|inf))"
+# Each text must fit in one way only. Otherwise, a row that fits nowhere takes 2^n steps.
+_CELL = r"(?:N/A|[0-9.eE+-]{1,31}|[-+]?(?:nan|inf))"
 _ROW = re.compile(rf"^\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _LABELLED_ROW = re.compile(rf"^\s*(\d{{1,6}} ?-> ?\d{{1,6}})((?:\s+{_CELL})+)\s*$")
 """Pattern of a row of the bisection between nodes, with the sending and the receiving process."""
@@ -46,8 +47,10 @@ _PART_IN_WORDS = re.compile(r"\b((?:Read|Write)[12]|Total) bandwidth\b")
 _DIRECTIONS = (("read1", "write1"), ("read2", "write2"))
 """Possible names of the first and of the second direction of a bidirectional test."""
 _ERROR = re.compile(
-    r"\[?ERROR\]?|CUDA_ERROR_\w+|error .{0,60}in file|Invalid value when checking the pattern", re.IGNORECASE
+    r"^\s*(?:\[?(?:NVML_)?ERROR\b|(?i:\[?error[\]:]|(?:CUDA |NVML )?error .{0,60}in file))"
+    r"|^\s*ASSERT in expression|\[cudaError\w+\]|\bCUDA_ERROR_\w+|Invalid value when checking the pattern"
 )
+"""Pattern of the tool's own errors. It does not match such words in a command or comment."""
 _FACT = re.compile(
     r"^\s*(nvbandwidth Version|CUDA Runtime Version|CUDA Driver Version|Driver Version): (\S{1,60})"
 )
@@ -137,7 +140,8 @@ class NvbandwidthParser(LogParser):
         _label, unlabelled = split_label(text)
         if unlabelled != text and self._take_line(at, unlabelled):
             return
-        if _ERROR.search(text):
+        # A label may look like an error's first word.
+        if _ERROR.search(text) or _ERROR.search(unlabelled):
             self.log.find("tool_error", "the test reports an error", Verdict.FAIL, line=at, excerpt=text)
 
     def _take_line(self, at: int, text: str) -> bool:
@@ -295,10 +299,12 @@ class NvbandwidthParser(LogParser):
             return f"{amount(len(rows), 'row')} and {amount(len(columns), 'column')}"
         if self._is_by_device() and len(columns) < len(self.devices):
             return f"{amount(len(columns), 'column')} for {amount(len(self.devices), 'device')}"
-        absent = (pair for pair in sorted(self.absent) if pair[0] != pair[1])
+        # A GPU has no path to itself. In other matrices, row and column 0 are two different things.
+        between_gpus = _BETWEEN_GPUS.search(self.test) is not None
+        absent = (pair for pair in sorted(self.absent) if not between_gpus or pair[0] != pair[1])
         for source, target in absent:
             return f"no value from {source} to {target}: no access between them?"
-        return ""
+        return "" if self.total else "no value"
 
     def _judge_devices(self) -> None:
         """Find a list of devices with a gap, with several models, or of another length than the columns."""
@@ -322,9 +328,9 @@ class NvbandwidthParser(LogParser):
         return part[1] if part and name[: part.start()] == self.test else None
 
     def cell(self, at: int, test: str, row: str, column: str, raw: str) -> None:
-        """Read one cell of a matrix. N/A has no value, and between two GPUs it is a gap."""
+        """Read one cell of a matrix. N/A has no value (:meth:`_gap_of_matrix`)."""
         if raw == "N/A":
-            if _BETWEEN_GPUS.search(test) and len(self.absent) < MAX_CELLS:
+            if len(self.absent) < MAX_CELLS:
                 self.absent.add((row, column))
             return
         value = number(raw)
@@ -381,7 +387,7 @@ class NvbandwidthParser(LogParser):
         self._note_heading(top)
         self._note_error(top)
         passed = 0
-        for test in tests[:500]:
+        for test in tests:
             if not isinstance(test, dict):
                 self.log.find("damaged_json", "a test case that is not an object", Verdict.UNPROVEN)
                 continue
@@ -521,7 +527,7 @@ def _by_process(text: str) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def distinct_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object. Raise a ValueError if it has a key twice, because either value may be meant."""
     members = dict(pairs)
     if len(members) != len(pairs):
@@ -534,7 +540,7 @@ def _documents(text: str) -> Iterator[Any]:
 
     If an object cannot be read, yield a ValueError as the last item.
     """
-    decoder = json.JSONDecoder(object_pairs_hook=_distinct)
+    decoder = json.JSONDecoder(object_pairs_hook=distinct_members)
     position = 0
     while (begin := text.find("{", position)) >= 0:
         if text[position:begin].strip():

@@ -17,6 +17,7 @@ proves nothing.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,8 @@ import orjson
 
 from rackproof.core.records import Direction, Measurement, ParsedLog, Verdict
 from rackproof.logs._launchers import split_label
-from rackproof.logs._reading import Log, LogParser, number
+from rackproof.logs._reading import Log, LogParser, number, text_of, whole
+from rackproof.logs.nvbandwidth import distinct_members
 
 _TITLE = re.compile(
     r"^\s*(RDMA_Write|RDMA_Read|Send|Atomic)(?:_(imm))? (?:(?:CMP_AND_SWAP|FETCH_AND_ADD) )?(Bidirectional )?"
@@ -76,7 +78,19 @@ _FEWEST_ITERATIONS = 5
 MAX_ROWS = 1000
 MAX_JSON = 1 << 20
 """Limits for the stored rows, and for the bytes of the JSON."""
-_JSON_LATENCIES = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev")
+_JSON_LATENCIES = {
+    "t_avg": "",
+    "t_min": "_min",
+    "t_max": "_max",
+    "t_typical": "_typical",
+    "t_stdev": "_stdev",
+    "percentile_99": "_p99",
+    "percentile_99.9": "_p99_9",
+}
+"""Suffix of a measurement's name (:class:`_Column`), by the key of the JSON."""
+_COMPLETE = ({"_peak", "_message_rate"}, {"_min", "_typical", "_max"}, {"_rate"})
+"""Suffixes of columns that show whether the main figure is possible. Every version prints one of these sets:
+of bandwidths, of latencies, and of latencies with ``-D``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +230,12 @@ class PerftestParser(LogParser):
         """
         try:
             root = orjson.loads(bytes(document))
+            json.loads(document, object_pairs_hook=distinct_members)
             results, test = root["results"], str(root["test_info"]["test"])
             verb = next(short for long, short in _VERBS.items() if test.startswith(long))
-            size = str(int(results["MsgSize"]))
-        except (ValueError, KeyError, TypeError, StopIteration) as error:
+            if (size := whole(results["MsgSize"])) is None:
+                raise ValueError("MsgSize is not a whole number")  # noqa: TRY301
+        except (ValueError, KeyError, TypeError, StopIteration, RecursionError) as error:
             self.log.find("damaged_json", f"the JSON cannot be read: {error!r:.100}", Verdict.UNPROVEN)
             return []
         if "t_avg" not in results:
@@ -229,16 +245,32 @@ class PerftestParser(LogParser):
             )
             self.log.find("unit_unknown", message, Verdict.UNPROVEN)
             return []
-        measurements = []
-        for key in _JSON_LATENCIES:
-            value = number(results[key]) if key in results else 0.0
-            if value is None or not 0 <= value < math.inf or (value == 0 and key == "t_avg"):
+        labels = {"size_bytes": str(size)}
+        return [
+            self.measure(f"ib_{verb}_lat{suffix}", value, "us", _LOWER, 1, labels=labels)
+            for suffix, value in self._latencies(results).items()
+        ]
+
+    def _latencies(self, results: dict[str, object]) -> dict[str, float]:
+        """Return the latencies of a JSON, judged like a row of a table, by the suffix of their names."""
+        self._judge_iterations(results.get("n_iterations"), 1, "")
+        latencies: dict[str, float] = {}
+        for key, suffix in _JSON_LATENCIES.items():
+            if key not in results:
+                continue
+            value = number(results[key])
+            if value is None or not 0 <= value < math.inf or (value == 0 and suffix != "_stdev"):
                 message = "a latency that is not a positive number"
                 self.log.find("impossible_value", message, Verdict.UNPROVEN)
-            elif key in results:
-                name = f"ib_{verb}_lat{'' if key == 't_avg' else key[1:]}"
-                measurements.append(self.measure(name, value, "us", _LOWER, 1, labels={"size_bytes": size}))
-        return measurements
+            else:
+                latencies[suffix] = value
+        rate = {"_rate"} if "tps_average" in results else set()
+        if not any(suffixes <= latencies.keys() | rate for suffixes in _COMPLETE):
+            message = "the results lack t_min, t_typical or t_max, so that t_avg cannot be checked"
+            self.log.find("damaged_json", message, Verdict.UNPROVEN)
+        if contradiction := _latency_contradiction(latencies):
+            self.log.find("figures_contradict", contradiction, Verdict.UNPROVEN)
+        return latencies
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
@@ -262,7 +294,7 @@ class PerftestParser(LogParser):
         if _LINE.match(text):
             self._close()
             self.rule_at = at if self.open and self.rows_since and self.rows_open > self.ends else 0
-        elif self._take_heading(text):
+        elif self._take_heading(at, text):
             # The rule above it did not end a table.
             self.rule_at = 0
         elif self.open and (_ROW.match(text) or _LIKE_ROW.match(text)):
@@ -279,7 +311,7 @@ class PerftestParser(LogParser):
             self.ends += 1
             self.rule_at = 0
 
-    def _take_heading(self, text: str) -> bool:
+    def _take_heading(self, at: int, text: str) -> bool:
         """Read title, header or a fact above the table. Return whether the line is one of these."""
         if title := _TITLE.match(text):
             self.titles += 1
@@ -288,7 +320,7 @@ class PerftestParser(LogParser):
             imm = "_imm" if title[2] else ""
             self.test = _Test(f"ib_{_VERBS[title[1]]}{imm}_{kind}", bool(title[3]), self.test.device)
         elif text.lstrip().startswith("#bytes"):
-            self._header(text)
+            self._header(at, text)
         elif fact := _FACT.match(text):
             self._take_fact(fact)
         elif device := _DEVICE.search(text):
@@ -307,11 +339,14 @@ class PerftestParser(LogParser):
         if fact[3]:
             self.log.tag("transport_type", fact[4])
 
-    def _header(self, text: str) -> None:
+    def _header(self, at: int, text: str) -> None:
         """Start a table, or add the columns of another test that prints in parallel."""
         columns = [_column(words) for words in _COLUMN.findall(text)]
         if not any(column.main for column in columns):
             return
+        if not any(suffixes <= {column.suffix for column in columns} for suffixes in _COMPLETE):
+            message = "a table without its peak, rate or range, so that its figures cannot be checked"
+            self.log.find("damaged_line", message, Verdict.UNPROVEN, line=at, excerpt=text)
         if self.open == 0:
             self.headers = {}
             self.rows_open = self.ends = 0
@@ -324,7 +359,7 @@ class PerftestParser(LogParser):
         """Read the row of one size. Its number of words identifies the header that it belongs to."""
         words = text.split()
         columns = self.headers.get(len(words))
-        if columns is None:
+        if columns is None or not _ROW.match(text):
             self.log.find(
                 "damaged_line", "a row that cannot be read", Verdict.UNPROVEN, line=at, excerpt=text
             )
@@ -351,9 +386,8 @@ class PerftestParser(LogParser):
         """
         values = []
         for column, word in zip(columns, words, strict=True):
-            if column.counts and not (number(word) or 0) >= _FEWEST_ITERATIONS:
-                message = f"a row of {word} iterations: perftest makes {_FEWEST_ITERATIONS} at least"
-                self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
+            if column.counts:
+                self._judge_iterations(word, at, text)
             if column.suffix is None:
                 continue
             value = number(word)
@@ -366,6 +400,12 @@ class PerftestParser(LogParser):
                 return None
             values.append((column, value * column.factor))
         return values
+
+    def _judge_iterations(self, iterations: object, at: int, text: str) -> None:
+        """Record a number of iterations that the program does not accept."""
+        if not (number(iterations) or 0) >= _FEWEST_ITERATIONS:
+            message = f"{text_of(iterations, 40)} iterations: perftest makes {_FEWEST_ITERATIONS} at least"
+            self.log.find("impossible_value", message, Verdict.UNPROVEN, line=at, excerpt=text)
 
     def _impossible(self, at: int, text: str, column: _Column) -> None:
         """Record an impossible value of a row."""

@@ -32,6 +32,8 @@ class _Reading:
         self.rule = rule
         self.pattern = compiled_pattern(rule.pattern)
         self.value, self.line, self.count = math.nan, 0, 0
+        self.first_line = self.last_line = 0
+        """First and last line with a number of the metric."""
         self.samples: list[float] = []
         """The numbers of repetitions in order, if the rule takes their median."""
         self.group: int = self.pattern.groupindex.get(b"value", 1)
@@ -39,6 +41,7 @@ class _Reading:
     def take(self, at: int, value: float) -> None:
         """Record a number from a line. The rule's ``take`` decides whether it replaces the one before."""
         self.count += 1
+        self.first_line, self.last_line = self.first_line or at, at
         better = {
             "only": self.count == 1,
             "first": self.count == 1,
@@ -55,6 +58,9 @@ class _Reading:
 
 _GOES_ON = re.compile(rb"[.,]?\d|[eE][-+]?\d|['_]\d{3}")
 """Pattern of text after a number that makes it a different number."""
+
+_UNFINISHED = re.compile(rb"[.,eE'_\d+-]*")
+"""Pattern of the text after a number at the end of a log that may be cut within the number."""
 
 
 class PlainLinesParser(LogParser):
@@ -73,7 +79,11 @@ class PlainLinesParser(LogParser):
         self.readings = {name: _Reading(rule) for name, rule in rules.metrics.items()}
         self.good_end = compiled_pattern(rules.good_end)
         self.failures = [compiled_pattern(text) for text in rules.failures]
+        self.first_end: int | None = None
         self.ended_at: int | None = None
+        """First and last line of a good end."""
+        self.open_number = 0
+        """Last line that ends with the number of a metric."""
 
     def line(self, at: int, text: str) -> None:
         """Read one line."""
@@ -90,12 +100,15 @@ class PlainLinesParser(LogParser):
         for name, reading in self.readings.items():
             if match := reading.pattern.search(line):
                 value_text = (match[reading.group] or b"").decode("utf-8", "replace")
-                if _GOES_ON.match(whole_line.encode("utf-8", "replace"), max(0, match.end(reading.group))):
+                rest = whole_line.encode("utf-8", "replace")[max(0, match.end(reading.group)) :]
+                if _GOES_ON.match(rest):
                     # The pattern, or what it sees of the line, ends within a number: 1 of 1,234.
                     value_text = f"{value_text}…"
+                self.open_number = at if _UNFINISHED.fullmatch(rest) else self.open_number
                 self._take(name, reading, at, value_text, text)
         if self.good_end.search(line):
             self.ended_at = at
+            self.first_end = self.first_end or at
 
     def _take(self, name: str, reading: _Reading, at: int, shown: str, text: str) -> None:
         """Record the text that a pattern matched for a metric. An impossible number is a finding."""
@@ -115,9 +128,29 @@ class PlainLinesParser(LogParser):
         measurements = [measurement for name in self.readings if (measurement := self._measurement(name))]
         if self.ended_at is None:
             log.find("no_end", "no line shows that the program came to a good end", Verdict.UNPROVEN)
+        if log.ends_in_line and self.open_number == log.lines + 1:
+            message = "the log ends with a number and without a line end: the number may be cut"
+            log.find("cut_off", message, Verdict.UNPROVEN, line=self.open_number)
+        self._judge_order()
         log.marks_as_findings(self.ended_at)
         proven = self.ended_at is not None and len(measurements) == len(self.readings)
         return log.parsed(self.format, Verdict.PASS if proven else Verdict.UNPROVEN, measurements)
+
+    def _judge_order(self) -> None:
+        """Find a run that began after a good end and has none of its own.
+
+        Most programs print their numbers above the good end, and some print them below it. The last number
+        and the last end must be in the order of the first ones.
+        """
+        for name, reading in self.readings.items():
+            if self.first_end is None or self.ended_at is None or not reading.count:
+                continue
+            if (reading.first_line <= self.first_end) != (reading.last_line <= self.ended_at):
+                message = (
+                    f"{name}: the last number and the last good end are not in the order of the first ones. "
+                    "Did another run begin? If not, name as good_end the last line that the program prints"
+                )
+                self.log.find("cut_off", message, Verdict.UNPROVEN, line=reading.last_line)
 
     def _measurement(self, name: str) -> Measurement | None:
         """Return a metric's measurement, or None if the output has no number of it, or too many."""
