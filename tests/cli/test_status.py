@@ -25,6 +25,7 @@ from rackproof.store.audit_log import (
     write_provision,
 )
 from rackproof.store.night_store import NodeNight, SlurmState
+from rackproof.store.run_folder import ResultsError
 
 from .conftest import NOW
 
@@ -224,3 +225,29 @@ def test_an_advised_command_names_the_results_folder(
     advised = re.findall(r"rackproof (?:explain|history|accept)[^`\n\"]*", shown)
     assert advised
     assert [one for one in advised if f"--results '{moved}'" not in one] == []
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        slurm_node("IDLE+DRAIN", ""),
+        slurm_node("IDLE+DRAIN", "unknown"),
+        slurm_node("", "IDLE"),
+        {"state_before": "IDLE+DRAIN", "state_after": None},
+        {"state_before": "IDLE+DRAIN"},
+        {"state_before": "IDLE+DRAIN", "state_after": 7},
+    ],
+)
+def test_an_unknown_state_is_no_act(state: object) -> None:
+    assert acts_of({"n1": state}) == []
+
+
+def test_a_drain_of_a_node_in_an_unknown_state_is_an_act() -> None:
+    assert acts_of({"n1": slurm_node("unknown", "IDLE+DRAIN", "why")}) == [("n1", "drain", "why")]
+
+
+def test_provisionings_that_cannot_be_listed_are_not_none(tmp_path: Path) -> None:
+    assert read_provisions(tmp_path) == ([], 0)
+    (tmp_path / "provisions").write_text("")
+    with pytest.raises(ResultsError, match=r"cannot list .*provisions"):
+        read_provisions(tmp_path)

@@ -349,3 +349,24 @@ def test_missing_gpus_are_a_failure_where_their_number_is_known(
 def test_a_node_without_nvidia_smi_has_none_of_the_gpus_it_should_have() -> None:
     (found,) = findings_from_facts("n1", RAW, expected_gpus=8)
     assert (found.verdict, "has 0 of 8 GPUs" in found.message) == (Verdict.FAIL, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "fails"),
+    [
+        ({"status": "absent"}, True),
+        # nvidia-smi fails if a GPU is lost or the driver does not answer.
+        ({"status": "failed", "rc": 15, "stdout": "GPU is lost"}, True),
+        ({"status": "no_driver", "rc": 9, "stdout": ""}, True),
+        (ok("No devices were found"), True),
+        (ok("<nvidia_smi_log></nvidia_smi_log>"), True),
+        # A truncated answer may have had all of them, and a hung tool gave none.
+        (ok("<nvidia_smi_log>") | {"truncated": True}, False),
+        ({"status": "ok", "rc": 0, "stdout": "", "stderr": "", "truncated": True}, False),
+        ({"status": "hung", "rc": None, "stdout": ""}, False),
+    ],
+)
+def test_an_answer_that_was_lost_proves_no_missing_gpu(answer: dict[str, Any], fails: bool) -> None:
+    found = findings_from_facts("n1", change("tools.nvidia_smi_xml", answer), expected_gpus=8)
+    assert ("gpus_missing" in {one.code for one in found}) is fails
+    assert found or fails

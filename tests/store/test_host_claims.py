@@ -59,6 +59,8 @@ def test_a_reused_process_id_does_not_own_the_claim(tmp_path: Path) -> None:
     [
         pytest.param("", id="empty file"),
         pytest.param("[", id="half of a list"),
+        pytest.param("[" * 100_000, id="deeply nested list"),
+        pytest.param('{"a":' * 100_000, id="deeply nested object"),
         pytest.param("[]", id="list"),
         pytest.param("3", id="number"),
         pytest.param("null", id="null"),

@@ -403,3 +403,20 @@ def test_without_a_store_there_is_a_message_and_nothing_else(
         assert (outcome.whole, outcome.new) == (False, 0)
         assert message in outcome.message
         assert SECRET_KEY not in outcome.message
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://[nonsense]", "https://s3.example:port", "https://s3.example:99999"]
+)
+def test_an_address_that_cannot_be_read_is_refused(url: str) -> None:
+    with pytest.raises(ObjectStoreError, match="is not an address of an object store"):
+        bucket_at(url)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [{"access_key": "a"}, {"secret_key": "s"}, {"access_key": "a", "secret_key": ""}, {"secret_key": None}],
+)
+def test_a_key_without_its_id_or_secret_is_refused(key: dict[str, Any]) -> None:
+    with pytest.raises(ObjectStoreError, match=r"results.*storage_s3fs_credentials"):
+        bucket_at("https://s3.example", key=key)

@@ -50,7 +50,14 @@ from rackproof.nodes.health_subjects import (
     PortSubject,
     gpus_by_uuid,
 )
-from rackproof.nodes.kernel_log import HardwareEvent, XidEvent, normalize_bus_id, resolved_by_boot
+from rackproof.nodes.health_subjects import service_units as service_units
+from rackproof.nodes.kernel_log import (
+    HardwareEvent,
+    XidEvent,
+    is_healed_by_boot,
+    normalize_bus_id,
+    resolved_by_boot,
+)
 from rackproof.nodes.night_evidence import (
     DRIVER_TOOLS,
     GPU_EVIDENCE,
@@ -409,8 +416,10 @@ def _gpu_count(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a node with fewer GPUs than its SKU, unless each missing GPU is a finding already."""
     count = len({gpu.uuid for gpu in node.snapshot.gpus})
     lacking = node.expected.gpus - count
+    # A GPU with another one in its place is not missing.
+    lost = [gpu for gpu in node.gpu_changes.gone if gpu.uuid not in node.gpu_changes.replaced]
     # Skip this if each missing GPU has a finding of its own.
-    if count and lacking > 0 and len(node.gpu_changes.gone) < lacking:
+    if count and lacking > 0 and len(lost) < lacking:
         evidence = f"{count} of {amount(node.expected.gpus, 'GPU')}"
         yield node.finding("gpus_missing", Verdict.FAIL, "reboot", evidence)
 
@@ -696,16 +705,20 @@ def _slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
 
 
 def _first_slowdowns(subject: GpuSubject) -> Iterator[HealthFinding]:
-    """Find causes of slowdowns of a GPU without an earlier night, averaged per day since the boot."""
+    """Find causes of slowdowns without an earlier count, averaged per day since the boot."""
     booted, epoch = subject.node.snapshot.booted, subject.node.snapshot.epoch
-    if subject.before is not None or not any(subject.gpu.slowdown_s.values()):
+    counted = subject.before.slowdown_s if subject.before else {}
+    first_counts = {
+        reason: now_s for reason, now_s in subject.gpu.slowdown_s.items() if reason not in counted
+    }
+    if not any(first_counts.values()):
         return
     if not booted or not epoch or epoch <= booted:
         evidence = "it was slowed down at times, and when the node was booted is not known"
         yield subject.finding("slowdown_unknown", Verdict.UNPROVEN, "watch", evidence, "hint")
         return
     days = max((epoch - booted) / 86_400, 1 / 24)
-    for reason, slowed_s in subject.gpu.slowdown_s.items():
+    for reason, slowed_s in first_counts.items():
         if slowed_s > subject.node.limits.slowdown_s * days:
             yield _slowdown_finding(subject, reason, slowed_s, "since the driver was loaded")
 
@@ -1013,6 +1026,9 @@ def _event_evidence(text: str, event: XidEvent | HardwareEvent) -> str:
         evidence += "; reported before and not acted upon"
     if event.rebooted:
         evidence += "; the node was booted since"
+    if event.carried and event.rebooted:
+        # A boot does not end such a fault.
+        evidence += f"; after a repair, {_ACCEPT}"
     return evidence
 
 
@@ -1033,17 +1049,6 @@ def _xid_action(event: XidEvent, reboots: Mapping[str, int]) -> tuple[Action, Co
 
 
 # The kernel log also reports faults of hardware without an XID.
-
-_HARDWARE_ACTIONS: Mapping[str, Action] = {
-    "gpu_lost": "reboot",
-    "gpu_init_failed": "reboot",
-    "gpu_driver_error": "reboot",
-    "kernel_error": "reboot",
-    "machine_check": "inspect",
-    "memory_error": "inspect",
-    "pcie_error": "inspect",
-}
-"""The action for a failure with each code. Other codes require an inspection, and an SXid a reboot."""
 
 _UNKNOWN_SHOWN = 5
 """The finding on unknown errors lists this many of them."""
@@ -1087,7 +1092,7 @@ def _hardware_action(event: HardwareEvent) -> Action:
     """Return the action for a hardware fault."""
     if event.verdict is not Verdict.FAIL:
         return "watch"
-    return "reboot" if event.code.startswith("sxid") else _HARDWARE_ACTIONS.get(event.code, "inspect")
+    return "reboot" if is_healed_by_boot(event) else "inspect"
 
 
 # Ports and PCIe links of network cards.
@@ -1095,13 +1100,7 @@ def _hardware_action(event: HardwareEvent) -> Action:
 
 def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find ports that were there in an earlier night, except those that were removed or renamed."""
-    last_night = {(port.device, port.port) for port in node.previous.ports} if node.previous else set()
-    present = {(port.device, port.port) for port in node.snapshot.ports}
-    complete = bool(node.expected.ports) and len(present) >= node.expected.ports
-    for device, port in sorted(node.known_ports.keys() - present):
-        recent = (device, port) in last_night
-        if not recent and (complete or len(present) >= len(node.known_ports)):
-            continue  # The port was removed, or is named differently now.
+    for (device, port), recent in _lost_ports(node).items():
         yield HealthFinding(
             node=node.snapshot.node,
             code="port_missing",
@@ -1113,12 +1112,24 @@ def _missing_ports(node: NodeSubject) -> Iterator[HealthFinding]:
         )
 
 
+def _lost_ports(node: NodeSubject) -> dict[tuple[str, str], bool]:
+    """Return the ports that are missing tonight, each with whether it was there last night."""
+    last_night = {(port.device, port.port) for port in node.previous.ports} if node.previous else set()
+    present = {(port.device, port.port) for port in node.snapshot.ports}
+    complete = bool(node.expected.ports) and len(present) >= node.expected.ports
+    missing = {port: port in last_night for port in sorted(node.known_ports.keys() - present)}
+    if complete or len(present) >= len(node.known_ports):
+        # The others were removed, or are named differently now.
+        return {port: recent for port, recent in missing.items() if recent}
+    return missing
+
+
 def _port_count(node: NodeSubject) -> Iterator[HealthFinding]:
     """Find a node with fewer ports than its SKU, unless each missing port is a finding already."""
     present = {(port.device, port.port) for port in node.snapshot.ports}
     lacking = node.expected.ports - len(present)
     # Skip this if each missing port has a finding of its own.
-    if lacking > 0 and len(node.known_ports.keys() - present) < lacking:
+    if lacking > 0 and len(_lost_ports(node)) < lacking:
         evidence = f"{len(present)} of {node.expected.ports} HCA ports"
         yield node.finding("ports_missing", Verdict.FAIL, "inspect", evidence)
 
@@ -1221,7 +1232,9 @@ def _network_card_links(node: NodeSubject) -> Iterator[HealthFinding]:
             now, highest = link.get(f"current_link_{quantity}", ""), link.get(f"max_link_{quantity}", "")
             if quantity == "width" and node.expected.card_pcie_width:
                 highest = str(node.expected.card_pcie_width)
-            if now and highest and _leading_number(now) < _leading_number(highest):
+            # A value that is 0 or unreadable is missing evidence, and no slow link.
+            present = _leading_number(now)
+            if present and present < _leading_number(highest):
                 yield HealthFinding(
                     node=node.snapshot.node,
                     code=f"link_{quantity}",
@@ -1479,12 +1492,6 @@ def _service_finding(node: NodeSubject, names: Sequence[str], states: Sequence[s
     if any(state in _STARTING for state in states):
         return node.finding(code, Verdict.UNPROVEN, "watch", evidence, "hint")
     return node.finding(code, Verdict.FAIL, "configure", evidence)
-
-
-def service_units(wanted: str) -> tuple[str, ...]:
-    """Return the alternative units of an expected service, such as two for ``docker|podman?``."""
-    names = (name.strip() for name in wanted.removesuffix("?").split("|"))
-    return tuple(name if "." in name else f"{name}.service" for name in names)
 
 
 def _time_text(last_night: bool) -> str:

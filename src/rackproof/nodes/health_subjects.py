@@ -329,6 +329,12 @@ def _gpu_changes(snapshot: NodeSnapshot, previous: NodeSnapshot | None, expected
     return GpuChanges(known_gpus, tuple(gone), tuple(new), _replacements(gone, new), last_night)
 
 
+def service_units(wanted: str) -> tuple[str, ...]:
+    """Return the alternative units of an expected service, such as two for ``docker|podman?``."""
+    names = (name.strip() for name in wanted.strip().removesuffix("?").split("|"))
+    return tuple(name if "." in name else f"{name}.service" for name in names)
+
+
 def gpus_by_uuid(gpus: Iterable[GpuSnapshot]) -> dict[str, GpuSnapshot]:
     """Return GPUs by their UUID. Of several with one UUID, the last one is returned."""
     return {gpu.uuid: gpu for gpu in gpus}

@@ -183,7 +183,18 @@ def _seconds_after_boot(line: str, booted: float) -> float:
 
 def resolved_by_boot(event: XidEvent) -> bool:
     """Return whether a boot already performed the action that an XID requires."""
-    return event.rebooted and event.action in ("reset", "reboot")
+    return event.rebooted and is_healed_by_boot(event)
+
+
+_HEALED_BY_BOOT = ("gpu_lost", "gpu_init_failed", "gpu_driver_error", "kernel_error")
+"""Codes of hardware events that a boot heals, because it starts GPUs and kernel again. So is any SXid."""
+
+
+def is_healed_by_boot(event: XidEvent | HardwareEvent) -> bool:
+    """Return whether a boot performs the action that a failure requires. Other failures need a repair."""
+    if isinstance(event, XidEvent):
+        return event.action in ("reset", "reboot")
+    return event.code in _HEALED_BY_BOOT or event.code.startswith("sxid")
 
 
 class _Reader:
@@ -214,7 +225,7 @@ class _Reader:
     def _keep_detail(self, event: KernelEvent, before_boot: bool) -> None:
         """Keep a line that only describes an event. It counts if no other line reports the event."""
         if len(self.details) < MOST_HARDWARE_EVENTS:
-            self.details.setdefault((event.name, normalize_bus_id(event.bus_id)), (event, before_boot))
+            self.details.setdefault((event.name, _bus_id_of(event)), (event, before_boot))
         else:
             self.is_cut = True
 
@@ -241,7 +252,7 @@ class _Reader:
 
     def _add_hardware(self, event: KernelEvent, before_boot: bool) -> None:
         """Add another hardware event, or count it once more."""
-        bus_id = normalize_bus_id(event.bus_id) if event.bus_id else ""
+        bus_id = _bus_id_of(event)
         verdict = event.verdict or Verdict.UNPROVEN
         # Two unknown lines are the same if they differ only in their numbers.
         part = shape_of(event.text) if event.kind == "unknown_kernel_error" else bus_id
@@ -272,6 +283,11 @@ class _Reader:
         return KernelLogReading(
             tuple(self.xids.values()), tuple(self.hardware.values()), declared, self.is_cut
         )
+
+
+def _bus_id_of(event: KernelEvent) -> str:
+    """Return the bus address of a hardware event in one form, or "" if its line has none."""
+    return normalize_bus_id(event.bus_id) if event.bus_id else ""
 
 
 def _is_before_boot(line: str, booted: float) -> bool:

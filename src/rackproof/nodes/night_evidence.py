@@ -25,7 +25,7 @@ from rackproof.core.gpu_models import (
 )
 from rackproof.core.records import Verdict
 from rackproof.core.untrusted import leading_number
-from rackproof.nodes.health_subjects import GpuSubject, NodeSubject, PortSubject
+from rackproof.nodes.health_subjects import GpuSubject, NodeSubject, PortSubject, service_units
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
 
 _SMI = "nvidia-smi -q -x"
@@ -155,8 +155,7 @@ def _needs_services(node: NodeSubject) -> bool:
 
 def _needs_controller(node: NodeSubject) -> bool:
     """Return whether the node runs slurmd, which needs a controller."""
-    units = {unit for service in node.expected.services for unit in service.removesuffix("?").split("|")}
-    return bool(units & {"slurmd", "slurmd.service"})
+    return any("slurmd.service" in service_units(service) for service in node.expected.services)
 
 
 def _needs_slurm_name(node: NodeSubject) -> bool:
@@ -235,7 +234,10 @@ def _needs_card_links(node: NodeSubject) -> bool:
 
 
 def _card_links_state(node: NodeSubject) -> EvidenceState:
-    """Return the state of the PCIe links: each must have a current value and a maximum, or neither (a VM)."""
+    """Return the state of the PCIe links: each must have a current value and a maximum, or neither (a VM).
+
+    A value of 0 or without a number is missing.
+    """
     links, before = node.snapshot.links, node.previous.links if node.previous else {}
     if not links:
         return EvidenceState.ABSENT
@@ -243,14 +245,20 @@ def _card_links_state(node: NodeSubject) -> EvidenceState:
         known = before.get(address, {})
         for quantity in ("width", "speed"):
             names = f"current_link_{quantity}", f"max_link_{quantity}"
-            present = [bool(link.get(name)) for name in names]
-            if present[0] != present[1] or (known.get(names[0]) and not present[0]):
+            current, highest = (_link_value(link, name) for name in names)
+            # The SKU's number of lanes is a maximum, too, if the system shows any value.
+            wanted = node.expected.card_pcie_width if quantity == "width" and link.get(names[0]) else 0
+            if not current and (highest or wanted or _link_value(known, names[0])):
                 return EvidenceState.CUT
-            current, highest = (leading_number(link.get(name, "")) for name in names)
-            if current is not None and (highest is None or current > highest):
+            if current and not current <= highest:
                 # Nothing is below such a maximum. A VM may show neither number.
                 return EvidenceState.DAMAGED
     return EvidenceState.THERE
+
+
+def _link_value(link: Mapping[str, str], name: str) -> float:
+    """Return the speed or width of a link, or 0 if it is missing or unreadable."""
+    return leading_number(link.get(name, "")) or 0.0
 
 
 def _statfs_state(node: NodeSubject) -> EvidenceState:

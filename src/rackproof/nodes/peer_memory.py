@@ -94,7 +94,7 @@ def describe_node(facts: Mapping[str, Any]) -> PeerMemoryNode:
     packages: Mapping[str, Mapping[str, Any]] = facts["packages"]
     drivers = [name for name in sorted(packages) if DRIVER_PACKAGE.fullmatch(name)]
     # The running driver comes first, and differs from the installed one until the node is rebooted.
-    versions = [facts["modules"].get("nvidia", "")]
+    versions = [facts["modules"].get("nvidia") or ""]
     answers = _output_of(facts, "nvidia_smi_query").splitlines()
     versions += [line.split(",")[2].strip() for line in answers if line.count(",") >= 3]
     versions += [packages[name]["version"] for name in drivers]

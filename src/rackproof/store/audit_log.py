@@ -27,6 +27,8 @@ LOG_NAME = "audit.jsonl"
 PROVISIONS = "provisions"
 _REASON = 400
 """Longest reason of a drain in the log, in characters."""
+_UNKNOWN_STATES = ("", "unknown")
+"""States that ``rackproof_slurm_node`` returns if it does not know Slurm's. They prove no resume."""
 
 
 class AuditEntry(Record):
@@ -78,7 +80,10 @@ def acts_of(nodes: object) -> list[tuple[str, Literal["drain", "resume"], str]]:
     for name, state in nodes.items() if isinstance(nodes, Mapping) else ():
         if not isinstance(state, Mapping):
             continue
-        before, after = (is_drained(state.get(key)) for key in ("state_before", "state_after"))
+        state_after = state.get("state_after")
+        if not isinstance(state_after, str) or state_after in _UNKNOWN_STATES:
+            continue
+        before, after = is_drained(state.get("state_before")), is_drained(state_after)
         if before != after:
             reason = sanitize(state.get("reason") or "", _REASON) if after else ""
             acts.append((sanitize(name, 200), "drain" if after else "resume", reason))
@@ -151,9 +156,20 @@ def write_provision(
 
 
 def read_provisions(results: Path) -> tuple[list[ProvisionRecord], int]:
-    """Return the provisionings, oldest first, and the number of damaged records."""
+    """Return the provisionings, oldest first, and the number of damaged records.
+
+    Raises:
+        ResultsError: The folder of the provisionings exists but cannot be listed.
+    """
     provisions, damaged = [], 0
-    for path in sorted((results / PROVISIONS).glob("provision-*.json")):
+    folder = results / PROVISIONS
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.match("provision-*.json"))
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise ResultsError(f"cannot list the provisionings in {folder}: {error.strerror}") from None
+    for path in paths:
         try:
             provisions.append(ProvisionRecord.model_validate_json(read_file(path, RECORD_LIMIT_BYTES)))
         except (OSError, ValidationError):

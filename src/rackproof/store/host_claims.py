@@ -123,7 +123,7 @@ def _read(path: Path) -> dict[str, dict[str, object]]:
     """
     try:
         claims = json.loads(read_file(path, _LARGEST_BYTES))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     except OSError as error:
         raise ResultsError(

@@ -52,8 +52,12 @@ _LARGEST = 512 << 20
 MOST_SEARCHED = 20_000
 """At most this many snapshots are searched for a part, newest first. Without a limit, the search for a part
 that is new from the vendor would read all of them."""
-_QUOTED = re.compile(rb'"([^"\\\\]{1,100})"')
-"""A text between two quotation marks of a snapshot's file, such as a serial number or a UUID."""
+_QUOTED = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"?', re.DOTALL)
+"""A text between two quotation marks of a snapshot's file, such as a serial number, with its escapes.
+
+Every text must match. After a text that does not, the marks would be paired wrongly. The last mark is
+optional, so that the search takes linear time in a damaged file, too.
+"""
 _NIGHT_NAME = re.compile(rf"\d{{8}}T\d{{6}}Z-{BENCHMARK}-[0-9a-f]{{6}}")
 
 
@@ -119,8 +123,14 @@ class SlurmState(Record):
 
 
 def slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None:
-    """Return the state of a node in an answer of ``rackproof_slurm_node``, or None if it lacks the node."""
+    """Return the state of a node in an answer of ``rackproof_slurm_node``, or None if it lacks the state.
+
+    If the jobs are no list, the answer is damaged. The node must not count as idle then.
+    """
     if slurm is None or not isinstance(about := slurm.get(name), Mapping):
+        return None
+    jobs = about.get("jobs")
+    if not isinstance(jobs, list | tuple | None):
         return None
     return SlurmState(
         known=about.get("known") is True,
@@ -128,7 +138,7 @@ def slurm_state(slurm: Mapping[str, Any] | None, name: str) -> SlurmState | None
         drained_by=sanitize(about.get("drained_by") or "none", 10),
         reason=sanitize(about.get("reason") or "", 300),
         set_by=sanitize(about.get("set_by") or "", 100),
-        jobs=tuple(sanitize(job, 40) for job in about.get("jobs") or ())[:50],
+        jobs=tuple(sanitize(job, 40) for job in jobs or ())[:50],
     )
 
 
@@ -396,7 +406,7 @@ def _stored_conditions(folder: Path) -> dict[str, tuple[str, str]]:
     try:
         conditions = json.loads(read_file(folder / CONDITIONS_FILE, _LARGEST))
         return {str(key): (str(firmware), str(rack)) for key, (firmware, rack) in conditions.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         # The file is damaged or missing. The night is then treated like the night after it.
         return {}
 
@@ -536,7 +546,7 @@ def _parts_in(folder: Path, path: Path, parts: Collection[str]) -> list[str]:
     """Return the wanted parts that a node reported in a night, or none from a damaged snapshot."""
     try:
         # Search the texts first. To parse the whole snapshot takes a hundred times as long.
-        words = {word.decode("utf-8", "replace") for word in _QUOTED.findall(read_file(path, _LARGEST))}
+        words = _quoted_words(read_file(path, _LARGEST))
     except OSError:
         return []
     if words.isdisjoint(parts):
@@ -546,3 +556,19 @@ def _parts_in(folder: Path, path: Path, parts: Collection[str]) -> list[str]:
         return []
     has = {stored.about.serial, *(gpu.uuid for gpu in stored.snapshot.gpus)}
     return sorted(part for part in parts if part in has)
+
+
+def _quoted_words(data: bytes) -> set[str]:
+    """Return the texts of a snapshot's file, without their escapes."""
+    return {
+        _without_escapes(word) if b"\\" in word else word.decode("utf-8", "replace")
+        for word in _QUOTED.findall(data)
+    }
+
+
+def _without_escapes(word: bytes) -> str:
+    """Return a text of a JSON file as it was before it was written, or "" if it is damaged."""
+    try:
+        return str(json.loads(b'"' + word + b'"'))
+    except ValueError:
+        return ""

@@ -58,6 +58,16 @@ class ObjectStoreError(RackproofError):
     """Files that cannot be uploaded. The text gives the cause and the remedy."""
 
 
+def _is_address(url: str) -> bool:
+    """Return whether a text is the URL of a store."""
+    try:
+        address = urlsplit(url)
+        # The port raises an error if it is no number.
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True)
 class Bucket:
     """The destination of results.
@@ -97,7 +107,7 @@ class Bucket:
         url = url or f"https://s3.{region}.amazonaws.com"
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", name):
             raise ObjectStoreError(f"{source!r} is not a bucket: it is BUCKET or BUCKET:/PREFIX")
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        if not _is_address(url):
             raise ObjectStoreError(
                 f"{url!r} is not an address of an object store: it begins with https:// or http://"
             )
@@ -106,6 +116,11 @@ class Bucket:
         if key is None:
             raise ObjectStoreError(
                 f"no key for the bucket {name}: storage_s3fs_credentials, out of Vault, has none"
+            )
+        if lacking := [part for part in ("access_key", "secret_key") if not key.get(part)]:
+            raise ObjectStoreError(
+                f"the key for the bucket {name} lacks {' and '.join(lacking)}: add it to "
+                "storage_s3fs_credentials, out of Vault"
             )
         return cls(
             url.rstrip("/"), name, prefix.strip("/"), region, str(key["access_key"]), str(key["secret_key"])

@@ -877,3 +877,197 @@ def test_a_slot_with_fewer_lanes_by_design_is_no_fault(slot: int, codes: set[str
     expected = Expectation(gpus=1, pcie_width=slot, card_pcie_width=slot)
     found = {one.code for one in check_node(state, expected=expected) if one.code.endswith("_width")}
     assert found == ({"pcie_width", "link_width"} if codes is None else codes)
+
+
+def gpus_of(*slots: tuple[str, int]) -> tuple[GpuSnapshot, ...]:
+    """Return GPUs with these UUIDs in these slots."""
+    return tuple(
+        GPU.model_copy(update={"uuid": name, "serial": name, "bus_id": f"0000000{slot}:06:00.0"})
+        for name, slot in slots
+    )
+
+
+SEVEN = [(f"GPU-{slot}", slot) for slot in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("before", "tonight", "expected"),
+    [
+        # 7 of 8 as last night, and one or two of them replaced.
+        (SEVEN, [("GPU-new", 0), *SEVEN[1:]], {"gpu_replaced", "gpus_missing"}),
+        (SEVEN, [("GPU-new", 0), ("GPU-newer", 1), *SEVEN[2:]], {"gpu_replaced", "gpus_missing"}),
+        # One of 8 is lost, and another one replaced. The lost one has a finding of its own.
+        ([*SEVEN, ("GPU-7", 7)], [("GPU-new", 0), *SEVEN[1:]], {"gpu_replaced", "gpu_missing"}),
+        # Two lack, and only one of them has a finding of its own.
+        (SEVEN, [("GPU-new", 0), *SEVEN[2:]], {"gpu_replaced", "gpu_missing", "gpus_missing"}),
+        # The node is complete.
+        ([*SEVEN, ("GPU-7", 7)], [("GPU-new", 0), *SEVEN[1:], ("GPU-7", 7)], {"gpu_replaced"}),
+    ],
+)
+def test_a_replaced_gpu_does_not_stand_for_a_missing_one(
+    before: list[tuple[str, int]], tonight: list[tuple[str, int]], expected: set[str]
+) -> None:
+    found = check_node(
+        node(gpus=gpus_of(*tonight)), previous=node(gpus=gpus_of(*before)), expected=Expectation(gpus=8)
+    )
+    present = {"gpu_replaced", "gpu_missing", "gpus_missing", "gpu_new"} & set(codes(found))
+    assert present == expected
+
+
+def ports_of(*names: str) -> tuple[PortSnapshot, ...]:
+    return tuple(PORT.model_copy(update={"device": name}) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("gone", "before", "tonight", "found"),
+    [
+        # A port of an earlier night has another name. The SKU has a fourth.
+        ("a", "bc", "xbc", {"ports_missing"}),
+        ("ab", "cd", "cdxy", set()),
+        ("abc", "d", "xyd", {"port_missing"}),
+        ("ab", "c", "xyc", {"ports_missing"}),
+        ("", "abcd", "abc", {"port_missing"}),
+        ("a", "bcd", "bcd", {"port_missing"}),
+        ("", "abc", "abc", {"ports_missing"}),
+        ("", "", "abc", {"ports_missing"}),
+    ],
+)
+def test_a_renamed_port_does_not_stand_for_a_missing_one(
+    gone: str, before: str, tonight: str, found: set[str]
+) -> None:
+    previous = node(ports=ports_of(*before), gone_ports=ports_of(*gone))
+    present = check_node(node(ports=ports_of(*tonight)), previous=previous, expected=Expectation(ports=4))
+    assert {"ports_missing", "port_missing"} & set(codes(present)) == found
+
+
+@pytest.mark.parametrize(
+    ("link", "lanes", "found"),
+    [
+        ({"current_link_speed": "Unknown", "max_link_speed": "32.0 GT/s PCIe"}, 0, {("system_unknown", U)}),
+        ({"current_link_width": "0", "max_link_width": "16"}, 0, {("system_unknown", U)}),
+        ({"current_link_width": "", "max_link_width": "16"}, 0, {("system_unknown", U)}),
+        # Nothing can be read in a virtual machine.
+        ({"current_link_width": "0", "max_link_width": "0"}, 0, set()),
+        ({"current_link_speed": "Unknown", "max_link_speed": "Unknown"}, 0, set()),
+        ({}, 16, set()),
+        # The SKU states the lanes, so they must be readable.
+        ({"current_link_width": "0", "max_link_width": "0"}, 16, {("system_unknown", U)}),
+        ({"current_link_width": "Unknown", "max_link_width": "Unknown"}, 8, {("system_unknown", U)}),
+        ({"current_link_width": "8", "max_link_width": "16"}, 0, {("link_width", F)}),
+        ({"current_link_width": "8", "max_link_width": "16"}, 8, set()),
+    ],
+)
+def test_a_link_that_cannot_be_read_is_no_slow_link(
+    link: dict[str, str], lanes: int, found: set[tuple[str, Verdict]]
+) -> None:
+    seen = node(links={"0000:03:00.0": link, **SOUND.links})
+    present = check_node(seen, expected=replace(EXPECTED, card_pcie_width=lanes))
+    assert {(one.code, one.verdict) for one in present} == found
+
+
+def test_a_link_that_was_read_last_night_must_be_read_again() -> None:
+    links = {"0010:03": {"current_link_width": "Unknown", "max_link_width": "Unknown"}}
+    found = check_node(node(links=links), previous=SOUND, expected=EXPECTED)
+    assert [(one.code, one.verdict) for one in found] == [("system_unknown", U)]
+
+
+HANDLING = "EDAC sbridge MC0: HANDLING MCE MEMORY ERROR"
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdicts"),
+    [
+        ((HANDLING, "EDAC MC0: 1 CE memory read error on DIMM#0"), [D]),
+        (("EDAC MC0: 1 CE memory read error on DIMM#0", HANDLING), [D]),
+        ((HANDLING, "EDAC MC0: 1 UE memory read error on DIMM#0"), [F]),
+        ((HANDLING, HANDLING, "EDAC MC0: 2 CE memory read error on DIMM#0"), [D]),
+        # Without the line that states the severity, the error counts.
+        ((HANDLING,), [U]),
+    ],
+)
+def test_the_start_of_a_memory_error_is_no_error_of_its_own(
+    lines: tuple[str, ...], verdicts: list[Verdict]
+) -> None:
+    log = "".join(f"[ 12.5] {line}\n" for line in lines)
+    assert [one.verdict for one in hardware_findings(log)] == verdicts
+
+
+def boot_log(line: str, seconds: float) -> str:
+    return f"{BOOTED + seconds:.6f} n1 kernel: {line}\n"
+
+
+XID_54 = "NVRM: Xid (PCI:0008:06:00): 54, pid=1, x"
+UNHEALED = [
+    (XID_54, "xid_54"),
+    ("EDAC MC1: 1 UE memory read error on DIMM#0", "memory_error"),
+    ("[Hardware Error]: Uncorrected, software restartable", "machine_check"),
+    ("pcieport 0008:00:00.0: AER: device recovery failed", "pcie_error"),
+]
+HEALED = [
+    ("NVRM: Xid (PCI:0008:06:00): 119, pid=1, x", "xid_119"),
+    ("NVRM: Xid (PCI:0008:06:00): 95, pid=1, x", "xid_95"),
+    ("NVRM: GPU 0008:06:00.0: RmInitAdapter failed! (0x62)", "gpu_init_failed"),
+    ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 63", "sxid_20034"),
+    # What is no failure is reported once.
+    ("EDAC MC1: 1 CE memory read error on DIMM#0", "memory_error"),
+]
+
+
+def night_with(
+    log: str, boot: str, previous: NodeSnapshot, *, accept: bool = False
+) -> tuple[NodeSnapshot, list[tuple[str, Verdict]]]:
+    """Return a night's snapshot, and its findings of the kernel log."""
+    told = gathered(log, boot)
+    told["health"] |= {"booted": BOOTED, "epoch": BOOTED + 600}
+    state = build_snapshot("n1", told, previous=previous, accept_identity=accept)
+    state = state.model_copy(update={"gpus": (GPU,)})
+    events = {f"xid_{one.xid}" for one in state.xids} | {one.code for one in state.hardware_events}
+    return state, [(one.code, one.verdict) for one in check_node(state) if one.code in events]
+
+
+@pytest.mark.parametrize(("line", "code"), UNHEALED)
+def test_a_boot_does_not_repair_what_must_be_repaired(line: str, code: str) -> None:
+    first, found = night_with(boot_log(line, 5), "a", SOUND)
+    assert found == [(code, F)]
+    state = first
+    for boot in ("a", "b", "b", "c"):
+        state, found = night_with("", boot, state)
+        assert found == [(code, F)]
+    (evidence,) = [one.evidence for one in check_node(state) if one.code == code]
+    assert "the node was booted since; after a repair, -e validate_accept_identity=true" in evidence
+
+
+@pytest.mark.parametrize(("line", "code"), UNHEALED)
+def test_an_operator_who_repaired_a_node_states_it_after_the_boot(line: str, code: str) -> None:
+    first, _ = night_with(boot_log(line, 5), "a", SOUND)
+    # Without a boot, nothing was repaired.
+    accepted, found = night_with("", "a", first, accept=True)
+    assert found == [(code, F)]
+    assert night_with("", "b", accepted)[1] == [(code, F)]
+    # The repair may be stated in the first night after the boot, or later.
+    for earlier in (first, night_with("", "b", first)[0]):
+        repaired, found = night_with("", "b", earlier, accept=True)
+        assert found == []
+        assert night_with("", "b", repaired)[1] == night_with("", "c", repaired)[1] == []
+    # A fault after the repair is a new one.
+    assert night_with(boot_log(line, 5), "b", first, accept=True)[1] == [(code, F)]
+
+
+@pytest.mark.parametrize(("line", "code"), UNHEALED)
+def test_a_fault_before_a_boot_of_one_night_stays_until_the_repair_is_stated(line: str, code: str) -> None:
+    first, found = night_with(boot_log(line, -5), "b", SOUND)
+    assert found == [(code, F)]
+    assert night_with("", "b", first)[1] == night_with("", "c", first)[1] == [(code, F)]
+    stated, found = night_with(boot_log(line, -5), "b", SOUND, accept=True)
+    # The log still has it tonight.
+    assert found == [(code, F)]
+    assert night_with("", "b", stated)[1] == []
+
+
+@pytest.mark.parametrize(("line", "code"), HEALED)
+def test_a_boot_ends_what_it_heals(line: str, code: str) -> None:
+    first, found = night_with(boot_log(line, 5), "a", SOUND)
+    assert [one for one, _ in found] == [code]
+    assert night_with("", "b", first)[1] == []
+    before, _ = night_with(boot_log(line, -5), "b", SOUND)
+    assert night_with("", "b", before)[1] == []

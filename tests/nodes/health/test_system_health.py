@@ -529,3 +529,44 @@ def test_a_port_that_comes_up_at_a_start_is_no_finding(lines: list[str], is_foun
     log = "\n".join(lines)
     reading = read_kernel_log(log, 1795000000.0, {}, errors=log if "bnxt" in log else "")
     assert [event.code for event in reading.hardware] == (["unknown_kernel_error"] if is_found else [])
+
+
+@pytest.mark.parametrize("counts", [{"total_inodes": 100}, {"free_inodes": 0}, {"total_inodes": 0}, {}])
+@pytest.mark.parametrize("place", ["paths", "space"])
+def test_inodes_count_only_as_a_pair(place: str, counts: dict[str, int]) -> None:
+    disk = {"/": {"total_bytes": 1000, "free_bytes": 500, **counts}}
+    seen = build_snapshot("n1", {"facts": {"paths": disk}} if place == "paths" else {"node": {"space": disk}})
+    assert not {"inodes_full", "disk_full"} & {one for one, _ in judged(seen)}
+    assert set(seen.disk["/"]) == {"total_bytes", "free_bytes", "read_only"}
+
+
+@pytest.mark.parametrize(
+    ("before", "booted", "now", "found"),
+    [
+        ({}, 9 * 86_400.0, {"hw_therm_slowdown": 80_000.0}, ("slowed_down", F)),
+        ({}, 9 * 86_400.0, {"sw_therm_slowdown": 80_000.0}, ("slowed_down", D)),
+        # One counter was there, the other one is new.
+        (
+            {"hw_therm_slowdown": 0.0},
+            9 * 86_400.0,
+            {"hw_therm_slowdown": 0.0, "hw_power_brake": 80_000.0},
+            ("slowed_down", F),
+        ),
+        ({}, 9 * 86_400.0, {"hw_therm_slowdown": 30.0}, None),
+        ({}, 9 * 86_400.0, {"hw_therm_slowdown": 0.0}, None),
+        ({}, None, {"hw_therm_slowdown": 0.0}, None),
+        ({}, None, {"hw_therm_slowdown": 80_000.0}, ("slowdown_unknown", U)),
+        ({"hw_therm_slowdown": 80_000.0}, None, {"hw_therm_slowdown": 80_000.0}, None),
+    ],
+)
+def test_a_counter_without_an_earlier_count_is_judged_since_the_boot(
+    before: dict[str, float], booted: float | None, now: dict[str, float], found: tuple[str, Verdict] | None
+) -> None:
+    present = judged(slowed(booted=booted, **now), slowed(**before))
+    assert [one for one in present if one[0].startswith("slow")] == ([found] if found else [])
+
+
+@pytest.mark.parametrize("services", [["slurmd | other"], ["other |slurmd.service?"], [" slurmd "]])
+def test_a_service_with_blanks_around_its_name_is_the_same_service(services: list[str]) -> None:
+    seen = build_snapshot("n1", {"health": {"tools": {"slurm_controller": {"status": "failed", "rc": 1}}}})
+    assert ("slurm_controller_unknown", U) in judged(seen, services=services)

@@ -203,6 +203,13 @@ QUERY = "0, GPU-ffff, 570.172.08, Enabled\n1, GPU-fffe, 570.172.08, Enabled\n"
         (facts(ofed_info="MLNX_OFED_LINUX-4.4-1.0.0.0:\n"), "", False, "mlnx"),
         (facts(ofed_info="OFED-internal-25.07-0.9.7:\n"), "", False, "doca"),
         (facts({"doca-ofed": "3.1.0"}, ofed_info="MLNX_OFED_LINUX-25.07-0.9.7.0:\n"), "", False, "doca"),
+        # The version of the loaded module is unknown.
+        (
+            facts({"nvidia-open": "570.1-1"}, {"nvidia": None}, nvidia_smi_query=QUERY),
+            "570.172.08",
+            True,
+            "inbox",
+        ),
         # An answer that is none.
         (facts(nvidia_smi_query="No devices were found\n", ofed_info=""), "", False, "inbox"),
     ],
