@@ -49,8 +49,8 @@ from rackproof.nodes.health_subjects import (
     NodeSubject,
     PortSubject,
     gpus_by_uuid,
+    service_units,
 )
-from rackproof.nodes.health_subjects import service_units as service_units
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
     XidEvent,
@@ -1026,9 +1026,6 @@ def _event_evidence(text: str, event: XidEvent | HardwareEvent) -> str:
         evidence += "; reported before and not acted upon"
     if event.rebooted:
         evidence += "; the node was booted since"
-    if event.carried and event.rebooted:
-        # A boot does not end such a fault.
-        evidence += f"; after a repair, {_ACCEPT}"
     return evidence
 
 

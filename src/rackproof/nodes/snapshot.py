@@ -41,9 +41,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import Field
 
@@ -72,15 +71,12 @@ from rackproof.nodes.facts import node_from_facts
 from rackproof.nodes.kernel_log import (
     HardwareEvent,
     XidEvent,
-    is_healed_by_boot,
     late_line_digests,
     normalize_bus_id,
     read_kernel_log,
     resolved_by_boot,
     without_known_lines,
 )
-
-FaultEvent = TypeVar("FaultEvent", XidEvent, HardwareEvent)
 
 _VERSIONS = (
     "driver",
@@ -329,8 +325,7 @@ def build_snapshot(
         previous: The last snapshot. XIDs without action stay open, and counts of reboots continue.
         about: The node's record, if already read. Reading it is most of a snapshot's cost.
         whole: Whether the answer is complete. An incomplete answer proves nothing.
-        accept_identity: Whether tonight's machine and GPUs become the node's identity. This also ends the
-            faults before its boot that need a repair.
+        accept_identity: Whether tonight's machine and GPUs become the node's identity.
         declared: The kernel log lines that an operator declared harmless.
     """
     gathered, cut = bounded(gathered)
@@ -384,7 +379,6 @@ def build_snapshot(
         )
     )
     identity_serial, identity_gpus = _identity(record.serial, gpus, previous, accept_identity)
-    end = _EndOfFaults(_has_rebooted(boot_id, previous), accept_identity, previous)
     return NodeSnapshot(
         node=name,
         sku=sku,
@@ -408,8 +402,8 @@ def build_snapshot(
         gone_gpus=_gone_gpus(gpus, previous),
         gone_ports=_gone_ports(ports, previous),
         links=_read_links(mapping_at(health, "pci")),
-        xids=(*kernel.xids, *_open_xids(kernel.xids, gpus, previous, end)),
-        hardware_events=(*kernel.hardware, *_open_hardware_events(kernel.hardware, previous, end)),
+        xids=(*kernel.xids, *_open_xids(kernel.xids, gpus, boot_id, previous)),
+        hardware_events=(*kernel.hardware, *_open_hardware_events(kernel.hardware, boot_id, previous)),
         declared_lines=kernel.declared,
         journal_lost_before=lost_before or None,
         next_log_since=log_since,
@@ -906,35 +900,11 @@ def _error_sum(speeds: Mapping[str, float], errors: Mapping[str, int]) -> int | 
     return sum(errors.values()) if counts_all else None
 
 
-@dataclass(frozen=True)
-class _EndOfFaults:
-    """The facts that end the faults of last night: a boot since, and a repair that the operator stated.
-
-    A boot ends only the faults that it heals. It repairs no memory module, and a repair leaves no trace. So
-    the operator states the repair after the boot, as for a new part, with ``accept_identity``.
-    """
-
-    has_rebooted: bool
-    accepted: bool
-    previous: NodeSnapshot | None
-
-    def still_open(self, event: FaultEvent) -> FaultEvent | None:
-        """Return a fault of last night as it is tonight, or None if it ended."""
-        is_stated = self.previous is not None and self.previous.identity_accepted and event.rebooted
-        rebooted = event.rebooted or self.has_rebooted
-        if is_stated or (rebooted and (self.accepted or is_healed_by_boot(event))):
-            return None
-        return event.model_copy(update={"carried": True, "rebooted": rebooted})
-
-
 def _open_xids(
-    new: tuple[XidEvent, ...],
-    gpus: tuple[GpuSnapshot, ...],
-    previous: NodeSnapshot | None,
-    end: _EndOfFaults,
+    new: tuple[XidEvent, ...], gpus: tuple[GpuSnapshot, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[XidEvent]:
-    """Return last night's XIDs that still need their action, to repeat them each night until they end."""
-    if previous is None:
+    """Return last night's XIDs that still need their action, to repeat them each night until a boot."""
+    if previous is None or _has_rebooted(boot_id, previous):
         return []
     repeated = {(event.bus_id, event.xid) for event in new}
     # A reset leaves no other trace than this.
@@ -943,30 +913,31 @@ def _open_xids(
     for event in previous.xids:
         # If the log shows the XID again, its event comes from there. Two events would give two findings.
         is_repeated = (event.bus_id, event.xid) in repeated
-        if is_repeated or not _awaits_action(event, recovered):
-            continue
-        if (xid := end.still_open(event)) is not None:
-            carried.append(xid)
+        if not is_repeated and _awaits_action(event, recovered):
+            carried.append(event.model_copy(update={"carried": True}))
     return carried
 
 
 def _open_hardware_events(
-    new: tuple[HardwareEvent, ...], previous: NodeSnapshot | None, end: _EndOfFaults
+    new: tuple[HardwareEvent, ...], boot_id: str, previous: NodeSnapshot | None
 ) -> list[HardwareEvent]:
-    """Return last night's failures that did not end, to repeat them each night."""
-    # A milder event of the same part does not stand for a failure.
+    """Return last night's failures, but none after a boot. Nothing else shows that they are fixed.
+
+    If the log shows a failure again, its event comes from there. A milder event does not stand for a failure.
+    """
+    if previous is None or _has_rebooted(boot_id, previous):
+        return []
     repeated = {(event.code, event.bus_id) for event in new if event.verdict is Verdict.FAIL}
-    failures = (
-        event
-        for event in (previous.hardware_events if previous else ())
-        if event.verdict is Verdict.FAIL and (event.code, event.bus_id) not in repeated
-    )
-    return [open_event for event in failures if (open_event := end.still_open(event)) is not None]
+    return [
+        event.model_copy(update={"carried": True})
+        for event in previous.hardware_events
+        if event.verdict is Verdict.FAIL and not event.rebooted and (event.code, event.bus_id) not in repeated
+    ]
 
 
-def _has_rebooted(boot_id: str, previous: NodeSnapshot | None) -> bool:
+def _has_rebooted(boot_id: str, previous: NodeSnapshot) -> bool:
     """Return whether the node was booted since, which a new boot ID proves."""
-    return bool(previous and boot_id and previous.boot_id and previous.boot_id != boot_id)
+    return bool(boot_id and previous.boot_id and previous.boot_id != boot_id)
 
 
 def _awaits_action(event: XidEvent, recovered: Collection[str]) -> bool:

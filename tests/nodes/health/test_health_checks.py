@@ -996,78 +996,39 @@ def boot_log(line: str, seconds: float) -> str:
     return f"{BOOTED + seconds:.6f} n1 kernel: {line}\n"
 
 
-XID_54 = "NVRM: Xid (PCI:0008:06:00): 54, pid=1, x"
-UNHEALED = [
-    (XID_54, "xid_54"),
+FAULTS = [
+    ("NVRM: Xid (PCI:0008:06:00): 54, pid=1, x", "xid_54"),
+    ("NVRM: Xid (PCI:0008:06:00): 119, pid=1, x", "xid_119"),
+    ("NVRM: GPU 0008:06:00.0: RmInitAdapter failed! (0x62)", "gpu_init_failed"),
+    ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 63", "sxid_20034"),
     ("EDAC MC1: 1 UE memory read error on DIMM#0", "memory_error"),
     ("[Hardware Error]: Uncorrected, software restartable", "machine_check"),
     ("pcieport 0008:00:00.0: AER: device recovery failed", "pcie_error"),
 ]
-HEALED = [
-    ("NVRM: Xid (PCI:0008:06:00): 119, pid=1, x", "xid_119"),
-    ("NVRM: Xid (PCI:0008:06:00): 95, pid=1, x", "xid_95"),
-    ("NVRM: GPU 0008:06:00.0: RmInitAdapter failed! (0x62)", "gpu_init_failed"),
-    ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 63", "sxid_20034"),
-    # What is no failure is reported once.
-    ("EDAC MC1: 1 CE memory read error on DIMM#0", "memory_error"),
-]
 
 
-def night_with(
-    log: str, boot: str, previous: NodeSnapshot, *, accept: bool = False
-) -> tuple[NodeSnapshot, list[tuple[str, Verdict]]]:
+def night_with(log: str, boot: str, previous: NodeSnapshot) -> tuple[NodeSnapshot, list[tuple[str, Verdict]]]:
     """Return a night's snapshot, and its findings of the kernel log."""
     told = gathered(log, boot)
     told["health"] |= {"booted": BOOTED, "epoch": BOOTED + 600}
-    state = build_snapshot("n1", told, previous=previous, accept_identity=accept)
+    state = build_snapshot("n1", told, previous=previous)
     state = state.model_copy(update={"gpus": (GPU,)})
     events = {f"xid_{one.xid}" for one in state.xids} | {one.code for one in state.hardware_events}
     return state, [(one.code, one.verdict) for one in check_node(state) if one.code in events]
 
 
-@pytest.mark.parametrize(("line", "code"), UNHEALED)
-def test_a_boot_does_not_repair_what_must_be_repaired(line: str, code: str) -> None:
-    first, found = night_with(boot_log(line, 5), "a", SOUND)
+@pytest.mark.parametrize(("line", "code"), FAULTS)
+def test_a_failure_of_the_kernel_log_stays_until_a_boot(line: str, code: str) -> None:
+    state, found = night_with(boot_log(line, 5), "a", SOUND)
     assert found == [(code, F)]
-    state = first
-    for boot in ("a", "b", "b", "c"):
-        state, found = night_with("", boot, state)
+    for _ in range(2):
+        state, found = night_with("", "a", state)
         assert found == [(code, F)]
-    (evidence,) = [one.evidence for one in check_node(state) if one.code == code]
-    assert "the node was booted since; after a repair, -e validate_accept_identity=true" in evidence
+    assert night_with("", "b", state)[1] == []
 
 
-@pytest.mark.parametrize(("line", "code"), UNHEALED)
-def test_an_operator_who_repaired_a_node_states_it_after_the_boot(line: str, code: str) -> None:
-    first, _ = night_with(boot_log(line, 5), "a", SOUND)
-    # Without a boot, nothing was repaired.
-    accepted, found = night_with("", "a", first, accept=True)
-    assert found == [(code, F)]
-    assert night_with("", "b", accepted)[1] == [(code, F)]
-    # The repair may be stated in the first night after the boot, or later.
-    for earlier in (first, night_with("", "b", first)[0]):
-        repaired, found = night_with("", "b", earlier, accept=True)
-        assert found == []
-        assert night_with("", "b", repaired)[1] == night_with("", "c", repaired)[1] == []
-    # A fault after the repair is a new one.
-    assert night_with(boot_log(line, 5), "b", first, accept=True)[1] == [(code, F)]
-
-
-@pytest.mark.parametrize(("line", "code"), UNHEALED)
-def test_a_fault_before_a_boot_of_one_night_stays_until_the_repair_is_stated(line: str, code: str) -> None:
-    first, found = night_with(boot_log(line, -5), "b", SOUND)
-    assert found == [(code, F)]
-    assert night_with("", "b", first)[1] == night_with("", "c", first)[1] == [(code, F)]
-    stated, found = night_with(boot_log(line, -5), "b", SOUND, accept=True)
-    # The log still has it tonight.
-    assert found == [(code, F)]
-    assert night_with("", "b", stated)[1] == []
-
-
-@pytest.mark.parametrize(("line", "code"), HEALED)
-def test_a_boot_ends_what_it_heals(line: str, code: str) -> None:
-    first, found = night_with(boot_log(line, 5), "a", SOUND)
-    assert [one for one, _ in found] == [code]
-    assert night_with("", "b", first)[1] == []
-    before, _ = night_with(boot_log(line, -5), "b", SOUND)
-    assert night_with("", "b", before)[1] == []
+def test_a_milder_event_does_not_stand_for_a_failure() -> None:
+    worse, milder = (f"EDAC MC1: 1 {kind} memory read error on DIMM#0" for kind in ("UE", "CE"))
+    first, _ = night_with(boot_log(worse, 5), "a", SOUND)
+    _, found = night_with(boot_log(milder, 50), "a", first)
+    assert ("memory_error", F) in found

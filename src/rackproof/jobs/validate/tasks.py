@@ -27,7 +27,7 @@ from rackproof.logs.declared_lines import DeclaredLinesError, read_declared
 from rackproof.nodes.answer_seal import answer_is_whole
 from rackproof.nodes.clock import clock_offset
 from rackproof.nodes.facts import node_from_facts
-from rackproof.nodes.health_checks import service_units
+from rackproof.nodes.health_subjects import service_units
 from rackproof.nodes.snapshot import build_snapshot, next_log_since
 from rackproof.store import host_claims, night_store
 from rackproof.store.history.client import History

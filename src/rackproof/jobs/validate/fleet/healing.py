@@ -21,8 +21,8 @@ from functools import cached_property
 from rackproof.core.evidence import EvidenceState, RequiredEvidence, state_of_tool, state_of_value
 from rackproof.core.gpu_models import MODELS_WITHOUT_REPAIRS, is_one_of
 from rackproof.logs.kernel_events import requested_action
-from rackproof.nodes.health_checks import check_node, code_name, expected_mounts, service_units
-from rackproof.nodes.health_subjects import Expectation
+from rackproof.nodes.health_checks import check_node, code_name, expected_mounts
+from rackproof.nodes.health_subjects import Expectation, service_units
 from rackproof.nodes.night_evidence import missing_readings
 from rackproof.nodes.probe_slurm_jobs import PROBES
 from rackproof.nodes.snapshot import GpuSnapshot, NodeSnapshot
